@@ -1,0 +1,42 @@
+"""The names of topics and partitions: what a valid topic name is, and which topics are internal."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+MAX_NAME_LENGTH = 249
+"""Longest topic name in characters: with "-" and a partition it must still be a file name."""
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+
+_LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic, by name."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def why_invalid(name: str) -> str | None:
+    """Return one clause that says why ``name`` is no topic name, or None for a valid one."""
+    if not name:
+        return "it is empty"
+    if name in (".", ".."):
+        return "it is '.' or '..'"
+    if len(name) > MAX_NAME_LENGTH:
+        return f"it is longer than {MAX_NAME_LENGTH} characters"
+    if not _LEGAL.issuperset(name):
+        return "it has a character other than ASCII letters, digits, '.', '_' and '-'"
+    return None
+
+
+def metric_name(name: str) -> str:
+    """Return the form in which two topics collide in metric names ('.' and '_' are one)."""
+    return name.replace(".", "_")

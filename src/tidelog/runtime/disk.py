@@ -1,0 +1,198 @@
+"""The disk seam: every file operation of the product goes through a ``Disk``.
+
+Owns the interface and its real implementation. The simulation has another implementation, in
+which what was not synced can vanish or tear. No method waits for anything but the operating
+system; ``sync`` may take long, so hot paths call it in a thread (``loop.run_in_executor``, which
+the simulation's loop runs inline).
+
+Durability rule: file contents are durable after ``File.sync``; names (create, rename, remove) are
+durable after ``Disk.sync_directory`` of the directory that holds them.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+MAX_IOVEC = 1024
+"""Most chunks one pwritev takes (Linux IOV_MAX)."""
+
+
+class File(Protocol):
+    """An open file. There is no cursor: every position is given, in bytes."""
+
+    path: str
+
+    def write_at(self, position: int, chunks: Sequence[Buffer]) -> int:
+        """Write all chunks one after another from ``position``; return the bytes written.
+
+        Raises OSError (ENOSPC, EIO …); then any prefix of the bytes may have been written.
+        """
+
+    def read_at(self, position: int, size: int) -> bytes:
+        """Return up to ``size`` bytes from ``position``; fewer only at the end of the file."""
+
+    def truncate(self, size: int) -> None:
+        """Cut or extend the file to ``size`` bytes."""
+
+    def sync(self) -> None:
+        """Make everything written so far durable. Blocks; a failure is final (promise 25)."""
+
+    def size(self) -> int:
+        """Return the file's length in bytes."""
+
+    def close(self) -> None:
+        """Release the file; a second call does nothing."""
+
+
+class Disk(Protocol):
+    """All that tidelog asks of a file system. Paths are strings with "/"."""
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
+        """Open a file; with ``create`` make it if it is missing. FileNotFoundError otherwise."""
+
+    def exists(self, path: str) -> bool: ...
+    def is_directory(self, path: str) -> bool: ...
+    def size(self, path: str) -> int: ...
+    def modified_ms(self, path: str) -> int: ...
+    def list(self, path: str) -> list[str]:
+        """Return the sorted names in a directory."""
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and its parents; an existing one is fine."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename atomically, replacing a target file."""
+
+    def remove(self, path: str) -> None: ...
+    def remove_tree(self, path: str) -> None: ...
+    def sync_directory(self, path: str) -> None: ...
+    def free_bytes(self, path: str) -> int: ...
+    def read(self, path: str) -> bytes: ...
+    def replace(self, path: str, content: bytes) -> None:
+        """Replace a whole file so that a crash leaves the old or the new content, durably."""
+
+    def lock(self, path: str) -> File | None:
+        """Lock a file for this process until it is closed; None when another process has it."""
+
+
+class RealFile:
+    """A ``File`` on a file descriptor."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def write_at(self, position: int, chunks: Sequence[Buffer]) -> int:
+        total = sum(map(len, chunks))
+        written = os.pwritev(self._fd, chunks[:MAX_IOVEC], position)
+        if written != total:
+            self._write_rest(position, chunks, written)
+        return total
+
+    def _write_rest(self, position: int, chunks: Sequence[Buffer], written: int) -> None:
+        # A short write: a signal, a nearly full disk or more chunks than one call takes.
+        rest = memoryview(b"".join(chunks))
+        while written < len(rest):
+            count = os.pwrite(self._fd, rest[written:], position + written)
+            if count == 0:
+                raise OSError(errno.EIO, "a write made no progress", self.path)
+            written += count
+
+    def read_at(self, position: int, size: int) -> bytes:
+        return os.pread(self._fd, size, position)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealDisk:
+    """A ``Disk`` on the machine's file system."""
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+        flags = os.O_RDONLY if read_only else os.O_RDWR
+        if create:
+            flags |= os.O_CREAT
+        return RealFile(path, os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def list(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def sync_directory(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def free_bytes(self, path: str) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def replace(self, path: str, content: bytes) -> None:
+        temporary = path + ".tmp"
+        file = self.open(temporary, create=True)
+        try:
+            file.truncate(0)
+            file.write_at(0, [content])
+            file.sync()
+        finally:
+            file.close()
+        os.replace(temporary, path)
+        self.sync_directory(os.path.dirname(path) or ".")
+
+    def lock(self, path: str) -> RealFile | None:
+        file = RealFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        try:
+            fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.close()
+            return None
+        return file
