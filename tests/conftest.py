@@ -1,0 +1,82 @@
+"""Fixtures that several test folders share.
+
+`TIDELOG_TEST_TARGET=kafka` runs the cluster tests against Apache Kafka instead of tidelog: the
+positive control, which shows that a test asks for what Kafka does.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.java import ToolRunner, missing
+from tests.support.node import Node
+
+TARGET = os.environ.get("TIDELOG_TEST_TARGET", "tidelog")
+
+
+def new_node(folder: Path, config: Mapping[str, object] | None = None) -> Node:
+    """A node of the target, not yet started, in an empty folder."""
+    if TARGET == "kafka":
+        from tests.support.kafka import KafkaNode
+
+        return KafkaNode(folder, config)
+    from tests.support.server import TidelogNode
+
+    return TidelogNode(folder, config)
+
+
+@pytest.fixture(scope="session")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """One node for all tests that leave it as they found it: take topics of your own."""
+    with new_node(tmp_path_factory.mktemp("node")) as started:
+        yield started
+
+
+@pytest.fixture
+def make_node(tmp_path: Path) -> Iterator[Callable[..., Node]]:
+    """`make_node(config)` starts a node for this test alone; all are killed at its end."""
+    made: list[Node] = []
+
+    def make(config: Mapping[str, object] | None = None) -> Node:
+        fresh = new_node(tmp_path / f"node-{len(made)}", config)
+        made.append(fresh)
+        fresh.start()
+        return fresh
+
+    yield make
+    for each in made:
+        each.__exit__()
+
+
+@pytest.fixture
+def bootstrap(node: Node) -> str:
+    """The address of the shared node."""
+    return node.bootstrap
+
+
+@pytest.fixture
+def topic_name(request: pytest.FixtureRequest) -> str:
+    """A name no other test has; the topic does not exist yet."""
+    words = "".join(c if c.isalnum() else "-" for c in request.node.name)
+    return f"{words[:60].strip('-')}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(scope="session")
+def _tool_runner() -> Iterator[ToolRunner]:
+    runner = ToolRunner()
+    yield runner
+    runner.close()
+
+
+@pytest.fixture
+def tools(_tool_runner: ToolRunner) -> ToolRunner:
+    """Kafka's Java tools in one JVM; skips, in one line, only where Java or Maven is missing."""
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
+    return _tool_runner

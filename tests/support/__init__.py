@@ -1,0 +1,1 @@
+"""What tests share: real processes of every kind, and the tools that speak to them."""

@@ -1,0 +1,138 @@
+"""Real processes under test: started, watched, ended by their own id, never by name.
+
+Does not know what runs in them: see `server.py` (tidelog), `kafka.py` (Apache Kafka), `java.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def wait_until(
+    condition: Callable[[], object], deadline_s: float, what: str, pause_s: float = 0.05
+) -> None:
+    """Ask `condition` until it answers something true; AssertionError after `deadline_s`.
+
+    It asks at least twice, and grows the pause no further than `pause_s`.
+    """
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > end:
+            if condition():
+                return
+            raise AssertionError(f"not within {deadline_s} s: {what}")
+        time.sleep(pause_s)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that were free a moment ago, all different."""
+    with contextlib.ExitStack() as held:
+        ports = []
+        for _ in range(count):
+            holder = held.enter_context(socket.socket())
+            holder.bind(("127.0.0.1", 0))
+            ports.append(holder.getsockname()[1])
+        return ports
+
+
+class Program:
+    """One child process whose output goes to a file; used as a context it ends with the block."""
+
+    def __init__(self, command: list[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+        self.command = command
+        self.log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {})},
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def exit_status(self) -> int | None:
+        """The exit status (negative: the signal that ended it), or None while it runs."""
+        return self._process.poll()
+
+    def wait(self, deadline_s: float) -> int:
+        """Wait for the end; subprocess.TimeoutExpired after `deadline_s`."""
+        return self._process.wait(timeout=deadline_s)
+
+    def output(self) -> str:
+        """Everything it has printed so far."""
+        return self.log.read_text(errors="replace")
+
+    def send(self, signal_number: int) -> None:
+        """Send a signal to this process alone."""
+        self._process.send_signal(signal_number)
+
+    def kill(self) -> None:
+        """kill -9, and wait until the system has taken it away."""
+        self._process.kill()
+        self._process.wait(timeout=30)
+
+    def stop(self, deadline_s: float = 30) -> int:
+        """SIGTERM and its exit status; kills it and raises when it does not end in time."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(timeout=deadline_s)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+        return self._process.returncode
+
+    def cpu_s(self) -> float:
+        """CPU seconds, user and system, that the process itself has used (all its threads)."""
+        return cpu_s(self.pid)
+
+    def resident_bytes(self) -> int:
+        """Resident memory now."""
+        return resident_bytes(self.pid)
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self.kill()
+
+
+def cpu_s(pid: int) -> float:
+    """CPU seconds of a process: utime + stime of /proc/PID/stat."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / CLOCK_TICKS_PER_S
+
+
+def tree_cpu_s(pid: int) -> float:
+    """CPU seconds of a process, its ended children, and its living descendants."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    total = sum(int(field) for field in after_name[11:15]) / CLOCK_TICKS_PER_S
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            total += tree_cpu_s(int(child))
+    return total
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process: VmRSS of /proc/PID/status."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise ProcessLookupError(f"process {pid} has no memory: it ended")
+
+
+SIGSTOP, SIGCONT = signal.SIGSTOP, signal.SIGCONT

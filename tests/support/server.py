@@ -1,0 +1,65 @@
+"""`tidelog server FILE` as a real process on ephemeral ports, and the commands beside it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.support.node import Node
+from tests.support.processes import free_ports
+
+
+class TidelogNode(Node):
+    """One process with both roles on an SQLite store.
+
+    `config` overrides lines of the properties file; a value of None leaves the line out.
+    """
+
+    name = "tidelog"
+    start_deadline_s = 20.0
+
+    def __init__(self, folder: Path, config: Mapping[str, object] | None = None) -> None:
+        port, controller_port, self.metrics_port = free_ports(3)
+        super().__init__(folder, port)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.file = folder / "server.properties"
+        self.config: dict[str, object] = {
+            "process.roles": "broker,controller",
+            "node.id": 1,
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
+            "metadata.store": f"sqlite:{folder / 'metadata.db'}",
+            "log.dirs": self.data,
+            "offsets.topic.replication.factor": 1,
+            "offsets.topic.num.partitions": 4,
+            "group.initial.rebalance.delay.ms": 0,
+            "metrics_port": self.metrics_port,
+        }
+        self.configure(config or {})
+
+    def configure(self, config: Mapping[str, object]) -> None:
+        """Change lines of the properties file; they count from the next start."""
+        self.config.update(config)
+        lines = [f"{name}={value}" for name, value in self.config.items() if value is not None]
+        self.file.write_text("\n".join(lines) + "\n")
+
+    def command(self) -> list[str]:
+        return tidelog_command("server", str(self.file))
+
+
+def tidelog_command(*args: str) -> list[str]:
+    """The command line of `tidelog ARGS` with this interpreter."""
+    return [sys.executable, "-m", "tidelog.cli.main", *args]
+
+
+def run_tidelog(
+    *args: str, stdin: str = "", deadline_s: float = 30
+) -> subprocess.CompletedProcess[str]:
+    """Run `tidelog ARGS` to its end; status and both streams in the answer."""
+    return subprocess.run(
+        tidelog_command(*args), input=stdin, capture_output=True, text=True, timeout=deadline_s
+    )
