@@ -1,0 +1,187 @@
+"""Frames <-> messages: headers, versions, and the compiled codec of each message.
+
+Owns the request and response headers (v1 and v2; ApiVersions answers with a v0 header always).
+Decoding never raises anything but ``DecodeError``; encoding nothing but ``EncodeError``.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from typing import Any, NamedTuple
+
+from tidelog.model.api_keys import ApiKey
+from tidelog.protocol import compiler, messages, primitives, schema
+from tidelog.protocol.primitives import Buffer, DecodeError, EncodeError
+
+__all__ = ["DecodeError", "EncodeError"]
+
+_HEADER = struct.Struct(">hhih")
+_SIZE_AND_CORRELATION = struct.Struct(">ii")
+_BAD = (struct.error, IndexError, UnicodeDecodeError, ValueError, OverflowError)
+
+
+class RequestHeader(NamedTuple):
+    """The head of a request frame; ``body`` is the position at which its message begins."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    body: int
+
+
+@cache
+def _by_key() -> dict[int, schema.Api]:
+    return {api.key: api for api in map(schema.load, schema.file_names())}
+
+
+@cache
+def _file_by_key() -> dict[int, str]:
+    """Map API keys to schema files by name alone, so that a start parses only what it uses."""
+    found: dict[int, str] = {}
+    for key in ApiKey:
+        found[int(key)] = key.name.lower() + ".txt"
+    return found
+
+
+@cache
+def api_of(api_key: int) -> schema.Api:
+    """Return the schema of an API key. Raises KeyError for one that has none."""
+    return schema.load(_file_by_key()[api_key])
+
+
+@cache
+def request_decoder(api_key: int, version: int) -> compiler.Decoder:
+    """Return the compiled decoder of a request; KeyError when there is no such version."""
+    api = api_of(api_key)
+    if version not in api.versions:
+        raise KeyError(f"{api.name} has no version {version}")
+    classes = messages.classes_of(api.request)
+    return compiler.decoder(api.request, classes, version, api.is_flexible(version))
+
+
+@cache
+def response_decoder(api_key: int, version: int) -> compiler.Decoder:
+    """Return the compiled decoder of a response."""
+    api = api_of(api_key)
+    classes = messages.classes_of(api.response)
+    return compiler.decoder(api.response, classes, version, api.is_flexible(version))
+
+
+@cache
+def request_encoder(api_key: int, version: int) -> compiler.Encoder:
+    """Return the compiled encoder of a request."""
+    api = api_of(api_key)
+    return compiler.encoder(api.request, version, api.is_flexible(version))
+
+
+@cache
+def response_encoder(api_key: int, version: int) -> compiler.Encoder:
+    """Return the compiled encoder of a response."""
+    api = api_of(api_key)
+    return compiler.encoder(api.response, version, api.is_flexible(version))
+
+
+def is_flexible(api_key: int, version: int) -> bool:
+    """Return whether a known API's version uses flexible headers; False for what is unknown."""
+    try:
+        return api_of(api_key).is_flexible(version)
+    except KeyError:
+        return False
+
+
+def decode_request_header(frame: memoryview) -> RequestHeader:
+    """Read the header of a request frame (without its four bytes of size).
+
+    An unknown API or version is read as far as the client id; ``body`` then means nothing.
+    """
+    try:
+        api_key, version, correlation_id, length = _HEADER.unpack_from(frame, 0)
+        position = _HEADER.size
+        client_id = None
+        if length >= 0:
+            if position + length > len(frame):
+                raise DecodeError("the client id ends after the frame")
+            client_id = str(frame[position : position + length], "utf-8")
+            position += length
+        elif length != -1:
+            raise DecodeError("a negative length of the client id")
+        if _has_tags(api_key, version):
+            count = frame[position]
+            position += 1
+            if count > 127:
+                count, position = primitives.read_uvarint(frame, position, count)
+            if count:
+                position = primitives.skip_tags(frame, position, count, len(frame))
+    except _BAD as error:
+        raise DecodeError(f"the request header cannot be read: {error}") from None
+    return RequestHeader(api_key, version, correlation_id, client_id, position)
+
+
+@cache
+def _has_tags(api_key: int, version: int) -> bool:
+    return is_flexible(api_key, version)
+
+
+def decode_request(api_key: int, version: int, frame: memoryview, position: int) -> Any:
+    """Read a request's message from ``position`` to the very end of the frame."""
+    return _finish(request_decoder(api_key, version), frame, position)
+
+
+def decode_response(api_key: int, version: int, frame: memoryview) -> tuple[int, Any]:
+    """Read a response frame (without its size): (correlation id, message)."""
+    try:
+        (correlation_id,) = struct.unpack_from(">i", frame, 0)
+        position = 4
+        if is_flexible(api_key, version) and api_key != ApiKey.API_VERSIONS:
+            count = frame[position]
+            position += 1
+            if count:
+                position = primitives.skip_tags(frame, position, count, len(frame))
+    except _BAD as error:
+        raise DecodeError(f"the response header cannot be read: {error}") from None
+    return correlation_id, _finish(response_decoder(api_key, version), frame, position)
+
+
+def _finish(decode: compiler.Decoder, frame: memoryview, position: int) -> Any:
+    try:
+        message, stop = decode(frame, position)
+    except _BAD as error:
+        raise DecodeError(f"the message cannot be read: {error}") from None
+    if stop != len(frame):
+        raise DecodeError(f"{len(frame) - stop} bytes are left behind the message")
+    return message
+
+
+def encode_request(
+    api_key: int, version: int, correlation_id: int, client_id: str | None, request: Any
+) -> list[Buffer]:
+    """Write a request with its size and header: buffers to send one after another."""
+    client = client_id.encode() if client_id is not None else b""
+    length = -1 if client_id is None else len(client)
+    buffer = bytearray(4) + _HEADER.pack(api_key, version, correlation_id, length) + client
+    if is_flexible(api_key, version):
+        buffer.append(0)
+    return _write(request_encoder(api_key, version), request, buffer)
+
+
+def encode_response(api_key: int, version: int, correlation_id: int, response: Any) -> list[Buffer]:
+    """Write a response with its size and header: buffers to send one after another."""
+    buffer = bytearray(_SIZE_AND_CORRELATION.pack(0, correlation_id))
+    if is_flexible(api_key, version) and api_key != ApiKey.API_VERSIONS:
+        buffer.append(0)
+    return _write(response_encoder(api_key, version), response, buffer)
+
+
+def _write(encode: compiler.Encoder, message: Any, buffer: bytearray) -> list[Buffer]:
+    chunks: list[Buffer] = []
+    try:
+        last = encode(message, chunks, buffer)
+    except (struct.error, AttributeError, TypeError, ValueError) as error:
+        raise EncodeError(f"{type(message).__name__} cannot be written: {error}") from error
+    chunks.append(last)
+    head = chunks[0]
+    assert isinstance(head, bytearray)
+    struct.pack_into(">i", head, 0, sum(map(len, chunks)) - 4)
+    return chunks
