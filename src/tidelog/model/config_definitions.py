@@ -1,0 +1,56 @@
+"""Every configuration by name: what it is, what it may be, and which value holds.
+
+The one module to import from: it gathers the table of topics, the table of brokers, the checks
+and the order of precedence. Typed values live in ``topic_configs`` and ``server_configs``.
+"""
+
+from __future__ import annotations
+
+from tidelog.model.config_definitions_broker import BROKER, SECTIONS
+from tidelog.model.config_definitions_kinds import (
+    ConfigDefinition,
+    ConfigSource,
+    ConfigType,
+    Importance,
+    Refused,
+    Update,
+    Value,
+    parse,
+    unknown,
+)
+from tidelog.model.config_definitions_resolve import (
+    BrokerLayers,
+    ConfigEntry,
+    ConfigSynonym,
+    ResolvedTopic,
+    check_dynamic_broker_configs,
+    check_topic_configs,
+    describe_broker,
+    describe_brokers_default,
+    resolve_topic,
+)
+from tidelog.model.config_definitions_topic import TOPIC
+
+__all__ = [
+    "BROKER",
+    "SECTIONS",
+    "TOPIC",
+    "BrokerLayers",
+    "ConfigDefinition",
+    "ConfigEntry",
+    "ConfigSource",
+    "ConfigSynonym",
+    "ConfigType",
+    "Importance",
+    "Refused",
+    "ResolvedTopic",
+    "Update",
+    "Value",
+    "check_dynamic_broker_configs",
+    "check_topic_configs",
+    "describe_broker",
+    "describe_brokers_default",
+    "parse",
+    "resolve_topic",
+    "unknown",
+]

@@ -1,0 +1,425 @@
+"""The table of a server's configurations: Kafka's names and defaults, and ours.
+
+Owns the definitions; the typed values of one process are ``server_configs.ServerConfigs``.
+
+Defaults that are not Kafka's, each for a reason of the design: ``broker.session.timeout.ms``,
+``broker.heartbeat.interval.ms`` (a dead leader is replaced in under a second),
+``queued.max.request.bytes`` (a limit that holds), ``log.dir``, ``process.roles``,
+``controller.listener.names`` (a one-line file starts a whole node).
+"""
+
+from __future__ import annotations
+
+from tidelog.model.config_definitions_kinds import (
+    MAX_INT32,
+    Between,
+    ConfigDefinition,
+    ConfigType,
+    Importance,
+    NotEmpty,
+    OneOf,
+    StoreAddress,
+)
+from tidelog.model.config_definitions_log import CLEANER, LOG
+from tidelog.model.config_definitions_rows import (
+    AT_LEAST_0,
+    AT_LEAST_1,
+    idle,
+    rate,
+    row,
+    topic_default,
+)
+from tidelog.model.config_definitions_topic import (
+    COMPRESSIONS,
+    LEVELS_GZIP,
+    LEVELS_LZ4,
+    LEVELS_ZSTD,
+)
+
+_B, _S, _I, _L = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
+_LIST, _SHORT = ConfigType.LIST, ConfigType.SHORT
+_HIGH = Importance.HIGH
+
+_NODE = (
+    row("node.id", _I, None, "This node's id in the cluster.", AT_LEAST_0, _HIGH),
+    row("broker.id", _I, None, "The older name of node.id.", AT_LEAST_0, _HIGH),
+    row(
+        "process.roles",
+        _LIST,
+        "broker,controller",
+        "What this process is: broker, controller or both.",
+        OneOf(("broker", "controller")),
+        _HIGH,
+    ),
+    row("broker.rack", _S, None, "The rack of this broker, for the placement of replicas."),
+    row(
+        "metadata.store",
+        _S,
+        None,
+        "Where the controller keeps the metadata: sqlite:PATH; the default is metadata.sqlite in "
+        "the first log directory.",
+        StoreAddress(),
+        _HIGH,
+    ),
+    row(
+        "inter.broker.protocol.version",
+        _S,
+        "1.4",
+        "The level of the requests between controllers and brokers.",
+        OneOf(("1.4",)),
+    ),
+    row(
+        "metrics_port",
+        _S,
+        None,
+        "PORT or HOST:PORT on which metrics and health are served; none if not set.",
+    ),
+)
+
+_LISTENERS = (
+    row(
+        "listeners",
+        _LIST,
+        None,
+        "What to listen on: NAME://HOST:PORT, several with commas. The default is "
+        "PLAINTEXT://:9092 for a broker and CONTROLLER://:9093 for a controller.",
+        importance=_HIGH,
+    ),
+    row(
+        "advertised.listeners",
+        _LIST,
+        None,
+        "What clients are told to connect to; the default is listeners.",
+        importance=_HIGH,
+    ),
+    row(
+        "listener.security.protocol.map",
+        _LIST,
+        "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "The security protocol of each listener name.",
+    ),
+    row("inter.broker.listener.name", _S, None, "The listener that brokers use among themselves."),
+    row(
+        "controller.listener.names",
+        _LIST,
+        "CONTROLLER",
+        "The listeners of the controller.",
+        NotEmpty(),
+        _HIGH,
+    ),
+    row(
+        "controller.quorum.bootstrap.servers",
+        _LIST,
+        "",
+        "Where brokers find the controllers: HOST:PORT, several with commas. A process with both "
+        "roles needs none.",
+        importance=_HIGH,
+    ),
+)
+
+_NETWORK = (
+    row(
+        "socket.request.max.bytes",
+        _I,
+        "104857600",
+        "The largest request that is read, in bytes.",
+        AT_LEAST_1,
+    ),
+    row(
+        "queued.max.request.bytes",
+        _L,
+        "268435456",
+        "How many bytes of requests a process holds at once; then it stops reading. -1 is no "
+        "limit.",
+        Between(low=-1),
+    ),
+    row(
+        "max.connections",
+        _I,
+        str(MAX_INT32),
+        "How many connections a process accepts.",
+        AT_LEAST_0,
+    ),
+    row(
+        "max.connections.per.ip",
+        _I,
+        str(MAX_INT32),
+        "How many connections one address may have.",
+        AT_LEAST_0,
+    ),
+    row(
+        "connections.max.idle.ms",
+        _L,
+        "600000",
+        "A connection that was idle for so long is closed, in ms; -1 is never.",
+        Between(low=-1),
+    ),
+    row(
+        "request.timeout.ms", _I, "30000", "How long a forwarded request waits, in ms.", AT_LEAST_0
+    ),
+    row(
+        "max.incremental.fetch.session.cache.slots",
+        _I,
+        "1000",
+        "How many fetch sessions are kept.",
+        AT_LEAST_0,
+    ),
+    row(
+        "fetch.max.bytes",
+        _I,
+        "57671680",
+        "The most bytes of records in one Fetch answer.",
+        Between(low=1024),
+    ),
+    row(
+        "socket.listen.backlog.size",
+        _I,
+        "50",
+        "How many connections may wait to be accepted.",
+        AT_LEAST_1,
+    ),
+    idle("num.network.threads", _I, "3", "Threads for the network.", AT_LEAST_1),
+    idle("num.io.threads", _I, "8", "Threads for requests.", AT_LEAST_1),
+    idle("background.threads", _I, "10", "Threads for other work.", AT_LEAST_1),
+    idle("queued.max.requests", _I, "500", "Requests that may wait for a thread.", AT_LEAST_1),
+    idle("socket.send.buffer.bytes", _I, "102400", "The system's send buffer, in bytes."),
+    idle("socket.receive.buffer.bytes", _I, "102400", "The system's receive buffer, in bytes."),
+)
+
+_TOPICS = (
+    row(
+        "auto.create.topics.enable",
+        _B,
+        "true",
+        "Whether a topic is created when a client asks for its metadata.",
+        importance=_HIGH,
+    ),
+    row(
+        "num.partitions",
+        _I,
+        "1",
+        "The number of partitions of a topic that does not say.",
+        AT_LEAST_1,
+    ),
+    row(
+        "default.replication.factor",
+        _I,
+        "1",
+        "The number of replicas of a topic that does not say.",
+        AT_LEAST_1,
+    ),
+    row("delete.topic.enable", _B, "true", "Whether topics may be deleted.", importance=_HIGH),
+    row(
+        "delete.topic.retry.ms",
+        _L,
+        "5000",
+        "After how long the deletion of a topic is tried again from its first step, in ms.",
+        AT_LEAST_1,
+    ),
+    row(
+        "stale.partition.delete.delay.ms",
+        _L,
+        "60000",
+        "How long the directory of a stale partition stays after it was renamed, in ms.",
+        AT_LEAST_0,
+    ),
+    topic_default(
+        "min.insync.replicas",
+        _I,
+        "1",
+        "How many replicas must have a record before acks=all is answered.",
+        AT_LEAST_1,
+    ),
+    topic_default(
+        "unclean.leader.election.enable",
+        _B,
+        "false",
+        "Whether a replica that is not in sync may lead when no other can: data may be lost.",
+    ),
+    topic_default(
+        "message.max.bytes", _I, "1048588", "The largest batch that is accepted.", AT_LEAST_0
+    ),
+    topic_default(
+        "compression.type",
+        _S,
+        "producer",
+        "How batches are stored: producer keeps what the producer chose.",
+        COMPRESSIONS,
+    ),
+    topic_default("compression.gzip.level", _I, "-1", "The broker's gzip level.", LEVELS_GZIP),
+    topic_default("compression.lz4.level", _I, "9", "The broker's lz4 level.", LEVELS_LZ4),
+    topic_default("compression.zstd.level", _I, "3", "The broker's zstd level.", LEVELS_ZSTD),
+)
+
+_GROUPS = (
+    row(
+        "offsets.topic.num.partitions",
+        _I,
+        "50",
+        "The number of partitions of __consumer_offsets.",
+        AT_LEAST_1,
+        _HIGH,
+    ),
+    row(
+        "offsets.topic.replication.factor",
+        _SHORT,
+        "3",
+        "The number of replicas of __consumer_offsets.",
+        AT_LEAST_1,
+        _HIGH,
+    ),
+    row(
+        "offsets.topic.segment.bytes",
+        _I,
+        "104857600",
+        "The segment size of __consumer_offsets.",
+        AT_LEAST_1,
+    ),
+    row(
+        "offsets.retention.minutes",
+        _I,
+        "10080",
+        "How long the offsets of an empty group are kept, in minutes.",
+        AT_LEAST_1,
+        _HIGH,
+    ),
+    row(
+        "offsets.retention.check.interval.ms",
+        _L,
+        "600000",
+        "How often expired offsets are looked for, in ms.",
+        AT_LEAST_1,
+    ),
+    row(
+        "offset.metadata.max.bytes",
+        _I,
+        "4096",
+        "The longest text that a client may keep beside an offset, in bytes.",
+        AT_LEAST_0,
+    ),
+    row(
+        "offsets.commit.timeout.ms",
+        _I,
+        "5000",
+        "How long a commit waits for replication, in ms.",
+        AT_LEAST_1,
+    ),
+    row(
+        "group.min.session.timeout.ms", _I, "6000", "The shortest session of a member.", AT_LEAST_0
+    ),
+    row(
+        "group.max.session.timeout.ms",
+        _I,
+        "1800000",
+        "The longest session of a member.",
+        AT_LEAST_0,
+    ),
+    row(
+        "group.initial.rebalance.delay.ms",
+        _I,
+        "3000",
+        "How long the first rebalance of a group waits for more members, in ms.",
+        AT_LEAST_0,
+    ),
+    row("group.max.size", _I, str(MAX_INT32), "How many members a group may have.", AT_LEAST_1),
+    idle("offsets.topic.compression.codec", _I, "0", "The compression of stored offsets."),
+    idle("offsets.load.buffer.size", _I, "5242880", "The buffer for loading.", AT_LEAST_1),
+)
+
+_REPLICATION = (
+    row(
+        "replica.lag.time.max.ms",
+        _L,
+        "30000",
+        "A follower that was behind for so long leaves the ISR, in ms.",
+        AT_LEAST_0,
+        _HIGH,
+    ),
+    row("replica.fetch.max.bytes", _I, "1048576", "Bytes per partition and fetch.", AT_LEAST_0),
+    row("replica.fetch.wait.max.ms", _I, "500", "How long a follower's fetch waits.", AT_LEAST_0),
+    row("replica.fetch.min.bytes", _I, "1", "The least a follower's fetch waits for.", AT_LEAST_0),
+    row("replica.fetch.response.max.bytes", _I, "10485760", "Bytes per fetch.", AT_LEAST_0),
+    row("replica.fetch.backoff.ms", _I, "1000", "The pause after a failed fetch.", AT_LEAST_0),
+    row("replica.socket.timeout.ms", _I, "30000", "How long a follower waits for an answer."),
+    row(
+        "replica.high.watermark.checkpoint.interval.ms",
+        _L,
+        "5000",
+        "How often high watermarks are written, in ms.",
+        AT_LEAST_1,
+        _HIGH,
+    ),
+    idle("num.replica.fetchers", _I, "1", "Fetchers per source broker.", AT_LEAST_1),
+    rate("leader.replication.throttled.rate"),
+    rate("follower.replication.throttled.rate"),
+    rate("replica.alter.log.dirs.io.max.bytes.per.second"),
+)
+
+_CONTROL = (
+    row(
+        "broker.session.timeout.ms",
+        _I,
+        "6000",
+        "A broker that was silent for so long is dead, in ms.",
+        AT_LEAST_1,
+    ),
+    row(
+        "broker.heartbeat.interval.ms",
+        _I,
+        "500",
+        "How often a broker tells the controller that it lives, in ms.",
+        AT_LEAST_1,
+    ),
+    row(
+        "broker.session.grace.ms",
+        _I,
+        "200",
+        "How long after its connection closed a broker is suspected, in ms.",
+        AT_LEAST_0,
+    ),
+    row("controlled.shutdown.enable", _B, "true", "Give up leadership before stopping."),
+    row("controlled.shutdown.max.retries", _I, "3", "How often that is tried.", AT_LEAST_0),
+    row(
+        "controlled.shutdown.retry.backoff.ms",
+        _L,
+        "5000",
+        "The pause between two tries, in ms.",
+        AT_LEAST_0,
+    ),
+    row(
+        "controller.socket.timeout.ms",
+        _I,
+        "30000",
+        "How long a controller waits for a broker's answer, in ms.",
+        AT_LEAST_1,
+    ),
+    idle("auto.leader.rebalance.enable", _B, "true", "Move leaders back to preferred replicas."),
+    idle("leader.imbalance.check.interval.seconds", _L, "300", "How often, in s.", AT_LEAST_1),
+    idle("leader.imbalance.per.broker.percentage", _I, "10", "From which imbalance on."),
+)
+
+_TRANSACTIONS = (
+    idle("transaction.state.log.num.partitions", _I, "50", "Partitions of it.", AT_LEAST_1),
+    idle("transaction.state.log.replication.factor", _SHORT, "3", "Replicas of it.", AT_LEAST_1),
+    idle("transaction.state.log.min.isr", _I, "2", "Its min.insync.replicas.", AT_LEAST_1),
+    idle("transaction.state.log.segment.bytes", _I, "104857600", "Its segments.", AT_LEAST_1),
+    idle("transaction.max.timeout.ms", _I, "900000", "The longest transaction.", AT_LEAST_1),
+    idle("transactional.id.expiration.ms", _I, "604800000", "When it is forgotten.", AT_LEAST_1),
+)
+
+SECTIONS: dict[str, tuple[ConfigDefinition, ...]] = {
+    "Node": _NODE,
+    "Listeners": _LISTENERS,
+    "Network": _NETWORK,
+    "Topics": _TOPICS,
+    "Log": LOG,
+    "Cleaner": CLEANER,
+    "Groups": _GROUPS,
+    "Replication": _REPLICATION,
+    "Controller": _CONTROL,
+    "Transactions": _TRANSACTIONS,
+}
+"""The rows as the operator's page shows them."""
+
+BROKER: dict[str, ConfigDefinition] = {row.name: row for rows in SECTIONS.values() for row in rows}
+"""Every configuration of a server by name."""
