@@ -1,0 +1,34 @@
+"""The high watermark of a partition as its leader computes it: pure rules.
+
+The watermark is the smallest end offset of the maximal ISR (members of the committed ISR and of a
+change in flight), and it does not move while the committed ISR is smaller than
+``min.insync.replicas`` capped at the replication factor (the design, "Who may lead"). It never
+steps back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+
+def required_in_sync(min_insync_replicas: int, replication_factor: int) -> int:
+    """Return how many members the committed ISR needs before the watermark may move."""
+    return min(min_insync_replicas, replication_factor)
+
+
+def high_watermark(
+    current: int,
+    maximal_isr: Iterable[int],
+    end_offsets: Mapping[int, int],
+    committed_isr_size: int,
+    required: int,
+) -> int:
+    """Return the new high watermark, at least ``current``. O(ISR).
+
+    ``end_offsets`` has what each member is known to hold (with ``log.durability=sync``: to hold
+    durably); a member without an entry is unknown and holds the watermark where it is.
+    """
+    if committed_isr_size < required:
+        return current
+    lowest = min((end_offsets.get(member, -1) for member in maximal_isr), default=-1)
+    return max(current, lowest)
