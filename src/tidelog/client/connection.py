@@ -1,0 +1,351 @@
+"""One connection to a broker or controller: requests out, answers in, strictly in order.
+
+Owns correlation ids, the versions negotiated with the peer, deadlines, and the limit of requests
+in flight. Does not know who leads what (``cluster``) and never sends anything twice.
+
+States: open -> closed, once. When a connection closes, for whatever reason, every request under
+way fails with the same ``ConnectionLost``; answers come in order, so a request that passes its
+deadline closes the connection too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+from tidelog import __version__
+from tidelog.client.errors import (
+    ConnectionLost,
+    InvalidAnswer,
+    RequestTimedOut,
+    VersionUnsupported,
+    error_code,
+)
+from tidelog.client.frames import MAX_FRAME_BYTES, FrameReader, OversizedFrame
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import codec, messages, schema
+
+CONNECT_TIMEOUT_MS = 10_000
+"""Kafka's socket.connection.setup.timeout.ms."""
+
+REQUEST_TIMEOUT_MS = 30_000
+"""Kafka's request.timeout.ms of clients."""
+
+MAX_IN_FLIGHT = 5
+"""Kafka's max.in.flight.requests.per.connection."""
+
+SOFTWARE_NAME = "tidelog"
+
+
+class _Pending(NamedTuple):
+    """A request that was written and not yet answered."""
+
+    correlation_id: int
+    api_key: int
+    version: int
+    answer: asyncio.Future[Any]
+    deadline: asyncio.TimerHandle
+
+
+@cache
+def _api_of_class(name: str) -> schema.Api:
+    return schema.load(schema.file_name_of(name.removesuffix("Request")))
+
+
+def api_of_request(request: Any) -> schema.Api:
+    """Return the API that a request message belongs to."""
+    return _api_of_class(type(request).__name__)
+
+
+async def connect(
+    host: str,
+    port: int,
+    *,
+    client_id: str = SOFTWARE_NAME,
+    negotiate: bool = True,
+    max_in_flight: int = MAX_IN_FLIGHT,
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+    max_frame_bytes: int = MAX_FRAME_BYTES,
+    on_closed: Callable[[ConnectionLost], None] | None = None,
+) -> Connection:
+    """Open a connection on the running loop and agree on versions with the peer.
+
+    With ``negotiate=False`` (control channels: both sides know what they speak) nothing is sent.
+    ``on_closed`` is called once, with the reason, when the connection ends, however it ends.
+    Raises ConnectionLost when the address does not answer in ``connect_timeout_ms``.
+    """
+    loop = asyncio.get_running_loop()
+    connection = Connection(loop, f"{host}:{port}", client_id, max_in_flight, max_frame_bytes)
+    try:
+        await asyncio.wait_for(
+            loop.create_connection(lambda: connection._protocol, host, port),
+            connect_timeout_ms / 1000,
+        )
+    except TimeoutError:
+        raise ConnectionLost(
+            f"{host}:{port} did not accept a connection within {connect_timeout_ms} ms"
+        ) from None
+    except OSError as error:
+        raise ConnectionLost(f"{host}:{port} cannot be reached: {_why(error)}") from None
+    connection._on_closed = on_closed
+    if negotiate:
+        try:
+            await connection._negotiate(connect_timeout_ms)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__
+
+
+class Connection:
+    """An open connection; made by ``connect``. Belongs to the loop it was made on."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        peer: str,
+        client_id: str,
+        max_in_flight: int,
+        max_frame_bytes: int,
+    ) -> None:
+        self.peer = peer
+        self.client_id = client_id
+        self._loop = loop
+        self._protocol = _Protocol(self, FrameReader(max_frame_bytes))
+        self._transport: asyncio.Transport | None = None
+        self._pending: deque[_Pending] = deque()
+        self._limit = max_in_flight
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._next_id = 0
+        self._paused = False
+        self._reason: ConnectionLost | None = None
+        self._closed: asyncio.Future[None] = loop.create_future()
+        self._on_closed: Callable[[ConnectionLost], None] | None = None
+        self._peer_versions: dict[int, tuple[int, int]] | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended; it never opens again."""
+        return self._reason is not None
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their answer."""
+        return len(self._pending)
+
+    def speaks(self, api_key: int) -> bool:
+        """Return whether the peer and this client share a version of an API."""
+        try:
+            self.version_of(api_key)
+        except VersionUnsupported:
+            return False
+        return True
+
+    def version_of(self, api_key: int, limit: int | None = None) -> int:
+        """Return the highest common version of an API, at most ``limit``.
+
+        Raises VersionUnsupported. Without negotiation: the highest this client knows.
+        """
+        known = codec.api_of(api_key).all_versions()
+        lowest, highest = known[0], known[-1]
+        if limit is not None:
+            highest = min(highest, limit)
+        if self._peer_versions is not None:
+            theirs = self._peer_versions.get(api_key)
+            name = ApiKey(api_key).name
+            if theirs is None:
+                raise VersionUnsupported(f"{self.peer} does not serve {name}")
+            if theirs[0] > highest or theirs[1] < lowest:
+                raise VersionUnsupported(
+                    f"{self.peer} serves {name} {theirs[0]}-{theirs[1]}, "
+                    f"this client speaks {lowest}-{highest}"
+                )
+            highest = min(highest, theirs[1])
+        return highest
+
+    async def send(
+        self, request: Any, version: int | None = None, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> Any:
+        """Send a request and return its decoded answer.
+
+        Waits for a place while ``max_in_flight`` requests are under way (in order of calls).
+        ``version`` None takes the highest common one. ``timeout_ms`` counts from the writing.
+        Raises ConnectionLost (RequestTimedOut, InvalidAnswer among them), VersionUnsupported.
+        """
+        while self._reason is None and (self._paused or len(self._pending) >= self._limit):
+            place = self._loop.create_future()
+            self._waiting.append(place)
+            try:
+                await place
+            except asyncio.CancelledError:
+                # The place may have been given just now: hand it on.
+                self._give_places()
+                raise
+        return await self.submit(request, version, timeout_ms)
+
+    def submit(
+        self,
+        request: Any,
+        version: int | None = None,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+        *,
+        answered: bool = True,
+    ) -> asyncio.Future[Any]:
+        """Write a request at once and return the future of its answer.
+
+        For callers that keep their own limit and need the order of writing. ``answered=False``
+        (Produce with acks=0): the future is done at once, with None.
+        Raises VersionUnsupported, EncodeError; a closed connection fails the future.
+        """
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        if self._reason is not None:
+            answer.set_exception(self._reason)
+            return answer
+        api_key = api_of_request(request).key
+        if version is None:
+            version = self.version_of(api_key)
+        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        correlation_id = self._next_id
+        chunks = codec.encode_request(api_key, version, correlation_id, self.client_id, request)
+        assert self._transport is not None
+        self._transport.writelines(chunks)
+        if not answered:
+            answer.set_result(None)
+            return answer
+        deadline = self._loop.call_later(
+            timeout_ms / 1000, self._give_up, correlation_id, api_key, timeout_ms
+        )
+        self._pending.append(_Pending(correlation_id, api_key, version, answer, deadline))
+        return answer
+
+    def close(self, reason: str = "the connection was closed by this client") -> None:
+        """End the connection now; requests under way fail. A second call does nothing."""
+        self._end(ConnectionLost(f"{self.peer}: {reason}"))
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection has ended."""
+        await asyncio.shield(self._closed)
+
+    async def _negotiate(self, timeout_ms: int) -> None:
+        request = messages.ApiVersionsRequest(
+            client_software_name=SOFTWARE_NAME, client_software_version=__version__
+        )
+        answer = await self.submit(request, None, timeout_ms)
+        if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
+            # The peer is older: it has answered with version 0 and named what it serves.
+            theirs = {key.api_key: key.max_version for key in answer.api_keys}
+            version = min(theirs.get(ApiKey.API_VERSIONS, 0), self.version_of(ApiKey.API_VERSIONS))
+            answer = await self.submit(request, version, timeout_ms)
+        if answer.error_code != ErrorCode.NONE:
+            code = error_code(answer.error_code).name
+            raise VersionUnsupported(f"{self.peer} answered ApiVersions with {code}")
+        self._peer_versions = {
+            key.api_key: (key.min_version, key.max_version) for key in answer.api_keys
+        }
+
+    def _give_up(self, correlation_id: int, api_key: int, timeout_ms: int) -> None:
+        name = ApiKey(api_key).name
+        self._end(RequestTimedOut(f"{self.peer} did not answer {name} within {timeout_ms} ms"))
+
+    def _answered(self, frame: memoryview) -> None:
+        if not self._pending:
+            raise InvalidAnswer(f"{self.peer} sent an answer to nothing")
+        request = self._pending[0]
+        version = request.version
+        if request.api_key == ApiKey.API_VERSIONS and _says_unsupported(frame):
+            version = 0
+        correlation_id, answer = codec.decode_response(request.api_key, version, frame)
+        if correlation_id != request.correlation_id:
+            raise InvalidAnswer(
+                f"{self.peer} answered request {correlation_id} "
+                f"when {request.correlation_id} was due"
+            )
+        self._pending.popleft()
+        request.deadline.cancel()
+        if not request.answer.done():
+            request.answer.set_result(answer)
+        self._give_places()
+
+    def _give_places(self) -> None:
+        free = self._limit - len(self._pending)
+        while self._waiting and free > 0 and not self._paused:
+            place = self._waiting.popleft()
+            if not place.done():
+                place.set_result(None)
+                free -= 1
+
+    def _end(self, reason: ConnectionLost) -> None:
+        if self._reason is not None:
+            return
+        self._reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+        for request in self._pending:
+            request.deadline.cancel()
+            if not request.answer.done():
+                request.answer.set_exception(reason)
+                # A caller that is gone must not make the loop complain of this future.
+                request.answer.exception()
+        self._pending.clear()
+        for place in self._waiting:
+            if not place.done():
+                place.set_result(None)
+        self._waiting.clear()
+        self._closed.set_result(None)
+        if self._on_closed is not None:
+            self._on_closed(reason)
+
+
+def _says_unsupported(frame: memoryview) -> bool:
+    unsupported = int(ErrorCode.UNSUPPORTED_VERSION)
+    return int.from_bytes(frame[4:6], "big", signed=True) == unsupported
+
+
+class _Protocol(asyncio.BufferedProtocol):
+    """The loop's side of a connection."""
+
+    def __init__(self, connection: Connection, reader: FrameReader) -> None:
+        self._connection = connection
+        self._reader = reader
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._connection._transport = cast(asyncio.Transport, transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._reader.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for frame in self._reader.received(nbytes):
+                self._connection._answered(frame)
+        except OversizedFrame as error:
+            self._end(InvalidAnswer(f"{self._connection.peer} does not speak Kafka: {error}"))
+        except codec.DecodeError as error:
+            self._end(InvalidAnswer(f"{self._connection.peer} sent an unreadable answer: {error}"))
+        except InvalidAnswer as error:
+            self._end(error)
+
+    def eof_received(self) -> None:
+        self._end(ConnectionLost(f"{self._connection.peer} closed the connection"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        why = f"was lost: {exc}" if exc is not None else "was closed by the other side"
+        self._end(ConnectionLost(f"the connection to {self._connection.peer} {why}"))
+
+    def pause_writing(self) -> None:
+        self._connection._paused = True
+
+    def resume_writing(self) -> None:
+        self._connection._paused = False
+        self._connection._give_places()
+
+    def _end(self, reason: ConnectionLost) -> None:
+        self._connection._end(reason)

@@ -1,0 +1,67 @@
+"""What can go wrong between a client and its cluster, as exceptions with one line for a person.
+
+Owns the exceptions of this folder. Which of them is tried again is decided in ``retries``.
+"""
+
+from __future__ import annotations
+
+from tidelog.model.errors import ErrorCode
+
+
+class ClientError(Exception):
+    """Anything a client of a cluster can meet; the text is one line that says what happened."""
+
+
+class ConnectionLost(ClientError):
+    """The connection could not be made, or ended before the answer came.
+
+    A request that was under way may or may not have been carried out.
+    """
+
+
+class RequestTimedOut(ConnectionLost):
+    """No answer came in time; the connection is given up, as answers come in order."""
+
+
+class InvalidAnswer(ConnectionLost):
+    """The peer sent bytes that are no answer of Kafka's protocol."""
+
+
+class VersionUnsupported(ClientError):
+    """The peer and this client share no version of a request."""
+
+
+class ClusterUnreachable(ClientError):
+    """None of the known addresses answered within the time given."""
+
+
+class Refused(ClientError):
+    """A broker answered with an error code.
+
+    ``code`` is the code, ``subject`` what it was said of (a topic, partition, group), ``reason``
+    the broker's own sentence or "".
+    """
+
+    def __init__(self, code: int, subject: str, reason: str | None = None) -> None:
+        self.code = error_code(code)
+        self.subject = subject
+        self.reason = reason or ""
+        said = f": {self.reason}" if self.reason else ""
+        super().__init__(f"{subject}: {self.code.name}{said}")
+
+    @property
+    def retriable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.code.retriable
+
+
+class GaveUp(ClientError):
+    """Retries ended at the deadline; ``__cause__`` is the last thing that went wrong."""
+
+
+def error_code(code: int) -> ErrorCode:
+    """Return the named error; a number this client does not know is UNKNOWN_SERVER_ERROR."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
