@@ -1,0 +1,160 @@
+"""Decodes what one fetch brought for a partition into Arrow record batches.
+
+Owns which records are handed out (no control records, none of aborted transactions, none outside of
+the asked range) and up to which offset the log was read; does not fetch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.pipeline.decoding.batches import AbortedTransactions, Buffer, scan
+from tidelog.pipeline.decoding.columns import (
+    Fields,
+    binary_column,
+    headers_column,
+    read_fields,
+)
+from tidelog.pipeline.decoding.starts import record_starts
+from tidelog.pipeline.decoding.varints import Positions
+from tidelog.pipeline.schema import COLUMNS, arrow_schema
+from tidelog.records.batch import BatchHeader
+
+# One Arrow batch is made of about so many uncompressed bytes of records: large enough that the cost
+# per batch vanishes, small enough that positions fit into Arrow's 32 bits many times over.
+CHUNK_BYTES = 1 << 20
+
+Chunk = list[tuple[BatchHeader, bytes | memoryview]]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where records come from: what is the same for all of them."""
+
+    topic: str
+    partition: int
+    incarnation: int = 0
+
+
+@dataclass(slots=True)
+class Decoder:
+    """Decodes the fetches of one range of one partition, in order.
+
+    `next_offset` is where the next fetch has to begin; `end` (exclusive) is where the range ends.
+    """
+
+    origin: Origin
+    columns: Sequence[str]
+    next_offset: int
+    end: int
+    check_crc: bool = True
+
+    def decode(
+        self, data: Buffer, aborted: Iterable[tuple[int, int]] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of `data` within the range. Raises CorruptRecords.
+
+        `aborted` lists producer id and first offset of aborted transactions, if they are to be
+        left out (read_committed).
+        """
+        hidden = AbortedTransactions(aborted or ())
+        chunk: Chunk = []
+        size = 0
+        reached = self.next_offset
+        for batch in scan(data, check_crc=self.check_crc):
+            header = batch.header
+            if header.base_offset >= self.end:
+                reached = self.end
+                break
+            reached = max(reached, header.next_offset)
+            # A compacted batch may be empty: it still moves the position.
+            if hidden.hides(batch) or header.control or not header.count:
+                continue
+            records = batch.payload()
+            chunk.append((header, records))
+            size += len(records)
+            if size >= CHUNK_BYTES:
+                yield from self._chunk(chunk)
+                chunk, size = [], 0
+        if chunk:
+            yield from self._chunk(chunk)
+        self.next_offset = min(reached, self.end)
+
+    def _chunk(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        data = b"".join(records for _, records in chunk)
+        view = np.frombuffer(data, dtype=np.uint8)
+        pieces: list[Positions] = []
+        at = 0
+        for header, records in chunk:
+            record_starts(data, view, at, at + len(records), header.count, pieces)
+            at += len(records)
+        starts = np.concatenate(pieces)
+        ends = np.empty_like(starts)
+        ends[:-1] = starts[1:]
+        ends[-1] = len(data)
+        fields = read_fields(view, starts, ends)
+        counts = np.array([header.count for header, _ in chunk])
+        offsets = np.repeat([header.base_offset for header, _ in chunk], counts)
+        offsets += fields.offset_deltas
+        low, high = (int(i) for i in np.searchsorted(offsets, (self.next_offset, self.end)))
+        if low < high:
+            arrays = self._arrays(chunk, counts, fields, offsets, view, slice(low, high))
+            yield pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(self.columns))
+
+    def _arrays(
+        self,
+        chunk: Chunk,
+        counts: Positions,
+        fields: Fields,
+        offsets: Positions,
+        view: np.ndarray,
+        rows: slice,
+    ) -> list[pa.Array]:
+        buffer = pa.py_buffer(view)
+        size = rows.stop - rows.start
+        made: dict[str, pa.Array] = {}
+        for name in self.columns:
+            kind = COLUMNS[name][1]
+            if name == "key":
+                made[name] = binary_column(buffer, fields.keys.cut(rows.start, rows.stop), kind)
+            elif name == "value":
+                made[name] = binary_column(buffer, fields.values.cut(rows.start, rows.stop), kind)
+            elif name == "offset":
+                made[name] = pa.array(offsets[rows])
+            elif name == "timestamp":
+                made[name] = _timestamps(chunk, counts, fields)[rows.start : rows.stop]
+            elif name == "timestampType":
+                kinds = [header.log_append_time for header, _ in chunk]
+                made[name] = pa.array(np.repeat(kinds, counts)[rows].astype(np.int32))
+            elif name == "headers":
+                made[name] = headers_column(view, buffer, fields)[rows.start : rows.stop]
+            else:
+                made[name] = pa.repeat(pa.scalar(self._constant(name), kind), size)
+        return [made[name] for name in self.columns]
+
+    def _constant(self, name: str) -> object:
+        if name == "topic":
+            return self.origin.topic
+        if name == "partition":
+            return self.origin.partition
+        if name == "incarnation":
+            return self.origin.incarnation
+        # The resize epoch: that of the last fence at or below the record. No fence, so 0.
+        return 0
+
+
+def _timestamps(chunk: Chunk, counts: Positions, fields: Fields) -> pa.Array:
+    """Milliseconds of creation, or the batch's largest when the broker set them (KIP-32), as us."""
+    times = np.repeat([header.base_timestamp for header, _ in chunk], counts)
+    times += fields.timestamp_deltas
+    if any(header.log_append_time for header, _ in chunk):
+        appended = np.repeat([header.log_append_time for header, _ in chunk], counts)
+        largest = np.repeat([header.max_timestamp for header, _ in chunk], counts)
+        times = np.where(appended, largest, times)
+    times *= 1000
+    kind = COLUMNS["timestamp"][1]
+    return pa.Array.from_buffers(kind, len(times), [None, pa.py_buffer(times)])

@@ -1,0 +1,56 @@
+"""The columns of the source: their names, Spark types and Arrow types.
+
+Owns the order and the choice of columns; does not fill them. The first eight are the stock Kafka
+source's. Arrow types must be exactly what Spark derives from its own (spark.md 1.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+_BINARY = pa.binary()
+_HEADERS = pa.list_(
+    pa.field(
+        "element",
+        pa.struct([pa.field("key", pa.string()), pa.field("value", _BINARY)]),
+    )
+)
+
+# name -> (Spark's DDL, Arrow type), in the order in which columns are produced.
+COLUMNS: dict[str, tuple[str, pa.DataType]] = {
+    "key": ("binary", _BINARY),
+    "value": ("binary", _BINARY),
+    "topic": ("string", pa.string()),
+    "partition": ("int", pa.int32()),
+    "offset": ("bigint", pa.int64()),
+    "timestamp": ("timestamp", pa.timestamp("us", tz="UTC")),
+    "timestampType": ("int", pa.int32()),
+    "headers": ("array<struct<key:string,value:binary>>", _HEADERS),
+    "epoch": ("int", pa.int32()),
+    "incarnation": ("int", pa.int32()),
+}
+STOCK_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+
+
+def choose_columns(columns: Sequence[str] | None, *, headers: bool, epoch: bool) -> tuple[str, ...]:
+    """The columns of one read, in the order of COLUMNS.
+
+    Without an explicit list: the stock source's, `headers` and `epoch` as asked for.
+    """
+    if columns is None:
+        wanted = {*STOCK_COLUMNS, *(["headers"] if headers else []), *(["epoch"] if epoch else [])}
+    else:
+        wanted = set(columns)
+    return tuple(name for name in COLUMNS if name in wanted)
+
+
+def spark_schema(columns: Sequence[str]) -> str:
+    """The columns as Spark's DDL."""
+    return ", ".join(f"`{name}` {COLUMNS[name][0]}" for name in columns)
+
+
+def arrow_schema(columns: Sequence[str]) -> pa.Schema:
+    """The columns as the Arrow schema that Spark expects of the first batch."""
+    return pa.schema([pa.field(name, COLUMNS[name][1]) for name in columns])
