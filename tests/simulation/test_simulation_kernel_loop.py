@@ -71,7 +71,7 @@ def test_a_deadlock_and_a_run_without_end_are_clear(capsys: pytest.CaptureFixtur
     assert "seed 7" in capsys.readouterr().err
 
     async def spin() -> None:
-        while True:
+        while True:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
     with World(8, max_steps=1000) as world, pytest.raises(SimulationError, match="no end"):
