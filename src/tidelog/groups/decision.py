@@ -1,0 +1,156 @@
+"""What a decision hands to the shell: answers to give now, and a write with what follows from it.
+
+Owns values only. Order: the shell performs ``effects`` at once; it appends ``write.records`` in
+the order of the decisions, and when they are committed tells the table, which applies them and
+returns the next decision (``write.answers`` among its effects). No answer that rests on a record
+leaves before the record is committed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidelog.groups.events import Result, Ticket
+from tidelog.groups.records import Record
+from tidelog.model.errors import ErrorCode
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Effect: answer a waiting request. A ticket may be answered twice; the first answer counts."""
+
+    ticket: Ticket
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Effect: a line for the log, with the fields that make it useful."""
+
+    message: str
+    fields: dict[str, object] = field(default_factory=dict)
+
+
+Effect = Answer | Note
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAssignment:
+    """Purpose of a write: the leader's assignment of a generation."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceStaticMember:
+    """Purpose of a write: a static member came back under a new id and the generation goes on."""
+
+    member_id: str
+    ticket: Ticket
+    can_skip_assignment: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveGroup:
+    """Purpose of a write: the group's last record is a tombstone."""
+
+
+Purpose = StoreAssignment | ReplaceStaticMember | RemoveGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Records of one group that must be committed, and what then follows."""
+
+    group_id: str
+    records: tuple[Record, ...]
+    answers: tuple[Answer, ...] = ()
+    purpose: Purpose | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The outcome of one event."""
+
+    effects: tuple[Effect, ...] = ()
+    writes: tuple[Write, ...] = ()
+
+
+class Outcome:
+    """Collects a decision while the rules run."""
+
+    __slots__ = ("_effects", "_group_id", "_writes")
+
+    def __init__(self, group_id: str) -> None:
+        self._group_id = group_id
+        self._effects: list[Effect] = []
+        self._writes: list[Write] = []
+
+    def answer(self, ticket: Ticket | None, result: Result) -> None:
+        """Answer a request now; None (nobody waits) does nothing."""
+        if ticket is not None:
+            self._effects.append(Answer(ticket, result))
+
+    def note(self, message: str, **fields: object) -> None:
+        """Leave a line in the log."""
+        self._effects.append(Note(message, {"group": self._group_id, **fields}))
+
+    def write(
+        self, *records: Record, answers: tuple[Answer, ...] = (), purpose: Purpose | None = None
+    ) -> None:
+        """Ask for records to be committed, and for ``answers`` to be given then."""
+        self._writes.append(Write(self._group_id, records, answers, purpose))
+
+    def answer_after_writes(self, ticket: Ticket, result: Result) -> None:
+        """Answer once everything that this decision writes is committed; now if it is nothing."""
+        if not self._writes:
+            self.answer(ticket, result)
+            return
+        last = self._writes.pop()
+        answers = (*last.answers, Answer(ticket, result))
+        self._writes.append(Write(last.group_id, last.records, answers, last.purpose))
+
+    @property
+    def written(self) -> tuple[Write, ...]:
+        """The writes collected so far."""
+        return tuple(self._writes)
+
+    def decision(self) -> Decision:
+        """Return what was collected."""
+        return Decision(tuple(self._effects), tuple(self._writes))
+
+
+def error_for_members(error: ErrorCode) -> ErrorCode:
+    """Return what members are told when the log refused a group's record, as Kafka maps it."""
+    if error in _TRY_LATER:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if error in _ELSEWHERE:
+        return ErrorCode.NOT_COORDINATOR
+    if error in _TOO_LARGE:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+    return error
+
+
+def error_for_offsets(error: ErrorCode) -> ErrorCode:
+    """Return what a committer is told when the log refused its offsets, as Kafka maps it."""
+    if error in _TOO_LARGE:
+        return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    return error_for_members(error)
+
+
+_TRY_LATER = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+_ELSEWHERE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR})
+_TOO_LARGE = frozenset(
+    {
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_FETCH_SIZE,
+    }
+)

@@ -1,0 +1,87 @@
+"""ListGroups and DescribeGroups: what tools are shown of groups.
+
+Owns these views; they change nothing. Source: KIP-518 (states filter), KIP-848 (types filter).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidelog.groups.group import Group, GroupState
+
+CLASSIC_TYPE = "classic"
+"""The type of every group that these rules run (KIP-848 has others)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """One line of ListGroups."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    group_type: str = CLASSIC_TYPE
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedMember:
+    """One member in DescribeGroups; the bytes are empty unless the group is Stable."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """A group in DescribeGroups; ``protocol_name`` is empty unless it is Stable."""
+
+    group_id: str
+    state: str
+    protocol_type: str = ""
+    protocol_name: str = ""
+    members: tuple[DescribedMember, ...] = ()
+
+
+def list_groups(
+    groups: Iterable[Group], states: Iterable[str] = (), types: Iterable[str] = ()
+) -> list[ListedGroup]:
+    """Return the groups in any of ``states`` and of any of ``types``; none given means all.
+
+    Case does not matter; an unknown state or type matches nothing.
+    """
+    wanted_states = {state.lower() for state in states}
+    wanted_types = {name.lower() for name in types}
+    if wanted_types and CLASSIC_TYPE not in wanted_types:
+        return []
+    return [
+        ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
+        for group in groups
+        if not wanted_states or group.state.value.lower() in wanted_states
+    ]
+
+
+def describe_group(group_id: str, group: Group | None) -> DescribedGroup:
+    """Return what DescribeGroups shows; a group that is not known is Dead, without an error."""
+    if group is None or group.state is GroupState.DEAD:
+        return DescribedGroup(group_id, GroupState.DEAD.value)
+    stable = group.state is GroupState.STABLE
+    name = group.protocol_name or ""
+    members = tuple(
+        DescribedMember(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            member.protocols.get(name, b"") if stable else b"",
+            member.assignment if stable else b"",
+        )
+        for member in group.members.values()
+    )
+    return DescribedGroup(
+        group_id, group.state.value, group.protocol_type or "", name if stable else "", members
+    )

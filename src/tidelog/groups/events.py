@@ -1,0 +1,245 @@
+"""What can happen to a group, and what its members are told: events in, results out.
+
+Owns plain values only. A ``ticket`` is whatever the shell needs to find the waiting request again
+(it parks a future); the rules hand it back with the result and never look into it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tidelog.groups.records import CommittedOffset
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+Ticket = object
+
+NO_GENERATION = -1
+UNKNOWN_MEMBER_ID = ""
+"""The member id of a client that has none yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """JoinGroup. ``member_id_required`` from v4 (KIP-394), ``can_skip_assignment`` from v9
+    (KIP-814). ``protocols`` are (assignor, subscription), the member's favourite first."""
+
+    ticket: Ticket
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: tuple[tuple[str, bytes], ...]
+    member_id_required: bool = True
+    can_skip_assignment: bool = True
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMember:
+    """One line of what the leader of a generation is told."""
+
+    member_id: str
+    instance_id: str | None
+    subscription: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinResult:
+    """The answer to a Join; ``members`` only for the leader."""
+
+    error: ErrorCode
+    member_id: str = UNKNOWN_MEMBER_ID
+    generation: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    members: tuple[JoinedMember, ...] = ()
+    skip_assignment: bool = False
+
+    def refused(self, error: ErrorCode) -> JoinResult:
+        """Return the answer for when what it promises could not be stored."""
+        return JoinResult(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """SyncGroup. ``assignments`` is (member id, share) from the leader, empty from the others;
+    protocol type and name are None before v5 (KIP-559)."""
+
+    ticket: Ticket
+    member_id: str
+    instance_id: str | None
+    generation: int
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """The answer to a Sync."""
+
+    error: ErrorCode
+    assignment: bytes = b""
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+
+    def refused(self, error: ErrorCode) -> SyncResult:
+        """Return the answer for when what it promises could not be stored."""
+        return SyncResult(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Heartbeat."""
+
+    ticket: Ticket
+    member_id: str
+    instance_id: str | None
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaver:
+    """One member that leaves, or is removed by its instance id alone (KIP-345)."""
+
+    member_id: str
+    instance_id: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """LeaveGroup: one member before v3, any number from v3 on."""
+
+    ticket: Ticket
+    members: tuple[Leaver, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveResult:
+    """The answer to a Leave: one error per member, in the order of the request."""
+
+    error: ErrorCode
+    members: tuple[tuple[Leaver, ErrorCode], ...] = ()
+
+    def refused(self, error: ErrorCode) -> LeaveResult:
+        """Return the answer for when the departure could not be stored."""
+        return LeaveResult(error)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOffsets:
+    """OffsetCommit, for partitions that the shell knows to exist.
+
+    ``generation`` -1 and no member: a consumer that assigns itself, or a tool.
+    ``retention_ms`` -1 unless a client of v2-4 named one. ``names_missing_group`` from v9.
+    """
+
+    ticket: Ticket
+    member_id: str
+    instance_id: str | None
+    generation: int
+    offsets: tuple[tuple[TopicPartition, CommittedOffset], ...]
+    retention_ms: int = -1
+    names_missing_group: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOffsets:
+    """OffsetDelete (KIP-496)."""
+
+    ticket: Ticket
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsResult:
+    """The answer to CommitOffsets and DeleteOffsets: an error per partition, and one for all."""
+
+    error: ErrorCode = ErrorCode.NONE
+    partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
+
+    def refused(self, error: ErrorCode) -> OffsetsResult:
+        """Return the answer with ``error`` in place of every success."""
+        kept = tuple((at, found or error) for at, found in self.partitions)
+        return replace(self, partitions=kept)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroup:
+    """DeleteGroups, for one group."""
+
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class StatusResult:
+    """The answer to Heartbeat and DeleteGroup: an error code and nothing else."""
+
+    error: ErrorCode
+
+    def refused(self, error: ErrorCode) -> StatusResult:
+        """Return the answer for when the change could not be stored."""
+        return StatusResult(error)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTopics:
+    """Topics were deleted: their offsets go too."""
+
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A deadline of the group has come: session, join or sync."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """Time to look at the retention of offsets (``offsets.retention.check.interval.ms``)."""
+
+
+Event = (
+    Join
+    | Sync
+    | Heartbeat
+    | Leave
+    | CommitOffsets
+    | DeleteOffsets
+    | DeleteGroup
+    | RemoveTopics
+    | Tick
+    | Expire
+)
+Result = JoinResult | SyncResult | LeaveResult | OffsetsResult | StatusResult
+
+
+def refuse(event: Event, error: ErrorCode) -> Result | None:
+    """Return the answer that gives ``error`` to a request; None for an event that is none.
+
+    A LeaveGroup says UNKNOWN_MEMBER_ID member by member, as Kafka does for a group it lacks.
+    """
+    match event:
+        case Join():
+            return JoinResult(error, event.member_id)
+        case Sync():
+            return SyncResult(error)
+        case Heartbeat() | DeleteGroup():
+            return StatusResult(error)
+        case Leave():
+            if error is ErrorCode.UNKNOWN_MEMBER_ID:
+                each = tuple((leaver, error) for leaver in event.members)
+                return LeaveResult(ErrorCode.NONE, each)
+            return LeaveResult(error)
+        case CommitOffsets():
+            return OffsetsResult(partitions=tuple((at, error) for at, _ in event.offsets))
+        case DeleteOffsets():
+            return OffsetsResult(error)
+        case _:
+            return None

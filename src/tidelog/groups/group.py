@@ -1,0 +1,352 @@
+"""One group: its members, its generation, its offsets, and the bookkeeping they need.
+
+Owns the state and the small steps that keep it consistent; the rules that take these steps are in
+``joining``, ``rebalancing``, ``syncing``, ``leaving``, ``offsets`` and ``retention``.
+
+=====================  ===================================  ====================================
+state                  what it means                        goes to
+=====================  ===================================  ====================================
+Empty                  no members; perhaps offsets          PreparingRebalance (a member joins),
+                                                            Dead (removed)
+PreparingRebalance     members must join again; joins wait  CompletingRebalance (all joined, or
+                                                            the deadline), Empty (all gone)
+CompletingRebalance    joined; syncs wait for the leader's  Stable (assignment committed),
+                       assignment                           PreparingRebalance
+Stable                 everyone has its share               PreparingRebalance
+Dead                   its removal is being committed       Empty (the removal failed), gone
+=====================  ===================================  ====================================
+
+What is parked, pending or timed lives here only: after a failure of the coordinator members join
+again. What is in ``__consumer_offsets`` survives: offsets, and the members of a Stable generation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import StrEnum
+
+from tidelog.groups.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
+from tidelog.groups.deadlines import Deadlines
+from tidelog.groups.events import JoinedMember, Ticket
+from tidelog.groups.records import (
+    CommittedOffset,
+    FirstSight,
+    GroupRecord,
+    StoredGeneration,
+    StoredMember,
+)
+from tidelog.groups.settings import GroupRules
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+
+class GroupState(StrEnum):
+    """The states of a classic group, under the names that clients and tools know."""
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+REBALANCEABLE = frozenset({GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, GroupState.STABLE})
+"""States from which a rebalance may begin."""
+
+JOIN_DEADLINE = "join"
+SYNC_DEADLINE = "sync"
+
+
+class Member:
+    """One member: who it is, what it offers, and its requests that wait. Times in ms."""
+
+    __slots__ = (
+        "assignment",
+        "client_host",
+        "client_id",
+        "instance_id",
+        "is_new",
+        "join_ticket",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+        "sync_ticket",
+    )
+
+    def __init__(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocols: dict[str, bytes],
+        assignment: bytes = b"",
+    ) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocols = protocols
+        self.assignment = assignment
+        self.is_new = False
+        self.join_ticket: Ticket | None = None
+        self.sync_ticket: Ticket | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request of it is parked, which says as much as a heartbeat."""
+        return self.join_ticket is not None or self.sync_ticket is not None
+
+    def offers(self, protocols: dict[str, bytes]) -> bool:
+        """Whether it offers just these assignors, in this order, with these subscriptions."""
+        return list(self.protocols.items()) == list(protocols.items())
+
+
+class Group:
+    """The state of one group. Nothing outside ``tidelog.groups`` changes it."""
+
+    __slots__ = (
+        "awaiting_joins",
+        "deadlines",
+        "first_sights",
+        "generation",
+        "group_id",
+        "in_flight",
+        "initial_rebalance_left_ms",
+        "leader",
+        "members",
+        "new_member_added",
+        "offset_count",
+        "offsets",
+        "open_writes",
+        "pending_joins",
+        "pending_syncs",
+        "protocol_name",
+        "protocol_type",
+        "recorded",
+        "rules",
+        "since_ms",
+        "state",
+        "static_members",
+        "storing_generation",
+        "subscribed",
+        "supported",
+    )
+
+    def __init__(self, group_id: str, rules: GroupRules, now_ms: int) -> None:
+        self.group_id = group_id
+        self.rules = rules
+        self.state = GroupState.EMPTY
+        self.since_ms = now_ms
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol_name: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.static_members: dict[str, str] = {}
+        self.supported: Counter[str] = Counter()
+        self.awaiting_joins = 0
+        self.pending_joins: set[str] = set()
+        self.pending_syncs: set[str] = set()
+        self.deadlines: Deadlines[str] = Deadlines()
+        # None: not the initial rebalance; else how long it may still be put off.
+        self.initial_rebalance_left_ms: int | None = None
+        self.new_member_added = False
+        self.storing_generation: int | None = None
+        self.subscribed: frozenset[str] | None = None
+        self.offsets: dict[str, dict[int, CommittedOffset]] = {}
+        self.offset_count = 0
+        self.in_flight: Counter[TopicPartition] = Counter()
+        self.open_writes = 0
+        self.recorded = False
+        self.first_sights: dict[str, FirstSight] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether forgetting the group loses nothing: nothing in memory, nothing in the log."""
+        return (
+            self.state is GroupState.EMPTY
+            and not self.recorded
+            and not self.pending_joins
+            and not self.offset_count
+            and not self.open_writes
+            and not self.first_sights
+        )
+
+    @property
+    def all_joined(self) -> bool:
+        """Whether every member has joined and every id that was handed out is used."""
+        return self.awaiting_joins == len(self.members) and not self.pending_joins
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest rebalance timeout of its members."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def consumes(self) -> bool:
+        """Whether its members speak the consumer protocol, so that subscriptions can be read."""
+        return self.protocol_type == PROTOCOL_TYPE
+
+    def enter(self, state: GroupState, now_ms: int) -> None:
+        """Go to another state."""
+        self.state = state
+        self.since_ms = now_ms
+
+    def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
+        """Return NONE for a member of the group that is what it says, else why not (KIP-345)."""
+        if instance_id is not None:
+            known = self.static_members.get(instance_id)
+            if known is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+            if known != member_id:
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+    def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
+        """Whether a member with these assignors can be added to those there are."""
+        if self.state is GroupState.EMPTY or not self.members:
+            return bool(protocol_type) and any(True for _ in names)
+        if protocol_type != self.protocol_type:
+            return False
+        return any(self.supported[name] == len(self.members) for name in names)
+
+    def select_protocol(self) -> str:
+        """Return the assignor with the most votes among those that all members offer.
+
+        Each member votes for the first it offers; equal votes go to the one voted for first.
+        Kafka leaves a tie to the order of a hash map.
+        """
+        count = len(self.members)
+        votes: Counter[str] = Counter()
+        for member in self.members.values():
+            votes[next(name for name in member.protocols if self.supported[name] == count)] += 1
+        return votes.most_common(1)[0][0]
+
+    def add(self, member: Member) -> None:
+        """Take in a new member; the first one leads and settles the protocol type."""
+        if self.leader is None:
+            self.leader = member.member_id
+        self.members[member.member_id] = member
+        self.supported.update(member.protocols.keys())
+        self.pending_joins.discard(member.member_id)
+        if member.instance_id is not None:
+            self.static_members[member.instance_id] = member.member_id
+
+    def remove(self, member_id: str) -> Member | None:
+        """Take out a member or a pending id; the oldest of the others leads in its place."""
+        self.pending_joins.discard(member_id)
+        self.pending_syncs.discard(member_id)
+        self.deadlines.drop(session_of(member_id))
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return None
+        self._withdraw(member)
+        if member.join_ticket is not None:
+            self.awaiting_joins -= 1
+        if member.instance_id is not None:
+            self.static_members.pop(member.instance_id, None)
+        if self.leader == member_id:
+            self.leader = next(iter(self.members), None)
+        return member
+
+    def update(
+        self,
+        member: Member,
+        protocols: dict[str, bytes],
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+    ) -> None:
+        """Let a member offer something else, with other timeouts in ms."""
+        self._withdraw(member)
+        member.protocols = protocols
+        self.supported.update(protocols.keys())
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+
+    def park_join(self, member: Member, ticket: Ticket) -> Ticket | None:
+        """Let a member's join wait; return its former one, which nobody will answer otherwise."""
+        former, member.join_ticket = member.join_ticket, ticket
+        if former is None:
+            self.awaiting_joins += 1
+        return former
+
+    def take_join(self, member: Member) -> Ticket | None:
+        """Return a member's waiting join to answer it, or None."""
+        ticket, member.join_ticket = member.join_ticket, None
+        if ticket is not None:
+            self.awaiting_joins -= 1
+        return ticket
+
+    def touch(self, member: Member, now_ms: int) -> None:
+        """Start a member's session anew."""
+        self.deadlines.set(session_of(member.member_id), now_ms + member.session_timeout_ms)
+
+    def described_members(self) -> tuple[JoinedMember, ...]:
+        """Return what the leader must know of every member to assign partitions."""
+        name = self.protocol_name or ""
+        return tuple(
+            JoinedMember(member.member_id, member.instance_id, member.protocols.get(name, b""))
+            for member in self.members.values()
+        )
+
+    def find_subscribed(self) -> frozenset[str] | None:
+        """Return the topics of all members' subscriptions, or None when they cannot be read."""
+        if not self.consumes:
+            return None
+        found: set[str] = set()
+        for member in self.members.values():
+            topics = subscribed_topics(member.protocols.get(self.protocol_name or "", b""))
+            if topics is None:
+                return None
+            found |= topics
+        return frozenset(found)
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Whether members read ``topic``; of unreadable subscriptions the answer is yes."""
+        return self.consumes if self.subscribed is None else topic in self.subscribed
+
+    def record(self, assignments: dict[str, bytes] | None = None) -> GroupRecord:
+        """Return the record of the present generation; without ``assignments`` the known ones."""
+        name = self.protocol_name or ""
+        members = tuple(
+            StoredMember(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.rebalance_timeout_ms,
+                member.session_timeout_ms,
+                member.protocols.get(name, b""),
+                member.assignment
+                if assignments is None
+                else assignments.get(member.member_id, b""),
+            )
+            for member in self.members.values()
+        )
+        stored = StoredGeneration(
+            self.protocol_type or "",
+            self.generation,
+            self.protocol_name,
+            self.leader,
+            self.since_ms,
+            members,
+        )
+        return GroupRecord(self.group_id, stored)
+
+    def _withdraw(self, member: Member) -> None:
+        for name in member.protocols:
+            self.supported[name] -= 1
+            if not self.supported[name]:
+                del self.supported[name]
+
+
+def session_of(member_id: str) -> str:
+    """Return the name of a member's session among the group's deadlines."""
+    return "session:" + member_id

@@ -1,0 +1,67 @@
+"""Heartbeat and LeaveGroup: members say that they are there, or that they go.
+
+Owns these rules. Source: KIP-345 (removal by instance id, batches), KIP-800 (reasons).
+"""
+
+from __future__ import annotations
+
+from tidelog.groups import limits
+from tidelog.groups.decision import Outcome
+from tidelog.groups.events import (
+    UNKNOWN_MEMBER_ID,
+    Heartbeat,
+    Leave,
+    Leaver,
+    LeaveResult,
+    StatusResult,
+)
+from tidelog.groups.group import Group, GroupState
+from tidelog.groups.rebalancing import member_gone, remove_parked
+from tidelog.model.errors import ErrorCode
+
+
+def heartbeat(group: Group, event: Heartbeat, now_ms: int, out: Outcome) -> None:
+    """Decide a Heartbeat: the session begins anew, and the answer says when to join again."""
+    if group.state is GroupState.DEAD:
+        out.answer(event.ticket, StatusResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return
+    error = group.check_member(event.member_id, event.instance_id)
+    if error is ErrorCode.NONE and event.generation != group.generation:
+        error = ErrorCode.ILLEGAL_GENERATION
+    if error is ErrorCode.NONE:
+        group.touch(group.members[event.member_id], now_ms)
+        if group.state is GroupState.PREPARING_REBALANCE:
+            error = ErrorCode.REBALANCE_IN_PROGRESS
+    out.answer(event.ticket, StatusResult(error))
+
+
+def leave(group: Group, event: Leave, now_ms: int, out: Outcome) -> None:
+    """Decide a LeaveGroup: who can be found is removed, then the others rebalance once."""
+    if group.state is GroupState.DEAD:
+        out.answer(event.ticket, LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        return
+    answers: list[tuple[Leaver, ErrorCode]] = []
+    gone: list[str] = []
+    for leaver in event.members:
+        member_id, error = _find(group, leaver)
+        if error is ErrorCode.NONE:
+            remove_parked(group, member_id, out)
+            gone.append(member_id)
+        answers.append((leaver, error))
+    if gone:
+        said = next((leaver.reason for leaver in event.members if leaver.reason), "")
+        reason = f"{len(gone)} members left; the client says: {said or 'nothing'}"
+        member_gone(group, reason[: limits.MAX_REASON_CHARACTERS], now_ms, out)
+    out.answer_after_writes(event.ticket, LeaveResult(ErrorCode.NONE, tuple(answers)))
+
+
+def _find(group: Group, leaver: Leaver) -> tuple[str, ErrorCode]:
+    """Return the member that is meant; an administrator names the instance id alone."""
+    if leaver.member_id == UNKNOWN_MEMBER_ID and leaver.instance_id is not None:
+        member_id = group.static_members.get(leaver.instance_id)
+        if member_id is None:
+            return UNKNOWN_MEMBER_ID, ErrorCode.UNKNOWN_MEMBER_ID
+        return member_id, ErrorCode.NONE
+    if leaver.member_id in group.pending_joins:
+        return leaver.member_id, ErrorCode.NONE
+    return leaver.member_id, group.check_member(leaver.member_id, leaver.instance_id)

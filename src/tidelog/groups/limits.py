@@ -1,0 +1,40 @@
+"""How far one group may grow: the hard limits behind Kafka's settings, which default to "no limit".
+
+Owns the numbers only; each is checked where the thing grows (``joining``, ``offsets``, ``table``).
+"""
+
+from __future__ import annotations
+
+MAX_MEMBERS = 10_000
+"""Most members of one group, whatever ``group.max.size`` says: a generation's answer to the leader
+and its record in the log name them all."""
+
+MAX_PENDING_MEMBERS = 10_000
+"""Most member ids of one group that were handed out and not used yet (KIP-394)."""
+
+MAX_PROTOCOLS = 100
+"""Most assignors one member may offer."""
+
+MAX_METADATA_BYTES = 1_048_576
+"""Most bytes of subscription one member may send, over all its assignors."""
+
+MAX_OFFSETS = 200_000
+"""Most partitions for which one group keeps an offset."""
+
+MAX_EXPIRED_AT_ONCE = 1_000
+"""Most offsets that one look at a group's retention removes; the rest wait for the next look."""
+
+MAX_GROUPS = 100_000
+"""Most groups of one partition of ``__consumer_offsets``."""
+
+MAX_REASON_CHARACTERS = 255
+"""How much of a client's reason to join or leave is kept for the log (KIP-800)."""
+
+MAX_ID_BYTES = 32_767
+"""Longest group id in bytes: the records of Kafka count a string's bytes in an int16."""
+
+MAX_NAME_CHARACTERS = 249
+"""Longest instance id, protocol type and assignor name (Kafka's limit for instance ids)."""
+
+MAX_CLIENT_ID_CHARACTERS = 255
+"""How much of a client id goes into the member ids made for it."""

@@ -1,0 +1,112 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete: a group's positions.
+
+Owns these rules. A position counts, and is answered to anyone, only once its record is committed.
+Source: KIP-211 and KIP-496 (deletion), KIP-320 (leader epochs), KIP-447 (stable offsets).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tidelog.groups import limits
+from tidelog.groups.decision import Answer, Outcome
+from tidelog.groups.events import CommitOffsets, DeleteOffsets, OffsetsResult
+from tidelog.groups.group import Group, GroupState
+from tidelog.groups.records import NO_EXPIRY, CommittedOffset, OffsetRecord
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+
+def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Outcome) -> None:
+    """Decide an OffsetCommit."""
+    error = _why_no_commit(group, event)
+    if error is not ErrorCode.NONE:
+        answers = tuple((at, error) for at, _ in event.offsets)
+        out.answer(event.ticket, OffsetsResult(partitions=answers))
+        return
+    member = group.members.get(event.member_id)
+    if member is not None:
+        group.touch(member, now_ms)
+    expires_ms = NO_EXPIRY if event.retention_ms < 0 else now_ms + event.retention_ms
+    records: list[OffsetRecord] = []
+    results: list[tuple[TopicPartition, ErrorCode]] = []
+    room = limits.MAX_OFFSETS - group.offset_count - len(group.in_flight)
+    for at, offset in event.offsets:
+        known = at.partition in group.offsets.get(at.topic, ()) or at in group.in_flight
+        if len(offset.metadata.encode()) > group.rules.settings.offset_metadata_max_bytes:
+            results.append((at, ErrorCode.OFFSET_METADATA_TOO_LARGE))
+        elif not known and room <= 0:
+            results.append((at, ErrorCode.INVALID_COMMIT_OFFSET_SIZE))
+        else:
+            room -= 0 if known else 1
+            value = replace(offset, committed_ms=now_ms, expires_ms=expires_ms)
+            records.append(OffsetRecord(group.group_id, at.topic, at.partition, value))
+            results.append((at, ErrorCode.NONE))
+    result = OffsetsResult(partitions=tuple(results))
+    if records:
+        out.write(*records, answers=(Answer(event.ticket, result),))
+    else:
+        out.answer(event.ticket, result)
+
+
+def _why_no_commit(group: Group, event: CommitOffsets) -> ErrorCode:
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if event.generation < 0 and group.state is GroupState.EMPTY:
+        # A consumer that assigns itself, or a tool: anyone may while there are no members.
+        return ErrorCode.NONE
+    if event.generation < 0 and not event.member_id and event.instance_id is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    error = group.check_member(event.member_id, event.instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    if event.generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        # Its partitions of the former generation may belong to somebody else already.
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def fetch_offsets(
+    group: Group | None, topics: Iterable[tuple[str, Iterable[int]]] | None
+) -> list[tuple[str, list[tuple[int, CommittedOffset | None]]]]:
+    """Return the committed offsets of the asked partitions, in order; None where there is none.
+
+    ``topics`` None asks for all. A group that is not known, or is being removed, has none.
+    """
+    known = {} if group is None or group.state is GroupState.DEAD else group.offsets
+    if topics is None:
+        return [
+            (topic, [(at, offset) for at, offset in partitions.items()])
+            for topic, partitions in known.items()
+        ]
+    return [
+        (topic, [(at, known.get(topic, {}).get(at)) for at in partitions])
+        for topic, partitions in topics
+    ]
+
+
+def delete_offsets(group: Group, event: DeleteOffsets, out: Outcome) -> None:
+    """Decide an OffsetDelete: allowed for topics that no member reads."""
+    if group.state is GroupState.DEAD:
+        out.answer(event.ticket, OffsetsResult(ErrorCode.GROUP_ID_NOT_FOUND))
+        return
+    if group.state is not GroupState.EMPTY and not group.consumes:
+        out.answer(event.ticket, OffsetsResult(ErrorCode.NON_EMPTY_GROUP))
+        return
+    records: list[OffsetRecord] = []
+    results: list[tuple[TopicPartition, ErrorCode]] = []
+    for at in event.partitions:
+        if group.state is not GroupState.EMPTY and group.is_subscribed(at.topic):
+            results.append((at, ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC))
+            continue
+        if at.partition in group.offsets.get(at.topic, ()) or at in group.in_flight:
+            records.append(OffsetRecord(group.group_id, at.topic, at.partition, None))
+        results.append((at, ErrorCode.NONE))
+    result = OffsetsResult(partitions=tuple(results))
+    if records:
+        out.write(*records, answers=(Answer(event.ticket, result),))
+    else:
+        out.answer(event.ticket, result)

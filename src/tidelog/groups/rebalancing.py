@@ -1,0 +1,229 @@
+"""How a rebalance runs: it is prepared, members join, a generation begins, its syncs are awaited.
+
+Owns the steps between the states; which event takes which step is in ``joining``, ``syncing``,
+``leaving``. Every wait has a deadline: joins the group's rebalance timeout (the initial one
+``group.initial.rebalance.delay.ms``, put off while members keep coming, up to that timeout),
+syncs the rebalance timeout again, sessions the member's own.
+"""
+
+from __future__ import annotations
+
+from tidelog.groups.decision import Outcome
+from tidelog.groups.events import JoinResult, SyncResult
+from tidelog.groups.group import (
+    JOIN_DEADLINE,
+    REBALANCEABLE,
+    SYNC_DEADLINE,
+    Group,
+    GroupState,
+    Member,
+    session_of,
+)
+from tidelog.model.errors import ErrorCode
+
+
+def prepare_or_complete(group: Group, reason: str, now_ms: int, out: Outcome) -> None:
+    """Begin a rebalance, or see whether the one that is being prepared can go on."""
+    if group.state in REBALANCEABLE:
+        prepare_rebalance(group, reason, now_ms, out)
+    else:
+        complete_join_if_ready(group, now_ms, out)
+
+
+def prepare_rebalance(group: Group, reason: str, now_ms: int, out: Outcome) -> None:
+    """Ask all members to join again; those who wait for an assignment are told so at once."""
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        drop_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, now_ms, out)
+    group.pending_syncs.clear()
+    group.deadlines.drop(SYNC_DEADLINE)
+    group.storing_generation = None
+    initial = group.state is GroupState.EMPTY
+    group.enter(GroupState.PREPARING_REBALANCE, now_ms)
+    out.note("a rebalance is prepared", reason=reason, generation=group.generation)
+    if initial:
+        delay_ms = group.rules.settings.group_initial_rebalance_delay_ms
+        group.initial_rebalance_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
+        group.new_member_added = False
+        group.deadlines.set(JOIN_DEADLINE, now_ms + delay_ms)
+    elif group.all_joined:
+        complete_join(group, now_ms, out)
+    else:
+        group.deadlines.set(JOIN_DEADLINE, now_ms + group.rebalance_timeout_ms)
+
+
+def complete_join_if_ready(group: Group, now_ms: int, out: Outcome) -> None:
+    """Begin the generation when everyone has joined.
+
+    The initial rebalance waits for its delay, for more members are likely to come; only when
+    nobody is left there is nothing to wait for.
+    """
+    if group.state is not GroupState.PREPARING_REBALANCE or not group.all_joined:
+        return
+    if group.initial_rebalance_left_ms is not None and group.members:
+        return
+    complete_join(group, now_ms, out)
+
+
+def join_deadline(group: Group, now_ms: int, out: Outcome) -> None:
+    """The time to join is over: put the initial rebalance off, or go on with those who came."""
+    if group.state is not GroupState.PREPARING_REBALANCE:
+        return
+    left_ms = group.initial_rebalance_left_ms
+    if left_ms and group.new_member_added:
+        group.new_member_added = False
+        delay_ms = min(group.rules.settings.group_initial_rebalance_delay_ms, left_ms)
+        group.initial_rebalance_left_ms = left_ms - delay_ms
+        group.deadlines.set(JOIN_DEADLINE, now_ms + delay_ms)
+    else:
+        complete_join(group, now_ms, out)
+
+
+def complete_join(group: Group, now_ms: int, out: Outcome) -> None:
+    """Begin the next generation with the members that have joined.
+
+    Dynamic members that have not are removed; static ones stay until their session ends, so that
+    a restart need not move their partitions (KIP-345). When only such are left the wait begins
+    anew; their sessions end it.
+    """
+    group.deadlines.drop(JOIN_DEADLINE)
+    missing = [
+        member.member_id
+        for member in group.members.values()
+        if member.join_ticket is None and member.instance_id is None
+    ]
+    for member_id in missing:
+        group.remove(member_id)
+    if missing:
+        out.note("members did not join in time and are removed", members=missing)
+    if group.members and not _elect_joined_leader(group):
+        group.deadlines.set(JOIN_DEADLINE, now_ms + group.rebalance_timeout_ms)
+        return
+    group.initial_rebalance_left_ms = None
+    group.new_member_added = False
+    group.generation += 1
+    if not group.members:
+        _become_empty(group, now_ms, out)
+        return
+    group.protocol_name = group.select_protocol()
+    group.subscribed = group.find_subscribed()
+    group.enter(GroupState.COMPLETING_REBALANCE, now_ms)
+    for member in group.members.values():
+        result = present_generation(group, member)
+        out.answer(group.take_join(member), result)
+        member.is_new = False
+        group.touch(member, now_ms)
+        group.pending_syncs.add(member.member_id)
+    group.deadlines.set(SYNC_DEADLINE, now_ms + group.rebalance_timeout_ms)
+    out.note(
+        "a generation begins",
+        generation=group.generation,
+        members=len(group.members),
+        protocol=group.protocol_name,
+        leader=group.leader,
+    )
+
+
+def present_generation(group: Group, member: Member, *, skip: bool = False) -> JoinResult:
+    """Return what a member is told of the present generation; the leader is told the members."""
+    leads = group.leader == member.member_id
+    return JoinResult(
+        ErrorCode.NONE,
+        member.member_id,
+        group.generation,
+        group.protocol_type,
+        group.protocol_name,
+        group.leader or "",
+        group.described_members() if leads else (),
+        skip and leads,
+    )
+
+
+def drop_assignments(group: Group, error: ErrorCode, now_ms: int, out: Outcome) -> None:
+    """Answer every waiting sync with ``error``; nobody has a share any more."""
+    for member in group.members.values():
+        member.assignment = b""
+        if member.sync_ticket is not None:
+            out.answer(member.sync_ticket, SyncResult(error))
+            member.sync_ticket = None
+            group.touch(member, now_ms)
+
+
+def remove_parked(group: Group, member_id: str, out: Outcome) -> None:
+    """Remove a member; its waiting requests are told that it is not known any more."""
+    member = group.remove(member_id)
+    if member is None:
+        return
+    out.answer(member.join_ticket, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID))
+    out.answer(member.sync_ticket, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
+
+
+def member_gone(group: Group, reason: str, now_ms: int, out: Outcome) -> None:
+    """A member or a pending id was removed: rebalance, or go on with a rebalance it held up."""
+    if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
+        prepare_rebalance(group, reason, now_ms, out)
+    else:
+        complete_join_if_ready(group, now_ms, out)
+
+
+def sync_deadline(group: Group, now_ms: int, out: Outcome) -> None:
+    """The time to sync is over: members that joined and never synced are removed."""
+    late = sorted(group.pending_syncs)
+    if not late or group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+        return
+    for member_id in late:
+        remove_parked(group, member_id, out)
+    prepare_rebalance(group, f"{len(late)} members did not sync in time", now_ms, out)
+
+
+def session_deadline(group: Group, member_id: str, now_ms: int, out: Outcome) -> None:
+    """A session is over: remove the member or the pending id, unless a request of it waits.
+
+    A waiting request keeps a member alive, until it is answered and the session begins anew; a
+    new member's first join does not (``joining``).
+    """
+    if member_id in group.pending_joins:
+        group.remove(member_id)
+        complete_join_if_ready(group, now_ms, out)
+        return
+    member = group.members.get(member_id)
+    if member is None or (member.waits and not member.is_new):
+        return
+    remove_parked(group, member_id, out)
+    out.note("a member's session is over", member=member_id)
+    member_gone(group, "a member's session is over", now_ms, out)
+
+
+def tick(group: Group, now_ms: int, out: Outcome) -> None:
+    """Act on every deadline that has come."""
+    for name in group.deadlines.due(now_ms):
+        # What an earlier one set in motion may have given this one more time.
+        if group.deadlines.get(name) is not None:
+            continue
+        if name == JOIN_DEADLINE:
+            join_deadline(group, now_ms, out)
+        elif name == SYNC_DEADLINE:
+            sync_deadline(group, now_ms, out)
+        else:
+            session_deadline(group, name.removeprefix(session_of("")), now_ms, out)
+
+
+def _become_empty(group: Group, now_ms: int, out: Outcome) -> None:
+    group.protocol_name = None
+    group.leader = None
+    group.subscribed = group.find_subscribed()
+    group.enter(GroupState.EMPTY, now_ms)
+    out.note("the group is empty", generation=group.generation)
+    # A group that the log has never heard of needs no record to say that it is empty.
+    if group.recorded or group.open_writes or group.offset_count:
+        out.write(group.record())
+
+
+def _elect_joined_leader(group: Group) -> bool:
+    leader = group.members.get(group.leader or "")
+    if leader is not None and leader.join_ticket is not None:
+        return True
+    joined = next((m for m in group.members.values() if m.join_ticket is not None), None)
+    if joined is None:
+        return False
+    group.leader = joined.member_id
+    return True

@@ -1,0 +1,72 @@
+"""What a committed record means for a group: applied after a commit, and when a log is read.
+
+Owns the durable part of the state. A generation's record restores members only when a log is read:
+a living group is ahead of its record, and its members are in memory already.
+"""
+
+from __future__ import annotations
+
+from tidelog.groups.decision import Outcome
+from tidelog.groups.group import Group, GroupState, Member
+from tidelog.groups.rebalancing import prepare_rebalance
+from tidelog.groups.records import FirstSightRecord, GroupRecord, OffsetRecord, StoredGeneration
+
+
+def apply(group: Group, record: OffsetRecord | GroupRecord | FirstSightRecord) -> None:
+    """Apply one committed record to a group."""
+    if isinstance(record, GroupRecord):
+        group.recorded = record.value is not None
+    elif isinstance(record, FirstSightRecord):
+        if record.value is None:
+            group.first_sights.pop(record.topic, None)
+        else:
+            group.first_sights[record.topic] = record.value
+    elif record.value is None:
+        _remove_offset(group, record.topic, record.partition)
+    else:
+        partitions = group.offsets.setdefault(record.topic, {})
+        if record.partition not in partitions:
+            group.offset_count += 1
+        partitions[record.partition] = record.value
+
+
+def _remove_offset(group: Group, topic: str, partition: int) -> None:
+    partitions = group.offsets.get(topic, {})
+    if partitions.pop(partition, None) is not None:
+        group.offset_count -= 1
+        if not partitions:
+            del group.offsets[topic]
+
+
+def restore(group: Group, stored: StoredGeneration, now_ms: int, out: Outcome) -> None:
+    """Put a group, whose log has been read, into the state of its last record.
+
+    With members it is Stable and their sessions begin now, so that a change of coordinator needs
+    no rebalance; more members than ``group.max.size`` allows (it was lowered) must join again.
+    """
+    group.recorded = True
+    group.generation = stored.generation
+    group.protocol_type = stored.protocol_type or None
+    group.protocol_name = stored.protocol_name
+    group.since_ms = now_ms if stored.since_ms < 0 else stored.since_ms
+    for found in stored.members:
+        member = Member(
+            found.member_id,
+            found.instance_id,
+            found.client_id,
+            found.client_host,
+            found.rebalance_timeout_ms,
+            found.session_timeout_ms,
+            {stored.protocol_name or "": found.subscription},
+            found.assignment,
+        )
+        group.add(member)
+        group.touch(member, now_ms)
+    if stored.leader in group.members:
+        group.leader = stored.leader
+    group.subscribed = group.find_subscribed()
+    if not group.members:
+        return
+    group.state = GroupState.STABLE
+    if len(group.members) > group.rules.settings.group_max_size:
+        prepare_rebalance(group, "there are more members than allowed now", now_ms, out)

@@ -1,0 +1,38 @@
+"""The broker's settings for groups under Kafka's names, with Kafka's defaults.
+
+Owns values only; where they come from is ``model.config_definitions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """Times in ms, sizes in bytes; the field names are Kafka's with "_" for "."."""
+
+    group_initial_rebalance_delay_ms: int = 3_000
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = 2_147_483_647
+    group_new_member_join_timeout_ms: int = 300_000
+    offset_metadata_max_bytes: int = 4_096
+    offsets_retention_minutes: int = 10_080
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        """``offsets.retention.minutes`` in ms."""
+        return self.offsets_retention_minutes * 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRules:
+    """What every decision of a group depends on besides its state, the event and the time.
+
+    ``new_id`` returns a fresh random id (the randomness seam); Kafka uses a UUID as text.
+    """
+
+    new_id: Callable[[], str]
+    settings: GroupSettings = field(default_factory=GroupSettings)

@@ -1,0 +1,137 @@
+"""SyncGroup and the end of a rebalance: the leader's assignment is committed, then handed out.
+
+Owns these rules. Order: nobody gets its share before the generation's record is committed, so no
+later coordinator can know less of it than a member does.
+Source: KIP-559 (protocol type and name), KIP-345, KIP-814.
+"""
+
+from __future__ import annotations
+
+from tidelog.groups.decision import Outcome, ReplaceStaticMember, StoreAssignment
+from tidelog.groups.events import JoinResult, Sync, SyncResult
+from tidelog.groups.group import SYNC_DEADLINE, Group, GroupState, Member
+from tidelog.groups.rebalancing import drop_assignments, prepare_rebalance, present_generation
+from tidelog.model.errors import ErrorCode
+
+
+def sync(group: Group, event: Sync, now_ms: int, out: Outcome) -> None:
+    """Decide a SyncGroup."""
+    error = _why_not(group, event)
+    if error is not ErrorCode.NONE:
+        out.answer(event.ticket, SyncResult(error))
+        return
+    member = group.members[event.member_id]
+    group.pending_syncs.discard(member.member_id)
+    if not group.pending_syncs:
+        group.deadlines.drop(SYNC_DEADLINE)
+    if group.state is GroupState.STABLE:
+        group.touch(member, now_ms)
+        out.answer(event.ticket, _share(group, member))
+        return
+    former, member.sync_ticket = member.sync_ticket, event.ticket
+    out.answer(former, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
+    if group.leader != member.member_id or group.storing_generation == group.generation:
+        return
+    group.storing_generation = group.generation
+    assignments = dict(event.assignments)
+    record = group.record({name: assignments.get(name, b"") for name in group.members})
+    out.write(record, purpose=StoreAssignment(group.generation))
+
+
+def assignment_stored(
+    group: Group, generation: int, shares: dict[str, bytes], now_ms: int, out: Outcome
+) -> None:
+    """The record of a generation is committed: everyone who waits gets its share.
+
+    When the group has gone on meanwhile, the record is history and nothing happens.
+    """
+    if group.storing_generation != generation:
+        return
+    group.storing_generation = None
+    if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != generation:
+        return
+    group.enter(GroupState.STABLE, now_ms)
+    for member in group.members.values():
+        member.assignment = shares.get(member.member_id, b"")
+        if member.sync_ticket is not None:
+            out.answer(member.sync_ticket, _share(group, member))
+            member.sync_ticket = None
+            group.touch(member, now_ms)
+    out.note("the generation is stable", generation=generation, members=len(group.members))
+
+
+def assignment_not_stored(
+    group: Group, generation: int, error: ErrorCode, now_ms: int, out: Outcome
+) -> None:
+    """The record of a generation could not be committed: those who wait are told, and rejoin."""
+    if group.storing_generation != generation:
+        return
+    group.storing_generation = None
+    if group.state is GroupState.COMPLETING_REBALANCE and group.generation == generation:
+        drop_assignments(group, error, now_ms, out)
+        prepare_rebalance(group, f"the assignment was not stored: {error.name}", now_ms, out)
+
+
+def static_member_stored(
+    group: Group, purpose: ReplaceStaticMember, now_ms: int, out: Outcome
+) -> None:
+    """The new id of a static member is committed: it goes on in the present generation.
+
+    A rebalance that began meanwhile counts it as joined and answers it. Before v9 it must not
+    learn that it leads: it would assign, and a stable group takes no assignment (KIP-814).
+    """
+    member = group.members.get(purpose.member_id)
+    if member is None or member.join_ticket is not purpose.ticket:
+        return
+    if group.state is not GroupState.STABLE:
+        return
+    group.take_join(member)
+    group.touch(member, now_ms)
+    result = present_generation(group, member, skip=True)
+    if result.skip_assignment and not purpose.can_skip_assignment:
+        result = JoinResult(
+            ErrorCode.NONE,
+            member.member_id,
+            group.generation,
+            group.protocol_type,
+            group.protocol_name,
+            _somebody_else(group, member),
+        )
+    out.answer(purpose.ticket, result)
+
+
+def static_member_not_stored(
+    group: Group, purpose: ReplaceStaticMember, error: ErrorCode, out: Outcome
+) -> None:
+    """The new id of a static member could not be committed: it is told, and joins again."""
+    member = group.members.get(purpose.member_id)
+    if member is not None and member.join_ticket is purpose.ticket:
+        group.take_join(member)
+    out.answer(purpose.ticket, JoinResult(error))
+
+
+def _somebody_else(group: Group, member: Member) -> str:
+    # Any id but the member's own does; a real one reads better in the client's log.
+    others = (name for name in group.members if name != member.member_id)
+    return next(others, f"{member.member_id}-before")
+
+
+def _why_not(group: Group, event: Sync) -> ErrorCode:
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    error = group.check_member(event.member_id, event.instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    if event.generation != group.generation:
+        return ErrorCode.ILLEGAL_GENERATION
+    if (event.protocol_type is not None and event.protocol_type != group.protocol_type) or (
+        event.protocol_name is not None and event.protocol_name != group.protocol_name
+    ):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def _share(group: Group, member: Member) -> SyncResult:
+    return SyncResult(ErrorCode.NONE, member.assignment, group.protocol_type, group.protocol_name)

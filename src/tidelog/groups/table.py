@@ -1,0 +1,324 @@
+"""All groups of one partition of ``__consumer_offsets``: the one door to the rules.
+
+Owns which groups there are: they come with a first join or commit and with the log, and go with a
+committed tombstone or when nothing is left of them. The rules of one group are next door.
+
+How a shell drives it::
+
+    decision = table.decide(group_id, event, now_ms)     # any request, Tick, Expire, RemoveTopics
+    perform decision.effects; append the records of each of decision.writes, in this order
+    then, write by write, in the order of the log:
+        table.stored(write, now_ms)                      # committed
+        table.delayed(write, error, now_ms)              # not known in time; stored() may follow
+        table.lost(write, error, now_ms)                 # refused, nothing was appended
+    each of which returns a decision to treat likewise.
+    At table.next_deadline_ms: decide(group_id, Tick(), now) for each of table.due(now).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tidelog.groups import describing, limits, offsets, replay, retention
+from tidelog.groups.deadlines import Deadlines
+from tidelog.groups.decision import (
+    Answer,
+    Decision,
+    Effect,
+    Outcome,
+    RemoveGroup,
+    ReplaceStaticMember,
+    StoreAssignment,
+    Write,
+    error_for_members,
+    error_for_offsets,
+)
+from tidelog.groups.events import (
+    UNKNOWN_MEMBER_ID,
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    Event,
+    Expire,
+    Heartbeat,
+    Join,
+    JoinResult,
+    Leave,
+    OffsetsResult,
+    RemoveTopics,
+    Sync,
+    SyncResult,
+    Tick,
+    refuse,
+)
+from tidelog.groups.group import Group
+from tidelog.groups.joining import join
+from tidelog.groups.leaving import heartbeat, leave
+from tidelog.groups.rebalancing import tick
+from tidelog.groups.records import (
+    CommittedOffset,
+    GroupRecord,
+    OffsetRecord,
+    StoredGeneration,
+    UnknownRecord,
+    decode,
+)
+from tidelog.groups.settings import GroupRules
+from tidelog.groups.syncing import (
+    assignment_not_stored,
+    assignment_stored,
+    static_member_not_stored,
+    static_member_stored,
+    sync,
+)
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+NEEDS_GROUP_ID = (Join, Sync, Heartbeat, Leave)
+"""Requests for which the empty group id is none; offsets may be kept under it, as in Kafka."""
+
+
+class GroupTable:
+    """The groups of one partition. Grows to ``limits.MAX_GROUPS`` groups, or what the log has."""
+
+    def __init__(self, rules: GroupRules) -> None:
+        self._rules = rules
+        self._groups: dict[str, Group] = {}
+        self._generations: dict[str, StoredGeneration] = {}
+        self._deadlines: Deadlines[str] = Deadlines()
+        self.unknown_records = 0
+        """Records of the log that were skipped because this code does not know their version."""
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def get(self, group_id: str) -> Group | None:
+        """Return a group to look at."""
+        return self._groups.get(group_id)
+
+    # Reading the log -----------------------------------------------------------------------
+
+    def replay(
+        self, key: bytes | memoryview | None, value: bytes | memoryview | None, now_ms: int
+    ) -> None:
+        """Take in one record of the log; what cannot be understood is counted and skipped."""
+        record = UnknownRecord("there is no key") if key is None else decode(key, value)
+        if isinstance(record, UnknownRecord):
+            self.unknown_records += 1
+            return
+        group = self._groups.get(record.group_id)
+        if group is None:
+            if record.value is None:
+                return
+            group = self._groups[record.group_id] = Group(record.group_id, self._rules, now_ms)
+        replay.apply(group, record)
+        if isinstance(record, GroupRecord):
+            if record.value is None:
+                self._generations.pop(record.group_id, None)
+            else:
+                self._generations[record.group_id] = record.value
+        if record.value is None and group.idle:
+            del self._groups[record.group_id]
+
+    def loaded(self, now_ms: int) -> Decision:
+        """The log was read to its end: restore members, start sessions."""
+        effects: list[Effect] = []
+        writes: list[Write] = []
+        for group_id, stored in self._generations.items():
+            group, out = self._groups[group_id], Outcome(group_id)
+            replay.restore(group, stored, now_ms, out)
+            found = self._settle(group, out)
+            effects.extend(found.effects)
+            writes.extend(found.writes)
+        self._generations = {}
+        return Decision(tuple(effects), tuple(writes))
+
+    # Deciding ------------------------------------------------------------------------------
+
+    def decide(self, group_id: str, event: Event, now_ms: int) -> Decision:
+        """Decide one event of one group at ``now_ms`` (ms since 1970)."""
+        out = Outcome(group_id)
+        group = self._groups.get(group_id)
+        if group is None:
+            error = self._why_not_new(group_id, event)
+            if error is not ErrorCode.NONE:
+                result = refuse(event, error)
+                if result is not None and not isinstance(event, (RemoveTopics, Tick, Expire)):
+                    out.answer(event.ticket, result)
+                return out.decision()
+            group = self._groups[group_id] = Group(group_id, self._rules, now_ms)
+        _dispatch(group, event, now_ms, out)
+        return self._settle(group, out)
+
+    def stored(self, write: Write, now_ms: int) -> Decision:
+        """A write is committed: apply it, give its answers, and what follows from it."""
+        group = self._groups[write.group_id]
+        out = Outcome(write.group_id)
+        for record in write.records:
+            replay.apply(group, record)
+        self._release(group, write)
+        for answer in write.answers:
+            out.answer(answer.ticket, answer.result)
+        match write.purpose:
+            case StoreAssignment(generation):
+                assignment_stored(group, generation, _shares(write), now_ms, out)
+            case ReplaceStaticMember() as purpose:
+                static_member_stored(group, purpose, now_ms, out)
+            case RemoveGroup():
+                del self._groups[write.group_id]
+                self._deadlines.drop(write.group_id)
+                return out.decision()
+        return self._settle(group, out)
+
+    def delayed(self, write: Write, error: ErrorCode, now_ms: int) -> Decision:
+        """A write is not committed in time: those who wait are told; it may be stored later."""
+        group = self._groups[write.group_id]
+        out = Outcome(write.group_id)
+        for answer in write.answers:
+            mapped = (
+                error_for_offsets(error)
+                if isinstance(answer.result, OffsetsResult)
+                else error_for_members(error)
+            )
+            out.answer(answer.ticket, answer.result.refused(mapped))
+        told = error_for_members(error)
+        match write.purpose:
+            case StoreAssignment(generation):
+                assignment_not_stored(group, generation, told, now_ms, out)
+            case ReplaceStaticMember() as purpose:
+                static_member_not_stored(group, purpose, told, out)
+        return self._settle(group, out)
+
+    def lost(self, write: Write, error: ErrorCode, now_ms: int) -> Decision:
+        """A write was refused by the log: nothing was appended and nothing will be."""
+        group = self._groups[write.group_id]
+        self._release(group, write)
+        if isinstance(write.purpose, RemoveGroup):
+            retention.removal_failed(group)
+        return self.delayed(write, error, now_ms)
+
+    def unload(self) -> Decision:
+        """The partition is led elsewhere now: everyone who waits is sent there."""
+        answers: list[Effect] = []
+        for group in self._groups.values():
+            for member in group.members.values():
+                if member.join_ticket is not None:
+                    result = JoinResult(ErrorCode.NOT_COORDINATOR, member.member_id)
+                    answers.append(Answer(member.join_ticket, result))
+                if member.sync_ticket is not None:
+                    answers.append(
+                        Answer(member.sync_ticket, SyncResult(ErrorCode.NOT_COORDINATOR))
+                    )
+        self._groups = {}
+        self._deadlines.clear()
+        return Decision(tuple(answers))
+
+    # Time ----------------------------------------------------------------------------------
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """When to call ``due``, in the time of ``now_ms``; perhaps too early, never too late."""
+        return self._deadlines.next_ms
+
+    def due(self, now_ms: int) -> list[str]:
+        """Return the groups that want a Tick."""
+        return self._deadlines.due(now_ms)
+
+    # Looking -------------------------------------------------------------------------------
+
+    def offsets(
+        self, group_id: str, topics: Iterable[tuple[str, Iterable[int]]] | None
+    ) -> list[tuple[str, list[tuple[int, CommittedOffset | None]]]]:
+        """Return committed offsets, in the order asked; ``topics`` None asks for all."""
+        return offsets.fetch_offsets(self._groups.get(group_id), topics)
+
+    def list_groups(
+        self, states: Iterable[str] = (), types: Iterable[str] = ()
+    ) -> list[describing.ListedGroup]:
+        """Return the groups in these states and of these types, as ListGroups shows them."""
+        return describing.list_groups(self._groups.values(), states, types)
+
+    def describe(self, group_id: str) -> describing.DescribedGroup:
+        """Return one group as DescribeGroups shows it."""
+        return describing.describe_group(group_id, self._groups.get(group_id))
+
+    def _why_not_new(self, group_id: str, event: Event) -> ErrorCode:
+        """Return NONE when ``event`` may begin a group that is not known, else the error."""
+        if isinstance(event, NEEDS_GROUP_ID) and not group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        match event:
+            case Join() if event.member_id == UNKNOWN_MEMBER_ID:
+                pass
+            case CommitOffsets() if event.generation < 0:
+                pass
+            case CommitOffsets():
+                if event.names_missing_group:
+                    return ErrorCode.GROUP_ID_NOT_FOUND
+                return ErrorCode.ILLEGAL_GENERATION
+            case DeleteOffsets() | DeleteGroup():
+                return ErrorCode.GROUP_ID_NOT_FOUND
+            case _:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+        if len(group_id.encode()) > limits.MAX_ID_BYTES:
+            return ErrorCode.INVALID_GROUP_ID
+        if len(self._groups) >= limits.MAX_GROUPS:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE
+
+    def _settle(self, group: Group, out: Outcome) -> Decision:
+        """Count what is now in flight, note the group's next deadline, forget it if it is idle."""
+        for write in out.written:
+            group.open_writes += 1
+            for record in write.records:
+                if isinstance(record, OffsetRecord):
+                    group.in_flight[TopicPartition(record.topic, record.partition)] += 1
+        if group.idle:
+            self._groups.pop(group.group_id, None)
+            self._deadlines.drop(group.group_id)
+        elif (at_ms := group.deadlines.next_ms) is None:
+            self._deadlines.drop(group.group_id)
+        else:
+            self._deadlines.set(group.group_id, at_ms)
+        return out.decision()
+
+    def _release(self, group: Group, write: Write) -> None:
+        group.open_writes -= 1
+        for record in write.records:
+            if isinstance(record, OffsetRecord):
+                at = TopicPartition(record.topic, record.partition)
+                group.in_flight[at] -= 1
+                if not group.in_flight[at]:
+                    del group.in_flight[at]
+
+
+def _dispatch(group: Group, event: Event, now_ms: int, out: Outcome) -> None:
+    match event:
+        case Join():
+            join(group, event, now_ms, out)
+        case Sync():
+            sync(group, event, now_ms, out)
+        case Heartbeat():
+            heartbeat(group, event, now_ms, out)
+        case Leave():
+            leave(group, event, now_ms, out)
+        case CommitOffsets():
+            offsets.commit_offsets(group, event, now_ms, out)
+        case DeleteOffsets():
+            offsets.delete_offsets(group, event, out)
+        case DeleteGroup():
+            retention.delete_group(group, event, out)
+        case RemoveTopics():
+            retention.remove_topics(group, event.topics, out)
+        case Tick():
+            tick(group, now_ms, out)
+        case Expire():
+            retention.expire(group, now_ms, out)
+
+
+def _shares(write: Write) -> dict[str, bytes]:
+    record = write.records[0]
+    assert isinstance(record, GroupRecord) and record.value is not None
+    return {member.member_id: member.assignment for member in record.value.members}
