@@ -1,0 +1,174 @@
+"""What a broker knows of the cluster: topics, partitions and live brokers, as UpdateMetadata says.
+
+Owns the cache and its look-ups; who may update it is ``control``'s. The first UpdateMetadata of a
+control channel is complete and replaces everything, later ones change what they name; a partition
+with leader -2 is gone (Kafka's sign of deletion). No look-up costs more than what it returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from tidelog.protocol.primitives import NO_UUID
+
+if TYPE_CHECKING:
+    from tidelog.protocol import messages
+
+LEADER_DURING_DELETE = -2
+"""Leader of a partition that is being deleted, in UpdateMetadata."""
+
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """One partition as clients are told of it."""
+
+    partition: int
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    replicas: tuple[int, ...]
+    offline_replicas: tuple[int, ...] = ()
+    partition_epoch: int = -1
+    birth_epoch: int = 0
+    birth_offset: int = 0
+    retirement_epoch: int = -1
+
+
+@dataclass(slots=True)
+class TopicMetadata:
+    """One topic and its partitions by number."""
+
+    name: str
+    topic_id: UUID
+    initial_partition_count: int = -1
+    undeleted_partition_count: int = -1
+    resize_epoch: int = 0
+    partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerMetadata:
+    """One live broker and where it listens: listener name -> (host, port)."""
+
+    node_id: int
+    endpoints: dict[str, tuple[str, int]]
+    rack: str | None
+
+
+class MetadataCache:
+    """Topics and brokers, and the right to wait for a change."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicMetadata] = {}
+        self.names: dict[UUID, str] = {}
+        self.brokers: dict[int, BrokerMetadata] = {}
+        self.controller_id = -1
+        self.max_partition_epoch = -1
+        self._changed: set[asyncio.Future[None]] = set()
+
+    def topic(self, name: str) -> TopicMetadata | None:
+        """Return a topic by name."""
+        return self.topics.get(name)
+
+    def topic_by_id(self, topic_id: UUID) -> TopicMetadata | None:
+        """Return a topic by id."""
+        name = self.names.get(topic_id)
+        return None if name is None else self.topics.get(name)
+
+    def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
+        """Return one partition, or None when the topic or the partition is unknown."""
+        found = self.topics.get(topic)
+        return None if found is None else found.partitions.get(partition)
+
+    def visible_controller(self) -> int:
+        """Return the broker that clients see as controller: a live one, or -1.
+
+        The active controller if it is a broker too, else the live broker with the lowest id: every
+        broker forwards what only the controller can do.
+        """
+        if self.controller_id in self.brokers:
+            return self.controller_id
+        return min(self.brokers, default=-1)
+
+    def apply(self, request: messages.UpdateMetadataRequest, *, complete: bool) -> list[str]:
+        """Take over an UpdateMetadata request of any version; return the topics that are gone."""
+        before = set(self.topics)
+        if complete:
+            self.topics, self.names = {}, {}
+        self.controller_id = request.controller_id
+        self.max_partition_epoch = max(self.max_partition_epoch, request.max_partition_epoch)
+        if request.live_brokers:
+            self.brokers = {broker.id: _broker(broker) for broker in request.live_brokers}
+        for ungrouped in request.ungrouped_partition_states:
+            topic = self._topic(ungrouped.topic_name, NO_UUID)
+            self._put(topic, [ungrouped])
+        for state in request.topic_states:
+            topic = self._topic(state.topic_name, state.topic_id)
+            if state.undeleted_partition_count >= 0:
+                topic.initial_partition_count = state.initial_partition_count
+                topic.undeleted_partition_count = state.undeleted_partition_count
+                topic.resize_epoch = state.resize_epoch
+            self._put(topic, state.partition_states)
+        self._wake()
+        return sorted(before - set(self.topics))
+
+    def _topic(self, name: str, topic_id: UUID) -> TopicMetadata:
+        topic = self.topics.get(name)
+        if topic is None or (topic_id not in (NO_UUID, topic.topic_id)):
+            if topic is not None:
+                self.names.pop(topic.topic_id, None)
+            topic = self.topics[name] = TopicMetadata(name, topic_id)
+        if topic.topic_id != NO_UUID:
+            self.names[topic.topic_id] = name
+        return topic
+
+    def _put(
+        self,
+        topic: TopicMetadata,
+        states: Iterable[messages.UpdateMetadataRequest.UpdateMetadataPartitionState],
+    ) -> None:
+        for state in states:
+            if state.leader == LEADER_DURING_DELETE:
+                topic.partitions.pop(state.partition_index, None)
+                continue
+            topic.partitions[state.partition_index] = PartitionMetadata(
+                partition=state.partition_index,
+                leader=state.leader,
+                leader_epoch=state.leader_epoch,
+                isr=tuple(state.isr),
+                replicas=tuple(state.replicas),
+                offline_replicas=tuple(state.offline_replicas),
+                partition_epoch=state.partition_epoch,
+                birth_epoch=state.birth_epoch,
+                birth_offset=state.birth_offset,
+                retirement_epoch=state.retirement_epoch,
+            )
+        if not topic.partitions:
+            self.topics.pop(topic.name, None)
+            self.names.pop(topic.topic_id, None)
+
+    def changed(self) -> asyncio.Future[None]:
+        """Return a future that is done at the next change; cancel it when it is not awaited."""
+        future = asyncio.get_running_loop().create_future()
+        self._changed.add(future)
+        future.add_done_callback(self._changed.discard)
+        return future
+
+    def _wake(self) -> None:
+        waiting, self._changed = self._changed, set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+
+def _broker(broker: messages.UpdateMetadataRequest.UpdateMetadataBroker) -> BrokerMetadata:
+    endpoints = {end.listener: (end.host, end.port) for end in broker.endpoints}
+    if not endpoints:
+        endpoints = {"": (broker.v0_host, broker.v0_port)}
+    return BrokerMetadata(broker.id, endpoints, broker.rack)
