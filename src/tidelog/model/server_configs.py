@@ -205,7 +205,7 @@ class _Special:
             "metrics_address": self._metrics(),
             "listeners": listeners,
             "advertised_listeners": self._advertised(listeners),
-            "inter_broker_listener_name": inter_broker if "broker" in roles else "",
+            "inter_broker_listener_name": inter_broker,
             "controller_listener_names": controllers,
             "controller_quorum_bootstrap_servers": self._bootstrap(roles),
         }

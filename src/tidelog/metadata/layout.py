@@ -1,0 +1,232 @@
+"""Where every node of the metadata store stands, and which record it holds.
+
+Owns the paths and the step between bytes and records; what a record means is in ``records``.
+A node that cannot be read is a value, ``Damaged``, that names it: the others go on.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from uuid import UUID
+
+import msgspec
+
+from tidelog.metadata import records
+from tidelog.metadata.records import Record
+
+CLUSTER_ID = "/cluster/id"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+PARTITION_EPOCH = "/partition_epoch"
+PRODUCER_IDS = "/latest_producer_id_block"
+BROKER_EPOCH = "/tidelog/broker_epoch"
+REVISION = "/tidelog/revision"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+BROKERS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+TOPIC_MEMORIES = "/tidelog/topics"
+DELETIONS = "/tidelog/deletions"
+DELETE_TOPICS = "/admin/delete_topics"
+TOPIC_CONFIGS = "/config/topics"
+BROKER_CONFIGS = "/config/brokers"
+CONFIG_CHANGES = "/config/changes"
+
+ALL_BROKERS = "<default>"
+"""The name of the node with the dynamic defaults of all brokers, as Kafka writes it."""
+
+CONTAINERS = (
+    "/admin",
+    DELETE_TOPICS,
+    "/brokers",
+    BROKERS,
+    TOPICS,
+    "/cluster",
+    "/config",
+    BROKER_CONFIGS,
+    CONFIG_CHANGES,
+    TOPIC_CONFIGS,
+    "/tidelog",
+    DELETIONS,
+    TOPIC_MEMORIES,
+)
+"""Nodes without content that every store has; parents first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A node whose content cannot be read, with one clause that says why."""
+
+    path: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"The metadata node {self.path} cannot be read: {self.why}."
+
+
+def broker(node_id: int) -> str:
+    """Path of a registered broker."""
+    return f"{BROKERS}/{node_id}"
+
+
+def topic(name: str) -> str:
+    """Path of a topic's assignment."""
+    return f"{TOPICS}/{name}"
+
+
+def partitions(name: str) -> str:
+    """Path of the container of a topic's partitions."""
+    return f"{TOPICS}/{name}/partitions"
+
+
+def partition(name: str, index: int) -> str:
+    """Path of a partition's own node."""
+    return f"{TOPICS}/{name}/partitions/{index}"
+
+
+def state(name: str, index: int) -> str:
+    """Path of a partition's leader and ISR."""
+    return f"{TOPICS}/{name}/partitions/{index}/state"
+
+
+def memory(name: str) -> str:
+    """Path of our own record of a topic."""
+    return f"{TOPIC_MEMORIES}/{name}"
+
+
+def deletion(topic_id: UUID) -> str:
+    """Path of a deletion in progress."""
+    return f"{DELETIONS}/{id_text(topic_id)}"
+
+
+def topic_configs(name: str) -> str:
+    """Path of a topic's configuration."""
+    return f"{TOPIC_CONFIGS}/{name}"
+
+
+def broker_configs(name: str) -> str:
+    """Path of a broker's dynamic configuration; ``ALL_BROKERS`` for the default of all."""
+    return f"{BROKER_CONFIGS}/{name}"
+
+
+def id_text(value: UUID) -> str:
+    """Write an id as Kafka does: base64 for URLs, 22 characters, no padding."""
+    return base64.urlsafe_b64encode(value.bytes).decode()[:22]
+
+
+def parse_id(text: str) -> UUID | None:
+    """Read an id as Kafka writes it; None if it is none."""
+    if len(text) != 22 or not text.isascii():
+        return None
+    if not all(character.isalnum() or character in "-_" for character in text):
+        return None
+    return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+_FIXED: dict[str, type[Record]] = {
+    CLUSTER_ID: records.ClusterId,
+    CONTROLLER: records.ControllerNode,
+    CONTROLLER_EPOCH: records.Counter,
+    PARTITION_EPOCH: records.Counter,
+    PRODUCER_IDS: records.ProducerIdBlock,
+    BROKER_EPOCH: records.Counter,
+    REVISION: records.Counter,
+    REASSIGN_PARTITIONS: records.ReassignPartitionsNode,
+}
+
+_BELOW: dict[str, type[Record]] = {
+    BROKERS: records.BrokerNode,
+    TOPICS: records.TopicNode,
+    TOPIC_MEMORIES: records.TopicMemory,
+    DELETIONS: records.DeletionNode,
+    TOPIC_CONFIGS: records.ConfigNode,
+    BROKER_CONFIGS: records.ConfigNode,
+    CONFIG_CHANGES: records.ConfigChange,
+}
+
+
+def kind_of(path: str) -> type[Record] | None:
+    """Return the class of the record at ``path``; None for containers and unknown nodes."""
+    fixed = _FIXED.get(path)
+    if fixed is not None:
+        return fixed
+    above, _, name = path.rpartition("/")
+    if above in _BELOW and name:
+        return _BELOW[above]
+    place = partition_of(path)
+    if place is None:
+        return None
+    return records.PartitionState if path.endswith("/state") else records.PartitionNode
+
+
+def partition_of(path: str) -> tuple[str, int] | None:
+    """Return (topic, partition) of a partition's node or state node; None for other paths."""
+    parts = path.split("/")
+    # "", brokers, topics, T, partitions, P [, state]
+    if len(parts) not in (6, 7) or parts[1:3] != ["brokers", "topics"] or parts[4] != "partitions":
+        return None
+    if len(parts) == 7 and parts[6] != "state":
+        return None
+    if not (parts[5].isascii() and parts[5].isdigit()) or len(parts[5]) > 9:
+        return None
+    return parts[3], int(parts[5])
+
+
+def decode(path: str, data: bytes) -> Record | Damaged | None:
+    """Read a node's content; None where nothing is expected (containers, Kafka's empty nodes)."""
+    kind = kind_of(path)
+    if kind is None:
+        return None
+    if kind is records.PartitionNode and not data:
+        # Kafka's own partition nodes are empty: a partition from before its epochs were counted.
+        return None
+    if kind is records.Counter:
+        return _counter(path, data)
+    try:
+        record: Record = _DECODERS[kind].decode(data)
+    except msgspec.DecodeError as error:
+        return Damaged(path, str(error))
+    why = _why_impossible(record)
+    return record if why is None else Damaged(path, why)
+
+
+def encode(record: Record) -> bytes:
+    """Write a node's content."""
+    if isinstance(record, records.Counter):
+        return str(record.value).encode()
+    return msgspec.json.encode(record)
+
+
+_DECODERS = {
+    kind: msgspec.json.Decoder(kind)
+    for kind in {*_FIXED.values(), *_BELOW.values(), records.PartitionState, records.PartitionNode}
+}
+
+
+def _counter(path: str, data: bytes) -> records.Counter | Damaged:
+    text = data.decode("ascii", "replace").strip()
+    digits = text[1:] if text.startswith("-") else text
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > 19:
+        return Damaged(path, "it is not a whole number")
+    return records.Counter(int(text))
+
+
+def _why_impossible(record: Record) -> str | None:
+    if isinstance(record, records.TopicNode | records.TopicMemory | records.BrokerNode):
+        ids = (
+            record.directory_id if isinstance(record, records.BrokerNode) else record.topic_id,
+            record.incarnation_id if isinstance(record, records.BrokerNode) else None,
+        )
+        for text in ids:
+            if text is not None and parse_id(text) is None:
+                return f"{text} is no id"
+    if isinstance(record, records.TopicNode):
+        if any(index < 0 for index in record.partitions):
+            return "it has a negative partition"
+        if not all(record.partitions.values()):
+            return "it has a partition without replicas"
+    if isinstance(record, records.ProducerIdBlock):
+        for text in (record.block_start, record.block_end):
+            if not (text.isascii() and text.isdigit()) or len(text) > 19:
+                return f"{text} is no producer id"
+    return None

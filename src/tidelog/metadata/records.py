@@ -1,0 +1,206 @@
+"""What the nodes hold: one frozen record per kind of node, with its JSON exactly as specified.
+
+Owns the content; where a node stands and which record it has is ``layout``. Fields that this code
+does not know are ignored when read, as Kafka does. Maps from partitions have string keys in JSON.
+Sources: Kafka's published node formats; KIP-253 (counts, partition nodes), KIP-455
+(``targetReplicas``), KIP-516 (``topic_id``), KIP-704 (``isUncleanLeader``), the design's table.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class BrokerNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``/brokers/ids/N``: Kafka's JSON (version 5), and the epoch and directory of this life."""
+
+    endpoints: list[str]
+    listener_security_protocol_map: dict[str, str]
+    host: str | None
+    port: int
+    jmx_port: int
+    timestamp: str
+    version: int = msgspec.field(default_factory=lambda: 5)
+    rack: str | None = None
+    features: dict[str, dict[str, int]] = {}
+    broker_epoch: int = -1
+    directory_id: str | None = None
+    incarnation_id: str | None = None
+
+
+class TopicNode(msgspec.Struct, frozen=True):
+    """``/brokers/topics/T``: the assignment. Counts and id are None in a node of an old tool."""
+
+    partitions: dict[int, list[int]]
+    version: int = 3
+    topic_id: str | None = None
+    adding_replicas: dict[int, list[int]] = {}
+    removing_replicas: dict[int, list[int]] = {}
+    initial_partition_count: int | None = None
+    undeleted_partition_count: int | None = None
+
+
+class PartitionNode(msgspec.Struct, frozen=True, rename="camel"):
+    """``/brokers/topics/T/partitions/P``: one life of a partition (KIP-253)."""
+
+    partition_epoch: int = msgspec.field(name="partition_epoch")
+    version: int = 1
+    leader_epoch_after_creation: dict[int, int] = {}
+    leader_epoch_before_deletion: dict[int, int] = {}
+
+
+class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``/brokers/topics/T/partitions/P/state``. Its node version is the ``isr_version``.
+
+    Leader -1 is none. Fields without which the state would mean something else are always written.
+    """
+
+    leader: int
+    leader_epoch: int
+    controller_epoch: int
+    isr: list[int]
+    version: int = msgspec.field(default_factory=lambda: 1)
+    target_replicas: list[int] | None = msgspec.field(default=None, name="targetReplicas")
+    is_unclean_leader: bool = msgspec.field(default=False, name="isUncleanLeader")
+    eligible_replicas: list[int] = []
+
+
+class LostRange(msgspec.Struct, frozen=True):
+    """Committed offsets [first, end) that one replica had to cut, with their leader epochs."""
+
+    broker: int
+    first: int
+    end: int
+    epochs: list[int] = []
+
+
+class UncleanDebt(msgspec.Struct, frozen=True):
+    """A data-loss handling that is not finished (KIP-704; the design's debt record).
+
+    ``end_offset`` and ``end_epoch`` say where the unclean leader's log ended; -1 until it told.
+    """
+
+    leader: int
+    leader_epoch: int
+    end_offset: int = -1
+    end_epoch: int = -1
+    lost: list[LostRange] = []
+
+
+class FormerPartition(msgspec.Struct, frozen=True):
+    """Where a removed partition's log ended, so that its next life goes on from there."""
+
+    end_offset: int
+    leader_epoch: int
+
+
+class ResizePlan(msgspec.Struct, frozen=True):
+    """A change of the partition count that is under way (KIP-253; ``elastic.md``)."""
+
+    from_count: int
+    to_count: int
+    resize_epoch: int
+    step: str
+    published: bool = False
+
+
+class TopicMemory(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``/tidelog/topics/T``: our mirror of what an old tool may drop, and what is in progress."""
+
+    topic_id: str
+    initial_partition_count: int
+    version: int = msgspec.field(default_factory=lambda: 1)
+    resize_epoch: int = 0
+    migrated: bool = False
+    original_replicas: dict[int, list[int]] = {}
+    pending_stops: dict[int, dict[int, int]] = {}
+    resize: ResizePlan | None = None
+    former: dict[int, FormerPartition] = {}
+    unclean: dict[int, UncleanDebt] = {}
+
+
+class DeletionNode(msgspec.Struct, frozen=True):
+    """``/tidelog/deletions/ID``: a deleted topic, and the brokers that still hold replicas.
+
+    ``partitions`` maps a partition to the brokers that have not confirmed yet.
+    """
+
+    name: str
+    partitions: dict[int, list[int]]
+    version: int = 1
+
+
+class Reassignment(msgspec.Struct, frozen=True):
+    """One row of ``/admin/reassign_partitions``."""
+
+    topic: str
+    partition: int
+    replicas: list[int]
+
+
+class ReassignPartitionsNode(msgspec.Struct, frozen=True):
+    """``/admin/reassign_partitions``: Kafka's JSON, version 1."""
+
+    partitions: list[Reassignment]
+    version: int = 1
+
+
+class ConfigNode(msgspec.Struct, frozen=True):
+    """``/config/topics/T``, ``/config/brokers/N`` and ``/config/brokers/<default>``."""
+
+    config: dict[str, str]
+    version: int = 1
+
+
+class ConfigChange(msgspec.Struct, frozen=True):
+    """``/config/changes/config_change_N``: Kafka's note that an entity's node was changed."""
+
+    entity_path: str
+    version: int = 2
+
+
+class ControllerNode(msgspec.Struct, frozen=True):
+    """``/controller`` (ephemeral): who is the active controller."""
+
+    brokerid: int
+    timestamp: str
+    version: int = 1
+
+
+class ClusterId(msgspec.Struct, frozen=True):
+    """``/cluster/id``."""
+
+    id: str
+    version: str = "1"
+
+
+class ProducerIdBlock(msgspec.Struct, frozen=True):
+    """``/latest_producer_id_block``: the newest block given out, first and last id included."""
+
+    broker: int
+    block_start: str
+    block_end: str
+    version: int = 1
+
+
+class Counter(msgspec.Struct, frozen=True):
+    """A node that holds one whole number as text."""
+
+    value: int
+
+
+Record = (
+    BrokerNode
+    | TopicNode
+    | PartitionNode
+    | PartitionState
+    | TopicMemory
+    | DeletionNode
+    | ReassignPartitionsNode
+    | ConfigNode
+    | ConfigChange
+    | ControllerNode
+    | ClusterId
+    | ProducerIdBlock
+    | Counter
+)

@@ -1,0 +1,285 @@
+"""The embedded metadata store: one SQLite file, one controller at a time, every write durable.
+
+Owns the file's schema, its lock and its backup. Calls run in a thread, one after another: SQLite
+releases the GIL while it waits for the disk. A write is one transaction with ``synchronous=FULL``,
+so a commit is on the disk when it is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from tidelog.metadata.memory import check_paths
+from tidelog.metadata.store import (
+    ANY_VERSION,
+    ROOT,
+    Check,
+    Conflict,
+    Create,
+    Node,
+    Operation,
+    Reason,
+    Set,
+    StoreRefused,
+    StoreUnavailable,
+    Watch,
+    parent,
+)
+from tidelog.metadata.watches import LocalWatches
+from tidelog.runtime.disk import Disk, File
+
+SCHEMA_VERSION = 1
+"""``PRAGMA user_version`` of the files that this code writes."""
+
+_SCHEMA = (
+    "CREATE TABLE nodes (path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL,"
+    " version INTEGER NOT NULL, ephemeral INTEGER NOT NULL) WITHOUT ROWID",
+    "CREATE INDEX nodes_by_parent ON nodes (parent)",
+    "INSERT INTO nodes VALUES ('/', '', x'', 0, 0)",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """The session of the one controller that holds the file's lock."""
+
+    def __init__(self, path: str, disk: Disk, threads: Executor | None = None) -> None:
+        self.path = path
+        self._disk = disk
+        self._threads = threads
+        self._database: sqlite3.Connection | None = None
+        self._lock_file: File | None = None
+        self._turn = asyncio.Lock()
+        self._watches = LocalWatches()
+
+    async def open(self) -> None:
+        self._disk.make_directory(os.path.dirname(self.path) or ".")
+        self._lock_file = self._disk.lock(self.path + ".lock")
+        if self._lock_file is None:
+            raise StoreRefused(
+                f"Another controller has {self.path} open. A SQLite store serves one controller: "
+                "stop the other one first."
+            )
+        try:
+            self._database = await self._in_thread(lambda: _connect(self.path))
+        except BaseException:
+            self._unlock()
+            raise
+
+    async def close(self) -> None:
+        self._watches.clear()
+        database, self._database = self._database, None
+        if database is not None:
+            await self._in_thread(lambda: _close(database))
+        self._unlock()
+
+    async def get(self, path: str) -> Node | None:
+        return await self._read(lambda database: _get(database, path))
+
+    async def exists(self, path: str) -> bool:
+        return await self.get(path) is not None
+
+    async def children(self, path: str) -> list[str]:
+        return await self._read(lambda database: _children(database, path))
+
+    async def load(self) -> dict[str, Node]:
+        return await self._read(_load)
+
+    async def multi(self, operations: Sequence[Operation]) -> Conflict | None:
+        check_paths(operations)
+        conflict = await self._read(lambda database: _multi(database, operations))
+        if conflict is None:
+            self._watches.tell(operations)
+        return conflict
+
+    def watch(self, path: str, callback: Callable[[str], None]) -> Watch:
+        return self._watches.add(path, callback)
+
+    async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        database = self._database
+        if database is None:
+            raise StoreUnavailable("The metadata store is not open.")
+        try:
+            return await self._in_thread(lambda: work(database))
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"The metadata store {self.path} failed: {error}.") from error
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        # One at a time: a connection must not be used by two threads at once. The work is
+        # shielded, so that a cancelled caller never leaves a transaction half done behind it.
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            future = loop.run_in_executor(self._threads, work)
+            try:
+                return await asyncio.shield(future)
+            except asyncio.CancelledError:
+                await asyncio.wait([future])
+                raise
+
+    def _unlock(self) -> None:
+        if self._lock_file is not None:
+            self._lock_file.close()
+            self._lock_file = None
+
+
+def backup(path: str, target: str) -> None:
+    """Copy the store at ``path`` to the new file ``target``, also while a controller runs.
+
+    The copy is of one moment. Raises StoreRefused with a sentence.
+    """
+    if not os.path.exists(path):
+        raise StoreRefused(f"There is no metadata store at {path}.")
+    if os.path.exists(target):
+        raise StoreRefused(f"{target} exists already: name a file that does not.")
+    try:
+        source = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            _check_schema(source, path)
+            copy = sqlite3.connect(target)
+            try:
+                source.backup(copy)
+            finally:
+                copy.close()
+        finally:
+            source.close()
+    except sqlite3.Error as error:
+        raise StoreRefused(f"{path} could not be copied to {target}: {error}.") from error
+
+
+def _connect(path: str) -> sqlite3.Connection:
+    try:
+        database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise StoreRefused(f"The metadata store {path} cannot be opened: {error}.") from error
+    try:
+        # WAL: one sync per commit instead of three; FULL: that sync is not left out.
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = FULL")
+        if _check_schema(database, path) == 0:
+            with _transaction(database):
+                for statement in _SCHEMA:
+                    database.execute(statement)
+        with _transaction(database):
+            # What is ephemeral here belongs to a session that ended without closing.
+            database.execute("DELETE FROM nodes WHERE ephemeral = 1")
+    except sqlite3.Error as error:
+        database.close()
+        raise StoreRefused(f"The metadata store {path} cannot be read: {error}.") from error
+    except StoreRefused:
+        database.close()
+        raise
+    return database
+
+
+def _check_schema(database: sqlite3.Connection, path: str) -> int:
+    found = int(database.execute("PRAGMA user_version").fetchone()[0])
+    if found > SCHEMA_VERSION:
+        raise StoreRefused(
+            f"The metadata store {path} has schema version {found}; this code knows "
+            f"{SCHEMA_VERSION}: use the newer tidelog that wrote it."
+        )
+    tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if found == 0 and tables:
+        raise StoreRefused(f"{path} is an SQLite file, but not a metadata store of tidelog.")
+    return found
+
+
+class _transaction:  # noqa: N801
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def __enter__(self) -> None:
+        self._database.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._database.in_transaction:
+            self._database.execute("COMMIT" if kind is None else "ROLLBACK")
+
+
+def _close(database: sqlite3.Connection) -> None:
+    try:
+        with _transaction(database):
+            database.execute("DELETE FROM nodes WHERE ephemeral = 1")
+    finally:
+        database.close()
+
+
+def _get(database: sqlite3.Connection, path: str) -> Node | None:
+    found = database.execute("SELECT data, version FROM nodes WHERE path = ?", (path,)).fetchone()
+    return None if found is None else Node(found[0], found[1])
+
+
+def _children(database: sqlite3.Connection, path: str) -> list[str]:
+    rows = database.execute("SELECT path FROM nodes WHERE parent = ? ORDER BY path", (path,))
+    return [row[0].rpartition("/")[2] for row in rows]
+
+
+def _load(database: sqlite3.Connection) -> dict[str, Node]:
+    rows = database.execute("SELECT path, data, version FROM nodes ORDER BY path")
+    return {path: Node(data, version) for path, data, version in rows}
+
+
+def _multi(database: sqlite3.Connection, operations: Sequence[Operation]) -> Conflict | None:
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        for operation in operations:
+            reason = _do(database, operation)
+            if reason is not None:
+                database.execute("ROLLBACK")
+                return Conflict(operation.path, reason)
+        database.execute("COMMIT")
+    except sqlite3.Error:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+    return None
+
+
+def _do(database: sqlite3.Connection, operation: Operation) -> Reason | None:
+    path = operation.path
+    if isinstance(operation, Create):
+        return _create(database, operation)
+    row = database.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
+    if row is None:
+        return Reason.MISSING
+    if operation.version not in (ANY_VERSION, row[0]):
+        return Reason.VERSION
+    if isinstance(operation, Check):
+        return None
+    if isinstance(operation, Set):
+        database.execute(
+            "UPDATE nodes SET data = ?, version = version + 1 WHERE path = ?",
+            (operation.data, path),
+        )
+        return None
+    child = database.execute("SELECT 1 FROM nodes WHERE parent = ? LIMIT 1", (path,)).fetchone()
+    if child is not None:
+        return Reason.NOT_EMPTY
+    database.execute("DELETE FROM nodes WHERE path = ?", (path,))
+    return None
+
+
+def _create(database: sqlite3.Connection, operation: Create) -> Reason | None:
+    path = operation.path
+    if path == ROOT:
+        return Reason.EXISTS
+    if database.execute("SELECT 1 FROM nodes WHERE path = ?", (path,)).fetchone() is not None:
+        return Reason.EXISTS
+    above = database.execute("SELECT ephemeral FROM nodes WHERE path = ?", (parent(path),))
+    row = above.fetchone()
+    if row is None:
+        return Reason.MISSING
+    if row[0]:
+        return Reason.EPHEMERAL_PARENT
+    database.execute(
+        "INSERT INTO nodes VALUES (?, ?, ?, 0, ?)",
+        (path, parent(path), operation.data, int(operation.ephemeral)),
+    )
+    return None

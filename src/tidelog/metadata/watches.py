@@ -1,0 +1,62 @@
+"""The standing watches of one session, for stores that see every change themselves.
+
+Owns who is called and when, not how a change is noticed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tidelog.metadata.store import Create, Delete, Operation, Set, parent
+
+
+class LocalWatches:
+    """Callbacks by path. Grows with the watches that are set; each can be cancelled."""
+
+    def __init__(self) -> None:
+        self._by_path: dict[str, list[_Watch]] = {}
+
+    def add(self, path: str, callback: Callable[[str], None]) -> _Watch:
+        """Call ``callback`` after each change of the node or of the list of its children."""
+        watch = _Watch(self, path, callback)
+        self._by_path.setdefault(path, []).append(watch)
+        return watch
+
+    def remove(self, watch: _Watch) -> None:
+        """Forget a watch; one that is not known is passed over."""
+        watches = self._by_path.get(watch.path, [])
+        if watch in watches:
+            watches.remove(watch)
+        if not watches:
+            self._by_path.pop(watch.path, None)
+
+    def clear(self) -> None:
+        """Forget all watches."""
+        self._by_path.clear()
+
+    def tell(self, operations: Sequence[Operation]) -> None:
+        """Call the watches that a committed write concerns, each path once."""
+        if not self._by_path:
+            return
+        changed: dict[str, None] = {}
+        for operation in operations:
+            if isinstance(operation, Create | Delete):
+                changed[operation.path] = None
+                changed[parent(operation.path)] = None
+            elif isinstance(operation, Set):
+                changed[operation.path] = None
+        for path in changed:
+            for watch in list(self._by_path.get(path, ())):
+                watch.callback(path)
+
+
+class _Watch:
+    __slots__ = ("_owner", "callback", "path")
+
+    def __init__(self, owner: LocalWatches, path: str, callback: Callable[[str], None]) -> None:
+        self._owner = owner
+        self.path = path
+        self.callback = callback
+
+    def cancel(self) -> None:
+        self._owner.remove(self)
