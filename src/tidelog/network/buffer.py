@@ -1,0 +1,124 @@
+"""The receive buffer of one connection: bytes that have come and are not yet served.
+
+Owns its growth (twice as much at a time, so that who announces 100 MB has to send them to be given
+them), its shrinking, and what it takes from the process's account. Does not know frames: it is told
+how long the one that has begun will be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidelog.network.limits import Account
+
+FIRST_BYTES = 65_536
+"""A connection's buffer while its requests are small; it is not counted in the account."""
+
+SHRINK_AFTER = 256
+"""Times that a buffer ran empty after which one that was much too large is made smaller."""
+
+
+class ReceiveBuffer:
+    """``view[start:end]`` is what came and was not served; the transport writes behind ``end``."""
+
+    __slots__ = (
+        "_account",
+        "_owner",
+        "_until_shrink",
+        "_when_room",
+        "capacity",
+        "end",
+        "held",
+        "largest",
+        "need",
+        "start",
+        "view",
+    )
+
+    def __init__(self, account: Account, owner: object, when_room: Callable[[], None]) -> None:
+        self._account = account
+        self._owner = owner
+        self._when_room = when_room
+        self._until_shrink = SHRINK_AFTER
+        self.view = memoryview(bytearray(0))
+        self.capacity = 0
+        self.start = 0
+        self.end = 0
+        self.held = 0
+        """Bytes taken from the account: all above ``FIRST_BYTES``."""
+        self.need = 0
+        """Length of the frame that begins at ``start``, its size field included; 0 if unknown."""
+        self.largest = 0
+        """The longest frame since the buffer was last looked at for shrinking."""
+
+    def free(self) -> memoryview:
+        """Return where the next bytes go; never empty."""
+        if self.end == self.capacity:
+            self._replace(max(FIRST_BYTES, 2 * self.capacity))
+        return self.view[self.end :]
+
+    def make_room(self) -> bool:
+        """Let more of the frame that has begun fit; False when there is no memory for it now.
+
+        Then ``when_room`` will be called, once.
+        """
+        pending = self.end - self.start
+        if not pending:
+            self.start = self.end = 0
+            if self.held and self._account.contended:
+                self._replace(FIRST_BYTES)
+            self._until_shrink -= 1
+            if self._until_shrink <= 0:
+                self._shrink()
+            return True
+        need = self.need or 4
+        if self.end < self.capacity and self.start + need <= self.capacity:
+            return True
+        if need <= self.capacity and pending < self.capacity:
+            self.view[:pending] = self.view[self.start : self.end]
+            self.start, self.end = 0, pending
+            return True
+        return self._replace(min(2 * self.capacity, _rounded(need)))
+
+    def drop(self) -> None:
+        """Give everything back; the connection has ended."""
+        held, self.held = self.held, 0
+        self._account.forget(self._owner, held)
+        self.view = memoryview(bytearray(0))
+        self.capacity = self.start = self.end = 0
+
+    def drop_if_empty(self) -> None:
+        """Give an empty buffer back; the next bytes get a new one."""
+        if self.end == 0 and self.capacity:
+            self._replace(0)
+
+    def _replace(self, capacity: int) -> bool:
+        extra = max(0, capacity - FIRST_BYTES) - self.held
+        if extra > 0 and not self._account.take(extra, self._owner, self._when_room):
+            return False
+        self.held += extra
+        pending = self.end - self.start
+        fresh = memoryview(bytearray(capacity))
+        fresh[:pending] = self.view[self.start : self.end]
+        self.view = fresh
+        self.capacity = capacity
+        self.start, self.end = 0, pending
+        if extra < 0:
+            self._account.give(-extra, self._owner)
+        return True
+
+    def _shrink(self) -> None:
+        self._until_shrink = SHRINK_AFTER
+        fitting = _rounded(self.largest)
+        self.largest = 0
+        if self.capacity > 2 * fitting:
+            self._replace(fitting)
+
+
+def _rounded(need: int) -> int:
+    """Round a capacity up so that frames of about the same size fit too."""
+    if need <= 1_048_576:
+        return max(FIRST_BYTES, 1 << max(0, need - 1).bit_length())
+    return (need + 1_048_575) & ~1_048_575

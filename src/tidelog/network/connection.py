@@ -1,0 +1,443 @@
+"""One connection of a server: bytes -> requests -> handlers -> answers in order.
+
+Owns the receive buffer, the order of answers and when to stop reading. Frames are parsed in place;
+record bytes in a request are views of the buffer until the handler has returned. Requests are not
+taken while any of the reasons in ``_blocked`` stands; bytes that arrive then stay in the buffer,
+and reading stops when it is full.
+
+    HANDLER   a handler that is not pipelined has not answered yet (as in Kafka)
+    DEPTH     too many pipelined requests are unanswered
+    CLIENT    the client does not read its answers (the transport's buffer is above its mark)
+    ANSWERS   a request with a large answer waits until other clients have read theirs
+    TURN      the connection had its turn of the loop; it goes on in the next
+    STOPPING  the server stops; answers that are pending still go out
+    CLOSED    closing
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tidelog.model.api_keys import ApiKey
+from tidelog.network import api_versions
+from tidelog.network.buffer import ReceiveBuffer
+from tidelog.network.router import CloseConnection, RequestContext, Route, Router
+from tidelog.protocol import codec
+from tidelog.protocol.codec import DecodeError, EncodeError, RequestHeader
+from tidelog.protocol.primitives import Buffer
+
+if TYPE_CHECKING:
+    from tidelog.network.limits import Account
+    from tidelog.network.server import Server
+
+logger = logging.getLogger(__name__)
+
+WRITE_HIGH_BYTES = 1_048_576
+"""Unsent bytes of one connection above which it is not served: one large Fetch answer."""
+
+REQUESTS_PER_TURN = 64
+"""Requests of one connection before others have their turn: under 1 ms of the loop."""
+
+ANSWERS_RETRY_S = 0.02
+"""How soon a request with a large answer asks again for room: only under pressure."""
+
+HANDLER, DEPTH, CLIENT, ANSWERS, TURN, STOPPING, CLOSED = 1, 2, 4, 8, 16, 32, 64
+
+_MIN_HEADER_BYTES = 8
+_size_at = struct.Struct(">i").unpack_from
+
+
+class _Slot:
+    # The place of one answer in the order of answers.
+    __slots__ = ("chunks", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.chunks: list[Buffer] | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The server's side of one client connection."""
+
+    def __init__(self, server: Server, listener_name: str) -> None:
+        self.server = server
+        self.listener_name = listener_name
+        self.router: Router = server.router
+        self.answers: Account = server.unsent
+        self.principal = "User:ANONYMOUS"
+        self.client_host = ""
+        self.opened_at = self.last_active = server.loop.time()
+        self._context = server.context
+        self._limits = server.limits
+        self._transport: Any = None
+        self._in = ReceiveBuffer(server.requests, self, self._room_again)
+        self._unsent = 0
+        self._blocked = 0
+        self._reading = True
+        self._starved = False
+        self._depth = 0
+        self._pending: deque[_Slot] = deque()
+        self._futures: set[asyncio.Future[Any]] = set()
+        self._out: list[Buffer] = []
+        self._in_turn = False
+        self._on_close: list[Callable[[], None]] = []
+
+    def __str__(self) -> str:
+        return f"the connection from {self.client_host} on {self.listener_name}"
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether no further request of this connection will be served."""
+        return bool(self._blocked & CLOSED)
+
+    @property
+    def unanswered(self) -> int:
+        """Requests whose answer is still to come."""
+        return self._depth
+
+    # -- called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.client_host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        refused = self.server.opened(self)
+        if refused is not None:
+            self.close(refused)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._blocked |= CLOSED
+        self._in.drop()
+        self.server.unsent.forget(self, self._unsent)
+        self._unsent = 0
+        self._pending.clear()
+        for future in self._futures:
+            # A task finishes what it began; a future only waited for this client.
+            if not isinstance(future, asyncio.Task):
+                future.cancel()
+        self._transport = None
+        self.server.closed(self)
+        callbacks, self._on_close = self._on_close, []
+        for callback in callbacks:
+            callback()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def pause_writing(self) -> None:
+        self._blocked |= CLIENT
+        self._unsent = self._transport.get_write_buffer_size()
+        self.server.unsent.used += self._unsent
+
+    def resume_writing(self) -> None:
+        self._blocked &= ~CLIENT
+        self.last_active = self.server.loop.time()
+        count, self._unsent = self._unsent, 0
+        self.server.unsent.give(count, self)
+        self._go_on()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._in.free()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        received = self._in
+        received.end += nbytes
+        server = self.server
+        server.bytes_in += nbytes
+        self.last_active = server.loop.time()
+        if self._blocked:
+            if received.end == received.capacity:
+                self._pause_reading()
+            return
+        self._run()
+
+    # -- frames
+
+    def _run(self) -> None:
+        """Serve complete frames until there is none, or something blocks."""
+        self._in_turn = True
+        received = self._in
+        view, start, end = received.view, received.start, received.end
+        turns = REQUESTS_PER_TURN
+        received.need = 0
+        while not self._blocked and end - start >= 4:
+            (size,) = _size_at(view, start)
+            if size < _MIN_HEADER_BYTES or size > self._limits.max_request_bytes:
+                self.close(_why_size(size, self._limits.max_request_bytes))
+                break
+            stop = start + 4 + size
+            if stop > end:
+                received.need = size + 4
+                if received.need > received.largest:
+                    received.largest = received.need
+                break
+            if not self._take(view[start + 4 : stop]):
+                break
+            start = stop
+            turns -= 1
+            if not turns:
+                self._blocked |= TURN
+                self.server.loop.call_soon(self._next_turn)
+        self._in_turn = False
+        if self._out:
+            self._flush()
+        if self._blocked & CLOSED:
+            return
+        served, received.start = start != received.start, start
+        if served and received.held and self.server.requests.contended:
+            self.server.requests.give(0, self)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        received = self._in
+        if self._blocked and received.start != received.end:
+            # A whole frame may already be here; what is behind it waits outside.
+            if received.end == received.capacity:
+                self._pause_reading()
+        elif not received.make_room():
+            self._starved = True
+            self._pause_reading()
+            self.server.reclaim()
+
+    def _next_turn(self) -> None:
+        self._blocked &= ~TURN
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._blocked or self._in_turn or self._transport is None:
+            return
+        self._run()
+        if not self._blocked and not self._starved and not self._reading:
+            self._reading = True
+            self._transport.resume_reading()
+
+    def _pause_reading(self) -> None:
+        if self._reading and self._transport is not None:
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _room_again(self) -> None:
+        self._starved = False
+        self.last_active = self.server.loop.time()
+        self._go_on()
+
+    def release_idle_buffer(self) -> None:
+        """Give an empty buffer back; the next bytes get a new one. Called for idle connections."""
+        if not self._in_turn:
+            self._in.drop_if_empty()
+
+    # -- requests
+
+    def _take(self, frame: memoryview) -> bool:
+        """Serve one request; False when it must be taken again later (or never)."""
+        try:
+            header = codec.decode_request_header(frame)
+            route = self.router.route(header.api_key, header.api_version)
+            if route is None:
+                return self._refuse_version(header)
+            if route.large_answer and not self._room_for_answer():
+                return False
+            request = codec.decode_request(route.api_key, route.version, frame, header.body)
+        except DecodeError as error:
+            self.close(f"it sent bytes that are no request: {error}")
+            return False
+        context = RequestContext(self, header.api_version, header.correlation_id, header.client_id)
+        route.tally.requests += 1
+        try:
+            result = route.handle(self._context, request, context)
+        except CloseConnection as error:
+            self.close(str(error))
+            return False
+        except Exception:
+            result = self._failed(route, request)
+            if result is None:
+                return False
+        if result is None:
+            return True
+        if isinstance(result, msgspec.Struct):
+            self._answer(route, header.correlation_id, result)
+            return True
+        self._park(route, request, header.correlation_id, result)
+        return True
+
+    def _room_for_answer(self) -> bool:
+        if self.server.unsent.left:
+            return True
+        self._blocked |= ANSWERS
+        self.server.loop.call_later(ANSWERS_RETRY_S, self._answers_read)
+        return False
+
+    def _answers_read(self) -> None:
+        self._blocked &= ~ANSWERS
+        self._go_on()
+
+    def _refuse_version(self, header: RequestHeader) -> bool:
+        if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 0:
+            answer = api_versions.unsupported(self.router)
+            self._send_encoded(header.api_key, 0, header.correlation_id, answer)
+            return True
+        self.close(
+            f"API {header.api_key} version {header.api_version} is not served here "
+            f"(client id {header.client_id!r})"
+        )
+        return False
+
+    def _failed(self, route: Route, request: Any) -> Any | None:
+        """Log the exception being handled; return an answer, or None after closing."""
+        route.tally.failures += 1
+        logger.exception("%s failed for %s", route.handler.api_key.name, self)
+        answer = route.failure(request)
+        if answer is None:
+            self.close(f"the answer of {route.handler.api_key.name} has no room for an error")
+        return answer
+
+    def _park(self, route: Route, request: Any, correlation_id: int, result: Any) -> None:
+        """Wait for a handler's answer."""
+        future = asyncio.ensure_future(result, loop=self.server.loop)
+        slot = _Slot()
+        self._pending.append(slot)
+        self._depth += 1
+        route.tally.parked += 1
+        if not route.pipelined:
+            self._blocked |= HANDLER
+        elif self._depth >= self._limits.max_pipelined:
+            self._blocked |= DEPTH
+        self._futures.add(future)
+        future.add_done_callback(partial(self._unpark, slot, route, request, correlation_id))
+
+    def _unpark(
+        self,
+        slot: _Slot,
+        route: Route,
+        request: Any,
+        correlation_id: int,
+        future: asyncio.Future[Any],
+    ) -> None:
+        self._futures.discard(future)
+        self._depth -= 1
+        route.tally.parked -= 1
+        if self._transport is None:
+            if not future.cancelled() and future.exception() is not None:
+                logger.error("%s failed", route.handler.api_key.name, exc_info=future.exception())
+            return
+        try:
+            answer = future.result()
+        except asyncio.CancelledError:
+            self.close("its request was given up")
+            return
+        except CloseConnection as error:
+            self.close(str(error))
+            return
+        except Exception:
+            answer = self._failed(route, request)
+            if answer is None:
+                return
+        slot.done = True
+        if answer is not None:
+            slot.chunks = self._encoded(route.api_key, route.version, correlation_id, answer)
+            if slot.chunks is None:
+                return
+        if not route.pipelined:
+            self._blocked &= ~HANDLER
+        self._blocked &= ~DEPTH
+        self._release_in_order()
+        if self._out and not self._in_turn:
+            self._flush()
+        self._go_on()
+
+    # -- answers
+
+    def _answer(self, route: Route, correlation_id: int, answer: Any) -> None:
+        self._send_encoded(route.api_key, route.version, correlation_id, answer)
+
+    def _send_encoded(self, api_key: int, version: int, correlation_id: int, answer: Any) -> None:
+        chunks = self._encoded(api_key, version, correlation_id, answer)
+        if chunks is None:
+            return
+        if self._pending:
+            slot = _Slot()
+            slot.done = True
+            slot.chunks = chunks
+            self._pending.append(slot)
+        else:
+            self._out += chunks
+
+    def _encoded(
+        self, api_key: int, version: int, correlation_id: int, answer: Any
+    ) -> list[Buffer] | None:
+        try:
+            return codec.encode_response(api_key, version, correlation_id, answer)
+        except EncodeError:
+            logger.exception("an answer of API %d version %d cannot be written", api_key, version)
+            self.close("its answer cannot be written")
+            return None
+
+    def _release_in_order(self) -> None:
+        pending = self._pending
+        while pending and pending[0].done:
+            chunks = pending.popleft().chunks
+            if chunks is not None:
+                self._out += chunks
+
+    def _flush(self) -> None:
+        chunks, self._out = self._out, []
+        if self._transport is None or self._transport.is_closing():
+            return
+        server = self.server
+        server.bytes_out += sum(map(len, chunks))
+        if len(chunks) == 1:
+            self._transport.write(chunks[0])
+        else:
+            self._transport.writelines(chunks)
+
+    # -- ends
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once when the connection has ended, whoever ended it."""
+        self._on_close.append(callback)
+
+    def close(self, reason: str | None) -> None:
+        """Serve no further request and close once written answers are out.
+
+        ``reason`` goes into one log line; None says nothing.
+        """
+        if self._blocked & CLOSED:
+            return
+        self._blocked |= CLOSED
+        if reason is not None:
+            self.server.say_closed(self, reason)
+        if self._out:
+            self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def stop_taking(self) -> None:
+        """Serve no further request, but let the answers that are pending go out."""
+        self._blocked |= STOPPING
+        self._pause_reading()
+
+    def abort(self) -> None:
+        """Close at once; what is not sent is lost."""
+        self._blocked |= CLOSED
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether it holds memory that others may wait for and that cannot just be given back."""
+        return bool(self._unsent or (self._in.held and self._in.end))
+
+
+def _why_size(size: int, limit: int) -> str:
+    if size < _MIN_HEADER_BYTES:
+        return f"it announced a request of {size} bytes, which cannot be one"
+    return f"it announced a request of {size} bytes; socket.request.max.bytes is {limit}"
