@@ -31,7 +31,7 @@ PRODUCTION_FLAGS = (
     "-Djava.awt.headless=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )
-CLUSTER_ID = "tidelogtidelogtidelogtg"
+CLUSTER_ID = "tidelogtidelogtidelogw"
 
 
 class KafkaNode(Node):

@@ -1,0 +1,265 @@
+"""The stock clients behind two calls, `write` and `read`, so that each can be held against each.
+
+All of them use topic partition 0. Owns no assertions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import aiokafka
+import confluent_kafka
+import kafka
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.java import ToolRunner
+
+COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
+DEADLINE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record as text, which every client and tool can print."""
+
+    key: str | None
+    value: str | None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def admin(bootstrap: str) -> AdminClient:
+    """librdkafka's admin client."""
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: object) -> None:
+    """Create a topic and return when every partition has a leader.
+
+    Configuration names are given with underscores (`segment_bytes=…` is `segment.bytes`).
+    """
+    client = admin(bootstrap)
+    names = {name.replace("_", "."): str(value) for name, value in config.items()}
+    made = client.create_topics([NewTopic(topic, partitions, 1, config=names)])
+    made[topic].result(DEADLINE_S)
+    end = time.monotonic() + DEADLINE_S
+    while True:
+        seen = client.list_topics(topic, timeout=DEADLINE_S).topics[topic]
+        if len(seen.partitions) == partitions and all(
+            part.leader >= 0 for part in seen.partitions.values()
+        ):
+            return
+        assert time.monotonic() < end, f"{topic} has no leaders"
+        time.sleep(0.02)
+
+
+def write_confluent(
+    bootstrap: str, topic: str, records: Sequence[Record], compression: str
+) -> None:
+    failures: list[confluent_kafka.KafkaError] = []
+
+    def delivered(error: confluent_kafka.KafkaError | None, _: object) -> None:
+        if error is not None:
+            failures.append(error)
+
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": bootstrap, "compression.type": compression, "linger.ms": 50}
+    )
+    for record in records:
+        producer.produce(
+            topic,
+            key=record.key,
+            value=record.value,
+            headers=[(name, value.encode()) for name, value in record.headers],
+            partition=0,
+            on_delivery=delivered,
+        )
+    left = producer.flush(DEADLINE_S)
+    assert left == 0 and not failures, (left, failures)
+
+
+def read_confluent(bootstrap: str, topic: str, count: int) -> list[Record]:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
+    consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    got: list[Record] = []
+    end = time.monotonic() + DEADLINE_S
+    while len(got) < count and time.monotonic() < end:
+        for message in consumer.consume(count - len(got), 0.5):
+            assert message.error() is None, message.error()
+            headers = tuple((name, value.decode()) for name, value in message.headers() or ())
+            got.append(Record(_text(message.key()), _text(message.value()), headers))
+    consumer.close()
+    return got
+
+
+def write_kafka_python(
+    bootstrap: str, topic: str, records: Sequence[Record], compression: str
+) -> None:
+    producer = kafka.KafkaProducer(
+        bootstrap_servers=bootstrap,
+        compression_type=None if compression == "none" else compression,
+        linger_ms=50,
+    )
+    sent = [
+        producer.send(
+            topic,
+            key=_bytes(record.key),
+            value=_bytes(record.value),
+            headers=[(name, value.encode()) for name, value in record.headers],
+            partition=0,
+        )
+        for record in records
+    ]
+    for future in sent:
+        future.get(timeout=DEADLINE_S)
+    producer.close()
+
+
+def read_kafka_python(bootstrap: str, topic: str, count: int) -> list[Record]:
+    consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
+    consumer.assign([kafka.TopicPartition(topic, 0)])
+    got: list[Record] = []
+    end = time.monotonic() + DEADLINE_S
+    while len(got) < count and time.monotonic() < end:
+        for messages in consumer.poll(500).values():
+            for message in messages:
+                headers = tuple((name, value.decode()) for name, value in message.headers)
+                got.append(Record(_text(message.key), _text(message.value), headers))
+    consumer.close()
+    return got
+
+
+def write_aiokafka(bootstrap: str, topic: str, records: Sequence[Record], compression: str) -> None:
+    async def run() -> None:
+        producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=bootstrap,
+            compression_type=None if compression == "none" else compression,
+            linger_ms=50,
+            acks="all",
+        )
+        async with producer:
+            sent = [
+                await producer.send(
+                    topic,
+                    key=_bytes(record.key),
+                    value=_bytes(record.value),
+                    headers=[(name, value.encode()) for name, value in record.headers],
+                    partition=0,
+                )
+                for record in records
+            ]
+            await asyncio.wait_for(asyncio.gather(*sent), DEADLINE_S)
+
+    asyncio.run(run())
+
+
+def read_aiokafka(bootstrap: str, topic: str, count: int) -> list[Record]:
+    async def run() -> list[Record]:
+        got: list[Record] = []
+        consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=bootstrap, auto_offset_reset="earliest"
+        )
+        await consumer.start()
+        try:
+            consumer.assign([aiokafka.TopicPartition(topic, 0)])
+            end = time.monotonic() + DEADLINE_S
+            while len(got) < count and time.monotonic() < end:
+                for messages in (await consumer.getmany(timeout_ms=500)).values():
+                    for message in messages:
+                        headers = tuple((name, value.decode()) for name, value in message.headers)
+                        got.append(Record(_text(message.key), _text(message.value), headers))
+        finally:
+            await consumer.stop()
+        return got
+
+    return asyncio.run(run())
+
+
+def kcat(*args: str, stdin: str = "", deadline_s: float = DEADLINE_S) -> str:
+    """Run kcat and return what it printed; AssertionError unless it ends with status 0."""
+    done = subprocess.run(
+        ["kcat", *args], input=stdin, capture_output=True, text=True, timeout=deadline_s
+    )
+    assert done.returncode == 0, f"kcat {' '.join(args)}: {done.returncode}\n{done.stderr}"
+    return done.stdout
+
+
+def kcat_missing() -> str | None:
+    """Why kcat cannot run here, in one line; None where it is installed."""
+    if shutil.which("kcat") is None:
+        return "kcat is not installed: install it (Debian: kcat)"
+    return None
+
+
+def write_kcat(bootstrap: str, topic: str, records: Sequence[Record], compression: str) -> None:
+    """kcat gives all records of a run the same headers: those of the first."""
+    headers = [arg for name, value in records[0].headers for arg in ("-H", f"{name}={value}")]
+    lines = "".join(f"{record.key}\t{record.value}\n" for record in records)
+    kcat(
+        *("-P", "-b", bootstrap, "-t", topic, "-p", "0", "-K", "\t"),
+        *("-z", compression, "-X", "linger.ms=50", *headers),
+        stdin=lines,
+    )
+
+
+def read_kcat(bootstrap: str, topic: str, count: int) -> list[Record]:
+    said = kcat("-C", "-b", bootstrap, "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q", "-J")
+    got = []
+    for line in said.splitlines():
+        seen = json.loads(line)
+        flat = seen.get("headers", [])
+        headers = tuple(zip(flat[::2], flat[1::2], strict=True))
+        got.append(Record(seen["key"], seen["payload"], headers))
+    return got[:count]
+
+
+def java_writer(tools: ToolRunner) -> Callable[[str, str, Sequence[Record], str], None]:
+    """Kafka's console producer with the contract of the other writers."""
+
+    def write(bootstrap: str, topic: str, records: Sequence[Record], compression: str) -> None:
+        lines = "".join(
+            f"{','.join(f'{name}:{value}' for name, value in record.headers)}"
+            f"\t{record.key}\t{record.value}\n"
+            for record in records
+        )
+        tools.run(
+            *("kafka-console-producer", "--bootstrap-server", bootstrap, "--topic", topic),
+            *("--compression-codec", compression),
+            *("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true"),
+            stdin=lines,
+        ).check()
+
+    return write
+
+
+def java_reader(tools: ToolRunner) -> Callable[[str, str, int], list[Record]]:
+    """Kafka's console consumer with the contract of the other readers."""
+
+    def read(bootstrap: str, topic: str, count: int) -> list[Record]:
+        said = tools.run(
+            *("kafka-console-consumer", "--bootstrap-server", bootstrap, "--topic", topic),
+            *("--partition", "0", "--offset", "earliest", "--max-messages", str(count)),
+            *("--timeout-ms", "15000", "--formatter-property", "print.key=true"),
+            *("--formatter-property", "print.headers=true"),
+        ).check()
+        got = []
+        for line in said.out.splitlines():
+            header, key, value = line.split("\t")
+            pairs = [] if header == "NO_HEADERS" else [h.split(":") for h in header.split(",")]
+            got.append(Record(key, value, tuple((name, text) for name, text in pairs)))
+        return got
+
+    return read
+
+
+def _text(raw: bytes | None) -> str | None:
+    return None if raw is None else raw.decode()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()

@@ -1,0 +1,269 @@
+"""Drives a table of groups without a broker: a log that is a list, a clock that is a number.
+
+Owns the shell's duties in small: it appends, commits in order, feeds results back, and keeps the
+first answer to each ticket. ``hold`` leaves writes in flight until ``commit`` is called.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import deque
+from dataclasses import dataclass, field
+
+from tidelog.groups.decision import Answer, Decision, Note, Write
+from tidelog.groups.events import (
+    CommitOffsets,
+    Event,
+    Heartbeat,
+    Join,
+    JoinResult,
+    Leave,
+    Leaver,
+    LeaveResult,
+    OffsetsResult,
+    Result,
+    StatusResult,
+    Sync,
+    SyncResult,
+    Tick,
+)
+from tidelog.groups.group import Group
+from tidelog.groups.records import CommittedOffset, encode
+from tidelog.groups.settings import GroupRules, GroupSettings
+from tidelog.groups.table import GroupTable
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+GROUP = "g"
+START_MS = 1_700_000_000_000
+
+
+def subscription(*topics: str) -> bytes:
+    """The bytes of a ConsumerProtocolSubscription v1 without owned partitions."""
+    parts = [struct.pack(">hi", 1, len(topics))]
+    for topic in topics:
+        parts.append(struct.pack(">h", len(topic)) + topic.encode())
+    return b"".join(parts) + struct.pack(">ii", -1, 0)
+
+
+def one_protocol(*topics: str) -> tuple[tuple[str, bytes], ...]:
+    """The offer of a member with the range assignor and these topics."""
+    return (("range", subscription(*(topics or ("t",)))),)
+
+
+@dataclass
+class Driver:
+    """See the module."""
+
+    settings: GroupSettings = field(default_factory=GroupSettings)
+    seed: int = 0
+    hold: bool = False
+
+    def __post_init__(self) -> None:
+        self.now = START_MS
+        self.random = random.Random(self.seed)
+        self.rules = GroupRules(lambda: f"{self.random.getrandbits(64):016x}", self.settings)
+        self.table = GroupTable(self.rules)
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.in_flight: deque[Write] = deque()
+        self.answers: dict[object, Result] = {}
+        self.notes: list[Note] = []
+        self.tickets = 0
+
+    # Driving ---------------------------------------------------------------------------------
+
+    def ticket(self) -> int:
+        self.tickets += 1
+        return self.tickets
+
+    def send(self, event: Event, group_id: str = GROUP) -> None:
+        self._perform(self.table.decide(group_id, event, self.now))
+
+    def commit(self, count: int = 1_000_000) -> None:
+        """Commit up to ``count`` writes, oldest first, and what follows from them."""
+        while self.in_flight and count > 0:
+            count -= 1
+            write = self.in_flight.popleft()
+            self.log.extend(encode(record) for record in write.records)
+            self._perform(self.table.stored(write, self.now))
+
+    def refuse(self, error: ErrorCode) -> None:
+        """Let the log refuse the newest write."""
+        self._perform(self.table.lost(self.in_flight.pop(), error, self.now))
+
+    def advance(self, ms: int) -> None:
+        """Let time pass, acting on every deadline at its moment."""
+        end = self.now + ms
+        while (at := self.table.next_deadline_ms) is not None and at <= end:
+            self.now = max(self.now, at)
+            for group_id in self.table.due(self.now):
+                self.send(Tick(), group_id)
+        self.now = end
+
+    def reloaded(self) -> Driver:
+        """A second coordinator that reads the committed log."""
+        other = Driver(self.settings, self.seed + 1, self.hold)
+        other.now = self.now
+        other.log = list(self.log)
+        for key, value in self.log:
+            other.table.replay(key, value, other.now)
+        other._perform(other.table.loaded(other.now))
+        return other
+
+    def _perform(self, decision: Decision) -> None:
+        for effect in decision.effects:
+            if isinstance(effect, Answer):
+                self.answers.setdefault(effect.ticket, effect.result)
+            else:
+                self.notes.append(effect)
+        self.in_flight.extend(decision.writes)
+        if not self.hold:
+            self.commit()
+
+    # Requests --------------------------------------------------------------------------------
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        instance_id: str | None = None,
+        protocols: tuple[tuple[str, bytes], ...] | None = None,
+        protocol_type: str = "consumer",
+        session_ms: int = 10_000,
+        rebalance_ms: int = 60_000,
+        version: int = 9,
+        group_id: str = GROUP,
+    ) -> int:
+        ticket = self.ticket()
+        event = Join(
+            ticket,
+            member_id,
+            instance_id,
+            "client",
+            "/127.0.0.1",
+            session_ms,
+            rebalance_ms,
+            protocol_type,
+            one_protocol() if protocols is None else protocols,
+            member_id_required=version >= 4,
+            can_skip_assignment=version >= 9,
+        )
+        self.send(event, group_id)
+        return ticket
+
+    def new_member(self, **options: object) -> tuple[str, int]:
+        """Join as a client does: once for the id, once with it. Returns the id and the ticket."""
+        first = self.answers[self.join(**options)]  # type: ignore[arg-type]
+        assert isinstance(first, JoinResult)
+        assert first.error is ErrorCode.MEMBER_ID_REQUIRED, first
+        return first.member_id, self.join(first.member_id, **options)  # type: ignore[arg-type]
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: dict[str, bytes] | None = None,
+        *,
+        instance_id: str | None = None,
+        protocol_type: str | None = None,
+        protocol_name: str | None = None,
+    ) -> int:
+        ticket = self.ticket()
+        shares = tuple((assignments or {}).items())
+        self.send(
+            Sync(ticket, member_id, instance_id, generation, protocol_type, protocol_name, shares)
+        )
+        return ticket
+
+    def heartbeat(
+        self, member_id: str, generation: int, instance_id: str | None = None
+    ) -> ErrorCode:
+        ticket = self.ticket()
+        self.send(Heartbeat(ticket, member_id, instance_id, generation))
+        result = self.answers[ticket]
+        assert isinstance(result, StatusResult)
+        return result.error
+
+    def leave(self, *leavers: Leaver) -> int:
+        ticket = self.ticket()
+        self.send(Leave(ticket, leavers))
+        return ticket
+
+    def commit_offsets(
+        self,
+        offsets: dict[tuple[str, int], int],
+        member_id: str = "",
+        generation: int = -1,
+        *,
+        instance_id: str | None = None,
+        metadata: str = "",
+        retention_ms: int = -1,
+        version: int = 8,
+        group_id: str = GROUP,
+    ) -> int:
+        ticket = self.ticket()
+        values = tuple(
+            (TopicPartition(*at), CommittedOffset(offset, 7, metadata))
+            for at, offset in offsets.items()
+        )
+        event = CommitOffsets(
+            ticket, member_id, instance_id, generation, values, retention_ms, version >= 9
+        )
+        self.send(event, group_id)
+        return ticket
+
+    # Looking ---------------------------------------------------------------------------------
+
+    @property
+    def group(self) -> Group:
+        found = self.table.get(GROUP)
+        assert found is not None, "the group is gone"
+        return found
+
+    def joined(self, ticket: int) -> JoinResult:
+        result = self.answers[ticket]
+        assert isinstance(result, JoinResult)
+        return result
+
+    def synced(self, ticket: int) -> SyncResult:
+        result = self.answers[ticket]
+        assert isinstance(result, SyncResult)
+        return result
+
+    def left(self, ticket: int) -> LeaveResult:
+        result = self.answers[ticket]
+        assert isinstance(result, LeaveResult)
+        return result
+
+    def done(self, ticket: int) -> OffsetsResult:
+        result = self.answers[ticket]
+        assert isinstance(result, OffsetsResult)
+        return result
+
+    def status(self, ticket: int) -> ErrorCode:
+        result = self.answers[ticket]
+        assert isinstance(result, StatusResult)
+        return result.error
+
+    def error_of(self, ticket: int) -> ErrorCode:
+        """The error of any answer; of offsets, that of the first partition."""
+        result = self.answers[ticket]
+        if isinstance(result, OffsetsResult) and result.error is ErrorCode.NONE:
+            return result.partitions[0][1]
+        return result.error
+
+    def stable(self, count: int, **options: object) -> list[str]:
+        """Bring ``count`` dynamic members into a stable generation; return their ids."""
+        tickets = [self.new_member(**options) for _ in range(count)]  # type: ignore[arg-type]
+        self.advance(self.settings.group_initial_rebalance_delay_ms * (count + 1))
+        results = [self.joined(ticket) for _, ticket in tickets]
+        leader = results[0].leader
+        shares = {member_id: f"share of {at}".encode() for at, (member_id, _) in enumerate(tickets)}
+        for member_id, _ in tickets:
+            self.sync(member_id, results[0].generation, shares if member_id == leader else None)
+        self.commit()
+        return [member_id for member_id, _ in tickets]
+
+    def offset(self, topic: str, partition: int, group_id: str = GROUP) -> CommittedOffset | None:
+        return self.table.offsets(group_id, [(topic, [partition])])[0][1][0][1]
