@@ -90,7 +90,7 @@ def test_random_records_come_out_as_they_went_in(codec: int, longest: int) -> No
 
 @pytest.mark.parametrize("size", [0, 30, 57, 58, 100, 8100, 20000])
 def test_runs_of_equal_records_and_their_breaks(size: int) -> None:
-    """The shortcut for records of one length, broken at places where varints grow and by a misfit."""
+    """The shortcut for records of one length, broken where varints grow and by a misfit."""
     records = [NewRecord(1000 + i, None, bytes(size)) for i in range(300)]
     records[220] = NewRecord(1220, b"key", b"odd")
     data = build_batch(records, base_offset=0)

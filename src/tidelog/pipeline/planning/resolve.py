@@ -1,0 +1,90 @@
+"""From the places that options name to positions.
+
+Owns which offset each form of startingOffsets and endingOffsets means; the look-ups by time and of
+a group's offsets are given as functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tidelog.pipeline.errors import OptionRefused
+from tidelog.pipeline.places import EARLIEST, LATEST, ByPartition, Place, PlaceKind
+from tidelog.pipeline.planning.positions import Pid, Positions
+from tidelog.pipeline.planning.snapshot import Snapshot
+
+# Partition -> milliseconds, to partition -> first offset at or after it; -1 where there is none.
+FindByTime = Callable[[Mapping[Pid, int]], Mapping[Pid, int]]
+# The offsets that a group committed; partitions without one are left out.
+FindCommitted = Callable[[], Mapping[Pid, int]]
+
+_NO_MATCH = -1
+
+
+def resolve(
+    place: Place,
+    snapshot: Snapshot,
+    *,
+    option: str,
+    latest_if_no_match: bool,
+    by_time: FindByTime,
+    committed: FindCommitted,
+) -> Positions:
+    """The position of every partition of the snapshot. Raises OptionRefused."""
+    states = snapshot.partitions
+    match place.kind:
+        case PlaceKind.EARLIEST:
+            at = {pid: state.start for pid, state in states.items()}
+        case PlaceKind.LATEST:
+            at = {pid: state.end for pid, state in states.items()}
+        case PlaceKind.GROUP:
+            found = committed()
+            at = {pid: found.get(pid, state.start) for pid, state in states.items()}
+        case PlaceKind.OFFSETS:
+            named = _named(place.by_partition, snapshot, option)
+            at = {pid: _special(named[pid], pid, snapshot) for pid in states}
+        case PlaceKind.TIMESTAMP | PlaceKind.TIMESTAMPS:
+            at = _by_time(place, snapshot, option, latest_if_no_match, by_time)
+    return Positions(at, dict(snapshot.topic_ids))
+
+
+def _special(offset: int, pid: Pid, snapshot: Snapshot) -> int:
+    state = snapshot.partitions[pid]
+    return {EARLIEST: state.start, LATEST: state.end}.get(offset, offset)
+
+
+def _named(given: ByPartition, snapshot: Snapshot, option: str) -> dict[Pid, int]:
+    """As in the stock source: the option names exactly the partitions that are read."""
+    named = {
+        Pid(topic, number): value
+        for topic, parts in given.items()
+        for number, value in parts.items()
+    }
+    by_number = {Pid(pid.topic, pid.partition): pid for pid in snapshot.partitions}
+    for pid in by_number:
+        if pid not in named:
+            raise OptionRefused(f"option {option} does not name {pid}; it must name all partitions")
+    for pid in named:
+        if pid not in by_number:
+            raise OptionRefused(f"option {option} names {pid}, which is not read or does not exist")
+    return {by_number[pid]: value for pid, value in named.items()}
+
+
+def _by_time(
+    place: Place, snapshot: Snapshot, option: str, latest_if_no_match: bool, by_time: FindByTime
+) -> dict[Pid, int]:
+    if place.kind is PlaceKind.TIMESTAMP:
+        times = dict.fromkeys(snapshot.partitions, place.timestamp_ms)
+    else:
+        times = _named(place.by_partition, snapshot, option)
+    at = {}
+    for pid, offset in by_time(times).items():
+        if offset == _NO_MATCH:
+            if not latest_if_no_match:
+                raise OptionRefused(
+                    f"option {option}: {pid} has no record at or after {times[pid]} ms"
+                    " (startingOffsetsByTimestampStrategy=latest starts at the end instead)"
+                )
+            offset = snapshot.partitions[pid].end
+        at[pid] = offset
+    return at
