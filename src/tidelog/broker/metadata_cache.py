@@ -96,6 +96,18 @@ class MetadataCache:
             return self.controller_id
         return min(self.brokers, default=-1)
 
+    def addresses(self, listener_name: str) -> list[tuple[int, str, int, str | None]]:
+        """Return (node id, host, port, rack) of the live brokers as a listener's clients see them.
+
+        A broker without that listener is left out.
+        """
+        found = []
+        for node_id, broker in sorted(self.brokers.items()):
+            endpoint = broker.endpoints.get(listener_name)
+            if endpoint is not None:
+                found.append((node_id, *endpoint, broker.rack))
+        return found
+
     def apply(self, request: messages.UpdateMetadataRequest, *, complete: bool) -> list[str]:
         """Take over an UpdateMetadata request of any version; return the topics that are gone."""
         before = set(self.topics)

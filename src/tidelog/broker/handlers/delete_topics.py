@@ -1,0 +1,31 @@
+"""DeleteTopics v1-6: forwarded to the controller.
+
+- v6+ names topics or their ids (KIP-516).
+- Answers when the deletion is decided and durable; replicas are removed after that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidelog.broker.forwarding import forwarded
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import messages
+
+
+def refuse(request: Any, error: ErrorCode, sentence: str) -> Any:
+    """Answer every topic with one error."""
+    response = messages.DeleteTopicsResponse
+    result = response.DeletableTopicResult
+    named = [
+        result(name=name, error_code=error, error_message=sentence) for name in request.topic_names
+    ]
+    stated = [
+        result(name=t.name, topic_id=t.topic_id, error_code=error, error_message=sentence)
+        for t in request.topics
+    ]
+    return response(responses=named + stated)
+
+
+HANDLER = forwarded(ApiKey.DELETE_TOPICS, range(1, 7), refuse)

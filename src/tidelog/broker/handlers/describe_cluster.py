@@ -1,0 +1,41 @@
+"""DescribeCluster v0-1: the live brokers and the broker that clients see as controller.
+
+- v1+: endpoint type 1 (brokers); controllers (2) are not told: MISMATCHED_ENDPOINT_TYPE.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+BROKERS = 1
+
+
+def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+    """Answer the cluster as this broker knows it."""
+    response = messages.DescribeClusterResponse
+    if request.endpoint_type != BROKERS:
+        return response(
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_message="only brokers (endpoint type 1) are described here",
+            endpoint_type=request.endpoint_type,
+        )
+    return response(
+        endpoint_type=request.endpoint_type,
+        cluster_id=broker.cluster_id,
+        controller_id=broker.metadata.visible_controller(),
+        brokers=[
+            response.DescribeClusterBroker(node_id, host, port, rack)
+            for node_id, host, port, rack in broker.metadata.addresses(context.listener_name)
+        ],
+    )
+
+
+HANDLER = Handler(ApiKey.DESCRIBE_CLUSTER, range(2), handle)

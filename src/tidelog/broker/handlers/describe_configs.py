@@ -1,0 +1,88 @@
+"""DescribeConfigs v1-4: configurations with where each value comes from.
+
+- Topics (any broker answers), brokers (each answers for itself; "" is what holds for all brokers).
+- Synonyms when asked for, in order of precedence; v3+: types, and documentation when asked for.
+- A configuration that is accepted and has no effect here says so in its documentation.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.config_cache import DEFAULT_BROKER, EntityType
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.config_definitions import (
+    ConfigEntry,
+    describe_broker,
+    describe_brokers_default,
+)
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import why_invalid
+from tidelog.network.router import Handler, RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+Answer = messages.DescribeConfigsResponse
+
+
+def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+    """Answer every resource, each with its own error. O(resources x configurations)."""
+    results = []
+    for resource in request.resources:
+        found = _entries(broker, resource.resource_type, resource.resource_name)
+        result = Answer.DescribeConfigsResult(
+            resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        if isinstance(found, tuple):
+            result.error_code, result.error_message = found
+        else:
+            wanted = resource.configuration_keys
+            result.configs = [
+                _row(entry, request.include_synonyms, request.include_documentation)
+                for entry in found
+                if wanted is None or entry.name in wanted
+            ]
+        results.append(result)
+    return Answer(results=results)
+
+
+def _entries(broker: Broker, kind: int, name: str) -> list[ConfigEntry] | tuple[ErrorCode, str]:
+    if kind == EntityType.TOPIC:
+        why = why_invalid(name)
+        if why is not None:
+            return ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} is no topic name: {why}"
+        if broker.metadata.topic(name) is None:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
+        return list(broker.topic_configs.describe_topic(name).entries)
+    if kind == EntityType.BROKER:
+        if name == DEFAULT_BROKER:
+            default = broker.topic_configs.of(EntityType.BROKER, DEFAULT_BROKER)
+            return list(describe_brokers_default(default))
+        if name != str(broker.configs.node_id):
+            sentence = f"this is broker {broker.configs.node_id}: ask broker {name!r} itself"
+            return ErrorCode.INVALID_REQUEST, sentence
+        return list(describe_broker(broker.topic_configs.layers()))
+    return ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no configurations here"
+
+
+def _row(entry: ConfigEntry, synonyms: bool, documentation: bool) -> Any:
+    return Answer.DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.sensitive,
+        synonyms=[_synonym(s) for s in entry.synonyms] if synonyms else [],
+        config_type=entry.type,
+        documentation=entry.documentation if documentation else None,
+    )
+
+
+def _synonym(synonym: Any) -> Any:
+    row = Answer.DescribeConfigsSynonym
+    return row(name=synonym.name, value=synonym.value, source=synonym.source)
+
+
+HANDLER = Handler(ApiKey.DESCRIBE_CONFIGS, range(1, 5), handle)

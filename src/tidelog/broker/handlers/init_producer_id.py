@@ -1,0 +1,51 @@
+"""InitProducerId v0-4: an id and epoch for an idempotent producer.
+
+- Without a transactional id any broker answers, from its block of producer ids.
+- v3+: a producer that names its id and epoch gets the next epoch, and a fresh id when the epochs
+  are used up (KIP-360).
+- With a transactional id: TRANSACTIONAL_ID_AUTHORIZATION_FAILED until transactions come, for
+  librdkafka tries every other error for ever.
+- COORDINATOR_LOAD_IN_PROGRESS (retriable) while no controller gives out ids.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.producer_ids import ProducerIdsRefused
+from tidelog.broker.session import ControllerUnreachable
+from tidelog.client.errors import ClientError
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+NO_PRODUCER_ID = -1
+LAST_EPOCH = 2**15 - 2
+"""The highest epoch that is handed out; int16's maximum stays unused, as in Kafka."""
+
+
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+    """Answer a producer id."""
+    response = messages.InitProducerIdResponse
+    if request.transactional_id is not None:
+        logger.info("%s asked for transactions, which come later", context.client_id)
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return response(error_code=code, producer_epoch=-1)
+    if request.producer_id != NO_PRODUCER_ID and 0 <= request.producer_epoch < LAST_EPOCH:
+        epoch = request.producer_epoch + 1
+        return response(producer_id=request.producer_id, producer_epoch=epoch)
+    try:
+        return response(producer_id=await broker.producer_ids.next_id(), producer_epoch=0)
+    except (ControllerUnreachable, ProducerIdsRefused, ClientError) as error:
+        logger.warning("no producer id for %s: %s", context.client_id, error)
+        return response(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=-1)
+
+
+HANDLER = Handler(ApiKey.INIT_PRODUCER_ID, range(5), handle)

@@ -1,0 +1,122 @@
+"""Metadata v0-12: brokers, topics, partitions, leaders.
+
+- v0: an empty list means all topics; v1+: null means all, an empty list none.
+- v4+: a topic that does not exist is created when client and broker both allow it; the answer waits
+  for its leaders (at most ``KNOWN_WITHIN_MS``), then LEADER_NOT_AVAILABLE.
+- v10+: topics by id; an unknown id answers UNKNOWN_TOPIC_ID.
+- v9+: the tags of our own: counts, resize epoch, partition epochs (KIP-253).
+- Brokers without the listener that the client came in by are left out, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.metadata_cache import PartitionMetadata, TopicMetadata
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import INTERNAL_TOPICS, why_invalid
+from tidelog.network.router import Handler, RequestContext
+from tidelog.protocol import messages
+from tidelog.protocol.primitives import NO_UUID
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+Answer = messages.MetadataResponse
+Topic = messages.MetadataResponse.MetadataResponseTopic
+Partition = messages.MetadataResponse.MetadataResponsePartition
+
+ALL_IF_EMPTY_UP_TO = 0
+ALWAYS_CREATES_BELOW = 4
+
+
+def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+    """Answer at once from the cache unless a topic must be created first."""
+    asked = request.topics
+    if asked is None or (not asked and context.version <= ALL_IF_EMPTY_UP_TO):
+        return _answer(
+            broker, [_topic(broker, t) for t in broker.metadata.topics.values()], context
+        )
+    allowed = request.allow_auto_topic_creation or context.version < ALWAYS_CREATES_BELOW
+    if allowed and broker.configs.auto_create_topics_enable:
+        missing = [t.name for t in asked if t.name and _creatable(broker, t.name)]
+        if missing:
+            return _create_first(broker, asked, missing, context)
+    return _answer(broker, [_asked_for(broker, t, {}) for t in asked], context)
+
+
+def _creatable(broker: Broker, name: str) -> bool:
+    return broker.metadata.topic(name) is None and why_invalid(name) is None
+
+
+async def _create_first(
+    broker: Broker, asked: list[Any], missing: list[str], context: RequestContext
+) -> Any:
+    names = sorted(set(missing))
+    codes = await asyncio.gather(*(broker.topic_creation.ensure(name) for name in names))
+    refused = {name: code for name, code in zip(names, codes, strict=True) if code}
+    return _answer(broker, [_asked_for(broker, t, refused) for t in asked], context)
+
+
+def _asked_for(broker: Broker, asked: Any, refused: dict[str, ErrorCode]) -> Any:
+    if asked.name is None and asked.topic_id != NO_UUID:
+        by_id = broker.metadata.topic_by_id(asked.topic_id)
+        if by_id is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+            return Topic(name=None, topic_id=asked.topic_id, error_code=code)
+        return _topic(broker, by_id)
+    name = asked.name or ""
+    found = broker.metadata.topic(name)
+    if found is not None:
+        return _topic(broker, found)
+    if why_invalid(name) is not None:
+        return Topic(name=name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
+    code = refused.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return Topic(name=name, error_code=code, is_internal=name in INTERNAL_TOPICS)
+
+
+def _topic(broker: Broker, topic: TopicMetadata) -> Any:
+    return Topic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[_partition(broker, p) for _, p in sorted(topic.partitions.items())],
+        initial_partition_count=topic.initial_partition_count,
+        undeleted_partition_count=topic.undeleted_partition_count,
+        resize_epoch=topic.resize_epoch,
+    )
+
+
+def _partition(broker: Broker, partition: PartitionMetadata) -> Any:
+    leads = partition.leader in broker.metadata.brokers
+    return Partition(
+        error_code=ErrorCode.NONE if leads else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=partition.partition,
+        leader_id=partition.leader if leads else -1,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        offline_replicas=list(partition.offline_replicas),
+        partition_epoch=partition.partition_epoch,
+        birth_epoch=partition.birth_epoch,
+        birth_offset=partition.birth_offset,
+        retirement_epoch=partition.retirement_epoch,
+    )
+
+
+def _answer(broker: Broker, topics: list[Any], context: RequestContext) -> Any:
+    return Answer(
+        brokers=[
+            Answer.MetadataResponseBroker(node_id, host, port, rack)
+            for node_id, host, port, rack in broker.metadata.addresses(context.listener_name)
+        ],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.metadata.visible_controller(),
+        topics=topics,
+        max_partition_epoch=broker.metadata.max_partition_epoch,
+    )
+
+
+HANDLER = Handler(ApiKey.METADATA, range(13), handle)

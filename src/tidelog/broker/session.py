@@ -1,0 +1,271 @@
+"""A broker's session with the active controller: registration, heartbeats, requests, forwarding.
+
+Owns the one connection on which this broker asks the controller; what the controller commands
+comes on the control channel (``control``). On every new connection BrokerRegistration goes first,
+so that the controller knows with whom it talks; heartbeats keep the session alive.
+
+States: seeking (no controller found, or it refused us) -> registered -> seeking, until stopped.
+Work that needs the controller waits for it up to its own deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from tidelog.client.connection import Connection, connect
+from tidelog.client.errors import ClientError, ConnectionLost
+from tidelog.model.errors import ErrorCode
+from tidelog.model.server_configs import Listener
+from tidelog.protocol import codec, messages
+from tidelog.replication.former_life import LastLife
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS = 100
+"""First pause between two tries to find the controller; it doubles up to ``RETRY_MAX_MS``."""
+
+RETRY_MAX_MS = 2_000
+HIGHEST_LEVEL = "1.4"
+"""The highest ``inter.broker.protocol.version`` that this code knows."""
+
+REGISTRATION_VERSION = HEARTBEAT_VERSION = ENVELOPE_VERSION = 0
+
+FATAL = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.UNSUPPORTED_VERSION})
+"""Answers to a registration that no waiting heals."""
+
+
+class ControllerUnreachable(Exception):
+    """No active controller answered in time: one line that names the addresses tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who registers: one life of one broker. ``listeners`` are the advertised ones."""
+
+    node_id: int
+    cluster_id: str
+    incarnation_id: UUID
+    directory_id: UUID
+    listeners: Sequence[Listener]
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a broker says of itself at a registration."""
+
+    last_life: LastLife
+    controller_epoch: int
+    store_revision: int
+    inventory: list[Any]
+    """``messages.BrokerRegistrationRequest.InventoryTopic``, one per topic."""
+
+
+class ControllerSession:
+    """The session of one broker process; made once, started once."""
+
+    def __init__(
+        self,
+        controllers: Sequence[tuple[str, int]],
+        heartbeat_ms: int,
+        request_timeout_ms: int,
+        report: Callable[[], Reported],
+        when_registered: Callable[[int], None],
+    ) -> None:
+        """``report`` is asked at each registration; ``when_registered`` gets the broker epoch."""
+        self._controllers = list(controllers)
+        self._heartbeat_s = heartbeat_ms / 1000
+        self._timeout_ms = request_timeout_ms
+        self._report = report
+        self._when_registered = when_registered
+        self._identity: Identity | None = None
+        self._connection: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: set[asyncio.Future[Connection]] = set()
+        self._next = 0
+        self._stopping = False
+        self.want_shut_down = False
+        self.should_shut_down = asyncio.Event()
+        self.broker_epoch = -1
+        self.registrations = 0
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done with one line when the controller refuses this broker for good."""
+
+    async def discover_cluster_id(self, timeout_ms: int) -> str:
+        """Ask any controller for the id of the cluster. Raises ControllerUnreachable."""
+        deadline = asyncio.get_running_loop().time() + timeout_ms / 1000
+        pause_ms = RETRY_MS
+        while True:
+            try:
+                connection = await self._connect_next()
+                try:
+                    answer = await connection.send(messages.DescribeClusterRequest(), 0)
+                finally:
+                    connection.close()
+                if answer.error_code == ErrorCode.NONE and answer.cluster_id:
+                    return str(answer.cluster_id)
+            except ClientError as error:
+                logger.debug("no controller yet: %s", error)
+            if asyncio.get_running_loop().time() > deadline:
+                raise ControllerUnreachable(self._unreachable())
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
+
+    def start(self, identity: Identity) -> None:
+        """Begin to seek the active controller and to register with it."""
+        self._identity = identity
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="controller-session")
+
+    async def stop(self) -> None:
+        """End the session: the controller suspects this broker from now on."""
+        self._stopping = True
+        if self._connection is not None:
+            self._connection.close("this broker stops")
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        for waiting in self._waiting:
+            waiting.cancel()
+
+    async def registered(self, timeout_ms: int) -> Connection:
+        """Wait until this broker is registered. Raises ControllerUnreachable."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        future: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        future.add_done_callback(self._waiting.discard)
+        try:
+            return await asyncio.wait_for(future, timeout_ms / 1000)
+        except TimeoutError:
+            raise ControllerUnreachable(self._unreachable()) from None
+
+    async def request(self, request: Any, timeout_ms: int | None = None) -> Any:
+        """Send a request of a broker to the active controller and return its answer.
+
+        Raises ControllerUnreachable when there is none in time, ClientError when the connection
+        broke: then the outcome is unknown, and it is the caller's to ask again.
+        """
+        limit = self._timeout_ms if timeout_ms is None else timeout_ms
+        connection = await self.registered(limit)
+        return await connection.send(request, None, limit)
+
+    async def forward(
+        self, api_key: int, version: int, request: Any, client_host: str, timeout_ms: int
+    ) -> Any:
+        """Send a client's request to the controller in an Envelope; return the inner answer.
+
+        Raises as ``request`` does, and ForwardingRefused when the controller refused the envelope.
+        """
+        inner = codec.encode_request(api_key, version, 0, None, request)
+        envelope = messages.EnvelopeRequest(
+            request_data=b"".join(inner)[4:],
+            request_principal=b"",
+            client_host_address=client_host.encode(),
+        )
+        answer = await self.request(envelope, timeout_ms)
+        if answer.error_code != ErrorCode.NONE:
+            raise ForwardingRefused(ErrorCode(answer.error_code))
+        _, response = codec.decode_response(api_key, version, memoryview(answer.response_data))
+        return response
+
+    def _unreachable(self) -> str:
+        tried = ", ".join(f"{host}:{port}" for host, port in self._controllers)
+        return f"no active controller answers at {tried}: is one running?"
+
+    async def _connect_next(self) -> Connection:
+        host, port = self._controllers[self._next % len(self._controllers)]
+        self._next += 1
+        return await connect(host, port, client_id="broker-session")
+
+    async def _run(self) -> None:
+        pause_ms = RETRY_MS
+        while not self._stopping:
+            try:
+                connection = await self._connect_next()
+                try:
+                    if await self._register(connection):
+                        pause_ms = RETRY_MS
+                        await self._beat(connection)
+                finally:
+                    connection.close()
+                    self._connection = None
+            except ClientError as error:
+                logger.info("the session with the controller ended: %s", error)
+            if self._stopping:
+                return
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
+
+    async def _register(self, connection: Connection) -> bool:
+        request = self._registration()
+        answer = await connection.send(request, REGISTRATION_VERSION)
+        error = ErrorCode(answer.error_code)
+        if error is ErrorCode.NONE:
+            self.broker_epoch = answer.broker_epoch
+            self.registrations += 1
+            self._connection = connection
+            logger.info("registered with %s, broker epoch %s", connection.peer, self.broker_epoch)
+            self._when_registered(answer.broker_epoch)
+            for waiting in list(self._waiting):
+                if not waiting.done():
+                    waiting.set_result(connection)
+            return True
+        why = f"{connection.peer} refused the registration of broker {request.broker_id}: "
+        if error in FATAL:
+            if not self.failed.done():
+                self.failed.set_result(why + error.name)
+        elif error is not ErrorCode.NOT_CONTROLLER:
+            logger.warning("%s%s", why, error.name)
+        return False
+
+    def _registration(self) -> messages.BrokerRegistrationRequest:
+        identity = self._identity
+        assert identity is not None
+        reported = self._report()
+        request = messages.BrokerRegistrationRequest
+        return request(
+            broker_id=identity.node_id,
+            cluster_id=identity.cluster_id,
+            incarnation_id=identity.incarnation_id,
+            listeners=[request.Listener(x.name, x.host, x.port) for x in identity.listeners],
+            rack=identity.rack,
+            last_life_ended=int(LastLife.SAME if self.registrations else reported.last_life),
+            highest_seen=request.HighestSeen(reported.controller_epoch, reported.store_revision),
+            inventory=reported.inventory,
+            highest_level=HIGHEST_LEVEL,
+            directory_id=identity.directory_id,
+        )
+
+    async def _beat(self, connection: Connection) -> None:
+        identity = self._identity
+        assert identity is not None
+        while not connection.closed:
+            request = messages.BrokerHeartbeatRequest(
+                broker_id=identity.node_id,
+                broker_epoch=self.broker_epoch,
+                want_shut_down=self.want_shut_down,
+            )
+            answer = await connection.send(request, HEARTBEAT_VERSION)
+            if answer.error_code != ErrorCode.NONE:
+                code = ErrorCode(answer.error_code).name
+                raise ConnectionLost(f"{connection.peer} answered a heartbeat with {code}")
+            if answer.should_shut_down:
+                self.should_shut_down.set()
+            with contextlib.suppress(TimeoutError):
+                pause_s = self._heartbeat_s / 10 if self.want_shut_down else self._heartbeat_s
+                await asyncio.wait_for(connection.wait_closed(), pause_s)
+
+
+class ForwardingRefused(Exception):
+    """The controller refused an Envelope; ``code`` says why."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(f"the controller refused a forwarded request: {code.name}")
+        self.code = code
