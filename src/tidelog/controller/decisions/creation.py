@@ -1,0 +1,365 @@
+"""Creating topics and adding partitions: what is asked is checked, placed and written.
+
+Owns the checks in Kafka's order and with its error codes, and the nodes of new partitions. Every
+new partition takes the next number of ``/partition_epoch`` and the topic remembers how many
+partitions it was created with (KIP-253); every topic gets an id (KIP-516).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from tidelog.controller.decisions.cluster import (
+    NO_ID,
+    Cluster,
+    Decision,
+    Put,
+    Refusal,
+    Write,
+)
+from tidelog.controller.decisions.placement import place
+from tidelog.metadata import layout
+from tidelog.metadata.records import (
+    ConfigNode,
+    Counter,
+    PartitionNode,
+    PartitionState,
+    TopicMemory,
+    TopicNode,
+)
+from tidelog.model.config_definitions import ConfigEntry, check_topic_configs
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import metric_name, why_invalid
+
+USE_DEFAULT = -1
+"""A count or factor of CreateTopics v4+ that the broker's configuration fills in."""
+
+MAX_PARTITIONS_PER_TOPIC = 50_000
+"""A limit so that one request cannot fill the store; far above what a topic needs."""
+
+MAX_REPLICATION_FACTOR = 32767
+
+
+class Chance(Protocol):
+    """The randomness that a creation draws."""
+
+    def new_uuid(self) -> UUID:
+        """Return a random id."""
+
+    def below(self, bound: int) -> int:
+        """Return a random number from 0 on, below ``bound``."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """One topic of a CreateTopics request; ``assignment`` maps partitions to brokers."""
+
+    name: str
+    partitions: int = USE_DEFAULT
+    replication_factor: int = USE_DEFAULT
+    assignment: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    configs: tuple[tuple[str, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """The answer for one topic."""
+
+    name: str
+    refusal: Refusal | None = None
+    topic_id: UUID = NO_ID
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: tuple[ConfigEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """``num.partitions`` and ``default.replication.factor``."""
+
+    partitions: int
+    replication_factor: int
+
+
+@dataclass
+class _Batch:
+    # What earlier topics of the same request have taken already.
+    partition_epoch: int
+    names: dict[str, str] = field(default_factory=dict)
+    writes: list[Write] = field(default_factory=list)
+
+
+def create_topics(
+    cluster: Cluster,
+    asked: Sequence[NewTopic],
+    defaults: Defaults,
+    chance: Chance,
+    validate_only: bool = False,
+) -> Decision[list[Created]]:
+    """Decide CreateTopics: each topic is created or refused by itself, all in one write."""
+    start = cluster.counters.get(layout.PARTITION_EPOCH, 0)
+    batch = _Batch(start)
+    answers: list[Created] = []
+    names = [topic.name for topic in asked]
+    for topic in asked:
+        if names.count(topic.name) > 1:
+            if all(answer.name != topic.name for answer in answers):
+                sentence = f"The topic {topic.name} is named more than once."
+                answers.append(Created(topic.name, Refusal(ErrorCode.INVALID_REQUEST, sentence)))
+            continue
+        answers.append(_create(cluster, topic, defaults, chance, batch))
+    if validate_only:
+        return Decision([replace(answer, topic_id=NO_ID) for answer in answers])
+    if batch.partition_epoch != start:
+        batch.writes.append(Put(layout.PARTITION_EPOCH, Counter(batch.partition_epoch)))
+    return Decision(answers, tuple(batch.writes))
+
+
+def _create(
+    cluster: Cluster, topic: NewTopic, defaults: Defaults, chance: Chance, batch: _Batch
+) -> Created:
+    refusal = _why_not_name(cluster, topic.name, batch)
+    if refusal is None:
+        refusal = _why_not_configs(topic)
+    if refusal is not None:
+        return Created(topic.name, refusal)
+    replicas = _replicas(cluster, topic, defaults, chance)
+    if isinstance(replicas, Refusal):
+        return Created(topic.name, replicas)
+    configs = {name: value for name, value in topic.configs if value is not None}
+    topic_id = chance.new_uuid()
+    text = layout.id_text(topic_id)
+    count = len(replicas)
+    assignment = dict(enumerate(replicas))
+    node = TopicNode(
+        assignment,
+        topic_id=text,
+        initial_partition_count=count,
+        undeleted_partition_count=count,
+    )
+    writes = batch.writes
+    writes.append(Put(layout.topic(topic.name), node))
+    writes.append(Put(layout.memory(topic.name), TopicMemory(text, count)))
+    if configs:
+        writes.append(Put(layout.topic_configs(topic.name), ConfigNode(configs)))
+    epoch = batch.partition_epoch
+    batch.writes += _new_partitions(cluster, topic.name, assignment, epoch)
+    batch.partition_epoch += count
+    batch.names[metric_name(topic.name)] = topic.name
+    entries = cluster.resolve(topic.name, configs).entries
+    return Created(topic.name, None, topic_id, count, len(replicas[0]), entries)
+
+
+def _new_partitions(
+    cluster: Cluster, name: str, assignment: dict[int, list[int]], partition_epoch: int
+) -> list[Write]:
+    writes: list[Write] = []
+    for index, replicas in assignment.items():
+        partition_epoch += 1
+        isr = [broker for broker in replicas if broker in cluster.fit] or list(replicas[:1])
+        state = PartitionState(
+            leader=isr[0], leader_epoch=0, controller_epoch=cluster.controller_epoch, isr=isr
+        )
+        writes.append(Put(layout.partition(name, index), PartitionNode(partition_epoch)))
+        writes.append(Put(layout.state(name, index), state))
+    return writes
+
+
+def _why_not_name(cluster: Cluster, name: str, batch: _Batch) -> Refusal | None:
+    clause = why_invalid(name)
+    if clause is not None:
+        sentence = f"{name[:300]!r} is no name for a topic: {clause}."
+        return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, sentence)
+    if name in cluster.topics or layout.topic(name) in cluster.damaged:
+        return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"The topic {name} exists already.")
+    form = metric_name(name)
+    other = batch.names.get(form) or cluster.names_in_metrics.get(form)
+    if other is not None:
+        sentence = (
+            f"The topic {name} collides with {other}: in the names of metrics '.' and '_' are one."
+        )
+        return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, sentence)
+    return None
+
+
+def _why_not_configs(topic: NewTopic) -> Refusal | None:
+    names = [name for name, _ in topic.configs]
+    if len(set(names)) != len(names):
+        sentence = f"A configuration of the topic {topic.name} is given twice."
+        return Refusal(ErrorCode.INVALID_CONFIG, sentence)
+    refused = check_topic_configs(dict(topic.configs))
+    return None if refused is None else Refusal(ErrorCode.INVALID_CONFIG, refused.sentence)
+
+
+def _replicas(
+    cluster: Cluster, topic: NewTopic, defaults: Defaults, chance: Chance
+) -> list[list[int]] | Refusal:
+    if topic.assignment:
+        if topic.partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
+            sentence = "With a replica assignment, partitions and replication factor must be -1."
+            return Refusal(ErrorCode.INVALID_REQUEST, sentence)
+        return _assigned(cluster, topic.assignment)
+    count = defaults.partitions if topic.partitions == USE_DEFAULT else topic.partitions
+    factor = topic.replication_factor
+    factor = defaults.replication_factor if factor == USE_DEFAULT else factor
+    refusal = _why_not_numbers(cluster, count, factor)
+    if refusal is not None:
+        return refusal
+    racks = {broker: node.rack for broker, node in cluster.brokers.items()}
+    return place(racks, count, factor, chance.below(max(1, len(racks) ** 2)))
+
+
+def _why_not_numbers(cluster: Cluster, count: int, factor: int) -> Refusal | None:
+    if not 1 <= count <= MAX_PARTITIONS_PER_TOPIC:
+        sentence = f"The number of partitions must be from 1 to {MAX_PARTITIONS_PER_TOPIC}."
+        return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
+    if not 1 <= factor <= MAX_REPLICATION_FACTOR:
+        sentence = "The replication factor must be larger than 0."
+        return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
+    there = len(cluster.brokers)
+    if factor > there:
+        sentence = f"A replication factor of {factor} needs as many brokers; {there} are there."
+        return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
+    return None
+
+
+def _assigned(
+    cluster: Cluster, assignment: Sequence[tuple[int, tuple[int, ...]]]
+) -> list[list[int]] | Refusal:
+    by_index = dict(assignment)
+    if len(by_index) != len(assignment):
+        return _bad_assignment("a partition is assigned twice")
+    if sorted(by_index) != list(range(len(by_index))):
+        return _bad_assignment("the partitions must be numbered from 0 on, without a gap")
+    replicas = [list(by_index[index]) for index in range(len(by_index))]
+    refusal = _why_not_assigned(cluster, replicas, len(replicas[0]))
+    return replicas if refusal is None else refusal
+
+
+def _why_not_assigned(
+    cluster: Cluster, replicas: Sequence[Sequence[int]], factor: int
+) -> Refusal | None:
+    for brokers in replicas:
+        if not brokers:
+            return _bad_assignment("a partition has no replicas")
+        if len(set(brokers)) != len(brokers):
+            return _bad_assignment(f"a broker is named twice in {list(brokers)}")
+        unknown = [broker for broker in brokers if broker not in cluster.brokers]
+        if unknown:
+            return _bad_assignment(f"there is no live broker {unknown[0]}")
+        if len(brokers) != factor:
+            return _bad_assignment("all partitions must have the same number of replicas")
+    return None
+
+
+def _bad_assignment(clause: str) -> Refusal:
+    sentence = f"The replica assignment cannot be used: {clause}."
+    return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, sentence)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """One topic of a CreatePartitions request; ``assignments`` are of the new partitions."""
+
+    name: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] | None = None
+
+
+Grown = tuple[str, Refusal | None]
+
+
+def create_partitions(
+    cluster: Cluster, asked: Sequence[Growth], chance: Chance, validate_only: bool = False
+) -> Decision[list[Grown]]:
+    """Decide CreatePartitions as Kafka does: only growing, until level 1.5."""
+    start = cluster.counters.get(layout.PARTITION_EPOCH, 0)
+    epoch = start
+    writes: list[Write] = []
+    answers: list[Grown] = []
+    names = [growth.name for growth in asked]
+    for growth in asked:
+        refusal = _why_not_grown(cluster, growth)
+        if names.count(growth.name) > 1:
+            sentence = f"The topic {growth.name} is named more than once."
+            refusal = Refusal(ErrorCode.INVALID_REQUEST, sentence)
+        replicas: list[list[int]] | Refusal = []
+        if refusal is None:
+            replicas = _grown_replicas(cluster, growth, chance.below)
+            refusal = replicas if isinstance(replicas, Refusal) else None
+        answers.append((growth.name, refusal))
+        if refusal is None and not isinstance(replicas, Refusal):
+            writes += _grow(cluster, growth, replicas, epoch)
+            epoch += len(replicas)
+    if validate_only:
+        return Decision(answers)
+    if epoch != start:
+        writes.append(Put(layout.PARTITION_EPOCH, Counter(epoch)))
+    return Decision(answers, tuple(writes))
+
+
+def _why_not_grown(cluster: Cluster, growth: Growth) -> Refusal | None:
+    node = cluster.topics.get(growth.name)
+    if node is None:
+        sentence = f"There is no topic {growth.name}."
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence)
+    now = len(node.partitions)
+    if growth.count == now:
+        sentence = f"The topic {growth.name} has {now} partitions already."
+        return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
+    if growth.count < now:
+        sentence = (
+            f"The topic {growth.name} has {now} partitions, more than {growth.count}: removing "
+            "partitions needs inter.broker.protocol.version 1.5."
+        )
+        return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
+    if growth.count > MAX_PARTITIONS_PER_TOPIC:
+        sentence = f"The number of partitions must be at most {MAX_PARTITIONS_PER_TOPIC}."
+        return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
+    return None
+
+
+def _grown_replicas(
+    cluster: Cluster, growth: Growth, below: Callable[[int], int]
+) -> list[list[int]] | Refusal:
+    node = cluster.topics[growth.name]
+    now = len(node.partitions)
+    factor = len(node.partitions[min(node.partitions)])
+    if growth.assignments is not None:
+        if len(growth.assignments) != growth.count - now:
+            clause = f"it has {len(growth.assignments)} entries, but {growth.count - now} are new"
+            return _bad_assignment(clause)
+        refusal = _why_not_assigned(cluster, growth.assignments, factor)
+        return refusal if refusal is not None else [list(x) for x in growth.assignments]
+    refusal = _why_not_numbers(cluster, growth.count, factor)
+    if refusal is not None:
+        return refusal
+    racks = {broker: node.rack for broker, node in cluster.brokers.items()}
+    return place(racks, growth.count - now, factor, below(max(1, len(racks) ** 2)), now)
+
+
+def _grow(
+    cluster: Cluster, growth: Growth, replicas: Sequence[list[int]], partition_epoch: int
+) -> list[Write]:
+    node = cluster.topics[growth.name]
+    now = len(node.partitions)
+    new = {now + offset: brokers for offset, brokers in enumerate(replicas)}
+    # Kafka's growth keeps no order of keys, whatever the count was before: so the topic counts as
+    # created with the new number, and hash mod count and linear hashing agree from then on.
+    changed = msgspec.structs.replace(
+        node,
+        partitions={**node.partitions, **new},
+        initial_partition_count=growth.count,
+        undeleted_partition_count=growth.count,
+    )
+    writes: list[Write] = [Put(layout.topic(growth.name), changed)]
+    memory = cluster.memories.get(growth.name)
+    if memory is not None:
+        grown = msgspec.structs.replace(memory, initial_partition_count=growth.count)
+        writes.append(Put(layout.memory(growth.name), grown))
+    return writes + _new_partitions(cluster, growth.name, new, partition_epoch)

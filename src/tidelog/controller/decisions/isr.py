@@ -1,0 +1,137 @@
+"""AlterIsr: a leader proposes another ISR, or says that its data-loss handling is done.
+
+Owns the checks, in this order: topic and topic id, who leads, leader epoch, ISR version, members.
+Sources: KIP-497 (compare-and-set), KIP-704 (clearing the flag), KIP-516 (topic id), the design,
+"Who may lead" (broker epochs of the members).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import msgspec
+
+from tidelog.controller.decisions.cluster import NO_ID, Cluster, Decision, Put, Write
+from tidelog.controller.decisions.elections import put_state, with_isr
+from tidelog.metadata import layout
+from tidelog.metadata.records import PartitionState
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One partition of an AlterIsr request. ``broker_epochs`` is empty or as long as ``isr``."""
+
+    where: TopicPartition
+    topic_id: UUID
+    leader_epoch: int
+    isr: tuple[int, ...]
+    isr_version: int
+    broker_epochs: tuple[int, ...] = ()
+    unclean_handled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer for one partition: an error, and the state that holds after it if there is one.
+
+    With INVALID_UPDATE_VERSION the state lets a leader that missed an answer catch up.
+    """
+
+    error: ErrorCode
+    state: PartitionState | None = None
+    isr_version: int = -1
+
+
+def alter_isr(
+    cluster: Cluster, leader: int, proposals: Sequence[Proposal]
+) -> Decision[list[Outcome]]:
+    """Decide each proposal of the broker ``leader``; its own epoch was checked before."""
+    writes: list[Write] = []
+    outcomes: list[Outcome] = []
+    seen: set[TopicPartition] = set()
+    for proposal in proposals:
+        where = proposal.where
+        error = _why_not(cluster, leader, proposal)
+        if error is ErrorCode.NONE and where in seen:
+            error = ErrorCode.INVALID_REQUEST
+        state = cluster.states.get(where)
+        version = cluster.isr_version(where)
+        if error is not ErrorCode.NONE or state is None:
+            outcomes.append(Outcome(error, state, version))
+            continue
+        seen.add(where)
+        new = _changed(cluster, where, state, proposal)
+        if proposal.unclean_handled:
+            writes.extend(_without_debt(cluster, where, writes))
+        if new == state:
+            # Nothing to write: the version that the leader knows stays the current one.
+            outcomes.append(Outcome(ErrorCode.NONE, state, version))
+            continue
+        writes.append(put_state(cluster, where, new))
+        outcomes.append(Outcome(ErrorCode.NONE, new, version + 1))
+    return Decision(outcomes, tuple(writes))
+
+
+def _why_not(cluster: Cluster, leader: int, proposal: Proposal) -> ErrorCode:
+    where = proposal.where
+    state = cluster.states.get(where)
+    if state is None or not cluster.replicas(where):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if proposal.topic_id != NO_ID and proposal.topic_id != cluster.topic_id(where.topic):
+        return ErrorCode.INCONSISTENT_TOPIC_ID
+    if proposal.leader_epoch != state.leader_epoch or state.leader != leader:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if proposal.isr_version != cluster.isr_version(where):
+        return ErrorCode.INVALID_UPDATE_VERSION
+    if proposal.broker_epochs and len(proposal.broker_epochs) != len(proposal.isr):
+        return ErrorCode.INVALID_REQUEST
+    if leader not in proposal.isr or len(set(proposal.isr)) != len(proposal.isr):
+        return ErrorCode.INVALID_REQUEST
+    replicas = cluster.replicas(where)
+    allowed = {*replicas, *state.isr, *(state.target_replicas or ())}
+    if not allowed.issuperset(proposal.isr):
+        return ErrorCode.INVALID_REQUEST
+    return _why_not_members(cluster, state, proposal)
+
+
+def _why_not_members(cluster: Cluster, state: PartitionState, proposal: Proposal) -> ErrorCode:
+    for position, member in enumerate(proposal.isr):
+        node = cluster.brokers.get(member)
+        if member not in state.isr and (node is None or member not in cluster.fit):
+            return ErrorCode.INELIGIBLE_REPLICA
+        if proposal.broker_epochs and node is not None:
+            told = proposal.broker_epochs[position]
+            # -1: the leader has not seen this member fetch, so it cannot vouch for a new one.
+            if told != node.broker_epoch and not (told == -1 and member in state.isr):
+                return ErrorCode.INELIGIBLE_REPLICA
+    return ErrorCode.NONE
+
+
+def _changed(
+    cluster: Cluster, where: TopicPartition, state: PartitionState, proposal: Proposal
+) -> PartitionState:
+    new = state
+    if list(proposal.isr) != state.isr:
+        replicas = cluster.replicas(where)
+        minimum = cluster.min_insync(where.topic, len(replicas))
+        new = with_isr(state, proposal.isr, minimum)
+    if proposal.unclean_handled and new.is_unclean_leader:
+        new = msgspec.structs.replace(new, is_unclean_leader=False)
+    return new
+
+
+def _without_debt(cluster: Cluster, where: TopicPartition, writes: Sequence[Write]) -> list[Write]:
+    path = layout.memory(where.topic)
+    memory = cluster.memories.get(where.topic)
+    for write in writes:
+        if isinstance(write, Put) and write.path == path:
+            # An earlier partition of this request changed the same record.
+            memory = write.record  # type: ignore[assignment]
+    if memory is None or where.partition not in memory.unclean:
+        return []
+    left = {index: debt for index, debt in memory.unclean.items() if index != where.partition}
+    return [Put(path, msgspec.structs.replace(memory, unclean=left))]

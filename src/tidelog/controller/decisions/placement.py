@@ -1,0 +1,58 @@
+"""Where the replicas of new partitions go.
+
+Owns the placement only, not whether a topic may be created. Brokers take turns as first replica;
+the distance to the second one grows by one with each turn, so that the load of a dead broker
+spreads over all others; as long as there are racks without a replica, one of theirs is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+
+
+def place(
+    racks: Mapping[int, str | None],
+    partitions: int,
+    replication_factor: int,
+    start: int,
+    first_partition: int = 0,
+) -> list[list[int]]:
+    """Return the replicas of each new partition, the preferred leader first.
+
+    ``racks`` has every usable broker, at least ``replication_factor``; ``start`` is any number, it
+    decides who comes first. ``first_partition`` is the index of the first new partition.
+    """
+    turn = _turn(racks)
+    count = len(turn)
+    placed = []
+    for index in range(first_partition, first_partition + partitions):
+        first = (start + index) % count
+        shift = (start + index) // count
+        others = [
+            turn[(first + 1 + (shift + step) % (count - 1)) % count] for step in range(count - 1)
+        ]
+        placed.append(_spread(turn[first], others, racks, replication_factor))
+    return placed
+
+
+def _turn(racks: Mapping[int, str | None]) -> list[int]:
+    """Return the brokers so that neighbours are in different racks where that is possible."""
+    by_rack: dict[str | None, list[int]] = {}
+    for broker in sorted(racks):
+        by_rack.setdefault(racks[broker], []).append(broker)
+    columns = [by_rack[rack] for rack in sorted(by_rack, key=lambda rack: rack or "")]
+    return [broker for row in zip_longest(*columns) for broker in row if broker is not None]
+
+
+def _spread(
+    first: int, others: Sequence[int], racks: Mapping[int, str | None], wanted: int
+) -> list[int]:
+    chosen = [first]
+    used = {racks[first]}
+    for broker in others:
+        if len(chosen) < wanted and racks[broker] not in used:
+            chosen.append(broker)
+            used.add(racks[broker])
+    chosen.extend([x for x in others if x not in chosen][: wanted - len(chosen)])
+    return chosen

@@ -1,0 +1,41 @@
+"""Blocks of producer ids: each is handed out once in the life of the cluster.
+
+Owns the arithmetic; the newest block stands in Kafka's ``/latest_producer_id_block``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.controller.decisions.cluster import Cluster, Decision, Put, Refusal
+from tidelog.metadata import layout
+from tidelog.metadata.records import ProducerIdBlock
+from tidelog.model.errors import ErrorCode
+
+BLOCK_SIZE = 1000
+"""Ids per block, as Kafka's ``PRODUCER_ID_BLOCK_SIZE``."""
+
+MAX_PRODUCER_ID = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """``size`` producer ids from ``first`` on."""
+
+    first: int
+    size: int
+
+
+def next_block(cluster: Cluster, broker: int) -> Decision[Block | Refusal]:
+    """Decide AllocateProducerIds for a broker."""
+    if layout.PRODUCER_IDS in cluster.damaged:
+        return Decision(
+            Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, str(cluster.damaged[layout.PRODUCER_IDS]))
+        )
+    last = cluster.producer_ids
+    first = 0 if last is None else int(last.block_end) + 1
+    if first > MAX_PRODUCER_ID - BLOCK_SIZE:
+        sentence = "All producer ids have been handed out."
+        return Decision(Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, sentence))
+    node = ProducerIdBlock(broker, str(first), str(first + BLOCK_SIZE - 1))
+    return Decision(Block(first, BLOCK_SIZE), (Put(layout.PRODUCER_IDS, node),))

@@ -1,0 +1,209 @@
+"""A broker registers, dies, or wants to leave.
+
+Owns whether a registration is accepted and which writes follow from a broker's coming and going;
+who leads then is ``elections``.
+
+| registered under that id | directory | incarnation | answer |
+|---|---|---|---|
+| nobody | any | any | accepted, a new broker epoch |
+| somebody | the same | the same | accepted, the same epoch (another connection or controller) |
+| somebody | the same | another | accepted, a new epoch: a new life of the broker |
+| somebody | another | any | DUPLICATE_BROKER_REGISTRATION until the first is dead |
+
+Source: the design, "Alive, suspected, dead" and "Who may lead".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from uuid import UUID
+
+from tidelog.controller.decisions.cluster import (
+    NO_LEADER,
+    Cluster,
+    Decision,
+    LogEnd,
+    Put,
+    Refusal,
+    Remove,
+    Write,
+)
+from tidelog.controller.decisions.elections import Standing, settle_all
+from tidelog.metadata import layout
+from tidelog.metadata.records import BrokerNode, Counter
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+BROKER_NODE_VERSION = 5
+"""Version of Kafka's ``/brokers/ids`` JSON that has endpoints, map, rack and features."""
+
+
+class LifeEnded(IntEnum):
+    """How a broker's last life ended (tag 10000 of BrokerRegistration)."""
+
+    UNCLEAN = 0
+    CRASHED = 1
+    CLEAN = 2
+    SAME_LIFE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One listener of a broker, as others reach it."""
+
+    name: str
+    host: str
+    port: int
+    protocol: str
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a broker says of itself. ``inventory`` maps (topic id, partition) to the log's end."""
+
+    broker: int
+    cluster_id: str
+    incarnation: UUID
+    directory: UUID
+    addresses: tuple[Address, ...]
+    rack: str | None
+    ended: LifeEnded
+    inventory: dict[tuple[UUID, int], LogEnd]
+
+
+def register(cluster: Cluster, request: Registration, wall_ms: int) -> Decision[int | Refusal]:
+    """Decide a registration; the answer is the broker epoch."""
+    refusal = _why_not(cluster, request)
+    if refusal is not None:
+        return Decision(refusal)
+    known = cluster.brokers.get(request.broker)
+    incarnation = layout.id_text(request.incarnation)
+    same_life = known is not None and known.incarnation_id == incarnation
+    epoch = cluster.counters.get(layout.BROKER_EPOCH, 0) + 1
+    writes: list[Write] = []
+    if same_life and known is not None:
+        epoch = known.broker_epoch
+    else:
+        writes.append(Put(layout.BROKER_EPOCH, Counter(epoch)))
+    node = _node(request, epoch, incarnation, wall_ms)
+    if node != known:
+        writes.append(Put(layout.broker(request.broker), node))
+    new_life = None if same_life else request.broker
+    standing = Standing.of(cluster, new_life=new_life)
+    if same_life:
+        # The session opens again: a suspicion ends with it.
+        fit = standing.fit | ({request.broker} - cluster.shutting_down)
+        standing = Standing(fit, standing.registered)
+    places = list(_concerned(cluster, request.broker))
+    lost = set() if same_life else _lost(cluster, request, places)
+    return Decision(epoch, (*writes, *settle_all(cluster, places, standing, lost)))
+
+
+def bury(cluster: Cluster, dead: Sequence[int]) -> Decision[None]:
+    """Remove brokers whose session timed out, and replace them where they led."""
+    gone = [broker for broker in dead if broker in cluster.brokers]
+    writes: list[Write] = [Remove(layout.broker(broker)) for broker in gone]
+    writes += settle_all(cluster, _led_or_in_sync(cluster, gone), Standing.of(cluster, gone))
+    return Decision(None, tuple(writes))
+
+
+def replace_unfit(cluster: Cluster) -> Decision[None]:
+    """Take leadership and ISR membership from suspected and leaving brokers, where that is safe."""
+    unfit = cluster.suspected | cluster.shutting_down
+    places = _led_or_in_sync(cluster, unfit)
+    return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))))
+
+
+def leads_what_others_could(cluster: Cluster, broker: int) -> bool:
+    """Return whether a leaving broker leads a partition that has another fit ISR member."""
+    return any(
+        state.leader == broker and (set(state.isr) & cluster.fit) - {broker}
+        for state in cluster.states.values()
+    )
+
+
+def _why_not(cluster: Cluster, request: Registration) -> Refusal | None:
+    if request.cluster_id and request.cluster_id != cluster.cluster_id:
+        sentence = (
+            f"Broker {request.broker} belongs to the cluster {request.cluster_id}, this is "
+            f"{cluster.cluster_id}."
+        )
+        return Refusal(ErrorCode.INCONSISTENT_CLUSTER_ID, sentence)
+    if not request.addresses:
+        sentence = f"Broker {request.broker} names no listener."
+        return Refusal(ErrorCode.INVALID_REGISTRATION, sentence)
+    known = cluster.brokers.get(request.broker)
+    if known is None or known.directory_id in (None, layout.id_text(request.directory)):
+        return None
+    sentence = (
+        f"The node id {request.broker} is taken: a broker with another directory is registered "
+        "under it and not dead."
+    )
+    return Refusal(ErrorCode.DUPLICATE_BROKER_REGISTRATION, sentence)
+
+
+def _node(request: Registration, epoch: int, incarnation: str, wall_ms: int) -> BrokerNode:
+    plain = next((x for x in request.addresses if x.protocol == "PLAINTEXT"), None)
+    return BrokerNode(
+        endpoints=[f"{x.name}://{_bracketed(x.host)}:{x.port}" for x in request.addresses],
+        listener_security_protocol_map={x.name: x.protocol for x in request.addresses},
+        host=None if plain is None else plain.host,
+        port=-1 if plain is None else plain.port,
+        jmx_port=-1,
+        timestamp=str(wall_ms),
+        version=BROKER_NODE_VERSION,
+        rack=request.rack,
+        broker_epoch=epoch,
+        directory_id=layout.id_text(request.directory),
+        incarnation_id=incarnation,
+    )
+
+
+def addresses_of(node: BrokerNode) -> list[Address]:
+    """Return a registered broker's listeners; an endpoint that cannot be read is left out."""
+    found = []
+    for endpoint in node.endpoints:
+        name, _, address = endpoint.partition("://")
+        host, _, port = address.rpartition(":")
+        if name and port.isdigit():
+            protocol = node.listener_security_protocol_map.get(name, "PLAINTEXT")
+            found.append(Address(name, host.strip("[]"), int(port), protocol))
+    return found
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _concerned(cluster: Cluster, broker: int) -> list[TopicPartition]:
+    return [
+        where
+        for where, state in cluster.states.items()
+        if broker in cluster.replicas(where)
+        or broker in state.isr
+        or state.leader in (broker, NO_LEADER)
+    ]
+
+
+def _led_or_in_sync(cluster: Cluster, brokers: Sequence[int] | set[int]) -> list[TopicPartition]:
+    concerned = set(brokers)
+    return [
+        where
+        for where, state in cluster.states.items()
+        if state.leader in concerned or concerned.intersection(state.isr)
+    ]
+
+
+def _lost(
+    cluster: Cluster, request: Registration, places: Sequence[TopicPartition]
+) -> set[TopicPartition]:
+    if request.ended is LifeEnded.UNCLEAN:
+        return set(places)
+    # A replica that is missing from the inventory counts as lost, however the life ended.
+    return {
+        where
+        for where in places
+        if (cluster.topic_id(where.topic), where.partition) not in request.inventory
+    }

@@ -1,0 +1,77 @@
+"""Alive, suspected, dead: what a broker's silence means, by given times.
+
+Owns the session of each registered broker; elections that follow are ``elections``. Not in the
+store: a new controller presumes every registered broker alive until its session times out.
+
+| event | condition |
+|---|---|
+| registered, heartbeat | alive |
+| its connection closed, and ``grace_ms`` passed without another | suspected |
+| silent for ``timeout_ms`` | dead: it must register again |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Condition(Enum):
+    """What a controller believes of a broker."""
+
+    ALIVE = "alive"
+    SUSPECTED = "suspected"
+    DEAD = "dead"
+
+
+@dataclass
+class Session:
+    """When a broker was heard last, and since when its connection is closed (ms, monotonic)."""
+
+    heard_ms: int
+    closed_ms: int | None = None
+
+    def condition(self, now_ms: int, grace_ms: int, timeout_ms: int) -> Condition:
+        """Return what to believe now."""
+        if now_ms - self.heard_ms >= timeout_ms:
+            return Condition.DEAD
+        if self.closed_ms is not None and now_ms - self.closed_ms >= grace_ms:
+            return Condition.SUSPECTED
+        return Condition.ALIVE
+
+    def next_change_ms(self, grace_ms: int, timeout_ms: int) -> int:
+        """Return when the condition may change if nothing is heard."""
+        dies = self.heard_ms + timeout_ms
+        return dies if self.closed_ms is None else min(dies, self.closed_ms + grace_ms)
+
+
+@dataclass
+class Sessions:
+    """The sessions of all registered brokers."""
+
+    grace_ms: int
+    timeout_ms: int
+    by_broker: dict[int, Session] = field(default_factory=dict)
+
+    def heard(self, broker: int, now_ms: int) -> None:
+        """A broker registered or sent a heartbeat."""
+        self.by_broker[broker] = Session(now_ms)
+
+    def closed(self, broker: int, now_ms: int) -> None:
+        """The connection of a broker's session closed."""
+        session = self.by_broker.get(broker)
+        if session is not None and session.closed_ms is None:
+            session.closed_ms = now_ms
+
+    def forget(self, broker: int) -> None:
+        """A broker was removed from the store."""
+        self.by_broker.pop(broker, None)
+
+    def in_condition(self, wanted: Condition, now_ms: int) -> set[int]:
+        """Return the brokers that are in one condition now."""
+        grace, timeout = self.grace_ms, self.timeout_ms
+        return {
+            broker
+            for broker, session in self.by_broker.items()
+            if session.condition(now_ms, grace, timeout) is wanted
+        }
