@@ -1,16 +1,60 @@
-# make setup | check | test | demo | bench | chaos | simulate SEED=N
+# Everything is run through these targets; `make test` is what CI runs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+SEED ?=
+PYTEST := $(BIN)/python -m pytest
 
-.PHONY: setup check test demo bench chaos simulate clean
+.PHONY: help setup check test demo bench chaos simulate clean
+
+help:
+	@echo "make setup         create .venv with everything in it"
+	@echo "make check         types, lints, layers and style, in seconds"
+	@echo "make test          everything that must pass, within 15 minutes on two cores"
+	@echo "make demo          the main job: flights through the log into a lake, audited"
+	@echo "make bench         side by side with Apache Kafka; writes benchmarks/RESULTS.md"
+	@echo "make chaos         the long forms of the kill and fault runs"
+	@echo "make simulate SEED=N   replay one seed of the simulation"
 
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: requirements.lock requirements-setup.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tidelog needs Python 3.11 or newer: install it, or name one with make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "tidelog needs Python 3.11 or newer: install it, or name one: make PYTHON=python3.12 setup" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "Python's venv module is missing: install it (Debian: python3-venv)" >&2; exit 1; }
+	@echo "setting up $(VENV): about a minute, most of it Spark"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --require-hashes -r requirements-setup.lock
-	@$(BIN)/uv pip install -q --python $(BIN)/python --require-hashes -r requirements.lock
-	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps -e .
+	@$(BIN)/uv pip sync -q --python $(BIN)/python --require-hashes requirements.lock requirements-setup.lock
+	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
+
+.PHONY: java
+java:
+	@java -version 2>&1 | $(PYTHON) -c 'import re, sys; v = re.search(r"version \"(\d+)", sys.stdin.read()); sys.exit(not v or int(v.group(1)) < 17)' || { echo "Spark needs Java 17 or newer: install a JDK (Debian: openjdk-17-jdk-headless)" >&2; exit 1; }
+
+check: setup
+	@$(BIN)/python -m tidelog.protocol.stubs
+	@$(BIN)/ruff check -q .
+	@$(BIN)/ruff format -q --check .
+	@$(BIN)/mypy src/tidelog
+	@$(BIN)/lint-imports --no-cache >.cache-lint-imports 2>&1 || { cat .cache-lint-imports; rm -f .cache-lint-imports; exit 1; }
+	@rm -f .cache-lint-imports
+	@$(PYTEST) tests/tidy
+
+test: setup java check
+	@$(BIN)/python -m tests.support.run_all
+
+demo: setup java
+	@$(BIN)/python -m tidelog.pipeline demo
+
+bench: setup java
+	@$(BIN)/python -m benchmarks.run
+
+chaos: setup java
+	@TIDELOG_CHAOS=long $(PYTEST) tests/chaos
+
+simulate: setup
+	@$(BIN)/python -m tests.simulation.run --seed $(SEED)
+
+clean:
+	rm -rf .tools .cache .mypy_cache .ruff_cache build dist

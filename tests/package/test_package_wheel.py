@@ -1,0 +1,82 @@
+"""The wheel in an empty environment: `pip install tidelog` gives the server, commands and client."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.support.processes import free_ports
+
+ROOT = Path(__file__).resolve().parents[2]
+LOCK = ROOT / "requirements.lock"
+
+
+def run(*command: str | Path, timeout: float = 150) -> str:
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        [str(c) for c in command],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        cwd="/",
+        env=environment,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment with nothing but the wheel and what it asks for."""
+    folder = tmp_path_factory.mktemp("wheel")
+    uv = Path(sys.executable).with_name("uv")
+    run(uv, "build", "-q", "--wheel", "--no-build-isolation", "--python", sys.executable,
+        "-o", folder, ROOT)  # fmt: skip
+    (wheel,) = folder.glob("tidelog-*.whl")
+    run(uv, "venv", "-q", "--python", sys.executable, folder / "venv")
+    python = folder / "venv" / "bin" / "python"
+    run(uv, "pip", "install", "-q", "--python", python, "-c", constraints(folder), wheel)
+    return folder / "venv" / "bin"
+
+
+def constraints(folder: Path) -> Path:
+    """The lock's versions without its hashes, which do not go with a constraint file."""
+    pins = [line.split(" ;")[0].rstrip(" \\") for line in LOCK.read_text().splitlines()
+            if line and not line.startswith((" ", "#"))]  # fmt: skip
+    made = folder / "constraints.txt"
+    made.write_text("\n".join(pins) + "\n")
+    return made
+
+
+def test_the_wheel_brings_the_server_and_nothing_of_spark(installed: Path) -> None:
+    program = "import importlib.metadata as m; print(*[d.name for d in m.distributions()])"
+    listed = run(installed / "python", "-c", program)
+    assert "pyspark" not in listed.split()
+    assert "pandas" not in listed.split()
+    assert "0.1.0" in run(installed / "tidelog", "--version")
+
+
+def test_the_installed_server_serves(installed: Path, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    server = subprocess.Popen(
+        [installed / "tidelog", "up", "--data", tmp_path / "data", "--port", str(port)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd="/",
+    )
+    try:
+        assert server.stdout is not None
+        ready = server.stdout.readline()
+        assert ready.startswith(f"ready bootstrap=127.0.0.1:{port}"), ready
+        address = f"127.0.0.1:{port}"
+        tool = installed / "tidelog"
+        run(tool, "topics", "--bootstrap-server", address, "--create", "--topic", "t")
+        said = run(tool, "topics", "--bootstrap-server", address, "--list", "--json")
+        assert '"t"' in said
+    finally:
+        server.terminate()
+        assert server.wait(timeout=30) == 0

@@ -1,0 +1,158 @@
+"""The style page as tests: short modules and functions, names, docstrings, no leftovers."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_MODULE_LINES = 500
+MAX_FUNCTION_LINES = 70
+BAD_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
+
+
+def tracked(*patterns: str) -> list[Path]:
+    done = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [ROOT / name for name in done.stdout.split() if (ROOT / name).is_file()]
+
+
+PYTHON = tracked("*.py")
+PRODUCT = [path for path in PYTHON if path.is_relative_to(ROOT / "src")]
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def where(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def test_there_is_something_to_look_at() -> None:
+    assert len(PRODUCT) > 50
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=lambda p: str(p.relative_to(ROOT / "src")))
+def test_modules_and_functions_are_short(path: Path) -> None:
+    lines = path.read_text().count("\n")
+    assert lines <= MAX_MODULE_LINES
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            length = node.end_lineno - node.lineno + 1
+            assert length <= MAX_FUNCTION_LINES, where(path, node.lineno)
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    found = [where(p, 1) for p in PRODUCT if BAD_NAMES & {p.stem, p.parent.name}]
+    assert found == []
+
+
+def test_no_class_is_called_manager() -> None:
+    found = [
+        where(path, node.lineno)
+        for path in PRODUCT
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Manager")
+    ]
+    assert found == []
+
+
+def test_every_module_of_the_product_says_what_it_owns() -> None:
+    silent = [
+        str(path.relative_to(ROOT))
+        for path in PRODUCT
+        if path.name != "__init__.py" and not ast.get_docstring(parsed(path))
+    ]
+    assert silent == []
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    silent = []
+    for path in PRODUCT:
+        for node in parsed(path).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                is_handle = path.parent.name == "handlers" and node.name == "handle"
+                if node.name.startswith("_") or is_handle:
+                    continue
+                if not ast.get_docstring(node):
+                    silent.append(where(path, node.lineno))
+    assert silent == []
+
+
+def test_no_leftovers() -> None:
+    words = re.compile(r"\b(TODO|FIXME|XXX|breakpoint\(\))")
+    words_of_product = re.compile(words.pattern + r"|\bNotImplementedError\b")
+    me = Path(__file__)
+    found = [
+        where(path, number)
+        for path in PYTHON
+        if path != me
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if (words_of_product if path in PRODUCT else words).search(line)
+    ]
+    assert found == []
+
+
+def test_no_exception_is_swallowed() -> None:
+    found = []
+    for path in PYTHON:
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ExceptHandler):
+                broad = node.type is None or ast.unparse(node.type) in (
+                    "Exception",
+                    "BaseException",
+                )
+                if broad and all(isinstance(b, ast.Pass | ast.Continue) for b in node.body):
+                    found.append(where(path, node.lineno))
+    assert found == []
+
+
+def test_no_test_sleeps() -> None:
+    # In the simulation time is virtual: a sleep there is an event like any other.
+    found = [
+        where(path, node.lineno)
+        for path in PYTHON
+        if path.is_relative_to(ROOT / "tests")
+        and not path.is_relative_to(ROOT / "tests" / "simulation")
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("time.sleep", "asyncio.sleep", "sleep")
+    ]
+    assert found == []
+
+
+def test_each_handler_file_exports_one_handler() -> None:
+    for path in PRODUCT:
+        if path.parent.name == "handlers" and path.name != "__init__.py":
+            assert re.search(r"^HANDLER\b", path.read_text(), re.MULTILINE), path.name
+
+
+def test_no_registry_and_no_path_of_a_machine_is_named() -> None:
+    hosts = ("pypi" + ".org", "pythonhosted" + ".org", "maven" + ".org", "repo1" + ".")
+    paths = re.compile(
+        "|".join(re.escape(p) for p in ("/ro" + "ot/", "/wo" + "rk/", "/ho" + "me/"))
+    )
+    found = []
+    for path in tracked():
+        if path.suffix in {".png", ".jar", ".parquet"}:
+            continue
+        text = path.read_text(errors="replace")
+        if any(host in text for host in hosts) or paths.search(text):
+            found.append(str(path.relative_to(ROOT)))
+    assert found == []
+
+
+def test_lock_files_name_no_address() -> None:
+    for path in tracked("*.lock"):
+        assert "://" not in path.read_text(), path.name
