@@ -1,0 +1,102 @@
+"""What a fetch brought of one partition, and which of its batches a reader may see.
+
+Owns the walk over raw batches: no copy, no record decoded. Pure. Aborted transactions are told
+apart by the list in each answer, which is complete for the bytes of that answer (KIP-98).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import BatchHeader, crc_is_right, walk
+from tidelog.records.control import ABORT, control_type
+from tidelog.records.reader import FastReader, read_batch
+from tidelog.records.record import CorruptRecords, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Whole record batches of one partition, as they lie in the answer.
+
+    ``offset`` is the position that was asked for: the first batch may begin before it, and
+    records below it are to be skipped. ``next_offset`` is where reading goes on. ``aborted`` is
+    None for a reader of uncommitted data, else (producer id, first offset) of each transaction
+    aborted in these bytes.
+    """
+
+    partition: TopicPartition
+    offset: int
+    next_offset: int
+    records: memoryview
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]] | None = field(default=None)
+
+    @property
+    def end_offset(self) -> int:
+        """Where the partition's readable end was at the time of the answer."""
+        return self.high_watermark if self.aborted is None else self.last_stable_offset
+
+    def all_batches(self) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Yield every batch with its header, control batches included."""
+        for position, header in walk(self.records):
+            yield header, self.records[position : position + header.size]
+
+    def batches(self, *, check_crc: bool = True) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Yield the data batches that a reader sees: no control batches, nothing aborted.
+
+        Raises CorruptRecords for a batch with a wrong CRC, unless that is checked elsewhere.
+        """
+        starts = sorted(self.aborted or (), key=lambda item: item[1])
+        pending = 0
+        aborting: set[int] = set()
+        for header, batch in self.all_batches():
+            if check_crc and not crc_is_right(batch, header.crc):
+                raise CorruptRecords(
+                    f"{self.partition}: the batch at offset {header.base_offset} has a wrong CRC"
+                )
+            while pending < len(starts) and starts[pending][1] <= header.last_offset:
+                aborting.add(starts[pending][0])
+                pending += 1
+            if header.control:
+                if header.transactional and _is_abort(batch):
+                    aborting.discard(header.producer_id)
+                continue
+            if header.transactional and header.producer_id in aborting:
+                continue
+            if header.last_offset >= self.offset:
+                yield header, batch
+
+    def rows(self, reader: FastReader | None = None) -> Iterator[Record]:
+        """Yield the records that a reader sees, from ``offset`` on; CRCs are checked.
+
+        For tools; bulk readers decode ``batches`` themselves.
+        """
+        reader = reader or FastReader()
+        for header, batch in self.batches():
+            late = header.max_timestamp if header.log_append_time else None
+            for item in reader.records(batch):
+                if item.offset >= self.offset:
+                    timestamp = item.timestamp if late is None else late
+                    yield Record(item.offset, timestamp, item.key, item.value, item.headers)
+
+
+def _is_abort(batch: memoryview) -> bool:
+    records = read_batch(batch)
+    return bool(records) and control_type(records[0].key) == ABORT
+
+
+def whole_batches(records: memoryview, offset: int) -> tuple[memoryview, int]:
+    """Cut what a fetch brought behind its last whole batch; (batches, next offset).
+
+    The next offset is ``offset`` when there is no whole batch. Grows with the batches.
+    """
+    end = 0
+    next_offset = offset
+    for position, header in walk(records):
+        end = position + header.size
+        next_offset = max(next_offset, header.next_offset)
+    return records[:end], next_offset

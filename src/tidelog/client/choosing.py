@@ -1,0 +1,49 @@
+"""Which partition a record goes to: by its key, or a random one that sticks for a batch.
+
+Owns the choice for records without an explicit partition (KIP-480's stickiness, simplified).
+"""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+
+from tidelog.client.metadata import NO_LEADER, Topic
+from tidelog.partitioning.hashing import hash_of_key, partition_of
+
+HASHES_KEPT = 65_536
+"""Hashes of recent keys that are remembered; computing one costs some microseconds."""
+
+_hash_of_key = lru_cache(HASHES_KEPT)(hash_of_key)
+
+
+class PartitionChooser:
+    """Chooses partitions for one producer."""
+
+    def __init__(self, randomness: random.Random) -> None:
+        self._random = randomness
+        self._sticky: dict[str, int] = {}
+
+    def choose(self, topic: Topic, key: bytes | None) -> int:
+        """Return the partition of a record; a key always has one and the same per count."""
+        count = topic.undeleted_partition_count
+        if count < 0:
+            count = len(topic.partitions)
+        if key is not None:
+            initial = topic.initial_partition_count
+            return partition_of(_hash_of_key(key), initial if initial > 0 else count, count)
+        chosen = self._sticky.get(topic.name)
+        if chosen is None or chosen >= count:
+            # Without a leader a partition takes nothing now: others may.
+            live = [
+                item.index
+                for item in topic.partitions.values()
+                if item.leader != NO_LEADER and item.index < count
+            ]
+            chosen = self._random.choice(live) if live else self._random.randrange(count)
+            self._sticky[topic.name] = chosen
+        return chosen
+
+    def batch_filled(self, topic: str) -> None:
+        """Let the next record without a key choose anew: a batch is full."""
+        self._sticky.pop(topic, None)

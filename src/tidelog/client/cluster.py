@@ -1,0 +1,365 @@
+"""A client's view of one cluster: addresses, connections by broker, metadata, coordinators.
+
+Owns the connections and what is known of leaders. Does not know what is fetched or produced.
+Everything here belongs to one event loop; `blocking` is the front for threads.
+
+Metadata is asked for when a topic is unknown, when somebody calls ``forget`` (an answer said that
+the leader moved), or when it is older than ``metadata_max_age_ms``. Askers at the same time share
+one request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidelog.client import metadata
+from tidelog.client.connection import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS, Connection, connect
+from tidelog.client.errors import ClientError, ClusterUnreachable, ConnectionLost, Refused
+from tidelog.client.metadata import Broker, ClusterMetadata, Partition, Topic
+from tidelog.client.retries import Backoff, is_worth_retrying, retrying
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+
+GROUP_COORDINATOR = 0
+"""Key type of FindCoordinator for groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """Times in milliseconds; Kafka's names and defaults where it has them."""
+
+    client_id: str = "tidelog"
+    request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS
+    default_api_timeout_ms: int = 60_000
+    metadata_max_age_ms: int = 300_000
+    max_in_flight: int = 5
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+class Cluster:
+    """Connections to one cluster. ``async with Cluster("host:port") as cluster`` opens and closes.
+
+    ``bootstrap`` is ``host:port,…``. Methods raise ClientError and nothing else.
+    """
+
+    def __init__(
+        self, bootstrap: str | Sequence[str], settings: ClusterSettings | None = None
+    ) -> None:
+        self.settings = settings or ClusterSettings()
+        self._bootstrap = metadata.parse_bootstrap(bootstrap)
+        self._view = ClusterMetadata()
+        self._view_time: float | None = None
+        self._stale = True
+        self._wanted: set[str] = set()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._connections: dict[tuple[Any, str], asyncio.Task[Connection]] = {}
+        self._coordinators: dict[str, Broker] = {}
+
+    async def __aenter__(self) -> Cluster:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def view(self) -> ClusterMetadata:
+        """What is known now, without asking anybody."""
+        return self._view
+
+    async def open(self, timeout_ms: int | None = None) -> None:
+        """Reach the cluster through any bootstrap address.
+
+        Raises ClusterUnreachable when none has answered within ``timeout_ms`` (default: the
+        default API timeout).
+        """
+        await self.retry(self._refresh, timeout_ms)
+
+    async def close(self) -> None:
+        """Close all connections. Requests under way fail."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        tasks = list(self._connections.values())
+        self._connections.clear()
+        for task in tasks:
+            if _connected(task):
+                task.result().close()
+            else:
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def retry(
+        self,
+        attempt: Any,
+        timeout_ms: int | None = None,
+        failed: Any = None,
+        retry_on: Any = is_worth_retrying,
+    ) -> Any:
+        """Run ``attempt`` with this cluster's backoff and deadline; see ``retries.retrying``."""
+        if timeout_ms is None:
+            timeout_ms = self.settings.default_api_timeout_ms
+        return await retrying(
+            attempt,
+            timeout_ms=timeout_ms,
+            backoff=self.settings.backoff,
+            failed=failed,
+            retry_on=retry_on,
+        )
+
+    # Connections
+
+    async def connection(self, node_id: int, purpose: str = "") -> Connection:
+        """Return an open connection to a broker, made when there is none.
+
+        Connections of different ``purpose`` are different, so that a long wait (a fetch, a group's
+        join) holds up nothing else. Raises ConnectionLost.
+        """
+        broker = self._view.brokers.get(node_id)
+        if broker is None:
+            self._stale = True
+            raise ConnectionLost(f"broker {node_id} is not among the living brokers")
+        return await self._connection_to((node_id, purpose), broker.host, broker.port)
+
+    async def send(
+        self,
+        node_id: int,
+        request: Any,
+        *,
+        version: int | None = None,
+        timeout_ms: int | None = None,
+        purpose: str = "",
+    ) -> Any:
+        """Send one request to one broker and return the answer. Never retries."""
+        connection = await self.connection(node_id, purpose)
+        return await connection.send(
+            request, version, timeout_ms or self.settings.request_timeout_ms
+        )
+
+    async def any_connection(self) -> Connection:
+        """Return a connection to any broker that can be reached: open ones first.
+
+        Raises ClusterUnreachable with the reason of the last address tried.
+        """
+        for task in self._connections.values():
+            if _connected(task) and not task.result().closed:
+                return task.result()
+        reasons: list[str] = []
+        candidates: list[tuple[Any, str, int]] = [
+            (broker.node_id, broker.host, broker.port) for broker in self._view.brokers.values()
+        ]
+        known = {(host, port) for _, host, port in candidates}
+        candidates += [(f"bootstrap {a}", *a) for a in self._bootstrap if a not in known]
+        for key, host, port in candidates:
+            try:
+                return await self._connection_to((key, ""), host, port)
+            except ConnectionLost as error:
+                reasons.append(str(error))
+        raise ClusterUnreachable(f"no broker can be reached: {'; '.join(dict.fromkeys(reasons))}")
+
+    async def send_to_any(self, request: Any, *, timeout_ms: int | None = None) -> Any:
+        """Send a request that every broker can answer or forward."""
+        connection = await self.any_connection()
+        return await connection.send(request, None, timeout_ms or self.settings.request_timeout_ms)
+
+    async def send_to_controller(self, request: Any, *, timeout_ms: int | None = None) -> Any:
+        """Send an administrative request to the broker named as controller."""
+        if self._stale or self._view.controller_id not in self._view.brokers:
+            await self._refresh()
+        if self._view.controller_id not in self._view.brokers:
+            return await self.send_to_any(request, timeout_ms=timeout_ms)
+        return await self.send(self._view.controller_id, request, timeout_ms=timeout_ms)
+
+    async def _connection_to(self, key: tuple[Any, str], host: str, port: int) -> Connection:
+        task = self._connections.get(key)
+        if task is not None and task.done():
+            if not _connected(task) or task.result().closed:
+                task = None
+            elif task.result().peer != f"{host}:{port}":
+                task.result().close("the broker has another address now")
+                task = None
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._connect(host, port))
+            task.add_done_callback(_look_at_error)
+            self._connections[key] = task
+        # Shielded: several callers may wait for the same connection.
+        return await asyncio.shield(task)
+
+    async def _connect(self, host: str, port: int) -> Connection:
+        try:
+            return await connect(
+                host,
+                port,
+                client_id=self.settings.client_id,
+                max_in_flight=self.settings.max_in_flight,
+                connect_timeout_ms=self.settings.connect_timeout_ms,
+            )
+        except ConnectionLost:
+            # The cluster may have moved on: look again before the next attempt.
+            self._stale = True
+            raise
+
+    # Metadata
+
+    def forget(self) -> None:
+        """Mark the metadata as out of date: an answer told so."""
+        self._stale = True
+
+    async def topics(
+        self, names: Iterable[str], *, timeout_ms: int | None = None, create: bool = False
+    ) -> dict[str, Topic]:
+        """Return these topics, each with its partitions, once all are known without error.
+
+        ``create`` lets the broker create missing topics (auto.create.topics.enable). Raises
+        Refused for a topic that still is in error at the deadline; an unknown or invalid topic
+        is not waited for unless ``create``.
+        """
+        wanted = list(dict.fromkeys(names))
+        self._wanted.update(wanted)
+
+        async def attempt() -> dict[str, Topic]:
+            fresh = not self._expired()
+            if not fresh or any(self._view.topics.get(name) is None for name in wanted):
+                await self._refresh(create=create)
+            for name in wanted:
+                topic = self._view.topics.get(name)
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error
+                if code:
+                    self._stale = True
+                    raise Refused(code, f"topic {name!r}")
+            return {name: self._view.topics[name] for name in wanted}
+
+        def worth(error: ClientError) -> bool:
+            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if isinstance(error, Refused) and error.code == missing and not create:
+                return False
+            return is_worth_retrying(error)
+
+        found: dict[str, Topic] = await self.retry(attempt, timeout_ms, retry_on=worth)
+        return found
+
+    async def all_topics(self) -> ClusterMetadata:
+        """Ask for every topic and return the view."""
+        return await self.describe(None)
+
+    async def describe(self, names: Sequence[str] | None) -> ClusterMetadata:
+        """Ask for these topics (None: all) now and return what was answered, errors included."""
+        wanted = None if names is None else _topics_of(names)
+        request = messages.MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+
+        async def attempt() -> ClusterMetadata:
+            found = metadata.read_answer(await self.send_to_any(request))
+            self._take(found, whole=names is None)
+            return found
+
+        described: ClusterMetadata = await self.retry(attempt)
+        return described
+
+    async def leader(self, partition: TopicPartition) -> Partition:
+        """Return a partition that has a leader, from metadata that is not known to be stale.
+
+        One attempt: raises Refused (LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION).
+        """
+        self._wanted.add(partition.topic)
+        if self._expired() or self._view.partition(partition) is None:
+            await self._refresh()
+        found = self._view.partition(partition)
+        if found is None:
+            topic = self._view.topics.get(partition.topic)
+            code = topic.error if topic is not None else 0
+            raise Refused(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(partition))
+        if found.leader == metadata.NO_LEADER or found.leader not in self._view.brokers:
+            self._stale = True
+            raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, str(partition))
+        return found
+
+    def _expired(self) -> bool:
+        if self._stale or self._view_time is None:
+            return True
+        age_s = asyncio.get_running_loop().time() - self._view_time
+        return age_s * 1000 > self.settings.metadata_max_age_ms
+
+    async def _refresh(self, create: bool = False) -> None:
+        if create or self._refreshing is None or self._refreshing.done():
+            task = asyncio.get_running_loop().create_task(self._ask(create))
+            task.add_done_callback(_look_at_error)
+            self._refreshing = task
+        await asyncio.shield(self._refreshing)
+
+    async def _ask(self, create: bool) -> None:
+        names = sorted(self._wanted)
+        request = messages.MetadataRequest(
+            topics=_topics_of(names), allow_auto_topic_creation=create
+        )
+        # Cleared first: a ``forget`` while the question is under way must not be lost.
+        self._stale = False
+        try:
+            found = metadata.read_answer(await self.send_to_any(request))
+        except BaseException:
+            self._stale = True
+            raise
+        self._take(found, whole=False)
+
+    def _take(self, found: ClusterMetadata, *, whole: bool) -> None:
+        self._view = self._view.merged(found, whole=whole)
+        self._view_time = asyncio.get_running_loop().time()
+
+    # Coordinators
+
+    async def coordinator(self, group: str) -> int:
+        """Return the id of the broker that coordinates a group; one attempt, then remembered."""
+        known = self._coordinators.get(group)
+        if known is None:
+            known = self._coordinators[group] = await self._find_coordinator(group)
+        return known.node_id
+
+    def forget_coordinator(self, group: str) -> None:
+        """Forget who coordinates a group: an answer told that it moved."""
+        self._coordinators.pop(group, None)
+
+    async def send_to_coordinator(
+        self, group: str, request: Any, *, timeout_ms: int | None = None
+    ) -> Any:
+        """Send a request to a group's coordinator; one attempt on a connection of its own."""
+        node_id = await self.coordinator(group)
+        broker = self._coordinators[group]
+        try:
+            key = (node_id, "coordinator")
+            connection = await self._connection_to(key, broker.host, broker.port)
+            return await connection.send(
+                request, None, timeout_ms or self.settings.request_timeout_ms
+            )
+        except ConnectionLost:
+            self.forget_coordinator(group)
+            raise
+
+    async def _find_coordinator(self, group: str) -> Broker:
+        connection = await self.any_connection()
+        version = connection.version_of(ApiKey.FIND_COORDINATOR)
+        request = messages.FindCoordinatorRequest(
+            key=group, key_type=GROUP_COORDINATOR, coordinator_keys=[group]
+        )
+        answer = await connection.send(request, version, self.settings.request_timeout_ms)
+        found = answer.coordinators[0] if version >= 4 else answer
+        if found.error_code:
+            raise Refused(found.error_code, f"group {group!r}", found.error_message)
+        return Broker(found.node_id, found.host, found.port)
+
+
+def _topics_of(names: Sequence[str]) -> list[messages.MetadataRequest.MetadataRequestTopic]:
+    return [messages.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+
+
+def _connected(task: asyncio.Task[Connection]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
+def _look_at_error(task: asyncio.Task[Any]) -> None:
+    # Whoever waits gets the error; when nobody is left, the loop must not complain of it.
+    if not task.cancelled():
+        task.exception()

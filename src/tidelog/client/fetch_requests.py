@@ -1,0 +1,107 @@
+"""One Fetch request to one leader: its fields from a session's question, and its end.
+
+Owns the request only; what is wanted and what becomes of the answer is ``fetcher``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError
+from tidelog.client.fetch_sessions import FINAL_EPOCH, FetchSession, Question, Wanted
+from tidelog.client.offsets import IsolationLevel
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+
+PURPOSE = "fetch"
+"""Fetches wait long: they have connections of their own."""
+
+SESSION_ERRORS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+"""Top-level errors after which the same partitions are asked for in a new session, at once."""
+
+END_TIMEOUT_MS = 1000
+"""How long the courtesy of ending a session may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchOptions:
+    """Kafka's fetch.max.wait.ms, fetch.min.bytes, fetch.max.bytes, max.partition.fetch.bytes."""
+
+    max_wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 52_428_800
+    partition_bytes: int = 1_048_576
+
+
+async def ask_leader(
+    cluster: Cluster,
+    node_id: int,
+    session: FetchSession,
+    wanted: Mapping[TopicPartition, Wanted],
+    isolation: IsolationLevel,
+    options: FetchOptions,
+) -> messages.FetchResponse:
+    """Send one fetch and return its answer. Raises ClientError."""
+    connection = await cluster.connection(node_id, PURPOSE)
+    request = _request(session.ask(wanted), isolation, options)
+    timeout_ms = cluster.settings.request_timeout_ms + options.max_wait_ms
+    answer: messages.FetchResponse = await connection.send(request, None, timeout_ms)
+    return answer
+
+
+async def end_session(
+    cluster: Cluster, node_id: int, session_id: int, options: FetchOptions
+) -> None:
+    """Tell a broker that a session is over; a broker that cannot be told forgets it in time."""
+    question = Question(session_id, FINAL_EPOCH, {}, [])
+    request = _request(question, IsolationLevel.READ_UNCOMMITTED, options)
+    request.max_wait_ms = 0
+    try:
+        await cluster.send(node_id, request, timeout_ms=END_TIMEOUT_MS, purpose=PURPOSE)
+    except ClientError:
+        return
+
+
+def _request(
+    question: Question, isolation: IsolationLevel, options: FetchOptions
+) -> messages.FetchRequest:
+    topics: dict[str, messages.FetchRequest.FetchTopic] = {}
+    for partition, item in question.wanted.items():
+        topic = topics.setdefault(
+            partition.topic,
+            messages.FetchRequest.FetchTopic(topic=partition.topic, partitions=[]),
+        )
+        topic.partitions.append(
+            messages.FetchRequest.FetchPartition(
+                partition=partition.partition,
+                current_leader_epoch=item.leader_epoch,
+                fetch_offset=item.offset,
+                partition_max_bytes=item.max_bytes,
+            )
+        )
+    forgotten: dict[str, list[int]] = {}
+    for partition in question.forgotten:
+        forgotten.setdefault(partition.topic, []).append(partition.partition)
+    return messages.FetchRequest(
+        replica_id=-1,
+        max_wait_ms=options.max_wait_ms,
+        min_bytes=options.min_bytes,
+        max_bytes=options.max_bytes,
+        isolation_level=isolation,
+        session_id=question.session_id,
+        session_epoch=question.epoch,
+        topics=list(topics.values()),
+        forgotten_topics_data=[
+            messages.FetchRequest.ForgottenTopic(topic=name, partitions=indexes)
+            for name, indexes in forgotten.items()
+        ],
+    )

@@ -1,0 +1,81 @@
+"""The client's half of a fetch session (KIP-227): what has to be said of each partition again.
+
+Owns session id and epoch and what the broker remembers. Pure.
+
+| state | next request | after its answer |
+|---|---|---|
+| no session (id 0) | full, epoch 0: asks for a session | id of the answer, epoch 1; id 0: stay |
+| session id, epoch n | incremental: changed, new and forgotten partitions only | epoch n + 1 |
+| error, lost connection | full, epoch 0 | as above |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tidelog.model.topics import TopicPartition
+
+FULL_EPOCH = 0
+"""Session epoch of a request that states everything and asks for a new session."""
+
+FINAL_EPOCH = -1
+"""Session epoch of a request that wants no session, or ends one."""
+
+MAX_EPOCH = 2**31 - 1
+
+
+class Wanted(NamedTuple):
+    """What a request says of one partition."""
+
+    offset: int
+    max_bytes: int
+    leader_epoch: int
+
+
+class Question(NamedTuple):
+    """One request in terms of a session: only what the broker does not know yet."""
+
+    session_id: int
+    epoch: int
+    wanted: dict[TopicPartition, Wanted]
+    forgotten: list[TopicPartition]
+
+
+class FetchSession:
+    """The session with one broker, over one connection."""
+
+    __slots__ = ("_epoch", "_id", "_known")
+
+    def __init__(self) -> None:
+        self._id = 0
+        self._epoch = FULL_EPOCH
+        self._known: dict[TopicPartition, Wanted] = {}
+
+    def ask(self, wanted: Mapping[TopicPartition, Wanted]) -> Question:
+        """Return what to send so that the broker looks at exactly these partitions."""
+        if self._epoch == FULL_EPOCH:
+            self._known = dict(wanted)
+            return Question(self._id, FULL_EPOCH, dict(wanted), [])
+        changed = {tp: item for tp, item in wanted.items() if self._known.get(tp) != item}
+        forgotten = [tp for tp in self._known if tp not in wanted]
+        self._known = dict(wanted)
+        return Question(self._id, self._epoch, changed, forgotten)
+
+    def answered(self, session_id: int) -> None:
+        """Take in an answer without an error of the session."""
+        if session_id == 0:
+            self.reset()
+        elif session_id != self._id:
+            self._id, self._epoch = session_id, 1
+        else:
+            self._epoch = 1 if self._epoch == MAX_EPOCH else self._epoch + 1
+
+    def reset(self) -> None:
+        """Forget the session: it is unknown to the broker, or the connection is gone."""
+        self._id, self._epoch, self._known = 0, FULL_EPOCH, {}
+
+    @property
+    def open_id(self) -> int:
+        """The id of a session that the broker keeps for us, or 0."""
+        return self._id

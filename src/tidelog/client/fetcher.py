@@ -1,0 +1,414 @@
+"""Reading assigned partitions from their leaders, ahead of the reader, within bounds.
+
+Owns positions, one fetch at a time per leader (on a connection of its own), fetch sessions and
+the buffers in between. Hands out whole raw batches (``Fetched``); decoding is the reader's. Groups
+and commits are elsewhere.
+
+Bounds: a partition is asked for while less than ``2 * partition_bytes`` of it lie unread, and
+anything while less than ``prefetch_bytes`` do; each leader's answer in flight adds at most
+``max_bytes`` (and one batch that is larger). Grows with partitions per answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from tidelog.client import offsets
+from tidelog.client.batches import Fetched, whole_batches
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError, InvalidAnswer, Refused, error_code
+from tidelog.client.fetch_requests import SESSION_ERRORS, FetchOptions, ask_leader, end_session
+from tidelog.client.fetch_sessions import FetchSession, Wanted
+from tidelog.client.offsets import IsolationLevel
+from tidelog.client.retries import is_worth_retrying
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+
+PREFETCH_BYTES = 64 * 1024 * 1024
+
+
+class OffsetReset(Enum):
+    """What to do with a position that the log does not have (Kafka's auto.offset.reset)."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    NONE = "none"
+
+
+class OffsetOutOfRange(Refused):
+    """The position of ``partition`` is before the log's start or behind its end."""
+
+    def __init__(self, partition: TopicPartition, offset: int) -> None:
+        super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition} at offset {offset}")
+        self.partition = partition
+        self.offset = offset
+
+
+@dataclass(slots=True)
+class _Assigned:
+    """One partition that is read. ``life`` tells answers of before a seek from later ones."""
+
+    partition: TopicPartition
+    position: int
+    fetch_offset: int
+    stop: int | None = None
+    life: int = 0
+    leader: int = -1
+    leader_epoch: int = -1
+    busy: bool = False
+    paused: bool = False
+    failures: int = 0
+    failing_since: float | None = None
+    not_before: float = 0.0
+    buffered: deque[Fetched] = field(default_factory=deque)
+    buffered_bytes: int = 0
+    problem: ClientError | None = None
+
+
+class Fetcher:
+    """Reads partitions; ``poll`` hands out what came. Close it to end its fetch sessions.
+
+    ``reset`` says what happens when a position is out of range: NONE raises from ``poll``.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        reset: OffsetReset = OffsetReset.NONE,
+        options: FetchOptions | None = None,
+        prefetch_bytes: int = PREFETCH_BYTES,
+    ) -> None:
+        self._cluster = cluster
+        self._isolation = isolation
+        self._reset = reset
+        self._options = options or FetchOptions()
+        self._prefetch_bytes = prefetch_bytes
+        self._assigned: dict[TopicPartition, _Assigned] = {}
+        self._sessions: dict[int, FetchSession] = {}
+        self._tasks: dict[int | str, asyncio.Task[None]] = {}
+        self._buffered_bytes = 0
+        self._lives = 0
+        self._changed: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    # What is read
+
+    def assign(
+        self,
+        positions: Mapping[TopicPartition, int],
+        stops: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Read exactly these partitions from these offsets on.
+
+        ``stops``: nothing is asked for at or behind these offsets (the last batch may reach over).
+        Partitions that were read already lose what was fetched ahead.
+        """
+        for partition in list(self._assigned):
+            self._drop(partition)
+        for partition, offset in positions.items():
+            self._lives += 1
+            stop = None if stops is None else stops.get(partition)
+            self._assigned[partition] = _Assigned(partition, offset, offset, stop, life=self._lives)
+        self._start()
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at another offset; what was fetched ahead is dropped, a problem is forgotten."""
+        stop = self._assigned[partition].stop
+        paused = self._assigned[partition].paused
+        self._drop(partition)
+        self._lives += 1
+        self._assigned[partition] = _Assigned(
+            partition, offset, offset, stop, life=self._lives, paused=paused
+        )
+        self._start()
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until ``resume``; positions stay."""
+        for partition in partitions:
+            self._assigned[partition].paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Go on with paused partitions."""
+        for partition in partitions:
+            self._assigned[partition].paused = False
+        self._start()
+        self._wake()
+
+    def position(self, partition: TopicPartition) -> int:
+        """Return the offset behind what was handed out."""
+        return self._assigned[partition].position
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the positions of all assigned partitions."""
+        return {partition: item.position for partition, item in self._assigned.items()}
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes fetched and not yet handed out."""
+        return self._buffered_bytes
+
+    def finished(self) -> bool:
+        """Whether every partition with a stop has been handed out up to it."""
+        return all(s.stop is not None and s.position >= s.stop for s in self._assigned.values())
+
+    # Handing out
+
+    async def poll(self, timeout_ms: int, max_bytes: int | None = None) -> list[Fetched]:
+        """Return what has come, waiting up to ``timeout_ms`` for the first; positions move on.
+
+        One piece of each partition in turn, until all is out or ``max_bytes`` are passed. Raises
+        what stopped a partition, once (OffsetOutOfRange, Refused); ``seek`` starts it again.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_ms / 1000
+        while True:
+            self._raise_problem()
+            taken = self._take(max_bytes)
+            self._start()
+            left_s = deadline - loop.time()
+            if taken or left_s <= 0 or self._closed:
+                return taken
+            self._changed = loop.create_future()
+            await asyncio.wait([self._changed], timeout=left_s)
+            self._changed = None
+
+    async def close(self) -> None:
+        """Stop fetching and end the sessions that brokers keep for this reader."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(
+            *(
+                end_session(self._cluster, node_id, session.open_id, self._options)
+                for node_id, session in self._sessions.items()
+                if session.open_id
+            )
+        )
+        self._sessions.clear()
+
+    def _take(self, max_bytes: int | None) -> list[Fetched]:
+        taken: list[Fetched] = []
+        size = 0
+        ready = [s for s in self._assigned.values() if s.buffered and not s.paused]
+        while ready and (max_bytes is None or size < max_bytes):
+            for state in ready:
+                fetched = state.buffered.popleft()
+                state.position = fetched.next_offset
+                size += len(fetched.records)
+                self._free(state, len(fetched.records))
+                taken.append(fetched)
+                if max_bytes is not None and size >= max_bytes:
+                    break
+            ready = [s for s in ready if s.buffered]
+        for fetched in taken:
+            # Last handed out, first to wait: no partition starves another.
+            self._assigned[fetched.partition] = self._assigned.pop(fetched.partition)
+        return taken
+
+    def _raise_problem(self) -> None:
+        for state in self._assigned.values():
+            if state.problem is not None and not state.buffered:
+                problem, state.problem = state.problem, None
+                # Stopped until ``seek``.
+                state.not_before = float("inf")
+                raise problem
+
+    def _free(self, state: _Assigned, size: int) -> None:
+        state.buffered_bytes -= size
+        self._buffered_bytes -= size
+
+    def _drop(self, partition: TopicPartition) -> None:
+        state = self._assigned.pop(partition)
+        self._free(state, state.buffered_bytes)
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    # Fetching ahead
+
+    def _start(self) -> None:
+        """Begin whatever can be begun; called after every change of state."""
+        if self._closed:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        groups: dict[int, list[_Assigned]] = {}
+        unplaced: list[_Assigned] = []
+        earliest: float | None = None
+        for state in self._assigned.values():
+            if not self._wants_more(state):
+                continue
+            if state.not_before > now:
+                if state.not_before != float("inf"):
+                    earliest = min(earliest or state.not_before, state.not_before)
+            elif state.leader < 0:
+                unplaced.append(state)
+            else:
+                groups.setdefault(state.leader, []).append(state)
+        if unplaced and "leaders" not in self._tasks:
+            self._run("leaders", self._find_leaders(unplaced))
+        for node_id, group in groups.items():
+            if node_id not in self._tasks:
+                self._run(node_id, self._fetch(node_id, group))
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if earliest is not None:
+            self._timer = loop.call_later(max(0.0, earliest - now) + 0.001, self._start)
+
+    def _wants_more(self, state: _Assigned) -> bool:
+        return (
+            not state.busy
+            and not state.paused
+            and state.problem is None
+            and (state.stop is None or state.fetch_offset < state.stop)
+            and state.buffered_bytes < 2 * self._options.partition_bytes
+            and self._buffered_bytes < self._prefetch_bytes
+        )
+
+    def _run(self, key: int | str, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[key] = task
+        task.add_done_callback(lambda done: self._ended(key, done))
+
+    def _ended(self, key: int | str, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(key, None)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            # A bug: make it the reader's, instead of a silent stop.
+            for state in self._assigned.values():
+                state.problem = state.problem or ClientError(f"fetching failed: {error!r}")
+        self._start()
+        self._wake()
+
+    async def _find_leaders(self, unplaced: list[_Assigned]) -> None:
+        for state in unplaced:
+            try:
+                found = await self._cluster.leader(state.partition)
+            except ClientError as error:
+                self._failed(state, error)
+            else:
+                state.leader, state.leader_epoch = found.leader, found.leader_epoch
+
+    async def _fetch(self, node_id: int, group: list[_Assigned]) -> None:
+        session = self._sessions.setdefault(node_id, FetchSession())
+        lives = {state.partition: state.life for state in group}
+        wanted = {
+            state.partition: Wanted(
+                state.fetch_offset, self._options.partition_bytes, state.leader_epoch
+            )
+            for state in group
+        }
+        for state in group:
+            state.busy = True
+        try:
+            answer = await ask_leader(
+                self._cluster, node_id, session, wanted, self._isolation, self._options
+            )
+        except ClientError as error:
+            session.reset()
+            for state in group:
+                self._failed(state, error)
+            return
+        finally:
+            for state in group:
+                state.busy = False
+        if answer.error_code:
+            session.reset()
+            if answer.error_code not in SESSION_ERRORS:
+                for state in group:
+                    self._failed(state, Refused(answer.error_code, str(state.partition)))
+            return
+        session.answered(answer.session_id)
+        for topic in answer.responses:
+            for data in topic.partitions:
+                partition = TopicPartition(topic.topic, data.partition_index)
+                state = self._assigned.get(partition)  # type: ignore[assignment]
+                if state is not None and lives.get(partition) == state.life:
+                    await self._take_in(state, data)
+
+    async def _take_in(self, state: _Assigned, data: messages.FetchResponse.PartitionData) -> None:
+        code = error_code(data.error_code)
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            await self._out_of_range(state)
+            return
+        if code:
+            self._failed(state, Refused(code, str(state.partition)))
+            return
+        state.failures, state.failing_since = 0, None
+        records = data.records
+        if records is None or not len(records):
+            return
+        assert isinstance(records, memoryview)
+        batches, next_offset = whole_batches(records, state.fetch_offset)
+        if not len(batches):
+            raise_later = InvalidAnswer(f"{state.partition} at {state.fetch_offset}: no batch")
+            self._failed(state, raise_later)
+            return
+        aborted = data.aborted_transactions
+        fetched = Fetched(
+            partition=state.partition,
+            offset=state.fetch_offset,
+            next_offset=next_offset,
+            records=batches,
+            high_watermark=data.high_watermark,
+            last_stable_offset=data.last_stable_offset,
+            log_start_offset=data.log_start_offset,
+            aborted=None
+            if self._isolation is IsolationLevel.READ_UNCOMMITTED
+            else [(item.producer_id, item.first_offset) for item in aborted or ()],
+        )
+        state.fetch_offset = next_offset
+        state.buffered.append(fetched)
+        state.buffered_bytes += len(batches)
+        self._buffered_bytes += len(batches)
+        self._wake()
+
+    async def _out_of_range(self, state: _Assigned) -> None:
+        if self._reset is OffsetReset.NONE:
+            state.problem = OffsetOutOfRange(state.partition, state.fetch_offset)
+            self._wake()
+            return
+        where = offsets.EARLIEST if self._reset is OffsetReset.EARLIEST else offsets.LATEST
+        try:
+            found = await offsets.list_offsets(
+                self._cluster, {state.partition: where}, isolation=self._isolation
+            )
+        except ClientError as error:
+            self._failed(state, error)
+            return
+        state.fetch_offset = found[state.partition].offset
+        if not state.buffered:
+            state.position = state.fetch_offset
+
+    def _failed(self, state: _Assigned, error: ClientError) -> None:
+        """Note a failure: look for the leader again after a while, or stop the partition."""
+        now = asyncio.get_running_loop().time()
+        if state.failing_since is None:
+            state.failing_since = now
+        lasted_ms = (now - state.failing_since) * 1000
+        unknown = isinstance(error, Refused) and error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        limit_ms = self._cluster.settings.default_api_timeout_ms
+        if not is_worth_retrying(error) or (unknown and lasted_ms > limit_ms):
+            state.problem = error
+            self._wake()
+            return
+        self._cluster.forget()
+        state.leader = -1
+        state.not_before = now + self._cluster.settings.backoff.wait_s(state.failures)
+        state.failures += 1

@@ -1,0 +1,162 @@
+"""What a client knows of a cluster: brokers, topics, partitions, leaders; immutable snapshots.
+
+Owns the reading of Metadata answers and the rule which of two answers is newer. Pure: asking for
+metadata is ``cluster``.
+
+Rule of merging: within one life of a topic (topic id), a partition keeps the newest leader epoch
+it has seen (KIP-320), and a topic the newest resize epoch (elastic partitions), so that no answer
+of a broker that lags behind takes the client back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from tidelog.client.errors import ClientError
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+from tidelog.protocol.primitives import NO_UUID
+
+NO_LEADER = -1
+DEFAULT_PORT = 9092
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """One broker as clients reach it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition; ``leader`` is -1 when it has none, ``leader_epoch`` -1 when unknown."""
+
+    index: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline: tuple[int, ...]
+    error: int = 0
+    retirement_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic; the counts and the resize epoch are -1 from brokers that do not know them."""
+
+    name: str
+    topic_id: UUID
+    internal: bool
+    partitions: Mapping[int, Partition]
+    error: int = 0
+    initial_partition_count: int = -1
+    undeleted_partition_count: int = -1
+    resize_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """One view of the cluster. ``controller_id`` is -1 when unknown."""
+
+    cluster_id: str | None = None
+    controller_id: int = -1
+    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+
+    def partition(self, wanted: TopicPartition) -> Partition | None:
+        """Return a partition of a topic that is known without error, else None."""
+        topic = self.topics.get(wanted.topic)
+        return None if topic is None else topic.partitions.get(wanted.partition)
+
+    def merged(self, newer: ClusterMetadata, *, whole: bool) -> ClusterMetadata:
+        """Return this view brought up to date by an answer.
+
+        ``whole``: the answer covers all topics, those it lacks are gone. Grows with the topics of
+        the answer.
+        """
+        topics = {} if whole else dict(self.topics)
+        for name, topic in newer.topics.items():
+            known = self.topics.get(name)
+            topics[name] = topic if known is None else _newer_topic(known, topic)
+        return replace(newer, topics=topics)
+
+
+def _newer_topic(known: Topic, found: Topic) -> Topic:
+    if found.error or known.topic_id != found.topic_id or found.topic_id == NO_UUID:
+        return found
+    if known.resize_epoch > found.resize_epoch >= 0:
+        return known
+    partitions = dict(found.partitions)
+    for index, partition in partitions.items():
+        before = known.partitions.get(index)
+        if before is not None and before.leader_epoch > partition.leader_epoch >= 0:
+            partitions[index] = before
+    return replace(found, partitions=partitions)
+
+
+def read_answer(answer: messages.MetadataResponse) -> ClusterMetadata:
+    """Return the view in a Metadata answer."""
+    return ClusterMetadata(
+        cluster_id=answer.cluster_id,
+        controller_id=answer.controller_id,
+        brokers={
+            broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack)
+            for broker in answer.brokers
+        },
+        topics={topic.name or "": _read_topic(topic) for topic in answer.topics},
+    )
+
+
+def _read_topic(topic: messages.MetadataResponse.MetadataResponseTopic) -> Topic:
+    return Topic(
+        name=topic.name or "",
+        topic_id=topic.topic_id,
+        internal=topic.is_internal,
+        partitions={
+            item.partition_index: Partition(
+                index=item.partition_index,
+                leader=item.leader_id,
+                leader_epoch=item.leader_epoch,
+                replicas=tuple(item.replica_nodes),
+                isr=tuple(item.isr_nodes),
+                offline=tuple(item.offline_replicas),
+                error=item.error_code,
+                retirement_epoch=item.retirement_epoch,
+            )
+            for item in sorted(topic.partitions, key=lambda item: item.partition_index)
+        },
+        error=topic.error_code,
+        initial_partition_count=topic.initial_partition_count,
+        undeleted_partition_count=topic.undeleted_partition_count,
+        resize_epoch=topic.resize_epoch,
+    )
+
+
+def parse_bootstrap(servers: str | Sequence[str]) -> list[tuple[str, int]]:
+    """Parse ``host:port,host:port`` (or a list of such) into addresses.
+
+    Takes ``[::1]:9092`` too, and any ``NAME://`` in front. A missing port is 9092.
+    Raises ClientError with the piece that is wrong.
+    """
+    pieces = servers.split(",") if isinstance(servers, str) else list(servers)
+    found = []
+    for piece in (piece.strip() for piece in pieces):
+        if not piece:
+            continue
+        address = piece.partition("://")[2] or piece
+        host, colon, port = address.rpartition(":")
+        if not colon or (host.count(":") and not host.startswith("[")):
+            host, port = address, str(DEFAULT_PORT)
+        if not port.isdigit() or not 0 < int(port) < 65536 or not host.strip("[]"):
+            raise ClientError(f"{piece!r} is not an address of the form host:port")
+        found.append((host.strip("[]"), int(port)))
+    if not found:
+        raise ClientError("no bootstrap server was given: name at least one as host:port")
+    return found

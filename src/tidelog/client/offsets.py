@@ -1,0 +1,144 @@
+"""Looking up offsets: by special value, by time, by leader epoch.
+
+Owns ListOffsets and OffsetForLeaderEpoch as a client asks them; positions of groups are
+``group_offsets``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import VersionUnsupported, error_code
+from tidelog.client.leaders import ask_leaders
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+
+LATEST = -1
+"""The end of what may be read: the high watermark, or the last stable offset."""
+
+EARLIEST = -2
+"""The start of the log."""
+
+MAX_TIMESTAMP = -3
+"""The record with the largest timestamp (KIP-734; ListOffsets from version 7)."""
+
+MAX_TIMESTAMP_VERSION = 7
+
+
+class IsolationLevel(IntEnum):
+    """What of transactions a reader sees (Kafka's isolation.level)."""
+
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class FoundOffset(NamedTuple):
+    """``offset`` and ``timestamp`` (ms) are -1 when no record is that late."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class EpochEnd(NamedTuple):
+    """The largest epoch not above the one asked for, and where it ends; -1 and -1 for none."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+async def list_offsets(
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    timeout_ms: int | None = None,
+) -> dict[TopicPartition, FoundOffset]:
+    """Look up one offset per partition: EARLIEST, LATEST, MAX_TIMESTAMP, or a time in ms.
+
+    A time finds the first record with a timestamp at or after it, or offset -1. Raises Refused.
+    """
+
+    async def ask(
+        node_id: int, group: list[TopicPartition]
+    ) -> dict[TopicPartition, FoundOffset | ErrorCode]:
+        request_topics: dict[str, messages.ListOffsetsRequest.ListOffsetsTopic] = {}
+        for partition in group:
+            known = cluster.view.partition(partition)
+            topic = request_topics.setdefault(
+                partition.topic,
+                messages.ListOffsetsRequest.ListOffsetsTopic(name=partition.topic, partitions=[]),
+            )
+            topic.partitions.append(
+                messages.ListOffsetsRequest.ListOffsetsPartition(
+                    partition_index=partition.partition,
+                    current_leader_epoch=-1 if known is None else known.leader_epoch,
+                    timestamp=wanted[partition],
+                )
+            )
+        connection = await cluster.connection(node_id)
+        version = connection.version_of(ApiKey.LIST_OFFSETS)
+        if version < MAX_TIMESTAMP_VERSION and any(wanted[p] == MAX_TIMESTAMP for p in group):
+            raise VersionUnsupported(f"{connection.peer} cannot look up the largest timestamp")
+        answer: messages.ListOffsetsResponse = await connection.send(
+            messages.ListOffsetsRequest(
+                replica_id=-1, isolation_level=isolation, topics=list(request_topics.values())
+            ),
+            version,
+            cluster.settings.request_timeout_ms,
+        )
+        return {
+            TopicPartition(topic.name, item.partition_index): error_code(item.error_code)
+            if item.error_code
+            else FoundOffset(item.offset, item.timestamp, item.leader_epoch)
+            for topic in answer.topics
+            for item in topic.partitions
+        }
+
+    return await ask_leaders(cluster, wanted, ask, timeout_ms=timeout_ms)
+
+
+async def offsets_for_leader_epoch(
+    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+) -> dict[TopicPartition, EpochEnd]:
+    """Look up where leader epochs end in the leaders' logs (KIP-320). Raises Refused."""
+
+    async def ask(
+        node_id: int, group: list[TopicPartition]
+    ) -> dict[TopicPartition, EpochEnd | ErrorCode]:
+        request_topics: dict[str, messages.OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
+        for partition in group:
+            known = cluster.view.partition(partition)
+            topic = request_topics.setdefault(
+                partition.topic,
+                messages.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
+                    topic=partition.topic, partitions=[]
+                ),
+            )
+            topic.partitions.append(
+                messages.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+                    partition=partition.partition,
+                    current_leader_epoch=-1 if known is None else known.leader_epoch,
+                    leader_epoch=wanted[partition],
+                )
+            )
+        answer: messages.OffsetForLeaderEpochResponse = await cluster.send(
+            node_id,
+            messages.OffsetForLeaderEpochRequest(
+                replica_id=-1, topics=list(request_topics.values())
+            ),
+        )
+        return {
+            TopicPartition(topic.topic, item.partition): error_code(item.error_code)
+            if item.error_code
+            else EpochEnd(item.leader_epoch, item.end_offset)
+            for topic in answer.topics
+            for item in topic.partitions
+        }
+
+    return await ask_leaders(cluster, wanted, ask, timeout_ms=timeout_ms)

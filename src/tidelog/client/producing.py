@@ -1,0 +1,431 @@
+"""Sending records: into batches, to the leaders, again when it failed, each answered once.
+
+Owns the record's way from ``send`` to its offset: choice of partition, lingering, memory, requests
+in flight per broker, retries, delivery deadlines. The rules of one partition's order and sequence
+numbers are ``send_queue``'s. The public Producer grows from this.
+
+Order: records of one partition are written in the order of ``send``, also through retries (five
+requests in flight with an identity, one without). Bounds: ``buffer_bytes`` of records that are
+not answered; ``send`` waits beyond. Work per wake-up grows with the partitions that have records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tidelog.client.choosing import PartitionChooser
+from tidelog.client.cluster import Cluster
+from tidelog.client.connection import Connection
+from tidelog.client.errors import ClientError, GaveUp, Refused, error_code
+from tidelog.client.metadata import NO_LEADER
+from tidelog.client.send_queue import Answer, Batch, SendQueue, Sent
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+from tidelog.records.builder import FastBuilder, Producer
+from tidelog.records.compression import CODEC_NAMES
+from tidelog.records.record import Header
+from tidelog.runtime.clock import Clock, RealClock
+
+PURPOSE = "produce"
+RECORD_OVERHEAD_BYTES = 100
+"""What a record is counted as beyond its key, value and headers: Python's own memory."""
+
+ALL = -1
+"""acks=all."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendSettings:
+    """Kafka's producer configurations of these names, and their defaults.
+
+    ``max_block_ms`` bounds the wait for metadata and for memory in ``send``.
+    """
+
+    acks: int = ALL
+    idempotent: bool = True
+    linger_ms: int = 5
+    batch_bytes: int = 16_384
+    max_request_bytes: int = 1_048_576
+    buffer_bytes: int = 33_554_432
+    compression: str = "none"
+    max_in_flight: int = 5
+    delivery_timeout_ms: int = 120_000
+    max_block_ms: int = 60_000
+
+
+class RecordSender:
+    """Sends records. ``async with RecordSender(cluster) as sender`` flushes and closes."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: SendSettings | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings or SendSettings()
+        if self._settings.idempotent and self._settings.acks != ALL:
+            raise ClientError("an idempotent producer needs acks=all")
+        if self._settings.compression not in CODEC_NAMES:
+            raise ClientError(
+                f"compression {self._settings.compression!r} is unknown: "
+                f"take one of {', '.join(CODEC_NAMES)}"
+            )
+        self._codec = CODEC_NAMES[self._settings.compression]
+        self._clock = clock or RealClock()
+        self._chooser = PartitionChooser(cluster.settings.backoff.random)
+        self._queues: dict[TopicPartition, SendQueue] = {}
+        self._identity: Producer | None = None
+        self._connections: dict[int, Connection] = {}
+        self._in_flight: dict[int, int] = {}
+        self._tasks: dict[Any, asyncio.Task[None]] = {}
+        self._buffered = 0
+        self._room: list[asyncio.Future[None]] = []
+        self._idle: list[asyncio.Future[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._due: dict[Batch, float] = {}
+        self._deadlines: dict[Batch, asyncio.TimerHandle] = {}
+        self._flushing = 0
+        self._closed = False
+        self._failures = 0
+
+    async def __aenter__(self) -> RecordSender:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # The sender's side
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        headers: Sequence[Header] = (),
+    ) -> asyncio.Future[Sent]:
+        """Take a record and return the future of where it is written.
+
+        Waits for the topic's metadata and for memory, ``max_block_ms`` at most. The future fails
+        with Refused, or GaveUp after ``delivery_timeout_ms``. Raises Refused for an unknown topic
+        or partition, GaveUp when there is no memory in time.
+        """
+        if self._closed:
+            raise ClientError("this sender is closed")
+        known = self._cluster.view.topics.get(topic)
+        if known is None or known.error:
+            block_ms = self._settings.max_block_ms
+            found = await self._cluster.topics([topic], timeout_ms=block_ms, create=True)
+            known = found[topic]
+        if partition is None:
+            partition = self._chooser.choose(known, key)
+        elif partition not in known.partitions:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition}")
+        size = RECORD_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+        size += sum(len(name) + len(content or b"") for name, content in headers)
+        if self._buffered and self._buffered + size > self._settings.buffer_bytes:
+            await self._wait_for_room(size)
+        if timestamp_ms is None:
+            timestamp_ms = self._clock.wall_ms()
+        outcome: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
+        where = TopicPartition(topic, partition)
+        batch = self._append(where, timestamp_ms, key, value, headers)
+        batch.outcomes.append((outcome, timestamp_ms))
+        batch.size += size
+        self._buffered += size
+        return outcome
+
+    async def flush(self) -> None:
+        """Send everything now, without lingering, and wait until all of it is answered."""
+        self._flushing += 1
+        try:
+            while any(not queue.empty for queue in self._queues.values()):
+                self._drain()
+                waiter = asyncio.get_running_loop().create_future()
+                self._idle.append(waiter)
+                await waiter
+        finally:
+            self._flushing -= 1
+
+    async def close(self) -> None:
+        """Flush and stop; further ``send`` is refused."""
+        await self.flush()
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def _append(
+        self,
+        where: TopicPartition,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+    ) -> Batch:
+        queue = self._queues.get(where)
+        if queue is None:
+            queue = self._queues[where] = SendQueue(
+                where, self._settings.max_in_flight, idempotent=self._settings.idempotent
+            )
+        batch = queue.last
+        if batch is not None and batch.builder.append(timestamp_ms, key, value, list(headers)):
+            return batch
+        if batch is not None:
+            # Full: it need not linger.
+            self._due[batch] = 0.0
+            if key is None:
+                self._chooser.batch_filled(where.topic)
+        batch = queue.open(FastBuilder(self._settings.batch_bytes, codec=self._codec))
+        batch.builder.append(timestamp_ms, key, value, list(headers))
+        loop = asyncio.get_running_loop()
+        self._due[batch] = loop.time() + self._settings.linger_ms / 1000
+        self._deadlines[batch] = loop.call_later(
+            self._settings.delivery_timeout_ms / 1000, self._expire, queue, batch
+        )
+        self._drain_at(0.0 if len(queue.waiting) > 1 else self._due[batch])
+        return batch
+
+    async def _wait_for_room(self, size: int) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.max_block_ms / 1000
+        while self._buffered and self._buffered + size > self._settings.buffer_bytes:
+            self._drain()
+            waiter = loop.create_future()
+            self._room.append(waiter)
+            await asyncio.wait([waiter], timeout=max(0.0, deadline - loop.time()))
+            if not waiter.done() and loop.time() >= deadline:
+                raise GaveUp(
+                    f"no memory for a record within {self._settings.max_block_ms} ms: "
+                    f"{self._buffered} bytes wait for their answer"
+                )
+
+    # The brokers' side
+
+    def _drain_at(self, when: float) -> None:
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(max(when, loop.time()), self._timer_fired)
+
+    def _timer_fired(self) -> None:
+        self._timer = None
+        self._drain()
+
+    def _drain(self) -> None:
+        """Send what may be sent; called after every change of state."""
+        if self._closed:
+            return
+        now = asyncio.get_running_loop().time()
+        groups: dict[int, list[SendQueue]] = {}
+        lost: list[SendQueue] = []
+        next_look: float | None = None
+        hurry = self._flushing > 0 or bool(self._room)
+        for queue in self._queues.values():
+            if not queue.waiting:
+                continue
+            due = 0.0 if hurry else self._due.get(queue.waiting[0], 0.0)
+            due = max(due, queue.not_before)
+            if due > now:
+                next_look = due if next_look is None else min(next_look, due)
+                continue
+            if queue.needs_identity(self._identity):
+                self._run("identity", self._new_identity)
+            if queue.next(self._identity) is None:
+                continue
+            leader = self._leader_of(queue.partition)
+            if leader == NO_LEADER:
+                lost.append(queue)
+            else:
+                groups.setdefault(leader, []).append(queue)
+        if lost:
+            self._run("leaders", partial(self._find_leaders, lost))
+        for node_id, queues in groups.items():
+            self._send_to(node_id, queues)
+        if next_look is not None:
+            self._drain_at(next_look)
+
+    def _leader_of(self, partition: TopicPartition) -> int:
+        found = self._cluster.view.partition(partition)
+        if found is None or found.leader not in self._cluster.view.brokers:
+            return NO_LEADER
+        return found.leader
+
+    def _send_to(self, node_id: int, queues: list[SendQueue]) -> None:
+        connection = self._connections.get(node_id)
+        if connection is None or connection.closed:
+            self._run(("connection", node_id), partial(self._connect, node_id))
+            return
+        while queues and self._in_flight.get(node_id, 0) < self._settings.max_in_flight:
+            batches: list[tuple[SendQueue, Batch, bytes]] = []
+            size = 0
+            left: list[SendQueue] = []
+            for queue in queues:
+                batch = queue.next(self._identity)
+                if batch is None or (size and size + batch.size > self._settings.max_request_bytes):
+                    if batch is not None:
+                        left.append(queue)
+                    continue
+                data = queue.sent(batch)
+                self._due.pop(batch, None)
+                size += len(data)
+                batches.append((queue, batch, data))
+            if batches:
+                self._submit(node_id, connection, batches)
+            queues = left
+
+    def _submit(
+        self, node_id: int, connection: Connection, batches: list[tuple[SendQueue, Batch, bytes]]
+    ) -> None:
+        topics: dict[str, messages.ProduceRequest.TopicProduceData] = {}
+        for queue, _, data in batches:
+            name, index = queue.partition
+            topic = topics.setdefault(
+                name, messages.ProduceRequest.TopicProduceData(name=name, partition_data=[])
+            )
+            topic.partition_data.append(
+                messages.ProduceRequest.PartitionProduceData(index=index, records=data)
+            )
+        timeout_ms = self._cluster.settings.request_timeout_ms
+        request = messages.ProduceRequest(
+            acks=self._settings.acks, timeout_ms=timeout_ms, topic_data=list(topics.values())
+        )
+        self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
+        sent = [(queue, batch) for queue, batch, _ in batches]
+        try:
+            answer = connection.submit(request, None, timeout_ms, answered=self._settings.acks != 0)
+        except ClientError as error:
+            self._in_flight[node_id] -= 1
+            for queue, batch in sent:
+                self._settle(queue, batch, Answer(error))
+            return
+        answer.add_done_callback(partial(self._answered, node_id, sent))
+
+    def _answered(
+        self,
+        node_id: int,
+        sent: list[tuple[SendQueue, Batch]],
+        answer: asyncio.Future[messages.ProduceResponse | None],
+    ) -> None:
+        self._in_flight[node_id] -= 1
+        error = answer.exception()
+        results: dict[TopicPartition, Answer] = {}
+        if error is None:
+            response = answer.result()
+            if response is None:
+                results = {queue.partition: Answer(None) for queue, _ in sent}
+            else:
+                results = _read_answer(response)
+        elif not isinstance(error, ClientError):
+            error = ClientError(f"producing failed: {error!r}")
+        for queue, batch in sent:
+            missing = error or ClientError(f"broker {node_id} did not answer for {queue.partition}")
+            self._settle(queue, batch, results.get(queue.partition) or Answer(missing))
+        self._drain()
+
+    def _settle(self, queue: SendQueue, batch: Batch, answer: Answer) -> None:
+        if queue.answered(batch, answer):
+            self._finish(batch)
+            self._failures = 0
+            return
+        self._cluster.forget()
+        wait_s = self._cluster.settings.backoff.wait_s(min(batch.attempts - 1, 20))
+        queue.not_before = asyncio.get_running_loop().time() + wait_s
+        self._run("leaders", partial(self._find_leaders, [queue]))
+
+    def _finish(self, batch: Batch) -> None:
+        self._buffered -= batch.size
+        batch.size = 0
+        self._due.pop(batch, None)
+        deadline = self._deadlines.pop(batch, None)
+        if deadline is not None:
+            deadline.cancel()
+        for waiters in (self._room, self._idle):
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            waiters.clear()
+
+    def _expire(self, queue: SendQueue, batch: Batch) -> None:
+        if not batch.done:
+            lasted = self._settings.delivery_timeout_ms
+            queue.fail(batch, GaveUp(f"{queue.partition}: not delivered within {lasted} ms"))
+            self._finish(batch)
+            self._drain()
+
+    # Work that waits
+
+    def _run(self, key: Any, work: Any) -> None:
+        """Run a piece of work, one at a time per key, and look again when it is over."""
+        if key in self._tasks or self._closed:
+            return
+        task = asyncio.get_running_loop().create_task(work())
+        self._tasks[key] = task
+        task.add_done_callback(partial(self._work_ended, key))
+
+    def _work_ended(self, key: Any, task: asyncio.Task[None]) -> None:
+        del self._tasks[key]
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self._failures = 0
+            self._drain()
+        elif isinstance(error, ClientError):
+            self._failures += 1
+            wait_s = self._cluster.settings.backoff.wait_s(self._failures - 1)
+            self._cluster.forget()
+            asyncio.get_running_loop().call_later(wait_s, self._drain)
+            if isinstance(error, Refused) and not error.retriable:
+                self._fail_all(error)
+        else:
+            self._fail_all(ClientError(f"producing failed: {error!r}"))
+
+    def _fail_all(self, error: ClientError) -> None:
+        for queue in self._queues.values():
+            for batch in list(queue.waiting):
+                queue.fail(batch, error)
+                self._finish(batch)
+
+    async def _connect(self, node_id: int) -> None:
+        self._connections[node_id] = await self._cluster.connection(node_id, PURPOSE)
+
+    async def _find_leaders(self, queues: list[SendQueue]) -> None:
+        for queue in queues:
+            await self._cluster.leader(queue.partition)
+
+    async def _new_identity(self) -> None:
+        answer: messages.InitProducerIdResponse = await self._cluster.send_to_any(
+            messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        )
+        if answer.error_code:
+            raise Refused(answer.error_code, "a producer id")
+        self._identity = Producer(answer.producer_id, answer.producer_epoch)
+
+
+def _read_answer(response: messages.ProduceResponse) -> dict[TopicPartition, Answer]:
+    results: dict[TopicPartition, Answer] = {}
+    for topic in response.responses:
+        for item in topic.partition_responses:
+            where = TopicPartition(topic.name, item.index)
+            error = None
+            if item.error_code:
+                reasons = [item.error_message or ""]
+                reasons += [each.batch_index_error_message or "" for each in item.record_errors]
+                said = "; ".join(reason for reason in reasons if reason)
+                error = Refused(error_code(item.error_code), str(where), said)
+            results[where] = Answer(error, item.base_offset, item.log_append_time_ms)
+    return results
