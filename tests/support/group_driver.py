@@ -42,8 +42,7 @@ START_MS = 1_700_000_000_000
 def subscription(*topics: str) -> bytes:
     """The bytes of a ConsumerProtocolSubscription v1 without owned partitions."""
     parts = [struct.pack(">hi", 1, len(topics))]
-    for topic in topics:
-        parts.append(struct.pack(">h", len(topic)) + topic.encode())
+    parts += [struct.pack(">h", len(topic)) + topic.encode() for topic in topics]
     return b"".join(parts) + struct.pack(">ii", -1, 0)
 
 
