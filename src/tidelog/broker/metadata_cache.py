@@ -8,7 +8,7 @@ with leader -2 is gone (Kafka's sign of deletion). No look-up costs more than wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -70,6 +70,8 @@ class MetadataCache:
         self.brokers: dict[int, BrokerMetadata] = {}
         self.controller_id = -1
         self.max_partition_epoch = -1
+        self.when_gone: list[Callable[[str], None]] = []
+        """Called with each topic that was deleted, also when its name lives again."""
         self._changed: set[asyncio.Future[None]] = set()
 
     def topic(self, name: str) -> TopicMetadata | None:
@@ -108,9 +110,9 @@ class MetadataCache:
                 found.append((node_id, *endpoint, broker.rack))
         return found
 
-    def apply(self, request: messages.UpdateMetadataRequest, *, complete: bool) -> list[str]:
-        """Take over an UpdateMetadata request of any version; return the topics that are gone."""
-        before = set(self.topics)
+    def apply(self, request: messages.UpdateMetadataRequest, *, complete: bool) -> None:
+        """Take over an UpdateMetadata request of any version."""
+        before = {name: topic.topic_id for name, topic in self.topics.items()}
         if complete:
             self.topics, self.names = {}, {}
         self.controller_id = request.controller_id
@@ -128,7 +130,11 @@ class MetadataCache:
                 topic.resize_epoch = state.resize_epoch
             self._put(topic, state.partition_states)
         self._wake()
-        return sorted(before - set(self.topics))
+        for name, topic_id in before.items():
+            now = self.topics.get(name)
+            if now is None or topic_id not in (NO_UUID, now.topic_id):
+                for told in self.when_gone:
+                    told(name)
 
     def _topic(self, name: str, topic_id: UUID) -> TopicMetadata:
         topic = self.topics.get(name)

@@ -1,0 +1,276 @@
+"""What the controller commands: the one control channel, and LeaderAndIsr, StopReplica applied.
+
+Owns which channel is obeyed, the highest controller epoch and store revision ever seen (kept on
+disk), and the application of the rules in ``replication.control`` to the hosted partitions. A
+request is answered as soon as it is applied; nothing here waits for replication.
+
+The checks of a control request, in this order (the design, "Order on the control channel"):
+
+| check | answer |
+|---|---|
+| it came on the open channel, with its controller epoch | else STALE_CONTROLLER_EPOCH |
+| its broker epoch is that of this life | else STALE_BROKER_EPOCH |
+| per partition: topic id, partition epoch, leader epoch | see ``replication.control`` |
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from tidelog.broker.partition import PartitionState
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol.primitives import NO_UUID
+from tidelog.replication.control import (
+    Action,
+    LeaderAndIsrOrder,
+    LeaderAndIsrType,
+    Obey,
+    Rejected,
+    StopAction,
+    StopOrder,
+    decide_leader_and_isr,
+    decide_stop_replica,
+    stale_in_full,
+)
+from tidelog.storage.directory import StorageFailed
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.network.connection import Connection
+
+logger = logging.getLogger(__name__)
+
+SEEN_FILE = "controller-seen.json"
+UNKNOWN_EPOCH = -1
+STOP_BY_TOPIC_ID = 4
+"""From this version of StopReplica on the topic id must match (KIP-516)."""
+
+
+@dataclass(slots=True)
+class Channel:
+    """The open control channel and what has come on it."""
+
+    connection: Connection
+    controller_epoch: int
+    number: int
+    had_configs: bool = False
+    had_metadata: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The highest controller epoch and store revision that this broker ever heard of."""
+
+    controller_epoch: int = -1
+    store_revision: int = -1
+
+
+class Control:
+    """Obeys the newest control channel of the newest controller epoch (promise 23)."""
+
+    def __init__(self, broker: Broker, folder: str) -> None:
+        """``folder`` is where what was seen is kept: the first log directory."""
+        self._broker = broker
+        self._path = f"{folder}/{SEEN_FILE}"
+        self.channel: Channel | None = None
+        self.seen = self._load()
+
+    def _load(self) -> Seen:
+        disk = self._broker.seams.disk
+        if not disk.exists(self._path):
+            return Seen()
+        found = json.loads(disk.read(self._path))
+        return Seen(int(found["controller_epoch"]), int(found["store_revision"]))
+
+    def open(self, request: Any, connection: Connection) -> ErrorCode:
+        """Begin a channel and close every older one, or say why not."""
+        if request.broker_epoch != self._broker.session.broker_epoch:
+            return ErrorCode.STALE_BROKER_EPOCH
+        present = self.channel
+        if request.controller_epoch < self.seen.controller_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        if present is not None:
+            newest = (present.controller_epoch, present.number)
+            if (request.controller_epoch, request.channel_number) <= newest:
+                return ErrorCode.STALE_CONTROLLER_EPOCH
+            if present.connection is not connection:
+                present.connection.close("a newer control channel was opened")
+        self.note(request.controller_epoch, request.store_revision)
+        self.channel = Channel(connection, request.controller_epoch, request.channel_number)
+        return ErrorCode.NONE
+
+    def check(self, request: Any, connection: Connection) -> ErrorCode:
+        """Return why a control request must not be obeyed, or NONE."""
+        channel = self.channel
+        if (
+            channel is None
+            or channel.connection is not connection
+            or request.controller_epoch != channel.controller_epoch
+        ):
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        if request.broker_epoch not in (UNKNOWN_EPOCH, self._broker.session.broker_epoch):
+            return ErrorCode.STALE_BROKER_EPOCH
+        return ErrorCode.NONE
+
+    def note(self, controller_epoch: int, store_revision: int) -> None:
+        """Keep the highest epoch and revision, durably, before anything of them is obeyed."""
+        newest = Seen(
+            max(self.seen.controller_epoch, controller_epoch),
+            max(self.seen.store_revision, store_revision),
+        )
+        if newest != self.seen:
+            content = json.dumps(
+                {
+                    "version": 1,
+                    "controller_epoch": newest.controller_epoch,
+                    "store_revision": newest.store_revision,
+                }
+            )
+            self._broker.seams.disk.replace(self._path, content.encode())
+            self.seen = newest
+
+    # -- LeaderAndIsr
+
+    def obey_leader_and_isr(self, request: Any) -> list[tuple[str, UUID, int, ErrorCode]]:
+        """Apply a request of any version; return (topic, id, partition, error) for each one."""
+        topics = list(_topics(request))
+        if request.type == LeaderAndIsrType.FULL:
+            self._drop_stale(topics)
+        return [
+            (name, topic_id, state.partition_index, self._lead_or_follow(name, order, state))
+            for name, topic_id, migrated, states in topics
+            for state in states
+            for order in (_order(state, topic_id, migrated),)
+        ]
+
+    def _drop_stale(self, topics: Iterable[tuple[str, UUID, bool, list[Any]]]) -> None:
+        full = {
+            (name, state.partition_index): topic_id
+            for name, topic_id, _, states in topics
+            for state in states
+        }
+        partitions = self._broker.partitions
+        local = {(p.topic, p.partition): p.topic_id for p in partitions.all()}
+        for (topic, partition), reason in stale_in_full(local, full).items():
+            logger.warning("%s-%s is stale: %s", topic, partition, reason)
+            partitions.make_stale(topic, partition, reason)
+
+    def _lead_or_follow(self, topic: str, order: LeaderAndIsrOrder, state: Any) -> ErrorCode:
+        partitions = self._broker.partitions
+        key = TopicPartition(topic, state.partition_index)
+        decision = decide_leader_and_isr(partitions.local(*key), order)
+        if isinstance(decision, Rejected):
+            logger.warning("LeaderAndIsr for %s refused: %s", key, decision.why)
+            return decision.error
+        if decision.action is Action.IGNORE and not decision.adopt_topic_id:
+            return ErrorCode.NONE
+        try:
+            self._carry_out(key, decision, _state(state, order))
+        except StorageFailed as error:
+            logger.error("%s cannot be hosted: %s", key, error)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NONE
+
+    def _carry_out(self, key: TopicPartition, decision: Obey, state: PartitionState) -> None:
+        partitions = self._broker.partitions
+        if decision.action is Action.REPLACE:
+            logger.warning("%s is stale: %s", key, decision.why)
+            partitions.make_stale(*key, decision.why)
+        if decision.adopt_topic_id:
+            partitions.adopt_topic_id(*key, state.topic_id, state.partition_epoch)
+        if decision.action in (Action.CREATE, Action.REPLACE):
+            partitions.apply(partitions.create(*key, state), state)
+        elif decision.action in (Action.BECOME, Action.UPDATE):
+            hosted = partitions.get(*key)
+            assert hosted is not None
+            partitions.apply(hosted, state)
+
+    # -- StopReplica
+
+    def obey_stop_replica(
+        self, request: Any, version: int
+    ) -> list[tuple[str, UUID, int, ErrorCode]]:
+        """Apply a request of any version; return (topic, id, partition, error) for each one."""
+        return [
+            (topic, order.topic_id, partition, self._stop(TopicPartition(topic, partition), order))
+            for topic, partition, order in _stops(request, version)
+        ]
+
+    def _stop(self, key: TopicPartition, order: StopOrder) -> ErrorCode:
+        partitions = self._broker.partitions
+        decision = decide_stop_replica(partitions.local(*key), order)
+        if isinstance(decision, Rejected):
+            logger.warning("StopReplica for %s refused: %s", key, decision.why)
+            return decision.error
+        if decision is StopAction.NOTHING:
+            return ErrorCode.NONE
+        delete = decision is StopAction.DELETE
+        why = f"the controller ordered it, leader epoch {order.leader_epoch}"
+        try:
+            partitions.stop(*key, delete=delete, reason=why)
+        except StorageFailed as error:
+            logger.error("%s cannot be stopped: %s", key, error)
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        logger.info("%s %s: %s", "deleted" if delete else "stopped", key, why)
+        return ErrorCode.NONE
+
+
+def _topics(request: Any) -> Iterable[tuple[str, UUID, bool, list[Any]]]:
+    """Yield (name, id, migrated, states) whatever the version's shape."""
+    for state in request.ungrouped_partition_states:
+        yield state.topic_name, NO_UUID, False, [state]
+    for topic in request.topic_states:
+        yield topic.topic_name, topic.topic_id, topic.migrated, topic.partition_states
+
+
+def _order(state: Any, topic_id: UUID, migrated: bool) -> LeaderAndIsrOrder:
+    return LeaderAndIsrOrder(
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        isr_version=state.isr_version,
+        topic_id=topic_id,
+        partition_epoch=state.partition_epoch,
+        migrated=migrated,
+    )
+
+
+def _state(state: Any, order: LeaderAndIsrOrder) -> PartitionState:
+    return PartitionState(
+        topic_id=order.topic_id,
+        partition_epoch=order.partition_epoch,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        isr=tuple(state.isr),
+        isr_version=state.isr_version,
+        replicas=tuple(state.replicas),
+        targets=tuple(state.target_replicas or ()),
+        controller_epoch=state.controller_epoch,
+        is_unclean_leader=state.is_unclean_leader,
+        has_debt=state.has_debt,
+    )
+
+
+def _stops(request: Any, version: int) -> Iterable[tuple[str, int, StopOrder]]:
+    """Yield (topic, partition, order) whatever the version's shape."""
+    delete = request.delete_partitions
+    for single in request.ungrouped_partitions:
+        yield single.topic_name, single.partition_index, StopOrder(UNKNOWN_EPOCH, delete)
+    for listed in request.topics:
+        for index in listed.partition_indexes:
+            yield listed.name, index, StopOrder(UNKNOWN_EPOCH, delete)
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            order = StopOrder(
+                leader_epoch=state.leader_epoch,
+                delete=state.delete_partition,
+                checks_topic_id=version >= STOP_BY_TOPIC_ID,
+                topic_id=topic.topic_id,
+                partition_epoch=state.partition_epoch,
+            )
+            yield topic.topic_name, state.partition_index, order

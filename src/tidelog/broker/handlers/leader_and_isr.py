@@ -1,0 +1,47 @@
+"""LeaderAndIsr v0-6: which partitions this broker leads or follows, on the control channel.
+
+- v3: target replicas (KIP-455); v4: the unclean flag (KIP-704).
+- v5: topic ids and the type; after a FULL what is not named is stale (KIP-516).
+- v5+ answers by topic id, older versions by name.
+- v6: counts and partition epochs (KIP-253): read, and not yet acted on below level 1.5.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+BY_TOPIC_ID = 5
+
+
+def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+    """Apply every partition, each with its own error."""
+    response = messages.LeaderAndIsrResponse
+    error = broker.control.check(request, context.connection)
+    if error is not ErrorCode.NONE:
+        return response(error_code=error)
+    found = broker.control.obey_leader_and_isr(request)
+    one = response.LeaderAndIsrPartitionError
+    if context.version < BY_TOPIC_ID:
+        return response(
+            partition_errors=[
+                one(topic_name=topic, partition_index=index, error_code=code)
+                for topic, _, index, code in found
+            ]
+        )
+    by_id: dict[UUID, list[Any]] = {}
+    for _, topic_id, index, code in found:
+        by_id.setdefault(topic_id, []).append(one(partition_index=index, error_code=code))
+    topic = response.LeaderAndIsrTopicError
+    return response(topics=[topic(topic_id, errors) for topic_id, errors in by_id.items()])
+
+
+HANDLER = Handler(ApiKey.LEADER_AND_ISR, range(7), handle)

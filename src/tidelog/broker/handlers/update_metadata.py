@@ -1,0 +1,33 @@
+"""UpdateMetadata v0-8: what clients ask this broker for, on the control channel.
+
+- The first one on a channel is complete, later ones change what they name; leader -2 removes.
+- v7: topic ids (KIP-516); v8: counts, resize and partition epochs (KIP-253).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+    """Take over the metadata."""
+    response = messages.UpdateMetadataResponse
+    error = broker.control.check(request, context.connection)
+    if error is not ErrorCode.NONE:
+        return response(error_code=error)
+    channel = broker.control.channel
+    assert channel is not None
+    broker.metadata.apply(request, complete=not channel.had_metadata)
+    channel.had_metadata = True
+    return response()
+
+
+HANDLER = Handler(ApiKey.UPDATE_METADATA, range(9), handle)

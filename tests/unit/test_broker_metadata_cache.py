@@ -1,0 +1,90 @@
+"""What a broker knows of the cluster, and its dynamic configurations."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tidelog.broker.config_cache import ConfigCache, EntityType
+from tidelog.broker.metadata_cache import MetadataCache
+from tidelog.protocol import messages
+
+Update = messages.UpdateMetadataRequest
+A, B = UUID(int=1), UUID(int=2)
+
+
+def update(**topics: tuple[UUID, dict[int, int]]) -> messages.UpdateMetadataRequest:
+    """Return an update: topic -> (id, partition -> leader)."""
+    return Update(
+        controller_id=1,
+        topic_states=[
+            Update.UpdateMetadataTopicState(
+                topic_name=name,
+                topic_id=topic_id,
+                partition_states=[
+                    Update.UpdateMetadataPartitionState(
+                        partition_index=index, leader=leader, leader_epoch=0, replicas=[1]
+                    )
+                    for index, leader in leaders.items()
+                ],
+            )
+            for name, (topic_id, leaders) in topics.items()
+        ],
+        live_brokers=[
+            Update.UpdateMetadataBroker(
+                id=1,
+                endpoints=[Update.UpdateMetadataEndpoint(9092, "host", "PLAINTEXT", 0)],
+                rack=None,
+            )
+        ],
+    )
+
+
+def test_updates_change_what_they_name_and_a_complete_one_replaces() -> None:
+    cache = MetadataCache()
+    gone: list[str] = []
+    cache.when_gone.append(gone.append)
+    cache.apply(update(t=(A, {0: 1, 1: 1}), u=(B, {0: 1})), complete=True)
+    cache.apply(update(t=(A, {1: -1})), complete=False)
+    assert {p: m.leader for p, m in cache.topics["t"].partitions.items()} == {0: 1, 1: -1}
+    assert cache.topic_by_id(B) is cache.topics["u"]
+    cache.apply(update(t=(A, {0: -2, 1: -2})), complete=False)
+    assert (list(cache.topics), gone) == (["u"], ["t"])
+    cache.apply(update(v=(A, {0: 1})), complete=True)
+    assert (list(cache.topics), gone) == (["v"], ["t", "u"])
+    assert cache.topic_by_id(B) is None
+
+
+def test_a_topic_created_again_is_another_topic() -> None:
+    cache = MetadataCache()
+    gone: list[str] = []
+    cache.when_gone.append(gone.append)
+    cache.apply(update(t=(A, {0: 1, 1: 1})), complete=True)
+    cache.apply(update(t=(B, {0: 1})), complete=False)
+    assert list(cache.topics["t"].partitions) == [0]
+    assert gone == ["t"]
+    assert cache.topic_by_id(A) is None and cache.topic_by_id(B) is cache.topics["t"]
+
+
+def test_clients_see_addresses_of_their_listener_and_a_live_controller() -> None:
+    cache = MetadataCache()
+    assert cache.visible_controller() == -1
+    cache.apply(update(), complete=True)
+    assert cache.addresses("PLAINTEXT") == [(1, "host", 9092, None)]
+    assert cache.addresses("OTHER") == []
+    assert cache.visible_controller() == 1
+
+
+def test_configurations_are_resolved_and_told() -> None:
+    cache = ConfigCache(1, {"log.retention.ms": "5000"})
+    told: list[str] = []
+    cache.when_changed = told.append
+    assert cache.topic("t").retention_ms == 5000
+    cache.apply([(EntityType.TOPIC, "t", {"retention.ms": "7"})], complete=True)
+    assert (cache.topic("t").retention_ms, told) == (7, ["t"])
+    cache.apply([(EntityType.TOPIC, "t", {"retention.ms": "7"})], complete=False)
+    assert told == ["t"]
+    cache.apply([(EntityType.BROKER, "", {"log.retention.ms": "9"})], complete=False)
+    assert (cache.topic("t").retention_ms, cache.topic("u").retention_ms) == (7, 9)
+    assert told == ["t", ""]
+    cache.apply([], complete=True)
+    assert cache.topic("t").retention_ms == 5000
