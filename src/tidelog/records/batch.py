@@ -1,0 +1,272 @@
+"""Record batches of version 2 as they lie in requests and on disk: header views and their checks.
+
+Owns the 61-byte header and everything that can be said of a batch without looking at its records.
+Does not decode records (``record.py``) and does no I/O. Layout, big-endian: base offset, length,
+leader epoch, magic, CRC-32C, attributes, last offset delta, base timestamp, max timestamp,
+producer id, producer epoch, base sequence, count. The CRC covers everything from the attributes
+on, so base offset and leader epoch can be assigned without computing it anew.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topic_configs import TimestampType, TopicConfigs
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_SIZE = 61
+LENGTH_OVERHEAD = 12
+"""Bytes before what the length field counts: base offset and the length itself."""
+
+CRC_POSITION = 17
+ATTRIBUTES_POSITION = 21
+MAGIC_POSITION = 16
+MAX_INT32 = 2**31 - 1
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+DELETE_HORIZON_BIT = 0x40
+HIGHEST_CODEC = 4
+
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_PREFIX = struct.Struct(">qii")
+_AFTER_CRC = struct.Struct(">hiqqqhii")
+_UINT32 = struct.Struct(">I")
+
+unpack_header = _HEADER.unpack_from
+pack_prefix = _PREFIX.pack
+"""Bytes of base offset, length and leader epoch: the 16 bytes in front of the magic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A refusal as a value: the code for the wire and one sentence for a person."""
+
+    error: ErrorCode
+    reason: str
+
+
+class BatchHeader(NamedTuple):
+    """The fields of one batch header. ``size`` is the whole batch in bytes."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        return self.length + LENGTH_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def log_append_time(self) -> bool:
+        return bool(self.attributes & LOG_APPEND_TIME_BIT)
+
+    @property
+    def transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def control(self) -> bool:
+        return bool(self.attributes & CONTROL_BIT)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When tombstones of this batch may go (attribute bit 6; the base timestamp holds it)."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence number of the last record; wraps from 2^31 - 1 to 0. -1 without a producer."""
+        if self.base_sequence < 0:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & MAX_INT32
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Return the header at ``position``; struct.error when fewer than 61 bytes follow."""
+    return BatchHeader._make(unpack_header(buffer, position))
+
+
+def crc_is_right(batch: Buffer, stored: int) -> bool:
+    """Whether the CRC-32C of a whole batch is the stored one."""
+    return bool(crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]) == stored)
+
+
+def walk(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of each complete batch; stops at the first that is not complete.
+
+    Checks nothing but lengths and the magic. Grows with the number of batches.
+    """
+    end = len(buffer)
+    while position + HEADER_SIZE <= end:
+        header = read_header(buffer, position)
+        size = header.length + LENGTH_OVERHEAD
+        if size < HEADER_SIZE or header.magic != 2 or position + size > end:
+            return
+        yield position, header
+        position += size
+
+
+def split(buffer: Buffer) -> list[tuple[BatchHeader, memoryview]] | Rejected:
+    """Split a produce payload into its batches; every byte must belong to one of them."""
+    view = memoryview(buffer)
+    total = len(view)
+    if total < HEADER_SIZE:
+        return _too_short(view)
+    found = []
+    position = 0
+    while position < total:
+        if total - position < HEADER_SIZE:
+            return Rejected(ErrorCode.CORRUPT_MESSAGE, "bytes after the last batch are no batch")
+        header = BatchHeader._make(unpack_header(view, position))
+        if header.magic != 2:
+            return _wrong_magic(header.magic)
+        size = header.length + LENGTH_OVERHEAD
+        if size < HEADER_SIZE or position + size > total:
+            return Rejected(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"a batch says it has {size} bytes, {total - position} are there",
+            )
+        found.append((header, view[position : position + size]))
+        position += size
+    return found
+
+
+def check_client_batch(
+    header: BatchHeader, batch: memoryview, configs: TopicConfigs, now_ms: int
+) -> Rejected | None:
+    """Judge one batch of a client by its header and CRC; None when it may be appended.
+
+    The codes are those of Apache Kafka's leader (log validation of the append origin "client").
+    Constant work but for the CRC.
+    """
+    delta = header.last_offset_delta
+    count = header.record_count
+    attributes = header.attributes
+    if header.base_offset != 0:
+        return _invalid(f"the base offset of a produced batch must be 0, not {header.base_offset}")
+    if len(batch) > configs.max_message_bytes:
+        return Rejected(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {len(batch)} bytes is above max.message.bytes={configs.max_message_bytes}",
+        )
+    if crc32c(batch[ATTRIBUTES_POSITION:]) != header.crc:
+        return Rejected(ErrorCode.CORRUPT_MESSAGE, "the CRC of the batch is wrong")
+    if delta < 0 or count != delta + 1:
+        return _invalid(f"a batch with last offset delta {delta} says it has {count} records")
+    if attributes & (CONTROL_BIT | DELETE_HORIZON_BIT):
+        return _invalid("clients must not write control batches or delete horizons")
+    if attributes & CODEC_MASK > HIGHEST_CODEC:
+        return Rejected(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"compression {attributes & CODEC_MASK} is unknown",
+        )
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        return _invalid("a batch with a producer id needs a producer epoch and a sequence")
+    if attributes & LOG_APPEND_TIME_BIT:
+        return Rejected(
+            ErrorCode.INVALID_TIMESTAMP, "a producer must not set the timestamp type LogAppendTime"
+        )
+    if configs.message_timestamp_type is TimestampType.CREATE_TIME:
+        return _check_timestamps(header, configs, now_ms)
+    return None
+
+
+def _check_timestamps(header: BatchHeader, configs: TopicConfigs, now_ms: int) -> Rejected | None:
+    for timestamp in (header.max_timestamp, header.base_timestamp):
+        if timestamp == NO_TIMESTAMP:
+            continue
+        if timestamp - now_ms > configs.message_timestamp_after_max_ms:
+            limit = f"message.timestamp.after.max.ms={configs.message_timestamp_after_max_ms}"
+        elif now_ms - timestamp > configs.message_timestamp_before_max_ms:
+            limit = f"message.timestamp.before.max.ms={configs.message_timestamp_before_max_ms}"
+        else:
+            continue
+        return Rejected(
+            ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp} is outside {limit}, now {now_ms}"
+        )
+    return None
+
+
+def stamped_header(header: BatchHeader, batch: Buffer, append_time_ms: int) -> BatchHeader:
+    """Return the header with LogAppendTime: the attribute bit, the maximum timestamp, the CRC."""
+    changed = header._replace(
+        attributes=header.attributes | LOG_APPEND_TIME_BIT, max_timestamp=append_time_ms
+    )
+    return changed._replace(crc=_crc_of(changed, memoryview(batch)[HEADER_SIZE:]))
+
+
+def pack_header(header: BatchHeader) -> bytes:
+    """Return the 61 bytes of a header as it stands; the CRC is not computed."""
+    return _HEADER.pack(*header)
+
+
+def seal_batch(header: BatchHeader, records: Buffer) -> bytes:
+    """Return a whole batch of this header and encoded records; sets length, magic and CRC."""
+    sized = header._replace(length=HEADER_SIZE - LENGTH_OVERHEAD + len(records), magic=2)
+    return b"".join((pack_header(sized._replace(crc=_crc_of(sized, records))), records))
+
+
+def assign(batch: bytearray | memoryview, base_offset: int, leader_epoch: int) -> None:
+    """Write base offset and leader epoch into a batch in place; the CRC stays right."""
+    (length,) = struct.unpack_from(">i", batch, 8)
+    _PREFIX.pack_into(batch, 0, base_offset, length, leader_epoch)
+
+
+def _crc_of(header: BatchHeader, records: Buffer) -> int:
+    return int(crc32c(records, crc32c(_AFTER_CRC.pack(*header[5:]))))
+
+
+def _too_short(view: memoryview) -> Rejected:
+    # Old formats have smaller batches: the magic stands at the same place in all of them.
+    if len(view) > MAGIC_POSITION and view[MAGIC_POSITION] in (0, 1):
+        return _wrong_magic(view[MAGIC_POSITION])
+    if not len(view):
+        return _invalid("a produce request must have a batch for each partition")
+    return Rejected(ErrorCode.CORRUPT_MESSAGE, f"{len(view)} bytes are no batch")
+
+
+def _wrong_magic(magic: int) -> Rejected:
+    if magic in (0, 1):
+        return _invalid(f"only batches of version 2 are accepted, not of version {magic}")
+    return Rejected(ErrorCode.CORRUPT_MESSAGE, f"a batch of unknown version {magic}")
+
+
+def _invalid(reason: str) -> Rejected:
+    return Rejected(ErrorCode.INVALID_RECORD, reason)

@@ -1,0 +1,96 @@
+"""Control records: transaction markers (types 0 and 1) and our own fences and seals (type 1253).
+
+Owns the bytes of their keys and values and the batches that carry them. Decides nothing about
+when one is written. Source: KIP-98 (markers); KIP-253 and design/wire.md, "Our own on the wire".
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+from tidelog.records.batch import CONTROL_BIT, BatchHeader, seal_batch
+from tidelog.records.record import CorruptRecords, encode_record
+
+ABORT = 0
+COMMIT = 1
+PARTITION_CHANGE = 1253
+"""Control type of fences, seals and ancestor tombstones (KIP-253)."""
+
+_KEY = struct.Struct(">hh")
+_KIND = struct.Struct(">hb")
+_COUNTS = struct.Struct(">ii")
+
+
+class ChangeKind(IntEnum):
+    """What a record of type 1253 says."""
+
+    FENCE = 0
+    SEAL = 1
+    ANCESTOR_TOMBSTONE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A new partition count begins here (fence), or a retiring partition ends here (seal)."""
+
+    kind: ChangeKind
+    resize_epoch: int
+    undeleted_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class AncestorTombstone:
+    """Older values of ``key`` in ancestor partitions are void."""
+
+    key: bytes
+
+
+def control_key(control_type: int) -> bytes:
+    """Return the key of a control record: version 0 and the type, two int16."""
+    return _KEY.pack(0, control_type)
+
+
+def control_type(key: bytes | None) -> int:
+    """Return the type in a control record's key; CorruptRecords when there is none."""
+    if key is None or len(key) < _KEY.size:
+        raise CorruptRecords("a control record without a type")
+    version, found = _KEY.unpack_from(key)
+    if version < 0:
+        raise CorruptRecords(f"a control record of version {version}")
+    return int(found)
+
+
+def encode_change(change: Fence | AncestorTombstone) -> bytes:
+    """Return the value of a control record of type 1253."""
+    if isinstance(change, AncestorTombstone):
+        return _KIND.pack(0, ChangeKind.ANCESTOR_TOMBSTONE) + change.key
+    return _KIND.pack(0, change.kind) + _COUNTS.pack(change.resize_epoch, change.undeleted_count)
+
+
+def decode_change(value: bytes | None) -> Fence | AncestorTombstone:
+    """Return what a value of type 1253 says; later versions may be longer."""
+    try:
+        if value is None:
+            raise CorruptRecords("a fence without a value")
+        version, kind = _KIND.unpack_from(value)
+        if version < 0:
+            raise CorruptRecords(f"a fence of version {version}")
+        if kind == ChangeKind.ANCESTOR_TOMBSTONE:
+            return AncestorTombstone(bytes(value[_KIND.size :]))
+        epoch, count = _COUNTS.unpack_from(value, _KIND.size)
+        return Fence(ChangeKind(kind), epoch, count)
+    except (struct.error, ValueError) as error:
+        raise CorruptRecords(f"a damaged control record of type 1253: {error}") from None
+
+
+def change_batch(
+    change: Fence | AncestorTombstone, *, leader_epoch: int, timestamp_ms: int
+) -> bytes:
+    """Return a control batch with one record of type 1253; its offset is assigned at append."""
+    record = encode_record(0, 0, control_key(PARTITION_CHANGE), encode_change(change))
+    header = BatchHeader(
+        0, 0, leader_epoch, 2, 0, CONTROL_BIT, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1
+    )
+    return seal_batch(header, record)

@@ -1,0 +1,122 @@
+"""Getting a leader's batches ready to be written.
+
+Owns the checks and the rare rewriting (compression.type, LogAppendTime) of produced batches, and
+the chunks that go to disk. Does not write. Records are never decoded here, with one exception:
+a compacted topic needs a key in every record, and that can only be seen by looking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topic_configs import TimestampType, TopicConfigs
+from tidelog.records.batch import (
+    HEADER_SIZE,
+    MAGIC_POSITION,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Buffer,
+    Rejected,
+    check_client_batch,
+    pack_header,
+    pack_prefix,
+    read_header,
+    split,
+    stamped_header,
+)
+from tidelog.records.builder import recompress
+from tidelog.records.compression import CODEC_NAMES
+from tidelog.records.reader import payload_of
+from tidelog.records.record import CorruptRecords, first_without_key
+
+Batches = list[tuple[BatchHeader, memoryview]]
+
+
+def prepare(
+    buffer: Buffer, configs: TopicConfigs, now_ms: int, *, from_client: bool
+) -> Batches | Rejected:
+    """Return the batches of a produce payload, checked and as they will be kept.
+
+    The server's own batches (``from_client`` False) may be control batches and pass unchecked.
+    """
+    found = split(buffer)
+    if isinstance(found, Rejected):
+        return found
+    if from_client:
+        for header, batch in found:
+            refusal = check_client_batch(header, batch, configs, now_ms)
+            if refusal is not None:
+                return refusal
+            if header.attributes & TRANSACTIONAL_BIT:
+                return Rejected(
+                    ErrorCode.INVALID_TXN_STATE, "transactions are not offered by this version"
+                )
+        if "compact" in configs.cleanup_policy:
+            refusal = _check_keys(found)
+            if refusal is not None:
+                return refusal
+    if configs.compression_type != "producer":
+        try:
+            found = [_recompressed(header, batch, configs) for header, batch in found]
+        except CorruptRecords as error:
+            return Rejected(ErrorCode.CORRUPT_MESSAGE, str(error))
+    if configs.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
+        found = [(stamped_header(header, batch, now_ms), batch) for header, batch in found]
+    if sum(len(batch) for _, batch in found) > configs.segment_bytes:
+        return Rejected(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"the batches of one request are larger than segment.bytes={configs.segment_bytes}",
+        )
+    return found
+
+
+def chunks_for(
+    batches: Batches, first_offset: int, leader_epoch: int, *, stamped: bool
+) -> Sequence[Buffer]:
+    """Return what is written: batches with their offsets and leader epoch, nothing copied.
+
+    The sender's buffer is left alone: new bytes in front stand for the old ones.
+    """
+    chunks: list[Buffer] = []
+    offset = first_offset
+    for header, batch in batches:
+        if stamped:
+            assigned = header._replace(base_offset=offset, leader_epoch=leader_epoch)
+            chunks += (pack_header(assigned), batch[HEADER_SIZE:])
+        else:
+            chunks += (
+                pack_prefix(offset, header.length, leader_epoch),
+                batch[MAGIC_POSITION:],
+            )
+        offset += header.last_offset_delta + 1
+    return chunks
+
+
+def _check_keys(batches: Batches) -> Rejected | None:
+    for header, batch in batches:
+        try:
+            missing = first_without_key(payload_of(header, batch), header.record_count)
+        except CorruptRecords as error:
+            return Rejected(ErrorCode.CORRUPT_MESSAGE, str(error))
+        if missing is not None:
+            return Rejected(
+                ErrorCode.INVALID_RECORD,
+                f"record {missing} has no key, and the topic is compacted by key",
+            )
+    return None
+
+
+def _recompressed(
+    header: BatchHeader, batch: memoryview, configs: TopicConfigs
+) -> tuple[BatchHeader, memoryview]:
+    codec = CODEC_NAMES[configs.compression_type]
+    if header.codec == codec or header.control:
+        return header, batch
+    levels = {
+        "gzip": configs.compression_gzip_level,
+        "lz4": configs.compression_lz4_level,
+        "zstd": configs.compression_zstd_level,
+    }
+    changed = recompress(header, batch, codec, levels.get(configs.compression_type))
+    return read_header(changed), memoryview(changed)

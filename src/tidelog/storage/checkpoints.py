@@ -1,0 +1,165 @@
+"""The small text files beside the logs, in Apache Kafka's formats.
+
+Owns their bytes: offset checkpoints, the leader epoch checkpoint, ``partition.metadata``,
+``meta.properties`` and the clean shutdown marker. Reads and writes nothing itself. A file that
+cannot be understood is ``DamagedFile``; the reader decides whether it can do without.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tidelog.model.topics import TopicPartition
+
+
+class DamagedFile(ValueError):
+    """A checkpoint whose content is not of its format."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """``partition.metadata``: the topic's life, and the partition's life in it (-1 unknown)."""
+
+    topic_id: uuid.UUID
+    partition_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """``meta.properties``: the cluster and node a directory belongs to, and its own id."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: uuid.UUID
+
+
+def encode_uuid(value: uuid.UUID) -> str:
+    """Return a UUID as Kafka prints it: URL-safe base64 without padding, 22 characters."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def decode_uuid(text: str) -> uuid.UUID:
+    """Return the UUID of 22 characters of base64; DamagedFile otherwise."""
+    try:
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except ValueError:
+        raise DamagedFile(f"{text!r} is no id") from None
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """Return an offset checkpoint of version 0."""
+    lines = [f"{p.topic} {p.partition} {offset}\n" for p, offset in sorted(offsets.items())]
+    return f"0\n{len(lines)}\n{''.join(lines)}".encode()
+
+
+def decode_offsets(content: bytes) -> dict[TopicPartition, int]:
+    """Return the offsets of a checkpoint; DamagedFile when it is none."""
+    found = {}
+    for fields in _entries(content, 3):
+        topic, partition, offset = fields
+        found[TopicPartition(topic, _number(partition))] = _number(offset)
+    return found
+
+
+def encode_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
+    """Return a leader epoch checkpoint of (epoch, start offset) lines."""
+    lines = [f"{epoch} {offset}\n" for epoch, offset in epochs]
+    return f"0\n{len(lines)}\n{''.join(lines)}".encode()
+
+
+def decode_epochs(content: bytes) -> list[tuple[int, int]]:
+    """Return (epoch, start offset) pairs; DamagedFile when they are out of order."""
+    found = [(_number(epoch), _number(offset)) for epoch, offset in _entries(content, 2)]
+    for earlier, later in pairwise(found):
+        if later[0] <= earlier[0] or later[1] < earlier[1]:
+            raise DamagedFile("leader epochs out of order")
+    return found
+
+
+def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
+    """Return Kafka's version 0, followed by our line when the partition epoch is known."""
+    text = f"version: 0\ntopic_id: {encode_uuid(metadata.topic_id)}\n"
+    if metadata.partition_epoch >= 0:
+        text += f"partition_epoch: {metadata.partition_epoch}\n"
+    return text.encode()
+
+
+def decode_partition_metadata(content: bytes) -> PartitionMetadata:
+    """Return the ids of a replica; DamagedFile when there is no topic id."""
+    fields = {}
+    for line in _text(content).splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            fields[name.strip()] = value.strip()
+    if fields.get("version") != "0" or "topic_id" not in fields:
+        raise DamagedFile("partition.metadata is not of version 0 with a topic id")
+    epoch = _number(fields.get("partition_epoch", "-1"))
+    return PartitionMetadata(decode_uuid(fields["topic_id"]), epoch)
+
+
+def encode_meta_properties(meta: MetaProperties) -> bytes:
+    """Return ``meta.properties`` of version 1."""
+    return (
+        "#\nversion=1\n"
+        f"cluster.id={meta.cluster_id}\n"
+        f"node.id={meta.node_id}\n"
+        f"directory.id={encode_uuid(meta.directory_id)}\n"
+    ).encode()
+
+
+def decode_meta_properties(content: bytes) -> MetaProperties:
+    """Return what ``meta.properties`` says; DamagedFile names the line that is missing."""
+    fields = decode_properties(content)
+    try:
+        cluster = fields["cluster.id"]
+        node = fields["node.id"] if "node.id" in fields else fields["broker.id"]
+        directory = fields["directory.id"]
+    except KeyError as missing:
+        raise DamagedFile(f"meta.properties has no line {missing}") from None
+    return MetaProperties(cluster, _number(node), decode_uuid(directory))
+
+
+def decode_properties(content: bytes) -> dict[str, str]:
+    """Return the ``name=value`` lines of a simple Java properties file."""
+    fields = {}
+    for line in _text(content).splitlines():
+        if line and not line.startswith(("#", "!")):
+            name, _, value = line.partition("=")
+            fields[name.strip()] = value.strip()
+    return fields
+
+
+def encode_clean_shutdown(broker_epoch: int) -> bytes:
+    """Return the content of ``.kafka_cleanshutdown``."""
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
+
+
+def _entries(content: bytes, width: int) -> list[list[str]]:
+    lines = _text(content).splitlines()
+    if len(lines) < 2 or lines[0].strip() != "0":
+        raise DamagedFile("a checkpoint that is not of version 0")
+    entries = [line.split() for line in lines[2:] if line.strip()]
+    if len(entries) != _number(lines[1]):
+        raise DamagedFile(f"a checkpoint that announces {lines[1]} lines has {len(entries)}")
+    if any(len(fields) != width for fields in entries):
+        raise DamagedFile("a checkpoint line with a wrong number of fields")
+    return entries
+
+
+def _text(content: bytes) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise DamagedFile("a text file that is not UTF-8") from None
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise DamagedFile(f"{text!r} is no number") from None

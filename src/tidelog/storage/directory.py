@@ -1,0 +1,414 @@
+"""All logs of one ``log.dirs`` entry: the lock, whose directory it is, loading, checkpoints.
+
+Owns the directory's own files (``meta.properties``, checkpoints, the marker of a clean stop) and
+the life of partition directories: created, loaded, renamed to ``-delete`` or ``-stray``, removed
+after a delay. Does not know which replicas should exist.
+
+How the last life ended: ``clean`` (its marker is there), ``crashed`` (no marker, the operating
+system has not been started since: whatever was written is still there), ``unclean`` (no marker,
+another boot: unsynced bytes may be gone).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.topics import TopicPartition
+from tidelog.runtime.disk import Disk, File
+from tidelog.runtime.seams import Seams
+from tidelog.storage import names
+from tidelog.storage.checkpoints import (
+    DamagedFile,
+    MetaProperties,
+    PartitionMetadata,
+    decode_meta_properties,
+    decode_offsets,
+    decode_properties,
+    encode_clean_shutdown,
+    encode_meta_properties,
+    encode_offsets,
+)
+from tidelog.storage.files import DEFAULT_OPEN_FILES
+from tidelog.storage.log import PartitionLog
+from tidelog.storage.logfiles import PRODUCER_EXPIRATION_MS
+from tidelog.storage.opening import create_log, open_log
+from tidelog.storage.recovery import Ending
+from tidelog.storage.resources import Resources
+
+Offsets = dict[TopicPartition, int]
+
+
+_CHECKPOINTED: dict[str, Callable[[PartitionLog], int]] = {
+    names.RECOVERY_POINTS: lambda log: log.synced_end_offset,
+    names.LOG_STARTS: lambda log: log.start_offset,
+    names.HIGH_WATERMARKS: lambda log: log.high_watermark,
+    names.CLEANER_OFFSETS: lambda log: log.first_dirty_offset,
+}
+
+
+class LastLife(StrEnum):
+    """How the process that had this directory before ended; ``NEW`` for a fresh directory."""
+
+    NEW = "new"
+    CLEAN = "clean"
+    CRASHED = "crashed"
+    UNCLEAN = "unclean"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryRefused:
+    """Why a directory cannot be used: one sentence that says what to do."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Checkpoint:
+    """The checkpoint files of one moment, written by ``run`` in any thread."""
+
+    disk: Disk
+    files: dict[str, bytes]
+    error: OSError | None = None
+
+    def run(self) -> None:
+        """Replace the files durably. Blocks; a failure is kept in ``error``."""
+        try:
+            for path, content in self.files.items():
+                self.disk.replace(path, content)
+        except OSError as error:
+            self.error = error
+
+
+@dataclass(slots=True)
+class _Removal:
+    due_ms: int
+    path: str
+
+
+@dataclass(slots=True)
+class Loaded:
+    """What a start found: for the log lines and the inventory."""
+
+    logs: int = 0
+    recovered_bytes: int = 0
+    damaged: list[tuple[TopicPartition, str]] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+class LogDirectory:
+    """One locked directory. Synchronous; used by one thread, but for what ``run`` methods do."""
+
+    def __init__(
+        self,
+        seams: Seams,
+        path: str,
+        lock: File,
+        meta: MetaProperties,
+        last_life: LastLife,
+        *,
+        open_files: int,
+        producer_expiration_ms: int,
+    ) -> None:
+        self.path = path
+        self.meta = meta
+        self.last_life = last_life
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.resources = Resources.of(seams.disk, open_files)
+        self.resources.random = seams.random
+        self._seams = seams
+        self._disk = seams.disk
+        self._lock = lock
+        self._producer_expiration_ms = producer_expiration_ms
+        self._removals: list[_Removal] = []
+        self._written: dict[str, bytes] = {}
+
+    @property
+    def failed(self) -> str | None:
+        """The sentence of the fatal fault that took the directory out of service, or None."""
+        return self.resources.failed
+
+    # Loading ---------------------------------------------------------------------------------
+
+    def load(
+        self, configs_of: Callable[[str], TopicConfigs], *, delete_delay_ms: int = 60_000
+    ) -> Loaded:
+        """Open all logs; ``-delete`` directories are taken for removal, ``-stray`` ones listed.
+
+        The clean marker is removed, durably, at the end: from then on this life counts. Blocks
+        for as long as recovery takes; damage is listed, not raised. OSError for an unreadable disk.
+        """
+        found = Loaded()
+        now_ms = self._seams.clock.wall_ms()
+        recovery = self._offsets(names.RECOVERY_POINTS)
+        starts = self._offsets(names.LOG_STARTS)
+        watermarks = self._offsets(names.HIGH_WATERMARKS)
+        cleaned = self._offsets(names.CLEANER_OFFSETS)
+        for name in self._disk.list(self.path):
+            path = f"{self.path}/{name}"
+            if not self._disk.is_directory(path):
+                continue
+            parsed = names.parse_directory(name)
+            if parsed is None:
+                found.unknown.append(name)
+            elif parsed.ending == names.DELETE_DIRECTORY:
+                self._removals.append(_Removal(now_ms + delete_delay_ms, path))
+            elif parsed.ending == names.STRAY_DIRECTORY:
+                found.strays.append(name)
+            else:
+                partition = parsed.partition
+                ending = Ending(
+                    recovery_point=recovery.get(partition, 0),
+                    high_watermark=watermarks.get(partition, 0),
+                    log_start=starts.get(partition, 0),
+                    clean=self.last_life is LastLife.CLEAN,
+                    unsynced_may_be_gone=self.last_life is LastLife.UNCLEAN,
+                )
+                self._load_one(found, partition, path, configs_of(partition.topic), ending, cleaned)
+        self._remove_clean_marker()
+        return found
+
+    def _load_one(
+        self,
+        found: Loaded,
+        partition: TopicPartition,
+        path: str,
+        configs: TopicConfigs,
+        ending: Ending,
+        cleaned: Offsets,
+    ) -> None:
+        log = open_log(
+            self.resources,
+            path,
+            partition,
+            configs,
+            ending,
+            now_ms=self._seams.clock.wall_ms(),
+            first_dirty_offset=cleaned.get(partition, 0),
+        )
+        log.producer_expiration_ms = self._producer_expiration_ms
+        self.logs[partition] = log
+        found.logs += 1
+        found.recovered_bytes += log.recovered.scanned_bytes
+        if log.damaged is not None:
+            found.damaged.append((partition, log.damaged))
+
+    def _offsets(self, name: str) -> Offsets:
+        try:
+            return decode_offsets(self._disk.read(f"{self.path}/{name}"))
+        except FileNotFoundError:
+            return {}
+        except DamagedFile:
+            # Zero is always a safe checkpoint: more is read, nothing is lost.
+            return {}
+
+    # Partitions ------------------------------------------------------------------------------
+
+    def create(
+        self,
+        partition: TopicPartition,
+        configs: TopicConfigs,
+        metadata: PartitionMetadata | None = None,
+        *,
+        start_offset: int = 0,
+    ) -> PartitionLog:
+        """Create the log of a new replica, or return the existing one. OSError if it fails."""
+        existing = self.logs.get(partition)
+        if existing is not None:
+            return existing
+        log = create_log(
+            self.resources,
+            f"{self.path}/{names.directory_name(partition)}",
+            partition,
+            configs,
+            now_ms=self._seams.clock.wall_ms(),
+            metadata=metadata,
+            start_offset=start_offset,
+        )
+        log.producer_expiration_ms = self._producer_expiration_ms
+        self.logs[partition] = log
+        return log
+
+    def delete(self, partition: TopicPartition, *, delay_ms: int | None = None) -> None:
+        """Take a replica away: its directory is renamed now, durably, and removed after a delay.
+
+        ``delay_ms`` None: the topic's ``file.delete.delay.ms``. KeyError for an unknown partition.
+        """
+        log = self.logs[partition]
+        path = self._set_aside(log, names.DELETE_DIRECTORY)
+        delay = log.configs.file_delete_delay_ms if delay_ms is None else delay_ms
+        self._removals.append(_Removal(self._seams.clock.wall_ms() + delay, path))
+
+    def mark_stray(self, partition: TopicPartition, *, remove_after_ms: int | None = None) -> str:
+        """Set a stale replica aside as ``-stray``; removed after a delay, or kept (None)."""
+        path = self._set_aside(self.logs[partition], names.STRAY_DIRECTORY)
+        if remove_after_ms is not None:
+            due = self._seams.clock.wall_ms() + remove_after_ms
+            self._removals.append(_Removal(due, path))
+        return path
+
+    def _set_aside(self, log: PartitionLog, ending: str) -> str:
+        unique = self._seams.new_uuid().hex
+        target = f"{self.path}/{names.marked_name(log.partition, unique, ending)}"
+        log.forget_files()
+        self._disk.rename(log.path, target)
+        self._disk.sync_directory(self.path)
+        del self.logs[log.partition]
+        return target
+
+    def remove_due(self) -> int:
+        """Remove the directories whose delay is over; return how many."""
+        now_ms = self._seams.clock.wall_ms()
+        due = [removal for removal in self._removals if removal.due_ms <= now_ms]
+        self._removals = [removal for removal in self._removals if removal.due_ms > now_ms]
+        for removal in due:
+            self._disk.remove_tree(removal.path)
+        return len(due)
+
+    # Checkpoints -----------------------------------------------------------------------------
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint files as they should be now; None when nothing changed.
+
+        ``run`` it anywhere, then hand it to ``checkpointed``. Recovery points are those that syncs
+        have returned for.
+        """
+        contents = {
+            f"{self.path}/{name}": encode_offsets(
+                {partition: of(log) for partition, log in self.logs.items()}
+            )
+            for name, of in _CHECKPOINTED.items()
+        }
+        changed = {
+            path: content
+            for path, content in contents.items()
+            if self._written.get(path) != content
+        }
+        return Checkpoint(self._disk, changed) if changed else None
+
+    def checkpointed(self, checkpoint: Checkpoint) -> None:
+        """Take back a checkpoint that was run; a failure other than a full disk is final."""
+        if checkpoint.error is None:
+            self._written.update(checkpoint.files)
+        elif not self.resources.is_full(checkpoint.error):
+            self.resources.fail(f"writing checkpoints in {self.path} failed: {checkpoint.error}")
+
+    # Life ------------------------------------------------------------------------------------
+
+    def record_life(self, boot_id: str, *, durability: str) -> None:
+        """Put this boot of the operating system on record (when the registration was answered)."""
+        content = f"boot.id={boot_id}\nlog.durability={durability}\n".encode()
+        self._disk.replace(f"{self.path}/{names.LIFE}", content)
+
+    def free_bytes(self) -> int:
+        """Return the bytes that the file system still has for us."""
+        return self._disk.free_bytes(self.path)
+
+    def close(self, broker_epoch: int = -1) -> bool:
+        """Stop cleanly: all logs synced, checkpoints, then the marker, durably; unlock.
+
+        False (and no marker) when anything failed: the next start recovers.
+        """
+        for log in self.logs.values():
+            log.close()
+        clean = self.failed is None
+        checkpoint = self.checkpoint()
+        if checkpoint is not None and clean:
+            checkpoint.run()
+            self.checkpointed(checkpoint)
+            clean = checkpoint.error is None
+        if clean:
+            marker = f"{self.path}/{names.CLEAN_SHUTDOWN}"
+            try:
+                self._disk.replace(marker, encode_clean_shutdown(broker_epoch))
+            except OSError as error:
+                self.resources.fail(f"writing {marker} failed: {error}")
+                clean = False
+        self.resources.files.close()
+        self._lock.close()
+        return clean
+
+    def _remove_clean_marker(self) -> None:
+        marker = f"{self.path}/{names.CLEAN_SHUTDOWN}"
+        if self._disk.exists(marker):
+            self._disk.remove(marker)
+            self._disk.sync_directory(self.path)
+
+
+def open_directory(
+    seams: Seams,
+    path: str,
+    *,
+    cluster_id: str,
+    node_id: int,
+    boot_id: str,
+    open_files: int = DEFAULT_OPEN_FILES,
+    producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+) -> LogDirectory | DirectoryRefused:
+    """Lock a directory and see whose it is; a fresh one becomes ours. Logs come with ``load``.
+
+    Refused: another process has it, or it belongs to another cluster or node. OSError when the
+    directory cannot be made or read.
+    """
+    disk = seams.disk
+    disk.make_directory(path)
+    lock = disk.lock(f"{path}/{names.LOCK}")
+    if lock is None:
+        return DirectoryRefused(
+            f"{path} is in use by another server: stop it, or choose another directory (log.dirs)"
+        )
+    meta = _identify(seams, path, cluster_id, node_id)
+    if isinstance(meta, DirectoryRefused):
+        lock.close()
+        return meta
+    found, last_life = meta
+    if last_life is not LastLife.NEW:
+        last_life = _how_it_ended(disk, path, boot_id)
+    return LogDirectory(
+        seams,
+        path,
+        lock,
+        found,
+        last_life,
+        open_files=open_files,
+        producer_expiration_ms=producer_expiration_ms,
+    )
+
+
+def _identify(
+    seams: Seams, path: str, cluster_id: str, node_id: int
+) -> tuple[MetaProperties, LastLife] | DirectoryRefused:
+    file = f"{path}/{names.META_PROPERTIES}"
+    try:
+        meta = decode_meta_properties(seams.disk.read(file))
+    except FileNotFoundError:
+        meta = MetaProperties(cluster_id, node_id, uuid.UUID(int=seams.new_uuid().int))
+        seams.disk.replace(file, encode_meta_properties(meta))
+        return meta, LastLife.NEW
+    except DamagedFile as error:
+        return DirectoryRefused(f"{file} cannot be read ({error}): restore it from a backup")
+    if meta.cluster_id != cluster_id:
+        return DirectoryRefused(
+            f"{path} belongs to cluster {meta.cluster_id}, this server to {cluster_id}: "
+            "check log.dirs"
+        )
+    if meta.node_id != node_id:
+        return DirectoryRefused(
+            f"{path} belongs to node {meta.node_id}, this server is node {node_id}: "
+            "check node.id and log.dirs"
+        )
+    return meta, LastLife.CRASHED
+
+
+def _how_it_ended(disk: Disk, path: str, boot_id: str) -> LastLife:
+    if disk.exists(f"{path}/{names.CLEAN_SHUTDOWN}"):
+        return LastLife.CLEAN
+    try:
+        fields = decode_properties(disk.read(f"{path}/{names.LIFE}"))
+    except (FileNotFoundError, DamagedFile):
+        return LastLife.UNCLEAN
+    return LastLife.CRASHED if fields.get("boot.id") == boot_id else LastLife.UNCLEAN

@@ -1,0 +1,69 @@
+"""Where each leader epoch of a log begins.
+
+Owns the list in memory; ``checkpoints`` has its file format and ``log`` writes it. Pure. Source:
+KIP-101 and KIP-279 as Apache Kafka's leader epoch cache applies them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+
+
+class LeaderEpochs:
+    """(epoch, start offset) pairs, both rising."""
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        self.entries = list(entries)
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch, -1 when there is none."""
+        return self.entries[-1][0] if self.entries else -1
+
+    def begin(self, epoch: int, start_offset: int) -> bool:
+        """Note that ``epoch`` begins at an offset; False when that is no news.
+
+        An epoch that was begun but got no records makes way for the next one at that offset.
+        """
+        if epoch < 0 or epoch <= self.latest:
+            return False
+        while self.entries and self.entries[-1][1] >= start_offset:
+            self.entries.pop()
+        self.entries.append((epoch, start_offset))
+        return True
+
+    def end_of(self, epoch: int, end_offset: int) -> tuple[int, int]:
+        """Return (epoch, end offset) of the greatest epoch not above ``epoch``; (-1, -1) if none.
+
+        ``end_offset`` is the log's. An epoch above all known ones is unknown: (-1, -1).
+        """
+        if epoch < 0 or not self.entries or epoch > self.latest:
+            return -1, -1
+        if epoch == self.latest:
+            return epoch, end_offset
+        at = bisect_right(self.entries, (epoch, 2**63))
+        if at == 0:
+            # The asker is older than everything here: its log must be cut to our beginning.
+            return epoch, self.entries[0][1]
+        return self.entries[at - 1][0], self.entries[at][1]
+
+    def epoch_at(self, offset: int) -> int:
+        """Return the epoch of the record at an offset, -1 when it is before all known ones."""
+        at = bisect_right(self.entries, offset, key=lambda entry: entry[1])
+        return self.entries[at - 1][0] if at else -1
+
+    def truncate_end(self, end_offset: int) -> bool:
+        """Drop the epochs that begin at or behind the log's new end; whether any was dropped."""
+        keep = bisect_left(self.entries, end_offset, key=lambda entry: entry[1])
+        changed = keep < len(self.entries)
+        del self.entries[keep:]
+        return changed
+
+    def truncate_start(self, start_offset: int) -> bool:
+        """Forget the epochs before the log's new start, but for the one that holds it."""
+        at = bisect_right(self.entries, start_offset, key=lambda entry: entry[1])
+        if at == 0 or (at == 1 and self.entries[0][1] == start_offset):
+            return False
+        self.entries[:at] = [(self.entries[at - 1][0], start_offset)]
+        return True

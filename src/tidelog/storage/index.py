@@ -1,0 +1,157 @@
+"""The two sparse indexes of a segment: offset -> position, and time -> offset.
+
+Owns the entries in memory (two sorted arrays each) and their bytes; Kafka's formats: ``.index``
+has (relative offset int32, position int32), ``.timeindex`` (timestamp int64, relative offset
+int32), big-endian. An entry's offset is the last offset of the batch it names, the position that
+batch's first byte. Entries reach the file in groups (``unwritten``), not one by one: what is
+missing after a crash is rebuilt from the log.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from operator import le, lt
+
+OFFSET_ENTRY_BYTES = 8
+TIME_ENTRY_BYTES = 12
+
+_TIME_ENTRY = struct.Struct(">qi")
+
+
+class OffsetIndex:
+    """Positions by last offset. Lookups grow with the logarithm of the entries."""
+
+    __slots__ = ("base_offset", "offsets", "positions", "written")
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.offsets = array("i")
+        self.positions = array("i")
+        self.written = 0
+        """Entries that the file has already."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @classmethod
+    def parse(cls, base_offset: int, content: bytes, log_size: int) -> OffsetIndex | None:
+        """Return the index of a file's bytes, None when they are no sane index of this log."""
+        if len(content) % OFFSET_ENTRY_BYTES:
+            return None
+        index = cls(base_offset)
+        fields = array("i", content)
+        if sys.byteorder == "little":
+            fields.byteswap()
+        index.offsets, index.positions = fields[0::2], fields[1::2]
+        index.written = len(index.offsets)
+        if not index.offsets:
+            return index
+        sane = (
+            index.offsets[0] >= 0
+            and index.positions[0] >= 0
+            and index.positions[-1] < log_size
+            and all(map(lt, index.offsets, index.offsets[1:]))
+            and all(map(lt, index.positions, index.positions[1:]))
+        )
+        return index if sane else None
+
+    def add(self, last_offset: int, position: int) -> None:
+        self.offsets.append(last_offset - self.base_offset)
+        self.positions.append(position)
+
+    def position_for(self, offset: int) -> int:
+        """Return the position of a batch at or before the one that holds ``offset``."""
+        at = bisect_right(self.offsets, offset - self.base_offset)
+        return self.positions[at - 1] if at else 0
+
+    def boundary_before(self, position: int) -> int:
+        """Return the greatest known batch position that is not above ``position``."""
+        at = bisect_right(self.positions, position)
+        return self.positions[at - 1] if at else 0
+
+    def boundary_from(self, position: int) -> int | None:
+        """Return the smallest known batch position that is not below ``position``."""
+        at = bisect_left(self.positions, position)
+        return self.positions[at] if at < len(self.positions) else None
+
+    def truncate(self, log_size: int) -> None:
+        """Drop the entries of batches at or behind ``log_size``."""
+        keep = bisect_left(self.positions, log_size)
+        del self.offsets[keep:], self.positions[keep:]
+        self.written = min(self.written, keep)
+
+    def unwritten(self) -> tuple[int, bytes]:
+        """Return (file position, bytes) of the entries that the file does not have yet."""
+        fields = array("i", bytes(8 * (len(self.offsets) - self.written)))
+        fields[0::2] = self.offsets[self.written :]
+        fields[1::2] = self.positions[self.written :]
+        if sys.byteorder == "little":
+            fields.byteswap()
+        return self.written * OFFSET_ENTRY_BYTES, fields.tobytes()
+
+
+class TimeIndex:
+    """Offsets by the greatest timestamp so far; both columns only grow."""
+
+    __slots__ = ("base_offset", "offsets", "timestamps", "written")
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.timestamps = array("q")
+        self.offsets = array("i")
+        self.written = 0
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @classmethod
+    def parse(cls, base_offset: int, content: bytes) -> TimeIndex | None:
+        """Return the index of a file's bytes, None when they are no sane time index."""
+        if len(content) % TIME_ENTRY_BYTES:
+            return None
+        index = cls(base_offset)
+        for timestamp, offset in _TIME_ENTRY.iter_unpack(content):
+            index.timestamps.append(timestamp)
+            index.offsets.append(offset)
+        index.written = len(index.offsets)
+        if not index.offsets:
+            return index
+        sane = (
+            index.offsets[0] >= 0
+            and all(map(lt, index.timestamps, index.timestamps[1:]))
+            and all(map(le, index.offsets, index.offsets[1:]))
+        )
+        return index if sane else None
+
+    def add(self, timestamp: int, offset: int) -> None:
+        """Note the greatest timestamp so far and its batch's last offset, if it is news."""
+        if timestamp < 0 or (self.timestamps and timestamp <= self.timestamps[-1]):
+            return
+        self.timestamps.append(timestamp)
+        self.offsets.append(offset - self.base_offset)
+
+    def last(self) -> tuple[int, int] | None:
+        """Return (timestamp, offset) of the last entry."""
+        if not self.offsets:
+            return None
+        return self.timestamps[-1], self.offsets[-1] + self.base_offset
+
+    def offset_for(self, timestamp: int) -> int:
+        """Return an offset before which every batch is older than ``timestamp``."""
+        at = bisect_left(self.timestamps, timestamp)
+        return self.offsets[at - 1] + self.base_offset if at else self.base_offset
+
+    def truncate(self, end_offset: int) -> None:
+        """Drop the entries at or behind ``end_offset``."""
+        keep = bisect_left(self.offsets, end_offset - self.base_offset)
+        del self.offsets[keep:], self.timestamps[keep:]
+        self.written = min(self.written, keep)
+
+    def unwritten(self) -> tuple[int, bytes]:
+        """Return (file position, bytes) of the entries that the file does not have yet."""
+        entries = zip(self.timestamps[self.written :], self.offsets[self.written :], strict=True)
+        content = b"".join(_TIME_ENTRY.pack(*entry) for entry in entries)
+        return self.written * TIME_ENTRY_BYTES, content

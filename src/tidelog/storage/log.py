@@ -1,0 +1,439 @@
+"""One partition's log: its segments, leader epochs, producers, and what of it is durable.
+
+Owns every change of one partition's files; synchronous, used by one thread (the event loop). Does
+not know leaders, replicas or the wire. Opening is ``opening``, rewriting by key ``compaction``.
+
+Ordering rules: bytes are in the file before offsets are given out; indexes and snapshots may be
+behind (recovery rebuilds them); the recovery point only ever claims what a sync has returned for.
+
+| state                | append                      | read                        |
+|----------------------|-----------------------------|-----------------------------|
+| in service           | yes                         | yes                         |
+| disk full            | KAFKA_STORAGE_ERROR, heals  | yes                         |
+| ``failed`` (fatal)   | KAFKA_STORAGE_ERROR         | as far as the disk gives it |
+| ``damaged``          | KAFKA_STORAGE_ERROR         | KAFKA_STORAGE_ERROR         |
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topic_configs import TimestampType
+from tidelog.records.batch import Buffer, Rejected, crc_is_right, walk
+from tidelog.records.record import CorruptRecords
+from tidelog.storage import lookup
+from tidelog.storage.appending import Batches, chunks_for, prepare
+from tidelog.storage.logfiles import LogFiles, new_segment
+from tidelog.storage.producers import KnownBatch
+from tidelog.storage.results import Appended, TimeOffset
+from tidelog.storage.retention import expired, must_roll
+from tidelog.storage.segment import Segment
+from tidelog.storage.snapshots import load_producers, remove_snapshots
+
+_HINTS = 64
+_EMPTY = memoryview(b"")
+
+
+class PartitionLog(LogFiles):
+    """The log of one replica: appending, reading, looking up, cutting, expiring.
+
+    ``high_watermark`` is set by the caller; retention and compaction never pass it. Made by
+    ``opening.create_log`` and ``opening.open_log``.
+    """
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where readers of committed transactions stop; the high watermark without them."""
+        return self.high_watermark
+
+    @property
+    def latest_epoch(self) -> int:
+        """The newest leader epoch of the log, -1 when there is none."""
+        return self.epochs.latest
+
+    # Appending -------------------------------------------------------------------------------
+
+    def append_as_leader(
+        self, buffer: Buffer, leader_epoch: int, now_ms: int, *, from_client: bool = True
+    ) -> Appended | Rejected:
+        """Append a produced buffer of batches, all or none, with offsets from ``end_offset`` on.
+
+        A retried batch of an idempotent producer is not appended again: its first offset is
+        answered (``duplicate``). Cost: constant per batch, a CRC and one write.
+        """
+        if self.damaged or self._resources.failed or self.closed:
+            return self._out_of_service()
+        configs = self.configs
+        batches = prepare(buffer, configs, now_ms, from_client=from_client)
+        if isinstance(batches, Rejected):
+            return batches
+        if from_client:
+            known = self._judge_producers(batches)
+            if isinstance(known, Rejected):
+                return known
+            if known is not None:
+                return self._duplicate(known)
+        stamped = configs.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        chunks = chunks_for(batches, self.end_offset, leader_epoch, stamped=stamped)
+        if leader_epoch > self.epochs.latest:
+            self.begin_epoch(leader_epoch)
+        first_offset = self.end_offset
+        refusal = self._write(batches, chunks, now_ms)
+        if refusal is not None:
+            return refusal
+        return Appended(
+            first_offset, self.end_offset - 1, now_ms if stamped else -1, self.start_offset
+        )
+
+    def append_as_follower(self, buffer: Buffer, now_ms: int) -> Appended | Rejected:
+        """Append fetched batches as they are; an incomplete last one is ignored.
+
+        CORRUPT_MESSAGE for a wrong CRC (promise 27), INVALID_RECORD for offsets that do not go on
+        from ``end_offset`` (gaps are fine: the leader may have compacted).
+        """
+        if self.damaged or self._resources.failed or self.closed:
+            return self._out_of_service()
+        view = memoryview(buffer)
+        batches = [(header, view[at : at + header.size]) for at, header in walk(view)]
+        if not batches and len(view):
+            return Rejected(ErrorCode.CORRUPT_MESSAGE, "fetched bytes begin with no whole batch")
+        first_offset = expected = self.end_offset
+        for header, batch in batches:
+            if not crc_is_right(batch, header.crc):
+                return Rejected(
+                    ErrorCode.CORRUPT_MESSAGE,
+                    f"the fetched batch at offset {header.base_offset} has a wrong CRC",
+                )
+            if header.base_offset < expected or header.last_offset_delta < 0:
+                return Rejected(
+                    ErrorCode.INVALID_RECORD,
+                    f"fetched offset {header.base_offset} where {expected} was expected",
+                )
+            expected = header.next_offset
+        for group in self._that_fit(batches):
+            for header, _ in group:
+                if header.leader_epoch > self.epochs.latest:
+                    self.epochs.begin(header.leader_epoch, header.base_offset)
+                    self._write_epochs()
+            refusal = self._write(group, [batch for _, batch in group], now_ms, assigned=True)
+            if refusal is not None:
+                return refusal
+        return Appended(first_offset, self.end_offset - 1, -1, self.start_offset)
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """Note that this epoch begins at the log's end (becoming leader; its first batch)."""
+        if self.epochs.begin(leader_epoch, self.end_offset):
+            self._write_epochs()
+
+    def _that_fit(self, batches: Batches) -> list[Batches]:
+        """Cut fetched batches into groups that a segment can take: the leader's segments differ."""
+        groups: list[Batches] = []
+        size = self._active.size
+        for header, batch in batches:
+            if groups and size + len(batch) <= self.configs.segment_bytes:
+                groups[-1].append((header, batch))
+            else:
+                if groups or size + len(batch) > self.configs.segment_bytes:
+                    size = 0
+                groups.append([(header, batch)])
+            size += len(batch)
+        return groups
+
+    def _judge_producers(self, batches: Batches) -> KnownBatch | Rejected | None:
+        if len(batches) == 1:
+            header = batches[0][0]
+            return self.producers.judge(header) if header.producer_id >= 0 else None
+        # Several batches: the later ones are judged as if the earlier ones were appended.
+        trial = self.producers.copy_of({header.producer_id for header, _ in batches})
+        offset = self.end_offset
+        for header, _ in batches:
+            if header.producer_id >= 0:
+                verdict = trial.judge(header)
+                if verdict is not None:
+                    return verdict
+                trial.note(header, offset, 0)
+            offset += header.last_offset_delta + 1
+        return None
+
+    def _duplicate(self, known: KnownBatch) -> Appended:
+        stamped = self.configs.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        return Appended(
+            known.first_offset,
+            known.last_offset,
+            known.appended_ms if stamped else -1,
+            self.start_offset,
+            duplicate=True,
+        )
+
+    def _write(
+        self, batches: Batches, chunks: Sequence[Buffer], now_ms: int, *, assigned: bool = False
+    ) -> Rejected | None:
+        """Write batches in one go and account for each; a refusal leaves no trace."""
+        size = 0
+        newest = -1
+        last_offset = self.end_offset - 1
+        for header, batch in batches:
+            size += len(batch)
+            newest = max(newest, header.max_timestamp)
+            last_offset += header.last_offset_delta + 1
+        if assigned:
+            last_offset = batches[-1][0].last_offset
+        if must_roll(
+            self._active,
+            self.configs,
+            size=size,
+            max_timestamp=newest,
+            last_offset=last_offset,
+            jitter_ms=self._jitter_ms,
+            now_ms=now_ms,
+        ):
+            refusal = self.roll(now_ms)
+            if refusal is not None:
+                return refusal
+        active = self._active
+        try:
+            position = active.write(chunks, size)
+        except OSError as error:
+            return self._write_failed(error)
+        interval = self.configs.index_interval_bytes
+        for header, batch in batches:
+            first = header.base_offset if assigned else self.end_offset
+            size = len(batch)
+            last = first + header.last_offset_delta
+            active.note(position, size, last, header.max_timestamp, interval)
+            if header.producer_id >= 0:
+                self.producers.note(header, first, now_ms)
+            position += size
+            self.end_offset = last + 1
+        return None
+
+    def _write_failed(self, error: OSError) -> Rejected:
+        """Undo a partial write on a full disk; anything else is final (promises 25 and 28)."""
+        try:
+            self._active.open_log().truncate(self._active.size)
+        except OSError as second:
+            return self._trouble(second)
+        return self._trouble(error)
+
+    # Reading ---------------------------------------------------------------------------------
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        up_to_offset: int | None = None,
+        *,
+        at_least_one: bool = True,
+    ) -> memoryview | Rejected:
+        """Return whole batches from the one that holds ``offset``, all below ``up_to_offset``.
+
+        Empty at the end. At most ``max_bytes``, but with ``at_least_one`` a larger first batch is
+        given whole. OFFSET_OUT_OF_RANGE outside of start and end. Normally one read of the file.
+        """
+        if self.damaged or self.closed:
+            return self._out_of_service()
+        end = self.end_offset
+        if offset < self.start_offset or offset > end:
+            return Rejected(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is outside {self.start_offset} to {end} of {self.partition}",
+            )
+        limit = end if up_to_offset is None or up_to_offset > end else up_to_offset
+        if offset >= limit:
+            return _EMPTY
+        try:
+            return self._read(offset, max_bytes, limit, at_least_one)
+        except OSError as error:
+            self._resources.fail(f"a read of {self.path} failed: {error}")
+            return self._out_of_service()
+
+    def _read(
+        self, offset: int, max_bytes: int, limit: int, at_least_one: bool
+    ) -> memoryview | Rejected:
+        hint = self._hints.get(offset)
+        if hint is not None and hint[1] < hint[0].size:
+            segment, position = hint
+        else:
+            located = self._locate(offset)
+            if located is None:
+                return _EMPTY
+            segment, position = located
+        found = segment.read(position, max_bytes, limit, at_least_one)
+        if found is None:
+            return _EMPTY
+        if found.next_position < segment.size or segment is self._active:
+            if len(self._hints) >= _HINTS:
+                del self._hints[next(iter(self._hints))]
+            self._hints[found.next_offset] = (segment, found.next_position)
+        return found.data
+
+    def _locate(self, offset: int) -> tuple[Segment, int] | None:
+        at = self.segment_at(offset)
+        while at < len(self.segments):
+            segment = self.segments[at]
+            located = segment.locate(offset)
+            if located is not None:
+                return segment, located[0]
+            # The rest of this segment was compacted away: the next batch is in a later one.
+            at += 1
+        return None
+
+    def segment_at(self, offset: int) -> int:
+        """Return the place in ``segments`` of the one whose range holds ``offset``."""
+        if offset >= self._active.base_offset:
+            return len(self.segments) - 1
+        at = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)
+        return max(0, at - 1)
+
+    def offset_for_time(self, timestamp: int) -> TimeOffset | Rejected | None:
+        """Return the first record not older than ``timestamp`` (ms), None when all are older."""
+        try:
+            return lookup.first_at_or_after(self.segments, timestamp, self.start_offset)
+        except (OSError, CorruptRecords) as error:
+            return self._unreadable(error)
+
+    def newest_record(self) -> TimeOffset | Rejected | None:
+        """Return the first record with the greatest timestamp (ListOffsets -3)."""
+        try:
+            return lookup.newest(self.segments, self.start_offset)
+        except (OSError, CorruptRecords) as error:
+            return self._unreadable(error)
+
+    def _unreadable(self, error: OSError | CorruptRecords) -> Rejected:
+        if isinstance(error, CorruptRecords):
+            return Rejected(ErrorCode.CORRUPT_MESSAGE, f"{self.partition}: {error}")
+        self._resources.fail(f"a read of {self.path} failed: {error}")
+        return self._out_of_service()
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return (epoch, end offset) of the greatest epoch not above ``epoch``; -1, -1 if none."""
+        return self.epochs.end_of(epoch, self.end_offset)
+
+    # Cutting ---------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int, now_ms: int) -> Rejected | None:
+        """Drop every record from ``offset`` on; a batch across it goes as a whole.
+
+        Below the log's start: everything goes. Producers and epochs follow. Durable at once, so
+        that no power loss can bring back what new batches replaced.
+        """
+        if self.failed or self.closed:
+            return self._out_of_service()
+        if offset >= self.end_offset:
+            return None
+        if offset <= self.segments[0].base_offset:
+            return self.restart_at(offset, now_ms)
+        try:
+            self.generation += 1
+            at = self.segment_at(offset)
+            self._remove_segments(self.segments[at + 1 :], now_ms)
+            segment = self._active = self.segments[at]
+            segment.active = True
+            self._resources.indexes.forget(segment)
+            located = segment.locate(offset)
+            if located is None:
+                segment.next_offset = self.end_offset = offset
+            else:
+                position, header = located
+                self.end_offset = min(offset, header.base_offset)
+                segment.truncate(position, self.end_offset)
+            self._after_cut(now_ms)
+            segment.open_log().sync()
+            self._resources.disk.sync_directory(self.path)
+        except OSError as error:
+            return self._trouble(error)
+        return None
+
+    def restart_at(self, offset: int, now_ms: int) -> Rejected | None:
+        """Drop everything and go on with an empty log that begins at ``offset``."""
+        if self.failed or self.closed:
+            return self._out_of_service()
+        try:
+            self.generation += 1
+            self._remove_segments(list(self.segments), now_ms)
+            remove_snapshots(self._resources, self.path, below=2**63 - 1)
+            self.start_offset = self.end_offset = offset
+            self._activate(new_segment(self._resources, self.path, offset, now_ms))
+            self.synced_end_offset = min(self.synced_end_offset, offset)
+            self.epochs.entries.clear()
+            self._after_cut(now_ms)
+            self._resources.disk.sync_directory(self.path)
+        except OSError as error:
+            return self._trouble(error)
+        return None
+
+    def _after_cut(self, now_ms: int) -> None:
+        end = self.end_offset
+        self._hints.clear()
+        self.start_offset = min(self.start_offset, end)
+        self.high_watermark = max(min(self.high_watermark, end), self.start_offset)
+        self.synced_end_offset = min(self.synced_end_offset, end)
+        self.first_dirty_offset = min(self.first_dirty_offset, end)
+        self.epochs.truncate_end(end)
+        self._write_epochs()
+        remove_snapshots(self._resources, self.path, above=end)
+        self.producers = load_producers(self._resources, self.path, self.segments, end, now_ms)
+
+    def advance_start(self, offset: int) -> Rejected | None:
+        """Begin the log at ``offset`` (DeleteRecords, a leader's log start): older records go.
+
+        OFFSET_OUT_OF_RANGE above the high watermark; below the present start nothing happens.
+        """
+        if self.damaged or self.closed:
+            return self._out_of_service()
+        if offset > self.high_watermark:
+            return Rejected(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is above the high watermark {self.high_watermark}",
+            )
+        if offset > self.start_offset:
+            self.start_offset = offset
+            self.first_dirty_offset = max(self.first_dirty_offset, offset)
+            if self.epochs.truncate_start(offset):
+                self._write_epochs()
+        return None
+
+    # Expiry ----------------------------------------------------------------------------------
+
+    def housekeep(self, now_ms: int) -> str | None:
+        """Apply retention, remove what is due, forget silent producers.
+
+        Returns a sentence for the log when segments went. Grows with the number of segments.
+        """
+        if self.failed or self.closed:
+            return None
+        self.producers.expire(now_ms - self.producer_expiration_ms)
+        try:
+            sentence = self._apply_retention(now_ms)
+            self.purge(now_ms)
+        except OSError as error:
+            self._trouble(error)
+            return None
+        return sentence
+
+    def _apply_retention(self, now_ms: int) -> str | None:
+        expiry = expired(
+            self.segments,
+            self.configs,
+            start_offset=self.start_offset,
+            high_watermark=self.high_watermark,
+            now_ms=now_ms,
+        )
+        if not expiry.count:
+            return None
+        doomed = self.segments[: expiry.count]
+        if expiry.count == len(self.segments) and self.roll(now_ms) is not None:
+            return None
+        self._remove_segments(doomed, now_ms)
+        start = self.segments[0].base_offset
+        remove_snapshots(self._resources, self.path, below=start)
+        self.synced_end_offset = max(self.synced_end_offset, start)
+        if start > self.start_offset:
+            self.advance_start(start)
+        removed = sum(segment.size for segment in doomed)
+        return (
+            f"{self.partition}: {expiry.count} segments with {removed} bytes removed "
+            f"({expiry.reason}), the log begins at offset {self.start_offset}"
+        )

@@ -1,0 +1,293 @@
+"""The files of one partition: segments, rolling, what is not yet synced, what is to be removed.
+
+Owns the list of segments and every file beside them; ``log`` is what others see of it. Decides
+nothing about records. Ordering: a segment's end is known before its successor exists; files that
+were replaced are renamed first and removed later, when the renaming is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import Rejected
+from tidelog.runtime.disk import File
+from tidelog.storage import names
+from tidelog.storage.checkpoints import (
+    PartitionMetadata,
+    encode_epochs,
+    encode_partition_metadata,
+)
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.producers import ProducerState
+from tidelog.storage.recovery import Recovered
+from tidelog.storage.resources import Resources
+from tidelog.storage.segment import Segment
+from tidelog.storage.snapshots import thin_out, write_snapshot
+from tidelog.storage.syncing import PendingSync
+
+PRODUCER_EXPIRATION_MS = 86_400_000
+"""Default of ``producer.id.expiration.ms``."""
+
+
+class LogFiles:
+    """Segments and files of one replica. Offsets from ``start_offset`` to ``end_offset``."""
+
+    def __init__(
+        self,
+        resources: Resources,
+        path: str,
+        partition: TopicPartition,
+        configs: TopicConfigs,
+        segments: list[Segment],
+    ) -> None:
+        self._resources = resources
+        self.path = path
+        self.partition = partition
+        self.configs = configs
+        self.metadata: PartitionMetadata | None = None
+        self.segments = segments
+        self.start_offset = segments[0].base_offset
+        self.end_offset = segments[-1].next_offset
+        self.high_watermark = self.start_offset
+        self.synced_end_offset = self.start_offset
+        """The recovery point: everything below survives a power loss."""
+        self.first_dirty_offset = self.start_offset
+        """The cleaner's checkpoint: everything below was compacted once."""
+        self.epochs = LeaderEpochs()
+        self.producers = ProducerState()
+        self.producer_expiration_ms = PRODUCER_EXPIRATION_MS
+        self.damaged: str | None = None
+        self.closed = False
+        self.recovered = Recovered()
+        self.generation = 0
+        """+1 whenever offsets may be given out again (truncation)."""
+        self.last_sync_ms = 0
+        self._active = segments[-1]
+        self._active.active = True
+        self._jitter_ms = 0
+        self._hints: dict[int, tuple[Segment, int]] = {}
+        self._dirty_files: set[str] = set()
+        self._dirty_directories: set[str] = set()
+        self._directories_in_flight = 0
+        self._doomed: list[tuple[int, str]] = []
+        self.configure(configs)
+
+    # State -----------------------------------------------------------------------------------
+
+    @property
+    def failed(self) -> str | None:
+        """Why appends are refused for good: damage, a failed disk, or None."""
+        return self.damaged or self._resources.failed
+
+    @property
+    def size(self) -> int:
+        """Bytes of all batches. Grows with the number of segments."""
+        return sum(segment.size for segment in self.segments)
+
+    def configure(self, configs: TopicConfigs) -> None:
+        """Apply changed topic configurations to everything from now on."""
+        self.configs = configs
+        jitter = min(configs.segment_jitter_ms, configs.segment_ms)
+        self._jitter_ms = self._resources.random.randrange(jitter) if jitter > 0 else 0
+
+    def mark_created(self) -> None:
+        """Have the next sync cover the directory itself and its name in the one above."""
+        self._dirty_directories |= {self.path, self.path.rpartition("/")[0] or "/"}
+
+    def set_metadata(self, metadata: PartitionMetadata) -> None:
+        """Write ``partition.metadata``; durable with the next sync."""
+        self._write_file(names.PARTITION_METADATA, encode_partition_metadata(metadata))
+        self.metadata = metadata
+
+    # Segments --------------------------------------------------------------------------------
+
+    def roll(self, now_ms: int) -> Rejected | None:
+        """Begin a new segment at the end of the log; a refusal (disk full) changes nothing."""
+        if self.failed or self.closed:
+            return self._out_of_service()
+        active = self._active
+        if active.size == 0 and active.base_offset == self.end_offset:
+            return None
+        try:
+            path = write_snapshot(self._resources, self.path, self.end_offset, self.producers)
+            active.close_indexes()
+            fresh = new_segment(self._resources, self.path, self.end_offset, now_ms)
+        except OSError as error:
+            return self._trouble(error)
+        self._dirty_files.add(path)
+        self._dirty_directories.add(self.path)
+        active.active = False
+        active.hold_in_cache()
+        self._activate(fresh)
+        try:
+            thin_out(self._resources, self.path, self.segments)
+        except OSError as error:
+            return self._trouble(error)
+        return None
+
+    def _activate(self, segment: Segment) -> None:
+        segment.active = True
+        self._resources.indexes.forget(segment)
+        self.segments.append(segment)
+        self._active = segment
+        self.configure(self.configs)  # a new jitter for each segment
+
+    def _remove_segments(self, doomed: Sequence[Segment], now_ms: int) -> None:
+        """Take segments out of the log; their files go after ``file.delete.delay.ms``."""
+        gone = set(doomed)
+        self.segments = [segment for segment in self.segments if segment not in gone]
+        self._hints.clear()
+        for segment in doomed:
+            self._resources.indexes.forget(segment)
+            for suffix in names.SEGMENT_SUFFIXES:
+                self._doom(segment.path(suffix), now_ms)
+
+    def _doom(self, path: str, now_ms: int) -> None:
+        disk = self._resources.disk
+        if disk.exists(path):
+            self._resources.files.forget(path)
+            disk.rename(path, path + names.DELETED)
+            self._dirty_directories.add(self.path)
+            self._dirty_files.discard(path)
+            self._doomed.append((now_ms + self.configs.file_delete_delay_ms, path + names.DELETED))
+
+    def purge(self, now_ms: int) -> int:
+        """Remove renamed files whose delay is over and whose renaming is durable; how many."""
+        if not self._doomed or self._dirty_directories or self._directories_in_flight:
+            return 0
+        due = [path for due_ms, path in self._doomed if due_ms <= now_ms]
+        self._doomed = [entry for entry in self._doomed if entry[0] > now_ms]
+        for path in due:
+            if self._resources.disk.exists(path):
+                self._resources.disk.remove(path)
+        return len(due)
+
+    # Syncing ---------------------------------------------------------------------------------
+
+    def unsynced(self, *, closed_only: bool = False) -> PendingSync | None:
+        """Return what to sync so that all (or all closed segments) is durable; None if nothing.
+
+        ``run`` it anywhere, then hand it to ``synced`` on the log's own thread, always.
+        """
+        synced = self.synced_end_offset
+        paths = []
+        for segment in reversed(self.segments):
+            if segment.next_offset <= synced and segment is not self._active:
+                break
+            if segment is self._active:
+                if not closed_only and self.end_offset > synced:
+                    paths.append(segment.log_path)
+                continue
+            paths += (segment.log_path, segment.index_path, segment.time_index_path)
+        if not (paths or self._dirty_files or self._dirty_directories):
+            return None
+        paths += self._dirty_files
+        directories = sorted(self._dirty_directories)
+        self._dirty_files, self._dirty_directories = set(), set()
+        self._directories_in_flight += len(directories)
+        end = self._active.base_offset if closed_only else self.end_offset
+        disk = self._resources.disk
+        return PendingSync(disk, self._pin(paths), directories, end, self.generation)
+
+    def _pin(self, paths: Sequence[str]) -> list[File]:
+        pinned = []
+        for path in paths:
+            try:
+                pinned.append(self._resources.files.pin(path))
+            except FileNotFoundError:
+                # Removed since it was noted (an old snapshot, an index of a removed segment).
+                continue
+        return pinned
+
+    def synced(self, pending: PendingSync) -> None:
+        """Take back a pending sync that was run: the recovery point moves, or the log fails."""
+        for file in pending.files:
+            self._resources.files.release(file)
+        self._directories_in_flight -= len(pending.directories)
+        if pending.error is not None:
+            self._resources.fail(f"fsync in {self.path} failed: {pending.error}")
+        elif pending.generation == self.generation and pending.end_offset > self.synced_end_offset:
+            self.synced_end_offset = pending.end_offset
+
+    def sync(self) -> None:
+        """Make everything durable now. Blocks; check ``failed`` afterwards."""
+        pending = self.unsynced()
+        if pending is not None:
+            pending.run()
+            self.synced(pending)
+
+    def close(self) -> None:
+        """Stop cleanly: indexes and producers written, everything synced, files closed.
+
+        The log refuses everything afterwards. A failure shows in ``failed``.
+        """
+        if self.closed:
+            return
+        try:
+            if not self.failed:
+                for segment in self.segments:
+                    segment.write_indexes()
+                self._active.close_indexes()
+                path = write_snapshot(self._resources, self.path, self.end_offset, self.producers)
+                active = self._active
+                self._dirty_files |= {path, active.index_path, active.time_index_path}
+                self._dirty_directories.add(self.path)
+                self.sync()
+        except OSError as error:
+            self._trouble(error)
+        self.forget_files()
+
+    def forget_files(self) -> None:
+        """Close all files without writing anything (before the directory is renamed)."""
+        self.closed = True
+        for segment in self.segments:
+            self._resources.indexes.forget(segment)
+            for suffix in names.SEGMENT_SUFFIXES:
+                self._resources.files.forget(segment.path(suffix))
+
+    # Trouble ---------------------------------------------------------------------------------
+
+    def _write_epochs(self) -> None:
+        try:
+            self._write_file(names.EPOCH_CHECKPOINT, encode_epochs(self.epochs.entries))
+        except OSError as error:
+            self._trouble(error)
+
+    def _write_file(self, name: str, content: bytes) -> None:
+        """Replace a small file: a kill leaves the old or the new one. The next sync covers it."""
+        path = f"{self.path}/{name}"
+        disk = self._resources.disk
+        file = disk.open(path + names.TEMPORARY, create=True)
+        try:
+            file.truncate(0)
+            file.write_at(0, [content])
+        finally:
+            file.close()
+        self._resources.files.forget(path)
+        disk.rename(path + names.TEMPORARY, path)
+        self._dirty_files.add(path)
+        self._dirty_directories.add(self.path)
+
+    def _trouble(self, error: OSError) -> Rejected:
+        """A full disk heals (promise 28); any other failed write is final (promise 25)."""
+        if self._resources.is_full(error):
+            return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of {self.path} is full")
+        self._resources.fail(f"a write to {self.path} failed: {error}")
+        return self._out_of_service()
+
+    def _out_of_service(self) -> Rejected:
+        reason = self.failed or f"{self.path} is closed"
+        return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+
+def new_segment(resources: Resources, directory: str, base_offset: int, now_ms: int) -> Segment:
+    """Create the three files of an empty segment; after an OSError it does not exist."""
+    segment = Segment(resources, directory, base_offset, 0, base_offset)
+    segment.created_ms = now_ms
+    # The log file comes last: once it exists, nothing may be appended to the segment before it.
+    segment.restart_indexes()
+    resources.files.get(segment.log_path, create=True).truncate(0)
+    return segment

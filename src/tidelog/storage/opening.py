@@ -1,0 +1,134 @@
+"""Making a partition's log: a new one, or one that an earlier life left on disk.
+
+Owns the order of start: segments are recovered, then epochs, then producers, then offsets are
+fitted to what is there. Judges no batch itself (``recovery``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.topics import TopicPartition
+from tidelog.storage import names
+from tidelog.storage.checkpoints import (
+    DamagedFile,
+    PartitionMetadata,
+    decode_epochs,
+    decode_partition_metadata,
+)
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.log import PartitionLog
+from tidelog.storage.logfiles import new_segment
+from tidelog.storage.recovery import Ending, Recovered, recover
+from tidelog.storage.resources import Resources
+from tidelog.storage.scan import HEADERS_BYTES, scan
+from tidelog.storage.segment import Segment
+from tidelog.storage.snapshots import load_producers
+
+
+def create_log(
+    resources: Resources,
+    path: str,
+    partition: TopicPartition,
+    configs: TopicConfigs,
+    *,
+    now_ms: int,
+    metadata: PartitionMetadata | None = None,
+    start_offset: int = 0,
+) -> PartitionLog:
+    """Make the directory of a new replica and its empty log. OSError as the disk gives it.
+
+    Durable with the log's next sync, which includes the directory above.
+    """
+    resources.disk.make_directory(path)
+    segment = new_segment(resources, path, start_offset, now_ms)
+    log = PartitionLog(resources, path, partition, configs, [segment])
+    log.mark_created()
+    if metadata is not None:
+        log.set_metadata(metadata)
+    return log
+
+
+def open_log(
+    resources: Resources,
+    path: str,
+    partition: TopicPartition,
+    configs: TopicConfigs,
+    ending: Ending,
+    *,
+    now_ms: int,
+    first_dirty_offset: int = 0,
+) -> PartitionLog:
+    """Open an existing replica's directory; damage is named in ``log.damaged``, not raised.
+
+    Constant work after a clean stop, otherwise grows with the bytes behind the recovery point.
+    """
+    marker = f"{path}/{names.DAMAGED}"
+    if resources.disk.exists(marker):
+        ending = replace(ending, clean=False)
+    found = recover(resources, path, ending, configs.index_interval_bytes)
+    if not found.segments:
+        if ending.recovery_point > ending.log_start:
+            found.damaged = f"{path} has no segment, its recovery point is {ending.recovery_point}"
+        found.segments = [new_segment(resources, path, ending.log_start, now_ms)]
+    log = PartitionLog(resources, path, partition, configs, found.segments)
+    log.recovered = found
+    log.damaged = found.damaged
+    log.start_offset = max(ending.log_start, log.start_offset)
+    if log.damaged is None and log.start_offset > log.end_offset:
+        # Offsets are never given out twice: what was deleted stays behind the log's start.
+        log.restart_at(log.start_offset, now_ms)
+    _read_metadata(resources, log)
+    if log.damaged is not None:
+        # The checkpoints stay what they were: the next start must see the damage again.
+        log.synced_end_offset = ending.recovery_point
+        log.high_watermark = ending.high_watermark
+        resources.disk.replace(marker, f"{log.damaged}\n".encode())
+        return log
+    if resources.disk.exists(marker):
+        resources.disk.remove(marker)
+    synced = log.end_offset if ending.clean else ending.recovery_point
+    log.synced_end_offset = min(synced, log.end_offset)
+    log.high_watermark = min(max(ending.high_watermark, log.start_offset), log.end_offset)
+    log.first_dirty_offset = min(max(first_dirty_offset, log.start_offset), log.end_offset)
+    log.epochs = _epochs(resources, log, found)
+    log.producers = load_producers(resources, path, log.segments, log.end_offset, now_ms)
+    return log
+
+
+def _read_metadata(resources: Resources, log: PartitionLog) -> None:
+    path = f"{log.path}/{names.PARTITION_METADATA}"
+    try:
+        log.metadata = decode_partition_metadata(resources.disk.read(path))
+    except FileNotFoundError:
+        log.metadata = None
+    except DamagedFile as error:
+        log.damaged = log.damaged or f"{path}: {error}"
+
+
+def _epochs(resources: Resources, log: PartitionLog, found: Recovered) -> LeaderEpochs:
+    try:
+        content = resources.disk.read(f"{log.path}/{names.EPOCH_CHECKPOINT}")
+        epochs = LeaderEpochs(decode_epochs(content))
+        from_log = found.epochs
+    except (FileNotFoundError, DamagedFile):
+        epochs = LeaderEpochs()
+        from_log = _epochs_of(log.segments)
+    epochs.truncate_end(log.end_offset)
+    for epoch, offset in from_log:
+        epochs.begin(epoch, offset)
+    epochs.truncate_start(log.start_offset)
+    return epochs
+
+
+def _epochs_of(segments: list[Segment]) -> list[tuple[int, int]]:
+    """Return the epochs of all batches: for a log whose checkpoint is lost. Grows with batches."""
+    found: list[tuple[int, int]] = []
+    for segment in segments:
+        for _, header in scan(
+            segment.open_log(), 0, segment.size, check=False, chunk_bytes=HEADERS_BYTES
+        ):
+            if not found or header.leader_epoch > found[-1][0]:
+                found.append((header.leader_epoch, header.base_offset))
+    return found

@@ -1,0 +1,248 @@
+"""Opening the segments of a partition after any end: clean stop, kill -9, power loss.
+
+Owns the judgement of what is on disk; ``opening`` builds the log from it. Rules:
+
+- Unfinished work of the cleaner (``.cleaned``) goes, finished work (``.swap``) is completed,
+  ``.deleted`` and ``.tmp`` files go.
+- After a clean stop nothing is scanned. Otherwise everything from the recovery point on is read
+  and its CRCs checked: cost grows with the bytes behind the recovery point only.
+- A torn tail (a last batch that is incomplete or has a wrong CRC) is cut, nothing else: sound
+  batches behind the damage, or an end below the recovery point or the high watermark, are damage
+  (promise 26) and leave the files as they are.
+- When the operating system has been started anew since (``unsynced_may_be_gone``), what was never
+  synced may be missing anywhere: then the log is cut at the first hole, and says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidelog.records.batch import HEADER_SIZE
+from tidelog.storage import names
+from tidelog.storage.resources import Resources
+from tidelog.storage.scan import HEADERS_BYTES, scan, sound_batch_after
+from tidelog.storage.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is known of the log's last life."""
+
+    recovery_point: int = 0
+    """Every offset below was synced."""
+    high_watermark: int = 0
+    log_start: int = 0
+    clean: bool = False
+    unsynced_may_be_gone: bool = False
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The segments found, and what had to be done."""
+
+    segments: list[Segment] = field(default_factory=list)
+    damaged: str | None = None
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
+    cut_at: int | None = None
+    """The end offset after a cut."""
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    """(leader epoch, first offset) of the batches that were read."""
+    lost_sound_batches: bool = False
+    """Whether the cut (after a power loss) had sound batches behind it."""
+
+
+def recover(resources: Resources, directory: str, ending: Ending, interval: int) -> Recovered:
+    """Return the sound segments of a directory in order; none when it has no log file yet."""
+    _tidy(resources, directory)
+    found = Recovered()
+    found.segments = _segments(resources, directory)
+    if not found.segments:
+        return found
+    segments = found.segments
+    segments[-1].active = True
+    if not (ending.clean and _open_last_clean(resources, segments[-1])):
+        _check_from_recovery_point(resources, found, ending, interval)
+    end = found.segments[-1].next_offset
+    if found.damaged is None and end < ending.recovery_point:
+        found.damaged = (
+            f"{directory} ends at offset {end}, below its recovery point {ending.recovery_point}"
+        )
+    return found
+
+
+def _tidy(resources: Resources, directory: str) -> None:
+    """Finish or undo what an earlier life had begun with files."""
+    disk = resources.disk
+    found = disk.list(directory)
+    for name in found:
+        if name.endswith((names.DELETED, names.CLEANED, names.TEMPORARY)):
+            disk.remove(f"{directory}/{name}")
+    swaps = [
+        offset
+        for name in found
+        if (offset := names.offset_of(name, names.LOG + names.SWAP)) is not None
+    ]
+    for offset in swaps:
+        _complete_swap(resources, directory, offset)
+    for name in disk.list(directory):
+        if name.endswith(names.SWAP):
+            disk.remove(f"{directory}/{name}")
+    present = set(disk.list(directory))
+    for suffix in (names.INDEX, names.TIME_INDEX):
+        for name in present:
+            base = names.offset_of(name, suffix)
+            if base is not None and names.file_name(base, names.LOG) not in present:
+                disk.remove(f"{directory}/{name}")
+
+
+def _complete_swap(resources: Resources, directory: str, base: int) -> None:
+    """Put a finished rewriting in the place of the segments that it covers."""
+    disk = resources.disk
+    source = f"{directory}/{names.file_name(base, names.LOG + names.SWAP)}"
+    end = base + 1
+    file = disk.open(source, read_only=True)
+    try:
+        for _, header in scan(file, 0, file.size(), check=False, chunk_bytes=HEADERS_BYTES):
+            end = header.next_offset
+    finally:
+        file.close()
+    present = set(disk.list(directory))
+    for name in present:
+        for suffix in names.SEGMENT_SUFFIXES:
+            offset = names.offset_of(name, suffix)
+            if offset is not None and base <= offset < end:
+                disk.remove(f"{directory}/{name}")
+    for suffix in (names.INDEX, names.TIME_INDEX, names.LOG):
+        swap = names.file_name(base, suffix + names.SWAP)
+        if swap in present:
+            disk.rename(f"{directory}/{swap}", f"{directory}/{names.file_name(base, suffix)}")
+    disk.sync_directory(directory)
+
+
+def _segments(resources: Resources, directory: str) -> list[Segment]:
+    disk = resources.disk
+    bases = sorted(
+        base
+        for name in disk.list(directory)
+        if (base := names.offset_of(name, names.LOG)) is not None
+    )
+    segments = []
+    for at, base in enumerate(bases):
+        following = bases[at + 1] if at + 1 < len(bases) else base
+        path = f"{directory}/{names.file_name(base, names.LOG)}"
+        segments.append(Segment(resources, directory, base, disk.size(path), following))
+        segments[-1].created_ms = disk.modified_ms(path)
+    return segments
+
+
+def _open_last_clean(resources: Resources, last: Segment) -> bool:
+    """Find the end of the last segment from its index; False when it is not as a stop left it."""
+    index, time_index = last.read_indexes()
+    if index is None or time_index is None:
+        return False
+    last.set_indexes(index, time_index)
+    start = index.positions[-1] if len(index) else 0
+    end = start
+    file = resources.files.get(last.log_path)
+    for position, header in scan(file, start, last.size, check=False, chunk_bytes=HEADERS_BYTES):
+        end = position + header.size
+        last.next_offset = header.next_offset
+    return end == last.size
+
+
+def _check_from_recovery_point(
+    resources: Resources, found: Recovered, ending: Ending, interval: int
+) -> None:
+    segments = found.segments
+    for at, segment in enumerate(segments):
+        last = at + 1 == len(segments)
+        if not last and segment.next_offset <= ending.recovery_point:
+            continue
+        begins_next = None if last else segment.next_offset
+        position = _check_segment(resources, found, segment, ending.recovery_point, interval)
+        complete = position == segment.size
+        if complete and (begins_next is None or segment.next_offset == begins_next):
+            if not last:
+                segment.close_indexes()
+            continue
+        _judge(resources, found, at, position, ending)
+        return
+
+
+def _check_segment(
+    resources: Resources, found: Recovered, segment: Segment, recovery_point: int, interval: int
+) -> int:
+    """Check a segment's batches from the recovery point on; return where the sound ones end."""
+    start = _trusted_start(segment, recovery_point)
+    file = resources.files.get(segment.log_path)
+    segment.next_offset = segment.base_offset
+    if start:
+        segment.next_offset = segment.header_at(start).base_offset
+        segment.time_index.truncate(segment.next_offset)
+        segment.index.truncate(start)
+        segment.restore_newest()
+    else:
+        segment.restart_indexes()
+    end = start
+    for position, header in scan(file, start, segment.size, check=True):
+        if header.base_offset < segment.next_offset:
+            break
+        segment.note(position, header.size, header.last_offset, header.max_timestamp, interval)
+        found.scanned_bytes += header.size
+        if not found.epochs or header.leader_epoch > found.epochs[-1][0]:
+            found.epochs.append((header.leader_epoch, header.base_offset))
+        end = position + header.size
+    return end
+
+
+def _trusted_start(segment: Segment, recovery_point: int) -> int:
+    """Return the position of an index entry below the recovery point that is true, or 0."""
+    if recovery_point <= segment.base_offset:
+        return 0
+    index, time_index = segment.read_indexes()
+    if index is None or time_index is None:
+        return 0
+    position = index.position_for(recovery_point - 1)
+    if position == 0 or position + HEADER_SIZE > segment.size:
+        return 0
+    header = segment.header_at(position)
+    expected = index.base_offset + index.offsets[index.positions.index(position)]
+    if header.magic != 2 or header.last_offset != expected:
+        return 0
+    segment.set_indexes(index, time_index)
+    return position
+
+
+def _judge(resources: Resources, found: Recovered, at: int, position: int, ending: Ending) -> None:
+    """Cut a torn tail at ``position`` of segment ``at``, or name the damage."""
+    segment = found.segments[at]
+    later = found.segments[at + 1 :]
+    end = segment.next_offset
+    file = resources.files.get(segment.log_path)
+    behind = any(one.size for one in later)
+    if not behind and position < segment.size:
+        behind = sound_batch_after(file, position, segment.size, end) is not None
+    where = f"{segment.log_path} has a damaged batch at position {position} (offset {end})"
+    if end < ending.recovery_point:
+        found.damaged = f"{where}, below its recovery point {ending.recovery_point}"
+    elif not ending.unsynced_may_be_gone and behind:
+        found.damaged = f"{where}, and sound batches behind it"
+    elif not ending.unsynced_may_be_gone and end < ending.high_watermark:
+        found.damaged = f"{where}, below the high watermark {ending.high_watermark}"
+    if found.damaged is not None:
+        return
+    found.lost_sound_batches = behind
+    found.cut_bytes = segment.size - position + sum(one.size for one in later)
+    found.cut_at = end
+    for one in later:
+        for suffix in names.SEGMENT_SUFFIXES:
+            if resources.disk.exists(one.path(suffix)):
+                resources.files.forget(one.path(suffix))
+                resources.disk.remove(one.path(suffix))
+    del found.segments[at + 1 :]
+    segment.active = True
+    segment.truncate(position, end)
+    # Durable at once: new batches must never be followed by old bytes after a power loss.
+    file.sync()
+    resources.disk.sync_directory(segment.directory)

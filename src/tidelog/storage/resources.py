@@ -1,0 +1,80 @@
+"""What all logs of one directory share: the disk, open files, the index cache, the fatal fault.
+
+Owns the sharing, no log. Promise 25: a failed write or fsync is final for the directory, so the
+first one is kept here and every log of the directory refuses appends from then on.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidelog.runtime.disk import Disk
+from tidelog.storage.files import DEFAULT_OPEN_FILES, OpenFiles
+
+if TYPE_CHECKING:
+    from tidelog.storage.segment import Segment
+
+DEFAULT_INDEX_CACHE_BYTES = 64 * 1024 * 1024
+
+
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class IndexCache:
+    """Which closed segments hold their indexes in memory: the least used give them up first."""
+
+    def __init__(self, limit_bytes: int = DEFAULT_INDEX_CACHE_BYTES) -> None:
+        self._limit = limit_bytes
+        self._held: OrderedDict[Segment, int] = OrderedDict()
+        self.bytes = 0
+
+    def hold(self, segment: Segment, size: int) -> None:
+        """Count a segment's freshly loaded indexes."""
+        self.bytes += size - self._held.pop(segment, 0)
+        self._held[segment] = size
+        while self.bytes > self._limit and len(self._held) > 1:
+            oldest, freed = self._held.popitem(last=False)
+            self.bytes -= freed
+            oldest.drop_indexes()
+
+    def used(self, segment: Segment) -> None:
+        """Move a segment to the young end."""
+        if segment in self._held:
+            self._held.move_to_end(segment)
+
+    def forget(self, segment: Segment) -> None:
+        """Stop counting a segment (it was removed, or is the active one)."""
+        self.bytes -= self._held.pop(segment, 0)
+
+
+@dataclass
+class Resources:
+    """Shared by all logs of one directory; ``failed`` is the sentence of the fatal fault."""
+
+    disk: Disk
+    files: OpenFiles
+    indexes: IndexCache = field(default_factory=IndexCache)
+    random: random.Random = field(default_factory=random.Random)
+    failed: str | None = None
+    on_failure: Callable[[str], None] | None = None
+    """Called once, with the sentence, when the directory fails."""
+
+    @classmethod
+    def of(cls, disk: Disk, open_files: int = DEFAULT_OPEN_FILES) -> Resources:
+        return cls(disk, OpenFiles(disk, open_files))
+
+    def is_full(self, error: OSError) -> bool:
+        """Whether an error is a full disk, which heals; every other failed write is final."""
+        return error.errno in _DISK_FULL
+
+    def fail(self, reason: str) -> None:
+        """Take the directory out of service for good; only the first reason is kept."""
+        if self.failed is None:
+            self.failed = reason
+            if self.on_failure is not None:
+                self.on_failure(reason)

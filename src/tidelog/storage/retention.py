@@ -1,0 +1,120 @@
+"""Which old segments may go, and when a new one begins: Kafka's rules as plain functions.
+
+Owns the decisions; ``log`` removes and rolls. Nothing at or above the high watermark is ever
+chosen, and only a prefix of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.records.batch import MAX_INT32
+from tidelog.storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+
+if TYPE_CHECKING:
+    from tidelog.storage.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """How many segments from the start may go, and why (for the log line)."""
+
+    count: int
+    reason: str
+
+
+def expired(
+    segments: Sequence[Segment],
+    configs: TopicConfigs,
+    *,
+    start_offset: int,
+    high_watermark: int,
+    now_ms: int,
+) -> Expiry:
+    """Return the prefix of segments that retention removes now.
+
+    By time, size and log start with cleanup policy delete; by log start alone otherwise.
+    """
+    limit = 0
+    for at, segment in enumerate(segments):
+        last = at + 1 == len(segments)
+        if segment.next_offset > high_watermark or (last and segment.size == 0):
+            break
+        limit += 1
+    best = Expiry(_before_start(segments, limit, start_offset), "it is before the log start")
+    if configs.expires:
+        by_time = _too_old(segments, limit, configs.retention_ms, now_ms)
+        if by_time > best.count:
+            best = Expiry(by_time, f"retention.ms={configs.retention_ms}")
+        by_size = _too_many_bytes(segments, limit, configs.retention_bytes)
+        if by_size > best.count:
+            best = Expiry(by_size, f"retention.bytes={configs.retention_bytes}")
+    return best
+
+
+def _before_start(segments: Sequence[Segment], limit: int, start_offset: int) -> int:
+    # The active segment never goes for this reason: it has no successor to begin the log.
+    count = 0
+    for segment in segments[: min(limit, len(segments) - 1)]:
+        if segment.next_offset > start_offset:
+            break
+        count += 1
+    return count
+
+
+def _too_old(segments: Sequence[Segment], limit: int, retention_ms: int, now_ms: int) -> int:
+    if retention_ms < 0:
+        return 0
+    count = 0
+    for segment in segments[:limit]:
+        if now_ms - segment.largest_timestamp <= retention_ms:
+            break
+        count += 1
+    return count
+
+
+def _too_many_bytes(segments: Sequence[Segment], limit: int, retention_bytes: int) -> int:
+    if retention_bytes < 0:
+        return 0
+    excess = sum(segment.size for segment in segments) - retention_bytes
+    count = 0
+    for segment in segments[:limit]:
+        excess -= segment.size
+        if excess < 0:
+            break
+        count += 1
+    return count
+
+
+def must_roll(
+    active: Segment,
+    configs: TopicConfigs,
+    *,
+    size: int,
+    max_timestamp: int,
+    last_offset: int,
+    jitter_ms: int,
+    now_ms: int,
+) -> bool:
+    """Whether ``size`` bytes that end at ``last_offset`` belong into a new segment."""
+    if active.size == 0:
+        return last_offset - active.base_offset > MAX_INT32
+    if active.size + size > configs.segment_bytes:
+        return True
+    if last_offset - active.base_offset > MAX_INT32:
+        return True
+    first = active.first_timestamp
+    if max_timestamp >= 0 and first is not None and first >= 0:
+        waited = max_timestamp - first
+    else:
+        waited = now_ms - active.created_ms
+    if waited > configs.segment_ms - jitter_ms:
+        return True
+    limit = configs.segment_index_bytes
+    return (
+        len(active.index) >= limit // OFFSET_ENTRY_BYTES
+        or len(active.time_index) >= limit // TIME_ENTRY_BYTES - 1
+    )

@@ -1,0 +1,99 @@
+"""Walking the batches of a log file, with or without their CRCs, and judging what stops the walk.
+
+Owns reading a file batch by batch. Decides nothing about cutting (``recovery``). Cost grows with
+the number of batches, and with the bytes when CRCs are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tidelog.records.batch import (
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    MAGIC_POSITION,
+    BatchHeader,
+    crc_is_right,
+    read_header,
+)
+from tidelog.runtime.disk import File
+
+CHUNK_BYTES = 1024 * 1024
+HEADERS_BYTES = 16 * 1024
+_MAGIC = b"\x02"
+
+
+def scan(
+    file: File, position: int, end: int, *, check: bool, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of each batch up to ``end``; stop at the first that is not sound.
+
+    Sound: complete, magic 2, offsets rising, and with ``check`` the right CRC. A walk that ends
+    before ``end`` stopped at the end of the last batch it gave.
+    """
+    chunk = b""
+    start = position
+    next_offset = -1
+    while position + HEADER_SIZE <= end:
+        if position + HEADER_SIZE > start + len(chunk):
+            start, chunk = position, file.read_at(position, min(chunk_bytes, end - position))
+            if len(chunk) < HEADER_SIZE:
+                return
+        header = read_header(chunk, position - start)
+        size = header.length + LENGTH_OVERHEAD
+        if not _plausible(header, next_offset) or position + size > end:
+            return
+        if check:
+            if position + size > start + len(chunk):
+                wanted = min(max(chunk_bytes, size), end - position)
+                start, chunk = position, file.read_at(position, wanted)
+                if len(chunk) < size:
+                    return
+            at = position - start
+            if not crc_is_right(memoryview(chunk)[at : at + size], header.crc):
+                return
+        yield position, header
+        position += size
+        next_offset = header.next_offset
+
+
+def sound_batch_after(file: File, position: int, end: int, next_offset: int) -> int | None:
+    """Return the position of a sound batch behind damage at ``position``, None if there is none.
+
+    Looks for headers that could follow ``next_offset`` and have the right CRC, at every byte.
+    Grows with the bytes to the end of the file.
+    """
+    at = position + 1
+    while at + HEADER_SIZE <= end:
+        chunk = file.read_at(at, min(CHUNK_BYTES, end - at))
+        found = chunk.find(_MAGIC, MAGIC_POSITION)
+        while found >= 0:
+            start = found - MAGIC_POSITION
+            if start + HEADER_SIZE > len(chunk):
+                break
+            if _sound_at(file, at + start, end, read_header(chunk, start), next_offset):
+                return at + start
+            found = chunk.find(_MAGIC, found + 1)
+        if at + len(chunk) >= end or len(chunk) < HEADER_SIZE:
+            return None
+        at += len(chunk) - HEADER_SIZE + 1
+    return None
+
+
+def _sound_at(file: File, position: int, end: int, header: BatchHeader, next_offset: int) -> bool:
+    size = header.length + LENGTH_OVERHEAD
+    if not _plausible(header, next_offset) or position + size > end:
+        return False
+    batch = file.read_at(position, size)
+    return len(batch) == size and crc_is_right(batch, header.crc)
+
+
+def _plausible(header: BatchHeader, next_offset: int) -> bool:
+    return (
+        header.magic == 2
+        and header.length >= HEADER_SIZE - LENGTH_OVERHEAD
+        and header.base_offset >= next_offset
+        and header.base_offset >= 0
+        and header.last_offset_delta >= 0
+        and 0 <= header.record_count <= header.last_offset_delta + 1
+    )

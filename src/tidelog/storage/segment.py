@@ -1,0 +1,290 @@
+"""One segment: a log file, its two indexes, and the newest timestamp in it.
+
+Owns appending to the file, finding positions and reading whole batches. Does not decide when to
+roll, keep or cut (``log``, ``retention``, ``recovery``). A closed segment loads its indexes when
+they are asked for; the shared cache makes it drop them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tidelog.records.batch import HEADER_SIZE, BatchHeader, read_header
+from tidelog.runtime.disk import Buffer, File
+from tidelog.storage import names
+from tidelog.storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from tidelog.storage.resources import Resources
+from tidelog.storage.scan import HEADERS_BYTES, scan
+
+UNKNOWN_TIME = -1
+
+
+class Slice(NamedTuple):
+    """Whole batches of a segment. ``next_offset``/``next_position``: where reading goes on."""
+
+    data: memoryview
+    next_offset: int
+    next_position: int
+
+
+class Segment:
+    """``size`` bytes of batches from ``base_offset`` up to (not including) ``next_offset``."""
+
+    def __init__(
+        self, resources: Resources, directory: str, base_offset: int, size: int, next_offset: int
+    ) -> None:
+        self._resources = resources
+        self._disk = resources.disk
+        self.directory = directory
+        self.base_offset = base_offset
+        self.size = size
+        self.next_offset = next_offset
+        self.created_ms = 0
+        self.active = False
+        """Whether this is the log's last segment, whose indexes stay in memory."""
+        self.log_path = self.path(names.LOG)
+        self.index_path = self.path(names.INDEX)
+        self.time_index_path = self.path(names.TIME_INDEX)
+        self._index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._newest: tuple[int, int] | None = None
+        self._first_time: int | None = None
+        self._bytes_since_entry = 0
+
+    def path(self, suffix: str) -> str:
+        return f"{self.directory}/{names.file_name(self.base_offset, suffix)}"
+
+    # Writing ---------------------------------------------------------------------------------
+
+    def write(self, chunks: Sequence[Buffer], size: int) -> int:
+        """Append bytes; return their position. OSError leaves ``size`` as it was."""
+        position = self.size
+        self._resources.files.get(self.log_path).write_at(position, chunks)
+        self.size = position + size
+        return position
+
+    def note(
+        self, position: int, size: int, last_offset: int, max_timestamp: int, interval: int
+    ) -> None:
+        """Account for one batch just written at ``position``: end, newest time, index entry."""
+        self.next_offset = last_offset + 1
+        newest = self._newest
+        if newest is None:
+            newest = self.newest
+        if max_timestamp > newest[0]:
+            self._newest = newest = (max_timestamp, last_offset)
+        if position == 0:
+            self._first_time = max_timestamp
+        if self._bytes_since_entry > interval:
+            self.index.add(last_offset, position)
+            self.time_index.add(*newest)
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size
+
+    def write_indexes(self) -> None:
+        """Bring the index files up to what is in memory; OSError leaves the rest for later."""
+        for path, index in (
+            (self.index_path, self._index),
+            (self.time_index_path, self._time_index),
+        ):
+            if index is not None and index.written < len(index):
+                position, content = index.unwritten()
+                self._resources.files.get(path).write_at(position, [content])
+                index.written = len(index)
+
+    def close_indexes(self) -> None:
+        """Write the indexes with the newest time as last entry, as a closed segment has them."""
+        self.time_index.add(*self.newest)
+        self.write_indexes()
+
+    def truncate(self, size: int, end_offset: int) -> None:
+        """Cut the segment to ``size`` bytes and ``end_offset``; the indexes follow."""
+        files = self._resources.files
+        self.index.truncate(size)
+        self.time_index.truncate(end_offset)
+        files.get(self.index_path).truncate(len(self.index) * OFFSET_ENTRY_BYTES)
+        files.get(self.time_index_path).truncate(len(self.time_index) * TIME_ENTRY_BYTES)
+        files.get(self.log_path).truncate(size)
+        self.size = size
+        self.next_offset = end_offset
+        self._newest = None
+        self._first_time = None
+        if not size:
+            self._bytes_since_entry = 0
+
+    # Indexes ---------------------------------------------------------------------------------
+
+    @property
+    def index(self) -> OffsetIndex:
+        if self._index is None:
+            self._load_indexes()
+        elif not self.active:
+            self._resources.indexes.used(self)
+        assert self._index is not None
+        return self._index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._load_indexes()
+        assert self._time_index is not None
+        return self._time_index
+
+    def set_indexes(self, index: OffsetIndex, time_index: TimeIndex) -> None:
+        """Give the segment indexes that were built from its batches."""
+        self._index, self._time_index = index, time_index
+
+    def drop_indexes(self) -> None:
+        """Give up the memory of indexes that their files have completely."""
+        index, time_index = self._index, self._time_index
+        if index is None or time_index is None:
+            return
+        if index.written == len(index) and time_index.written == len(time_index):
+            self._index = self._time_index = None
+
+    def hold_in_cache(self) -> None:
+        """Let the shared cache decide from now on how long the indexes stay in memory."""
+        if self._index is not None and self._time_index is not None and not self.active:
+            size = 8 * len(self._index) + 12 * len(self._time_index)
+            self._resources.indexes.hold(self, size)
+
+    def _load_indexes(self) -> None:
+        index, time_index = self.read_indexes()
+        if index is None or time_index is None:
+            self.rebuild_indexes()
+            self.hold_in_cache()
+            return
+        self._index = index
+        self._time_index = time_index
+        self.hold_in_cache()
+
+    def read_indexes(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
+        """Return what the index files hold, None for one that is missing or not sane."""
+        try:
+            offsets = self._disk.read(self.index_path)
+            times = self._disk.read(self.time_index_path)
+        except FileNotFoundError:
+            return None, None
+        return (
+            OffsetIndex.parse(self.base_offset, offsets, self.size),
+            TimeIndex.parse(self.base_offset, times),
+        )
+
+    def rebuild_indexes(self, interval: int = 4096) -> None:
+        """Make both indexes anew from the headers of all batches, and write them."""
+        self.restart_indexes()
+        file = self._resources.files.get(self.log_path)
+        for position, header in scan(file, 0, self.size, check=False, chunk_bytes=HEADERS_BYTES):
+            self.note(position, header.size, header.last_offset, header.max_timestamp, interval)
+        self.close_indexes()
+
+    def restart_indexes(self) -> None:
+        """Begin both indexes and the newest time anew, in memory and on disk."""
+        self._index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self._newest = (UNKNOWN_TIME, self.base_offset)
+        self._first_time = None
+        self._bytes_since_entry = 0
+        for path in (self.index_path, self.time_index_path):
+            self._resources.files.get(path, create=True).truncate(0)
+
+    def restore_newest(self) -> None:
+        """Take the newest time from the time index alone: the batches behind it are noted next."""
+        self._newest = self.time_index.last() or (UNKNOWN_TIME, self.base_offset)
+
+    # Times -----------------------------------------------------------------------------------
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """The greatest timestamp (-1: none) and the last offset of the batch that has it."""
+        if self._newest is None:
+            index, time_index = self.index, self.time_index
+            self._newest = time_index.last() or (UNKNOWN_TIME, self.base_offset)
+            # Batches behind the last entry may be newer.
+            start = index.positions[-1] if len(index) else 0
+            file = self._resources.files.get(self.log_path)
+            for _, header in scan(file, start, self.size, check=False, chunk_bytes=HEADERS_BYTES):
+                if header.max_timestamp > self._newest[0]:
+                    self._newest = (header.max_timestamp, header.last_offset)
+        return self._newest
+
+    @property
+    def largest_timestamp(self) -> int:
+        """The time retention goes by: the newest timestamp, or the file's when there is none."""
+        if self.newest[0] >= 0:
+            return self.newest[0]
+        return self._disk.modified_ms(self.log_path)
+
+    @property
+    def first_timestamp(self) -> int | None:
+        """The greatest timestamp of the first batch, None in an empty segment."""
+        if self._first_time is None and self.size:
+            header = self.header_at(0)
+            self._first_time = header.max_timestamp
+        return self._first_time
+
+    # Reading ---------------------------------------------------------------------------------
+
+    def open_log(self) -> File:
+        """Return the open log file; valid until the next file is asked for."""
+        return self._resources.files.get(self.log_path)
+
+    def header_at(self, position: int) -> BatchHeader:
+        return read_header(self.read_bytes(position, HEADER_SIZE))
+
+    def read_bytes(self, position: int, size: int) -> bytes:
+        return self._resources.files.get(self.log_path).read_at(position, size)
+
+    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """Return position and header of the first batch that ends at or behind ``offset``."""
+        start = self.index.position_for(offset)
+        file = self._resources.files.get(self.log_path)
+        for position, header in scan(file, start, self.size, check=False, chunk_bytes=8192):
+            if header.last_offset >= offset:
+                return position, header
+        return None
+
+    def read(
+        self, position: int, max_bytes: int, limit_offset: int, at_least_one: bool
+    ) -> Slice | None:
+        """Return whole batches from a batch's position that end before ``limit_offset``.
+
+        At most ``max_bytes``, but with ``at_least_one`` the first batch whole. None when there is
+        no such batch. One read, and a walk over at most one index interval of headers.
+        """
+        available = self.size - position
+        if available < HEADER_SIZE:
+            return None
+        data = self.read_bytes(position, min(available, max(max_bytes, HEADER_SIZE)))
+        whole = len(data) == available and limit_offset >= self.next_offset
+        if whole and available <= max_bytes:
+            return Slice(memoryview(data), self.next_offset, self.size)
+        first = read_header(data)
+        if first.size > max_bytes and not at_least_one:
+            return None
+        if first.size > len(data):
+            data = self.read_bytes(position, first.size)
+        return self._cut(data, position, limit_offset)
+
+    def _cut(self, data: bytes, position: int, limit_offset: int) -> Slice | None:
+        """Cut bytes that begin with a batch to the whole batches before ``limit_offset``."""
+        index = self.index
+        end = position + len(data)
+        known = min(index.boundary_before(end), index.position_for(limit_offset))
+        at = max(known, position) - position
+        next_offset = -1
+        while at + HEADER_SIZE <= len(data):
+            header = read_header(data, at)
+            if header.next_offset > limit_offset or at + header.size > len(data):
+                if next_offset < 0:
+                    next_offset = header.base_offset
+                break
+            at += header.size
+            next_offset = header.next_offset
+        if at == 0:
+            return None
+        if next_offset < 0 and position + at < self.size:
+            next_offset = self.header_at(position + at).base_offset
+        elif next_offset < 0:
+            next_offset = self.next_offset
+        return Slice(memoryview(data)[:at], next_offset, position + at)

@@ -1,0 +1,44 @@
+"""Making a log durable: one pending sync as a value that a thread can run.
+
+Owns the list of files and directories to sync and the claim that follows. The log's owner takes
+it (``PartitionLog.unsynced``), runs it anywhere, and gives it back (``PartitionLog.synced``); many
+logs' pending syncs in one trip to a thread are the group commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidelog.runtime.disk import Disk, File
+
+
+class PendingSync:
+    """What must reach the disk so that everything below ``end_offset`` survives a power loss."""
+
+    __slots__ = ("_disk", "directories", "end_offset", "error", "files", "generation")
+
+    def __init__(
+        self,
+        disk: Disk,
+        files: Sequence[File],
+        directories: Sequence[str],
+        end_offset: int,
+        generation: int,
+    ) -> None:
+        self._disk = disk
+        self.files = files
+        self.directories = directories
+        self.end_offset = end_offset
+        self.generation = generation
+        """Of the log when this was taken: a truncation in between voids the claim."""
+        self.error: OSError | None = None
+
+    def run(self) -> None:
+        """Sync all. Blocks; a failure is kept in ``error`` and not tried again (promise 25)."""
+        try:
+            for file in self.files:
+                file.sync()
+            for directory in self.directories:
+                self._disk.sync_directory(directory)
+        except OSError as error:
+            self.error = error
