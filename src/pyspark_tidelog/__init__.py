@@ -1,0 +1,48 @@
+"""Makes `spark.read.format("tidelog")` and `spark.readStream.format("tidelog")` known to Spark.
+
+Owns the name only. Spark imports every top-level module that begins with `pyspark_` and registers
+its `DefaultSource`; one such import that fails switches off the look-up of all Python sources, so
+this one imports nothing of tidelog until a query needs it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """A topic of tidelog or Apache Kafka as a batch or a stream of rows.
+
+    Options are those of Spark's Kafka source (docs/operating/pipeline.md). Raises OptionRefused,
+    one line, for an option that does not exist or is malformed.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidelog"
+
+    def schema(self) -> str:
+        from tidelog.pipeline.options import check_names, parse_columns
+        from tidelog.pipeline.schema import spark_schema
+
+        return spark_schema(parse_columns(check_names(self.options)))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from tidelog.pipeline.batch_reader import BatchReader
+        from tidelog.pipeline.options import Mode, parse
+
+        return BatchReader(parse(self.options, Mode.BATCH), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        from tidelog.pipeline.options import Mode, parse
+        from tidelog.pipeline.stream_reader import StreamReader
+
+        return StreamReader(parse(self.options, Mode.STREAM), schema)

@@ -149,7 +149,7 @@ def test_gaps_of_a_compacted_batch_and_empty_batches() -> None:
     whole = build_batch([NewRecord(1, b"k", b"v")], base_offset=40)
     header = read_header(whole)
     gappy = seal_batch(header._replace(last_offset_delta=9), whole[HEADER_SIZE:])
-    empty = seal_batch(header._replace(base_offset=50, last_offset_delta=4, count=0), b"")
+    empty = seal_batch(header._replace(base_offset=50, last_offset_delta=4, record_count=0), b"")
     decoder = Decoder(Origin("t", 0), ("offset",), 40, END)
     assert sum(batch.num_rows for batch in decoder.decode(gappy + empty)) == 1
     assert decoder.next_offset == 55
@@ -215,9 +215,9 @@ def test_hostile_payloads_with_a_right_checksum() -> None:
         damaged = bytearray(body)
         for _ in range(rng.choice((1, 2, 8))):
             damaged[rng.randrange(len(damaged))] = rng.choice((0, 1, 2, 127, 128, 255))
-        count = header.count if rng.random() < 0.9 else rng.choice((0, 81, 1 << 30, -1))
+        count = header.record_count if rng.random() < 0.9 else rng.choice((0, 81, 1 << 30, -1))
         with contextlib.suppress(CorruptRecords):
-            decode(seal_batch(header._replace(count=count), bytes(damaged)))
+            decode(seal_batch(header._replace(record_count=count), bytes(damaged)))
 
 
 def test_nothing_decodes_to_nothing() -> None:

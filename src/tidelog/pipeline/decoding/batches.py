@@ -38,9 +38,9 @@ class Batch(NamedTuple):
         header = self.header
         plain = decompress(header.codec, self.body) if header.codec else self.body
         # Before anything is allocated for `count` records.
-        if header.count < 0 or header.count * _SMALLEST_RECORD > len(plain):
+        if header.record_count < 0 or header.record_count * _SMALLEST_RECORD > len(plain):
             raise CorruptRecords(
-                f"batch at offset {header.base_offset} announces {header.count} records"
+                f"batch at offset {header.base_offset} announces {header.record_count} records"
                 f" in {len(plain)} bytes"
             )
         return plain
@@ -87,5 +87,5 @@ class AbortedTransactions:
 
 
 def _control_type(batch: Batch) -> int:
-    records = decode_records(bytes(batch.payload()), batch.header.count, 0, 0)
+    records = decode_records(bytes(batch.payload()), batch.header.record_count, 0, 0)
     return control_type(records[0].key if records else None)

@@ -72,7 +72,7 @@ class Decoder:
                 break
             reached = max(reached, header.next_offset)
             # A compacted batch may be empty: it still moves the position.
-            if hidden.hides(batch) or header.control or not header.count:
+            if hidden.hides(batch) or header.control or not header.record_count:
                 continue
             records = batch.payload()
             chunk.append((header, records))
@@ -90,14 +90,14 @@ class Decoder:
         pieces: list[Positions] = []
         at = 0
         for header, records in chunk:
-            record_starts(data, view, at, at + len(records), header.count, pieces)
+            record_starts(data, view, at, at + len(records), header.record_count, pieces)
             at += len(records)
         starts = np.concatenate(pieces)
         ends = np.empty_like(starts)
         ends[:-1] = starts[1:]
         ends[-1] = len(data)
         fields = read_fields(view, starts, ends)
-        counts = np.array([header.count for header, _ in chunk])
+        counts = np.array([header.record_count for header, _ in chunk])
         offsets = np.repeat([header.base_offset for header, _ in chunk], counts)
         offsets += fields.offset_deltas
         low, high = (int(i) for i in np.searchsorted(offsets, (self.next_offset, self.end)))

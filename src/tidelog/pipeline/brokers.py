@@ -1,0 +1,223 @@
+"""The pipeline's way to the brokers: `tidelog.client` behind calls that block.
+
+Owns one event loop in one thread per process and the clusters connected on it; Spark reuses Python
+workers, so connections outlive a task. Speaks plain Kafka; retries are the client's and, for
+look-ups of offsets, those of the options fetchOffset.*.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import Any, TypeVar
+
+from tidelog.client.batches import Fetched
+from tidelog.client.cluster import Cluster, ClusterSettings
+from tidelog.client.errors import ClientError
+from tidelog.client.fetch_requests import FetchOptions
+from tidelog.client.fetcher import Fetcher, OffsetReset
+from tidelog.client.metadata import Topic
+from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel, list_offsets
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
+from tidelog.pipeline.errors import OptionRefused, PipelineError
+from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.places import SubscriptionKind
+from tidelog.pipeline.planning.positions import Pid, Positions
+from tidelog.pipeline.planning.ranges import OffsetRange
+from tidelog.pipeline.planning.snapshot import PartitionState, Snapshot
+from tidelog.runtime.loop import new_event_loop
+
+# A task asks for more at a time than Kafka's consumer (1 MiB): its batches become Arrow batches.
+PARTITION_BYTES = 4 << 20
+# What one call hands over: small enough that decoding and fetching go on side by side.
+_POLL_BYTES = 4 << 20
+
+Result = TypeVar("Result")
+
+_lock = threading.Lock()
+_clusters: dict[tuple[int, str, str, int], Brokers] = {}
+
+
+def connect(options: SourceOptions) -> Brokers:
+    """The brokers of a query, connected at most once per process."""
+    client_id = options.client_properties.get("client.id", "tidelog-spark")
+    timeout_ms = number(options, "request.timeout.ms", ClusterSettings().request_timeout_ms)
+    # A forked worker must not use its parent's thread.
+    key = (os.getpid(), options.bootstrap_servers, client_id, timeout_ms)
+    with _lock:
+        if key not in _clusters:
+            settings = ClusterSettings(client_id=client_id, request_timeout_ms=timeout_ms)
+            _clusters[key] = Brokers(options.bootstrap_servers, settings)
+        return _clusters[key]
+
+
+def number(options: SourceOptions, name: str, default: int) -> int:
+    """A numeric client property. Raises OptionRefused."""
+    text = options.client_properties.get(name)
+    if text is None:
+        return default
+    if not text.strip().isdigit():
+        raise OptionRefused(f"option kafka.{name} is {text!r}; it must be a number")
+    return int(text)
+
+
+class Brokers:
+    """One cluster. All methods block and raise ClientError or PipelineError."""
+
+    def __init__(self, bootstrap: str, settings: ClusterSettings) -> None:
+        self._loop = new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="tidelog", daemon=True).start()
+        self._cluster = Cluster(bootstrap, settings)
+
+    def snapshot(self, options: SourceOptions) -> Snapshot:
+        """The partitions that a query reads: metadata first, then both ends of each.
+
+        Raises PipelineError when a topic that the query names does not exist.
+        """
+        return self._retried(options, lambda: self._snapshot(options))
+
+    def offsets_at(self, times: Mapping[Pid, int], options: SourceOptions) -> dict[Pid, int]:
+        """The first offset at or after a time (ms) in each partition; -1 where there is none."""
+        wanted = {TopicPartition(pid.topic, pid.partition): at for pid, at in times.items()}
+
+        async def ask() -> dict[Pid, int]:
+            found = await list_offsets(self._cluster, wanted, isolation=isolation(options))
+            return {pid: found[TopicPartition(pid.topic, pid.partition)].offset for pid in times}
+
+        return self._retried(options, ask)
+
+    def bounds(self, pid: Pid, options: SourceOptions) -> tuple[int, int]:
+        """The log start and the readable end of a partition."""
+        partition = TopicPartition(pid.topic, pid.partition)
+
+        async def ask() -> tuple[int, int]:
+            start, end = await self._ends([partition], options)
+            return start[partition], end[partition]
+
+        return self._retried(options, ask)
+
+    def fetch(self, part: OffsetRange, options: SourceOptions) -> Iterator[Fetched]:
+        """Whole batches that cover a range, fetched ahead of the reader.
+
+        Raises OffsetOutOfRange (of the client) where the log does not have the position.
+        """
+        partition = TopicPartition(part.pid.topic, part.pid.partition)
+        fetcher = self._call(self._open(partition, part, options))
+        position = part.start
+        try:
+            while position < part.end:
+                pieces = self._call(fetcher.poll(options.poll_timeout_ms, _POLL_BYTES))
+                if not pieces:
+                    raise PipelineError(
+                        f"{part.pid}: nothing came from offset {position} on within"
+                        f" {options.poll_timeout_ms} ms (option kafkaConsumer.pollTimeoutMs)"
+                    )
+                for piece in pieces:
+                    yield piece
+                    position = piece.next_offset
+        finally:
+            self._call(fetcher.close())
+
+    async def _open(
+        self, partition: TopicPartition, part: OffsetRange, options: SourceOptions
+    ) -> Fetcher:
+        defaults = FetchOptions()
+        fetcher = Fetcher(
+            self._cluster,
+            isolation=isolation(options),
+            reset=OffsetReset.NONE,
+            options=FetchOptions(
+                max_wait_ms=number(options, "fetch.max.wait.ms", defaults.max_wait_ms),
+                max_bytes=number(options, "fetch.max.bytes", defaults.max_bytes),
+                partition_bytes=number(options, "max.partition.fetch.bytes", PARTITION_BYTES),
+            ),
+        )
+        fetcher.assign({partition: part.start}, {partition: part.end})
+        return fetcher
+
+    async def _snapshot(self, options: SourceOptions) -> Snapshot:
+        topics = await self._topics(options)
+        ids = {name: _id_text(topic) for name, topic in topics.items()}
+        partitions = [
+            TopicPartition(name, index)
+            for name, topic in topics.items()
+            for index in topic.partitions
+            if options.subscription.chooses(name, index)
+        ]
+        starts, ends = await self._ends(partitions, options)
+        states = {
+            Pid(each.topic, each.partition): PartitionState(starts[each], ends[each])
+            for each in partitions
+        }
+        return Snapshot(ids, states)
+
+    async def _topics(self, options: SourceOptions) -> dict[str, Topic]:
+        subscription = options.subscription
+        named = subscription.named_topics()
+        view = await self._cluster.describe(named)
+        if named is None:
+            chosen = {
+                name: topic
+                for name, topic in view.topics.items()
+                if subscription.chooses(name, 0) and name not in INTERNAL_TOPICS
+            }
+            if not chosen:
+                raise PipelineError(f"no topic matches the pattern {subscription.pattern}")
+            return chosen
+        topics = {}
+        for name in named:
+            topic = view.topics.get(name)
+            if topic is None or topic.error:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error
+                raise PipelineError(f"topic {name} cannot be read: {ErrorCode(code).name}")
+            if subscription.kind is SubscriptionKind.ASSIGN:
+                for index in subscription.assigned[name]:
+                    if index not in topic.partitions:
+                        raise PipelineError(
+                            f"option assign names {name}-{index}, which is not there"
+                        )
+            topics[name] = topic
+        return topics
+
+    async def _ends(
+        self, partitions: list[TopicPartition], options: SourceOptions
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        level = isolation(options)
+        both = [
+            await list_offsets(self._cluster, dict.fromkeys(partitions, where), isolation=level)
+            for where in (EARLIEST, LATEST)
+        ]
+        starts, ends = ({each: found.offset for each, found in side.items()} for side in both)
+        return starts, ends
+
+    def _retried(
+        self, options: SourceOptions, ask: Callable[[], Coroutine[Any, Any, Result]]
+    ) -> Result:
+        for _ in range(options.offset_retries):
+            try:
+                return self._call(ask())
+            except ClientError:
+                time.sleep(options.offset_retry_interval_ms / 1000)
+        return self._call(ask())
+
+    def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+
+def isolation(options: SourceOptions) -> IsolationLevel:
+    """The client's word for kafka.isolation.level."""
+    if options.read_committed:
+        return IsolationLevel.READ_COMMITTED
+    return IsolationLevel.READ_UNCOMMITTED
+
+
+def _id_text(topic: Topic) -> str:
+    """A topic id as text; empty for a cluster that has none."""
+    return str(topic.topic_id) if topic.topic_id.int else ""
+
+
+__all__ = ["Brokers", "Positions", "connect"]

@@ -1,0 +1,200 @@
+"""The manifest of a lake: which files belong to it, batch by batch.
+
+Owns exactly-once: a batch is in the lake when its manifest exists, and a manifest is created whole
+or not at all. Ordering rule of a commit: files are durable in their places, then the manifest is
+linked under its name; so what a manifest names is there. Each manifest says from which positions
+to which its batch went; they form a chain without a gap, or the job refuses to go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tidelog.pipeline.errors import LakeRefused
+from tidelog.pipeline.lake.layout import Layout, file_name
+from tidelog.pipeline.planning.positions import Pid, Positions
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LakeFile:
+    """One data file: the records `first` to `last` (inclusive) of a partition's life."""
+
+    path: str
+    topic: str
+    partition: int
+    incarnation: int
+    first: int
+    last: int
+    rows: int
+    size_bytes: int
+
+    @property
+    def pid(self) -> Pid:
+        return Pid(self.topic, self.partition, self.incarnation)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One committed batch. `start` is None for the batch that resolved startingOffsets."""
+
+    batch: int
+    query_id: str
+    start: Positions | None
+    end: Positions
+    files: tuple[LakeFile, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": _VERSION,
+            "batch": self.batch,
+            "queryId": self.query_id,
+            "start": None if self.start is None else self.start.to_json(),
+            "end": self.end.to_json(),
+            "files": [asdict(file) for file in self.files],
+        }
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Raises ValueError, KeyError or TypeError for what is no manifest."""
+        made = json.loads(text)
+        if made["version"] != _VERSION:
+            raise ValueError(f"version {made['version']}")
+        return cls(
+            made["batch"],
+            made["queryId"],
+            None if made["start"] is None else Positions.from_json(made["start"]),
+            Positions.from_json(made["end"]),
+            tuple(LakeFile(**file) for file in made["files"]),
+        )
+
+
+def read_manifests(layout: Layout) -> list[Manifest]:
+    """All batches of the lake in order, checked to be one unbroken chain. Raises LakeRefused."""
+    found: list[Manifest] = []
+    for path in sorted(layout.manifests.glob("*.json")):
+        try:
+            manifest = Manifest.from_json(path.read_text())
+        except (ValueError, KeyError, TypeError) as error:
+            raise LakeRefused(f"manifest {path} is damaged: {error}") from None
+        if path != layout.manifest(manifest.batch):
+            raise LakeRefused(f"manifest {path} says that it is of batch {manifest.batch}")
+        if found:
+            check_follows(found[-1], manifest.batch, manifest.query_id, manifest.start)
+        found.append(manifest)
+    return found
+
+
+def check_follows(last: Manifest, batch: int, query_id: str, start: Positions | None) -> None:
+    """Refuse a batch that does not continue the lake. Raises LakeRefused."""
+    if query_id != last.query_id:
+        raise LakeRefused(
+            f"the lake was written by query {last.query_id}, this is {query_id}: use the checkpoint"
+            " that belongs to the lake, or a new folder"
+        )
+    if batch != last.batch + 1:
+        raise LakeRefused(f"batch {batch} follows batch {last.batch}: a manifest is missing")
+    if start != last.end:
+        raise LakeRefused(
+            f"batch {batch} does not begin where batch {last.batch} ended: checkpoint and lake do"
+            " not belong together"
+        )
+
+
+def check_files(files: Sequence[LakeFile], start: Positions | None, end: Positions) -> None:
+    """Refuse files that overlap or leave their batch. Raises LakeRefused."""
+    begin: Mapping[Pid, int] = {} if start is None else start.at
+    reached: dict[Pid, int] = {}
+    for file in sorted(files, key=lambda each: (each.pid, each.first)):
+        low = max(begin.get(file.pid, 0), reached.get(file.pid, 0))
+        if not low <= file.first <= file.last < end.at.get(file.pid, 0):
+            raise LakeRefused(f"file {file.path} does not lie in its batch or overlaps another")
+        if file.path != file_name(file.pid, file.first, file.last):
+            raise LakeRefused(f"file {file.path} has not the name of its records")
+        reached[file.pid] = file.last + 1
+
+
+def commit(layout: Layout, manifest: Manifest, staged: Mapping[str, Path]) -> None:
+    """Move the staged files (final name -> where it lies now) into place, then create the manifest.
+
+    Safe to repeat after a crash at any step. Raises LakeRefused when the batch is already there.
+    """
+    folders: set[Path] = set()
+    for name, now in staged.items():
+        place = layout.root / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        now.replace(place)
+        folders.update((place.parent, place.parent.parent))
+    for folder in folders:
+        _sync(folder)
+    place = layout.manifest(manifest.batch)
+    draft = place.with_suffix(f".{os.getpid()}.draft")
+    with draft.open("w") as out:
+        json.dump(manifest.to_json(), out, indent=1)
+        out.flush()
+        os.fsync(out.fileno())
+    try:
+        os.link(draft, place)
+    except FileExistsError:
+        raise LakeRefused(f"batch {manifest.batch} is already in the lake: two writers?") from None
+    finally:
+        draft.unlink()
+    _sync(layout.manifests)
+
+
+def recover(layout: Layout, manifests: Sequence[Manifest]) -> list[str]:
+    """Remove what a crash left behind: staged files, drafts, and data files no manifest names.
+
+    To be called under the lock, before the first batch. Returns the data files removed; a batch
+    that was cut down between its two steps writes them again.
+    """
+    for left in (*layout.inflight.glob("*"), *layout.manifests.glob("*.draft")):
+        left.unlink(missing_ok=True)
+    listed = {file.path for manifest in manifests for file in manifest.files}
+    stray = [name for name in layout.data_files() if name not in listed]
+    for name in stray:
+        (layout.root / name).unlink()
+    return stray
+
+
+@contextlib.contextmanager
+def lock(layout: Layout) -> Iterator[None]:
+    """Hold the lake for this process, for one writer at a time. Raises LakeRefused.
+
+    The kernel gives the lock back when the process dies, however it dies.
+    """
+    for folder in (layout.manifests, layout.inflight):
+        folder.mkdir(parents=True, exist_ok=True)
+    with layout.lock.open("a+") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            held.seek(0)
+            owner = held.read().strip() or "unknown"
+            raise LakeRefused(
+                f"lake {layout.root} is being written by another job (process {owner})"
+            ) from None
+        held.truncate(0)
+        held.write(str(os.getpid()))
+        held.flush()
+        yield
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
