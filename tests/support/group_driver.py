@@ -37,6 +37,8 @@ from tidelog.model.topics import TopicPartition
 
 GROUP = "g"
 START_MS = 1_700_000_000_000
+AHEAD_MS = 86_400_000
+"""How far the time of day is ahead of the clock that counts deadlines."""
 
 
 def subscription(*topics: str) -> bytes:
@@ -64,6 +66,7 @@ class Driver:
         self.random = random.Random(self.seed)
         self.rules = GroupRules(lambda: f"{self.random.getrandbits(64):016x}", self.settings)
         self.table = GroupTable(self.rules)
+        self.table.ahead_ms = AHEAD_MS
         self.log: list[tuple[bytes, bytes | None]] = []
         self.in_flight: deque[Write] = deque()
         self.answers: dict[object, Result] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.group_driver import GROUP, Driver, subscription
+from tests.support.group_driver import AHEAD_MS, GROUP, Driver, subscription
 
 from tidelog.groups import limits
 from tidelog.groups.events import DeleteGroup, DeleteOffsets, Expire, Leaver, RemoveTopics
@@ -42,7 +42,7 @@ def test_a_consumer_without_a_group_commits_and_reads_back() -> None:
     found = d.offset("t", 1)
     assert found is not None
     assert (found.offset, found.leader_epoch, found.metadata) == (6, 7, "m")
-    assert found.committed_ms == d.now
+    assert found.committed_ms == d.now + AHEAD_MS
     assert d.group.state is GroupState.EMPTY
     assert d.group.protocol_type is None
 

@@ -112,6 +112,7 @@ class Group:
     """The state of one group. Nothing outside ``tidelog.groups`` changes it."""
 
     __slots__ = (
+        "ahead_ms",
         "awaiting_joins",
         "deadlines",
         "first_sights",
@@ -139,11 +140,12 @@ class Group:
         "supported",
     )
 
-    def __init__(self, group_id: str, rules: GroupRules, now_ms: int) -> None:
+    def __init__(self, group_id: str, rules: GroupRules, now_ms: int, ahead_ms: int = 0) -> None:
         self.group_id = group_id
         self.rules = rules
+        self.ahead_ms = ahead_ms
         self.state = GroupState.EMPTY
-        self.since_ms = now_ms
+        self.since_ms = now_ms + ahead_ms
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
@@ -197,7 +199,11 @@ class Group:
     def enter(self, state: GroupState, now_ms: int) -> None:
         """Go to another state."""
         self.state = state
-        self.since_ms = now_ms
+        self.since_ms = self.wall_ms(now_ms)
+
+    def wall_ms(self, now_ms: int) -> int:
+        """Return the time of day at ``now_ms``: for what goes on record, never for waiting."""
+        return now_ms + self.ahead_ms
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Return NONE for a member of the group that is what it says, else why not (KIP-345)."""

@@ -28,7 +28,8 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Outcome
     member = group.members.get(event.member_id)
     if member is not None:
         group.touch(member, now_ms)
-    expires_ms = NO_EXPIRY if event.retention_ms < 0 else now_ms + event.retention_ms
+    wall_ms = group.wall_ms(now_ms)
+    expires_ms = NO_EXPIRY if event.retention_ms < 0 else wall_ms + event.retention_ms
     records: list[OffsetRecord] = []
     results: list[tuple[TopicPartition, ErrorCode]] = []
     room = limits.MAX_OFFSETS - group.offset_count - len(group.in_flight)
@@ -40,7 +41,7 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Outcome
             results.append((at, ErrorCode.INVALID_COMMIT_OFFSET_SIZE))
         else:
             room -= 0 if known else 1
-            value = replace(offset, committed_ms=now_ms, expires_ms=expires_ms)
+            value = replace(offset, committed_ms=wall_ms, expires_ms=expires_ms)
             records.append(OffsetRecord(group.group_id, at.topic, at.partition, value))
             results.append((at, ErrorCode.NONE))
     result = OffsetsResult(partitions=tuple(results))

@@ -48,7 +48,7 @@ def restore(group: Group, stored: StoredGeneration, now_ms: int, out: Outcome) -
     group.generation = stored.generation
     group.protocol_type = stored.protocol_type or None
     group.protocol_name = stored.protocol_name
-    group.since_ms = now_ms if stored.since_ms < 0 else stored.since_ms
+    group.since_ms = group.wall_ms(now_ms) if stored.since_ms < 0 else stored.since_ms
     for found in stored.members:
         member = Member(
             found.member_id,

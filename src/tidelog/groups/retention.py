@@ -44,7 +44,7 @@ def expire(group: Group, now_ms: int, out: Outcome) -> None:
         gone.extend(
             OffsetRecord(group.group_id, topic, partition, None)
             for partition, offset in partitions.items()
-            if _expired(group, offset, now_ms)
+            if _expired(group, offset, group.wall_ms(now_ms))
             and TopicPartition(topic, partition) not in group.in_flight
         )
     gone = gone[: limits.MAX_EXPIRED_AT_ONCE]
@@ -72,13 +72,13 @@ def _may_expire(group: Group, topic: str) -> bool:
     )
 
 
-def _expired(group: Group, offset: CommittedOffset, now_ms: int) -> bool:
+def _expired(group: Group, offset: CommittedOffset, wall_ms: int) -> bool:
     if offset.expires_ms != NO_EXPIRY:
-        return now_ms >= offset.expires_ms
+        return wall_ms >= offset.expires_ms
     since_ms = offset.committed_ms
     if group.state is GroupState.EMPTY and group.protocol_type is not None:
         since_ms = max(since_ms, group.since_ms)
-    return now_ms - since_ms >= group.rules.settings.offsets_retention_ms
+    return wall_ms - since_ms >= group.rules.settings.offsets_retention_ms
 
 
 def remove_topics(group: Group, topics: frozenset[str], out: Outcome) -> None:

@@ -86,6 +86,9 @@ class GroupTable:
         self._groups: dict[str, Group] = {}
         self._generations: dict[str, StoredGeneration] = {}
         self._deadlines: Deadlines[str] = Deadlines()
+        self.ahead_ms = 0
+        """The time of day less ``now_ms``, set by the shell before it calls: a steady clock counts
+        the deadlines, and the records carry the time of day."""
         self.unknown_records = 0
         """Records of the log that were skipped because this code does not know their version."""
 
@@ -113,7 +116,7 @@ class GroupTable:
         if group is None:
             if record.value is None:
                 return
-            group = self._groups[record.group_id] = Group(record.group_id, self._rules, now_ms)
+            group = self._new(record.group_id, now_ms)
         replay.apply(group, record)
         if isinstance(record, GroupRecord):
             if record.value is None:
@@ -129,6 +132,7 @@ class GroupTable:
         writes: list[Write] = []
         for group_id, stored in self._generations.items():
             group, out = self._groups[group_id], Outcome(group_id)
+            group.ahead_ms = self.ahead_ms
             replay.restore(group, stored, now_ms, out)
             found = self._settle(group, out)
             effects.extend(found.effects)
@@ -139,7 +143,7 @@ class GroupTable:
     # Deciding ------------------------------------------------------------------------------
 
     def decide(self, group_id: str, event: Event, now_ms: int) -> Decision:
-        """Decide one event of one group at ``now_ms`` (ms since 1970)."""
+        """Decide one event of one group at ``now_ms``, in ms of a clock that never steps."""
         out = Outcome(group_id)
         group = self._groups.get(group_id)
         if group is None:
@@ -149,13 +153,15 @@ class GroupTable:
                 if result is not None and not isinstance(event, (RemoveTopics, Tick, Expire)):
                     out.answer(event.ticket, result)
                 return out.decision()
-            group = self._groups[group_id] = Group(group_id, self._rules, now_ms)
+            group = self._new(group_id, now_ms)
+        group.ahead_ms = self.ahead_ms
         _dispatch(group, event, now_ms, out)
         return self._settle(group, out)
 
     def stored(self, write: Write, now_ms: int) -> Decision:
         """A write is committed: apply it, give its answers, and what follows from it."""
         group = self._groups[write.group_id]
+        group.ahead_ms = self.ahead_ms
         out = Outcome(write.group_id)
         for record in write.records:
             replay.apply(group, record)
@@ -176,6 +182,7 @@ class GroupTable:
     def delayed(self, write: Write, error: ErrorCode, now_ms: int) -> Decision:
         """A write is not committed in time: those who wait are told; it may be stored later."""
         group = self._groups[write.group_id]
+        group.ahead_ms = self.ahead_ms
         out = Outcome(write.group_id)
         for answer in write.answers:
             mapped = (
@@ -267,6 +274,11 @@ class GroupTable:
         if len(self._groups) >= limits.MAX_GROUPS:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
+
+    def _new(self, group_id: str, now_ms: int) -> Group:
+        group = Group(group_id, self._rules, now_ms, self.ahead_ms)
+        self._groups[group_id] = group
+        return group
 
     def _settle(self, group: Group, out: Outcome) -> Decision:
         """Count what is now in flight, note the group's next deadline, forget it if it is idle."""
