@@ -179,9 +179,7 @@ def _check_segment(
     segment.next_offset = segment.base_offset
     if start:
         segment.next_offset = segment.header_at(start).base_offset
-        segment.time_index.truncate(segment.next_offset)
-        segment.index.truncate(start)
-        segment.restore_newest()
+        segment.truncate_indexes(start, segment.next_offset)
     else:
         segment.restart_indexes()
     end = start

@@ -100,12 +100,8 @@ class Segment:
 
     def truncate(self, size: int, end_offset: int) -> None:
         """Cut the segment to ``size`` bytes and ``end_offset``; the indexes follow."""
-        files = self._resources.files
-        self.index.truncate(size)
-        self.time_index.truncate(end_offset)
-        files.get(self.index_path).truncate(len(self.index) * OFFSET_ENTRY_BYTES)
-        files.get(self.time_index_path).truncate(len(self.time_index) * TIME_ENTRY_BYTES)
-        files.get(self.log_path).truncate(size)
+        self.truncate_indexes(size, end_offset)
+        self._resources.files.get(self.log_path).truncate(size)
         self.size = size
         self.next_offset = end_offset
         self._newest = None
@@ -188,8 +184,16 @@ class Segment:
         for path in (self.index_path, self.time_index_path):
             self._resources.files.get(path, create=True).truncate(0)
 
-    def restore_newest(self) -> None:
-        """Take the newest time from the time index alone: the batches behind it are noted next."""
+    def truncate_indexes(self, size: int, end_offset: int) -> None:
+        """Drop the entries of batches at or behind a position, in memory and on disk.
+
+        The newest time is then that of the last entry: batches behind it are to be noted again.
+        """
+        files = self._resources.files
+        self.index.truncate(size)
+        self.time_index.truncate(end_offset)
+        files.get(self.index_path).truncate(self.index.written * OFFSET_ENTRY_BYTES)
+        files.get(self.time_index_path).truncate(self.time_index.written * TIME_ENTRY_BYTES)
         self._newest = self.time_index.last() or (UNKNOWN_TIME, self.base_offset)
 
     # Times -----------------------------------------------------------------------------------
