@@ -11,6 +11,7 @@ deadline closes the connection too.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable
 from functools import cache
@@ -102,6 +103,9 @@ async def connect(
 
 
 def _why(error: OSError) -> str:
+    # asyncio puts its own words in front of the system's: the number has the plain ones.
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__
 
 

@@ -1,0 +1,152 @@
+"""Showing and changing dynamic configurations of topics and brokers.
+
+Owns DescribeConfigs, IncrementalAlterConfigs and ListConfigResources as a client asks them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError, Refused
+from tidelog.protocol import messages
+
+
+class ResourceType(IntEnum):
+    """What has configurations."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    GROUP = 32
+
+
+class Source(IntEnum):
+    """Where a value comes from (KIP-226)."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+
+DYNAMIC = frozenset(
+    {
+        Source.DYNAMIC_TOPIC_CONFIG,
+        Source.DYNAMIC_BROKER_CONFIG,
+        Source.DYNAMIC_DEFAULT_BROKER_CONFIG,
+        Source.DYNAMIC_GROUP_CONFIG,
+    }
+)
+"""Sources that somebody set with a command, as opposed to files and defaults."""
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does with a value."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One configuration of one resource; ``value`` is None when it is secret or unset."""
+
+    name: str
+    value: str | None
+    source: Source
+    read_only: bool
+    sensitive: bool
+    synonyms: tuple[tuple[Source, str, str | None], ...] = ()
+    documentation: str = ""
+
+
+async def describe_configs(
+    cluster: Cluster, kind: ResourceType, name: str, *, documentation: bool = False
+) -> list[ConfigEntry]:
+    """Return all configurations of one resource with their synonyms. Raises Refused."""
+    request = messages.DescribeConfigsRequest(
+        resources=[
+            messages.DescribeConfigsRequest.DescribeConfigsResource(
+                resource_type=kind, resource_name=name, configuration_keys=None
+            )
+        ],
+        include_synonyms=True,
+        include_documentation=documentation,
+    )
+    answer: messages.DescribeConfigsResponse = await _send(cluster, kind, name, request)
+    result = answer.results[0]
+    if result.error_code:
+        raise Refused(result.error_code, f"{kind.name.lower()} {name!r}", result.error_message)
+    return [
+        ConfigEntry(
+            name=item.name,
+            value=item.value,
+            source=_source(item.config_source),
+            read_only=item.read_only,
+            sensitive=item.is_sensitive,
+            synonyms=tuple((_source(s.source), s.name, s.value) for s in item.synonyms),
+            documentation=item.documentation or "",
+        )
+        for item in result.configs
+    ]
+
+
+async def alter_configs(
+    cluster: Cluster,
+    kind: ResourceType,
+    name: str,
+    *,
+    set_values: Mapping[str, str] | None = None,
+    delete: Iterable[str] = (),
+    validate_only: bool = False,
+) -> None:
+    """Set some configurations of one resource and delete others. Raises Refused."""
+    alter = messages.IncrementalAlterConfigsRequest
+    changes = [
+        alter.AlterableConfig(name=key, config_operation=Operation.SET, value=value)
+        for key, value in (set_values or {}).items()
+    ]
+    changes += [
+        alter.AlterableConfig(name=key, config_operation=Operation.DELETE, value=None)
+        for key in delete
+    ]
+    request = alter(
+        resources=[
+            alter.AlterConfigsResource(resource_type=kind, resource_name=name, configs=changes)
+        ],
+        validate_only=validate_only,
+    )
+    answer: messages.IncrementalAlterConfigsResponse = await _send(cluster, kind, name, request)
+    result = answer.responses[0]
+    if result.error_code:
+        raise Refused(result.error_code, f"{kind.name.lower()} {name!r}", result.error_message)
+
+
+async def _send(cluster: Cluster, kind: ResourceType, name: str, request: Any) -> Any:
+    """Send to any broker, but what is one broker's own (a named broker, its loggers) to that."""
+    if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name:
+        if not name.isdigit() or int(name) not in cluster.view.brokers:
+            known = ", ".join(str(node_id) for node_id in sorted(cluster.view.brokers))
+            raise ClientError(f"there is no broker {name!r}: the living ones are {known}")
+        node_id = int(name)
+
+        return await cluster.retry(lambda: cluster.send(node_id, request))
+    return await cluster.retry(lambda: cluster.send_to_any(request))
+
+
+def _source(number: int) -> Source:
+    try:
+        return Source(number)
+    except ValueError:
+        return Source.UNKNOWN

@@ -1,0 +1,146 @@
+"""Listing, describing and deleting groups, and deleting their offsets.
+
+Owns the requests; committed offsets are ``client.group_offsets``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tidelog.client.assignors import PROTOCOL_TYPE, decode_assignment
+from tidelog.client.cluster import Cluster
+from tidelog.client.coordinators import ask_coordinator
+from tidelog.client.errors import ConnectionLost, Refused
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    """One group as its coordinator lists it; ``state`` and ``kind`` are "" from old brokers."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One member of a group and what it reads."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """A group with its members. ``state`` is Kafka's: Stable, Empty, Dead …"""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    assignor: str
+    coordinator: int
+    members: tuple[Member, ...]
+
+
+async def list_groups(cluster: Cluster, states: Iterable[str] = ()) -> list[ListedGroup]:
+    """Return the groups of all brokers, sorted by id. Raises Refused, ConnectionLost."""
+    request = messages.ListGroupsRequest(states_filter=list(states))
+
+    async def ask(node_id: int) -> list[ListedGroup]:
+        async def attempt() -> messages.ListGroupsResponse:
+            answer: messages.ListGroupsResponse = await cluster.send(node_id, request)
+            if answer.error_code:
+                raise Refused(answer.error_code, f"the groups of broker {node_id}")
+            return answer
+
+        answer: messages.ListGroupsResponse = await cluster.retry(attempt)
+        return [
+            ListedGroup(g.group_id, g.protocol_type, g.group_state, g.group_type)
+            for g in answer.groups
+        ]
+
+    if not cluster.view.brokers:
+        raise ConnectionLost("no broker is known to be alive")
+    found = await asyncio.gather(*(ask(node_id) for node_id in cluster.view.brokers))
+    by_id = {group.group_id: group for groups in found for group in groups}
+    return [by_id[group_id] for group_id in sorted(by_id)]
+
+
+async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
+    """Return one group; a group that nobody knows is described as Dead, as Kafka does.
+
+    Raises Refused.
+    """
+    request = messages.DescribeGroupsRequest(groups=[group])
+    try:
+        answer: messages.DescribeGroupsResponse = await ask_coordinator(
+            cluster, group, request, lambda answer: int(answer.groups[0].error_code)
+        )
+    except Refused as error:
+        # From version 6 on Kafka answers so; below it says Dead.
+        if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
+            raise
+        return DescribedGroup(group, "Dead", "", "", await cluster.coordinator(group), ())
+    item = answer.groups[0]
+    readable = item.protocol_type in (PROTOCOL_TYPE, "")
+    members = tuple(
+        Member(
+            member_id=member.member_id,
+            instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            host=member.client_host,
+            assignment=tuple(decode_assignment(bytes(member.member_assignment)))
+            if readable
+            else (),
+        )
+        for member in item.members
+    )
+    coordinator = await cluster.coordinator(group)
+    return DescribedGroup(
+        group, item.group_state, item.protocol_type, item.protocol_data, coordinator, members
+    )
+
+
+async def delete_group(cluster: Cluster, group: str) -> None:
+    """Delete a group without members, its offsets included. Raises Refused."""
+    request = messages.DeleteGroupsRequest(groups_names=[group])
+    await ask_coordinator(cluster, group, request, lambda answer: int(answer.results[0].error_code))
+
+
+async def delete_offsets(
+    cluster: Cluster, group: str, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, Refused | None]:
+    """Delete a group's committed offsets; each partition's outcome. Raises Refused."""
+    topics: dict[str, messages.OffsetDeleteRequest.OffsetDeleteRequestTopic] = {}
+    for partition in partitions:
+        topic = topics.setdefault(
+            partition.topic,
+            messages.OffsetDeleteRequest.OffsetDeleteRequestTopic(
+                name=partition.topic, partitions=[]
+            ),
+        )
+        topic.partitions.append(
+            messages.OffsetDeleteRequest.OffsetDeleteRequestPartition(
+                partition_index=partition.partition
+            )
+        )
+    request = messages.OffsetDeleteRequest(group_id=group, topics=list(topics.values()))
+    answer: messages.OffsetDeleteResponse = await ask_coordinator(
+        cluster, group, request, lambda answer: int(answer.error_code)
+    )
+    outcomes: dict[TopicPartition, Refused | None] = {}
+    for found in answer.topics:
+        for item in found.partitions:
+            where = TopicPartition(found.name, item.partition_index)
+            refused = Refused(item.error_code, str(where)) if item.error_code else None
+            outcomes[where] = refused
+    return outcomes

@@ -1,0 +1,173 @@
+"""Creating, growing and deleting topics, and deleting records.
+
+Owns the requests; listing and describing topics is ``Cluster.describe``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import Refused, error_code
+from tidelog.client.leaders import ask_leaders
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+
+TIMEOUT_MS = 30_000
+"""How long a broker may take to carry an administrative request out."""
+
+BROKER_DEFAULT = -1
+"""num_partitions and replication_factor: what the broker is configured with."""
+
+HIGH_WATERMARK = -1
+"""Offset of delete_records: everything up to the high watermark."""
+
+Outcome = Refused | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be created; ``assignment`` (partition -> brokers) excludes the two counts."""
+
+    name: str
+    partitions: int = BROKER_DEFAULT
+    replication_factor: int = BROKER_DEFAULT
+    configs: Mapping[str, str] = field(default_factory=dict)
+    assignment: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+async def create_topics(
+    cluster: Cluster, topics: Sequence[NewTopic], *, validate_only: bool = False
+) -> dict[str, Outcome]:
+    """Create topics; each one's outcome by name."""
+    create = messages.CreateTopicsRequest
+    request = create(
+        topics=[
+            create.CreatableTopic(
+                name=topic.name,
+                num_partitions=topic.partitions,
+                replication_factor=topic.replication_factor,
+                assignments=[
+                    create.CreatableReplicaAssignment(partition_index=index, broker_ids=list(ids))
+                    for index, ids in topic.assignment.items()
+                ],
+                configs=[
+                    create.CreatableTopicConfig(name=name, value=value)
+                    for name, value in topic.configs.items()
+                ],
+            )
+            for topic in topics
+        ],
+        timeout_ms=TIMEOUT_MS,
+        validate_only=validate_only,
+    )
+    answer = await send_admin(cluster, request, lambda answer: answer.topics)
+    return {item.name: _outcome(item, f"topic {item.name!r}") for item in answer.topics}
+
+
+async def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, Outcome]:
+    """Delete topics by name; each one's outcome."""
+    request = messages.DeleteTopicsRequest(
+        topics=[messages.DeleteTopicsRequest.DeleteTopicState(name=name) for name in names],
+        topic_names=list(names),
+        timeout_ms=TIMEOUT_MS,
+    )
+    answer = await send_admin(cluster, request, lambda answer: answer.responses)
+    return {item.name or "": _outcome(item, f"topic {item.name!r}") for item in answer.responses}
+
+
+async def create_partitions(
+    cluster: Cluster,
+    counts: Mapping[str, int],
+    *,
+    assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
+    validate_only: bool = False,
+) -> dict[str, Outcome]:
+    """Change topics to these partition counts; each one's outcome by name."""
+    grow = messages.CreatePartitionsRequest
+    chosen = assignments or {}
+    request = grow(
+        topics=[
+            grow.CreatePartitionsTopic(
+                name=name,
+                count=count,
+                assignments=None
+                if name not in chosen
+                else [
+                    grow.CreatePartitionsAssignment(broker_ids=list(brokers))
+                    for brokers in chosen[name]
+                ],
+            )
+            for name, count in counts.items()
+        ],
+        timeout_ms=TIMEOUT_MS,
+        validate_only=validate_only,
+    )
+    answer = await send_admin(cluster, request, lambda answer: answer.results)
+    cluster.forget()
+    return {item.name: _outcome(item, f"topic {item.name!r}") for item in answer.results}
+
+
+async def delete_records(
+    cluster: Cluster, before: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Delete the records below these offsets; the new low watermark of each partition.
+
+    Raises Refused for the first partition that refuses (OFFSET_OUT_OF_RANGE, POLICY_VIOLATION).
+    """
+    delete = messages.DeleteRecordsRequest
+
+    async def ask(
+        node_id: int, group: list[TopicPartition]
+    ) -> dict[TopicPartition, int | ErrorCode]:
+        topics: dict[str, messages.DeleteRecordsRequest.DeleteRecordsTopic] = {}
+        for partition in group:
+            topic = topics.setdefault(
+                partition.topic, delete.DeleteRecordsTopic(name=partition.topic, partitions=[])
+            )
+            topic.partitions.append(
+                delete.DeleteRecordsPartition(
+                    partition_index=partition.partition, offset=before[partition]
+                )
+            )
+        request = delete(topics=list(topics.values()), timeout_ms=TIMEOUT_MS)
+        answer: messages.DeleteRecordsResponse = await cluster.send(node_id, request)
+        return {
+            TopicPartition(topic.name, item.partition_index): error_code(item.error_code)
+            if item.error_code
+            else item.low_watermark
+            for topic in answer.topics
+            for item in topic.partitions
+        }
+
+    return await ask_leaders(cluster, before, ask)
+
+
+async def send_admin(cluster: Cluster, request: Any, items_of: Any) -> Any:
+    """Send to the controller, again when it has moved or was not reached.
+
+    Only an answer in which every item says NOT_CONTROLLER is sent again: it changed nothing.
+    """
+
+    async def attempt() -> Any:
+        answer = await cluster.send_to_controller(request, timeout_ms=TIMEOUT_MS + 10_000)
+        items = items_of(answer)
+        if items and all(item.error_code == ErrorCode.NOT_CONTROLLER for item in items):
+            cluster.forget()
+            raise Refused(ErrorCode.NOT_CONTROLLER, "the controller moved")
+        return answer
+
+    def worth(error: Exception) -> bool:
+        # A lost connection leaves unknown what was done: say so instead of doing it twice.
+        return isinstance(error, Refused) and error.code == ErrorCode.NOT_CONTROLLER
+
+    return await cluster.retry(attempt, retry_on=worth)
+
+
+def _outcome(item: Any, subject: str) -> Outcome:
+    if not item.error_code:
+        return None
+    return Refused(item.error_code, subject, getattr(item, "error_message", None))

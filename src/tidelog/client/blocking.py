@@ -1,0 +1,183 @@
+"""A blocking front for callers without an event loop: Spark's tasks, the commands.
+
+Owns one background thread with one event loop, and the reading of ranges as a plain iterator.
+Everything else is a coroutine of this folder, run with ``call``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from tidelog.client.batches import Fetched
+from tidelog.client.cluster import Cluster, ClusterSettings
+from tidelog.client.errors import GaveUp
+from tidelog.client.fetch_requests import FetchOptions
+from tidelog.client.fetcher import PREFETCH_BYTES, Fetcher
+from tidelog.client.offsets import IsolationLevel
+from tidelog.model.topics import TopicPartition
+
+Result = TypeVar("Result")
+
+POLL_MS = 500
+STOP_TIMEOUT_S = 10.0
+
+
+class LoopThread:
+    """An event loop in a daemon thread; ``run`` blocks the caller until a coroutine is done."""
+
+    def __init__(
+        self, new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+    ) -> None:
+        self._loop = new_loop()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._work, name="tidelog-client", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def start(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
+        """Begin a coroutine on the loop; its future can be waited for from any thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
+        """Run a coroutine to its end and return its result, or raise what it raised.
+
+        An interrupted or overdue wait cancels it.
+        """
+        future = self.start(work)
+        try:
+            return future.result(timeout_s)
+        except BaseException:
+            future.cancel()
+            raise
+
+    @property
+    def stopped(self) -> bool:
+        """Whether ``stop`` was called."""
+        return self._stopped
+
+    def stop(self) -> None:
+        """End the loop and its thread; a second call does nothing."""
+        if self._stopped:
+            return
+        self._stopped = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_TIMEOUT_S)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+class BlockingCluster:
+    """A ``Cluster`` with a thread of its own, opened at construction; close it, or use ``with``.
+
+    Raises ClusterUnreachable when no bootstrap address answers within ``open_timeout_ms``.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str | Sequence[str],
+        settings: ClusterSettings | None = None,
+        *,
+        open_timeout_ms: int | None = None,
+    ) -> None:
+        self._thread = LoopThread()
+        try:
+            self.cluster = self._thread.run(self._made(bootstrap, settings, open_timeout_ms))
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    async def _made(
+        self,
+        bootstrap: str | Sequence[str],
+        settings: ClusterSettings | None,
+        open_timeout_ms: int | None,
+    ) -> Cluster:
+        cluster = Cluster(bootstrap, settings)
+        try:
+            await cluster.open(open_timeout_ms)
+        except BaseException:
+            await cluster.close()
+            raise
+        return cluster
+
+    def __enter__(self) -> BlockingCluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def call(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
+        """Run a coroutine that uses ``self.cluster`` and return its result.
+
+        Example: ``client.call(list_offsets(client.cluster, {partition: LATEST}))``.
+        """
+        return self._thread.run(work, timeout_s)
+
+    def read_ranges(
+        self,
+        ranges: Mapping[TopicPartition, tuple[int, int]],
+        *,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+        options: FetchOptions | None = None,
+        prefetch_bytes: int = PREFETCH_BYTES,
+        idle_timeout_ms: int = 120_000,
+    ) -> Iterator[Fetched]:
+        """Yield the raw batches of each partition from its start up to (not including) its end.
+
+        The next pieces are fetched while the caller works on one. A piece may reach below
+        ``Fetched.offset`` and above the range's end: skip those records. Raises OffsetOutOfRange
+        for data that is gone, GaveUp when nothing comes for ``idle_timeout_ms``. Closing the
+        iterator stops the fetching.
+        """
+        wanted = {tp: bounds for tp, bounds in ranges.items() if bounds[0] < bounds[1]}
+        if not wanted:
+            return
+        fetcher = self.call(self._begin(wanted, isolation, options, prefetch_bytes))
+        try:
+            idle_ms = 0
+            while not fetcher.finished():
+                pieces = self.call(fetcher.poll(POLL_MS))
+                idle_ms = 0 if pieces else idle_ms + POLL_MS
+                if idle_ms >= idle_timeout_ms:
+                    left = {
+                        str(tp): (at, wanted[tp][1])
+                        for tp, at in fetcher.positions().items()
+                        if at < wanted[tp][1]
+                    }
+                    raise GaveUp(f"nothing was read within {idle_timeout_ms} ms of {left}")
+                yield from pieces
+        finally:
+            if not self._thread.stopped:
+                self.call(fetcher.close())
+
+    async def _begin(
+        self,
+        wanted: Mapping[TopicPartition, tuple[int, int]],
+        isolation: IsolationLevel,
+        options: FetchOptions | None,
+        prefetch_bytes: int,
+    ) -> Fetcher:
+        fetcher = Fetcher(
+            self.cluster, isolation=isolation, options=options, prefetch_bytes=prefetch_bytes
+        )
+        fetcher.assign(
+            {tp: start for tp, (start, _) in wanted.items()},
+            {tp: end for tp, (_, end) in wanted.items()},
+        )
+        return fetcher
+
+    def close(self) -> None:
+        """Close all connections and end the thread; a second call does nothing."""
+        if self._thread.stopped:
+            return
+        try:
+            self._thread.run(self.cluster.close(), STOP_TIMEOUT_S)
+        finally:
+            self._thread.stop()
