@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tidelog.broker.partition import PartitionState
+from tidelog.broker.partition import PartitionState, StorageFailed
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
@@ -38,7 +38,6 @@ from tidelog.replication.control import (
     decide_stop_replica,
     stale_in_full,
 )
-from tidelog.storage.directory import StorageFailed
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker

@@ -1,0 +1,82 @@
+"""One broker: what its handlers are given.
+
+Owns nothing but the parts and how they are wired together; ``process`` starts and stops them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.config_cache import ConfigCache
+from tidelog.broker.durability import GroupCommit
+from tidelog.broker.fetch_sessions import FetchSessions
+from tidelog.broker.maintenance import Maintenance
+from tidelog.broker.metadata_cache import MetadataCache
+from tidelog.broker.partitions import Partitions
+from tidelog.broker.producer_ids import ProducerIds
+from tidelog.broker.topic_creation import TopicCreation
+from tidelog.model.errors import ErrorCode
+from tidelog.model.server_configs import ServerConfigs
+from tidelog.runtime.seams import Seams
+from tidelog.storage.directory import LogDirectory
+
+if TYPE_CHECKING:
+    from tidelog.broker.control import Control
+    from tidelog.broker.session import ControllerSession
+    from tidelog.network.server import Server
+
+
+class Broker:
+    """The first argument of every handler."""
+
+    session: ControllerSession
+    control: Control
+    producer_ids: ProducerIds
+    server: Server
+    coordinator: Any
+
+    def __init__(
+        self,
+        configs: ServerConfigs,
+        seams: Seams,
+        directories: Sequence[LogDirectory],
+        topic_configs: ConfigCache,
+        cluster_id: str,
+    ) -> None:
+        self.configs = configs
+        self.node_id = configs.node_id
+        self.seams = seams
+        self.clock = seams.clock
+        self.loop = asyncio.get_running_loop()
+        self.cluster_id = cluster_id
+        self.metadata = MetadataCache()
+        self.topic_configs = topic_configs
+        self.commit = GroupCommit(seams.threads, before_ack=configs.log_durability == "sync")
+        self.partitions = Partitions(
+            configs.node_id,
+            directories,
+            topic_configs.topic,
+            self.commit,
+            configs.stale_partition_delete_delay_ms,
+        )
+        topic_configs.when_changed = self.partitions.reconfigure
+        self.fetch_sessions = FetchSessions(
+            configs.max_incremental_fetch_session_cache_slots, seams.random
+        )
+        self.topic_creation = TopicCreation(self)
+        self.maintenance = Maintenance(self)
+
+    @property
+    def directories(self) -> Sequence[LogDirectory]:
+        """The log directories, in the order of ``log.dirs``."""
+        return self.partitions.directories
+
+    def why_not_here(self, topic: str, partition: int) -> ErrorCode:
+        """Return why a partition that is not led here cannot be asked here."""
+        if self.metadata.partition(topic, partition) is not None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if self.partitions.get(topic, partition) is not None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

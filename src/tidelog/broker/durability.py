@@ -1,0 +1,78 @@
+"""Group commit: many logs' syncs in one trip to a thread, one trip at a time.
+
+Owns when logs are synced: with ``log.durability=sync`` before an append counts as stored, else when
+``flush.messages`` or ``flush.ms`` says so. What is appended while a trip is under way goes with the
+next one: so the slower the disk, the more appends share a sync. A failed sync is final for its
+directory (promise 25).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidelog.broker.partition import HostedPartition
+    from tidelog.storage.syncing import PendingSync
+
+logger = logging.getLogger(__name__)
+
+
+class GroupCommit:
+    """Syncs the logs of partitions that ask for it. ``before_ack`` is ``log.durability=sync``."""
+
+    def __init__(self, threads: Executor | None, *, before_ack: bool) -> None:
+        self.before_ack = before_ack
+        self.trips = 0
+        self.synced_logs = 0
+        self._threads = threads
+        self._wanted: dict[HostedPartition, bool] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def want(self, partition: HostedPartition, *, closed_only: bool = False) -> None:
+        """Have all that the partition's log holds now synced soon (or its closed segments).
+
+        One log is never in two trips at once: what one takes to sync, no other may claim.
+        """
+        self._wanted[partition] = closed_only and self._wanted.get(partition, True)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="group-commit")
+
+    async def settled(self) -> None:
+        """Wait until nothing more is wanted."""
+        while self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def _run(self) -> None:
+        # A task begins in the next turn of the loop: all requests of this turn share its first
+        # trip. One trip after another while anything is wanted.
+        loop = asyncio.get_running_loop()
+        try:
+            while self._wanted:
+                wanted, self._wanted = self._wanted, {}
+                trip = []
+                for partition, closed_only in wanted.items():
+                    pending = partition.log.unsynced(closed_only=closed_only)
+                    if pending is not None:
+                        trip.append((partition, pending))
+                if trip:
+                    pendings = [pending for _, pending in trip]
+                    await loop.run_in_executor(self._threads, _run_all, pendings)
+                    self.trips += 1
+                    self.synced_logs += len(trip)
+                for partition, pending in trip:
+                    partition.log.synced(pending)
+                    if pending.error is not None and partition.log.failed is not None:
+                        partition.go_offline(partition.log.failed)
+                for partition in wanted:
+                    partition.synced()
+        finally:
+            self._task = None
+
+
+def _run_all(pendings: Sequence[PendingSync]) -> None:
+    for pending in pendings:
+        pending.run()

@@ -1,0 +1,63 @@
+"""OffsetForLeaderEpoch v2-4: where a leader epoch ends in the leader's log (KIP-101, KIP-279).
+
+- Answers the greatest epoch not above the asked one, and the offset behind its last record; -1 and
+  -1 for an epoch that the log does not know.
+- The asker's current leader epoch is checked (KIP-320).
+- v4: a follower names the topic id; another one answers INCONSISTENT_TOPIC_ID (KIP-516).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, RequestContext
+from tidelog.protocol import messages
+from tidelog.protocol.primitives import NO_UUID
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_Response = messages.OffsetForLeaderEpochResponse
+_Topic = messages.OffsetForLeaderEpochResponse.OffsetForLeaderTopicResult
+_Partition = messages.OffsetForLeaderEpochResponse.EpochEndOffset
+
+
+def handle(
+    broker: Broker, request: messages.OffsetForLeaderEpochRequest, context: RequestContext
+) -> Any:
+    """Look each partition up in its log's epochs."""
+    return _Response(
+        topics=[
+            _Topic(t.topic, [_answer(broker, t.topic, t.topic_id, p) for p in t.partitions])
+            for t in request.topics
+        ]
+    )
+
+
+def _answer(broker: Broker, topic: str, topic_id: UUID, asked: Any) -> Any:
+    index = asked.partition
+    partition = broker.partitions.get(topic, index)
+    if partition is None:
+        return _Partition(broker.why_not_here(topic, index), index)
+    if topic_id not in (NO_UUID, partition.topic_id):
+        return _Partition(ErrorCode.INCONSISTENT_TOPIC_ID, index)
+    error = partition.why_not_serving(asked.current_leader_epoch)
+    if error is not ErrorCode.NONE:
+        return _Partition(error, index)
+    epoch, end = partition.log.end_offset_for_epoch(asked.leader_epoch)
+    return _Partition(0, index, epoch, end)
+
+
+def _refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
+    return _Response(
+        topics=[
+            _Topic(t.topic, [_Partition(error, p.partition) for p in t.partitions])
+            for t in request.topics
+        ]
+    )
+
+
+HANDLER = Handler(ApiKey.OFFSET_FOR_LEADER_EPOCH, range(2, 5), handle, refuse=_refuse_all)

@@ -1,0 +1,130 @@
+"""What a broker does to its logs by the clock: retention, flushing, checkpoints, compaction.
+
+Owns when; the logs own what. Each round goes through the hosted partitions one at a time and lets
+the loop run between them, so that no request waits for more than one partition's work. Nothing is
+done to a replica that the controller has not spoken of in this life of the broker: its topic's
+configuration is not known before, and the default retention could delete what must stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from tidelog.model.topic_configs import MAX_INT64
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.partition import HostedPartition
+
+logger = logging.getLogger(__name__)
+
+LONGEST_FLUSH_TICK_MS = 1_000
+"""``flush.ms`` is looked at this often at least, whatever log.flush.scheduler.interval.ms says."""
+
+
+class Maintenance:
+    """The timers of one broker. Made once, started once."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tasks: list[asyncio.Task[None]] = []
+        self._checkpoint_now = asyncio.Event()
+        self._retention_now = asyncio.Event()
+
+    def start(self) -> None:
+        """Begin; ends with ``stop``."""
+        configs = self._broker.configs
+        checkpoint_ms = min(
+            configs.replica_high_watermark_checkpoint_interval_ms,
+            configs.log_flush_offset_checkpoint_interval_ms,
+            configs.log_flush_start_offset_checkpoint_interval_ms,
+        )
+        flush_ms = min(configs.log_flush_scheduler_interval_ms, LONGEST_FLUSH_TICK_MS)
+        retention_ms = configs.log_retention_check_interval_ms
+        self._every("retention", retention_ms, self._retention_now, self.look_at_retention)
+        self._every("checkpoints", checkpoint_ms, self._checkpoint_now, self.checkpoint)
+        self._every("flush", flush_ms, asyncio.Event(), self._flush)
+
+    async def stop(self) -> None:
+        """End all timers; what one of them is doing is finished first."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def checkpoint_soon(self) -> None:
+        """Write the checkpoints without waiting for their turn."""
+        self._checkpoint_now.set()
+
+    def retention_soon(self) -> None:
+        """Look at retention without waiting for its turn: a configuration changed."""
+        self._retention_now.set()
+
+    def _every(
+        self, name: str, interval_ms: int, now: asyncio.Event, work: Callable[[], Awaitable[None]]
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._repeat(name, interval_ms, now, work), name=f"maintenance-{name}"
+        )
+        self._tasks.append(task)
+
+    async def _repeat(
+        self, name: str, interval_ms: int, now: asyncio.Event, work: Callable[[], Awaitable[None]]
+    ) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(interval_ms / 1000):
+                    await now.wait()
+            except TimeoutError:
+                pass
+            now.clear()
+            try:
+                await work()
+            except Exception:
+                logger.exception("maintenance (%s) failed; it is tried again in its turn", name)
+
+    def _assigned(self) -> list[HostedPartition]:
+        return [each for each in self._broker.partitions.all() if each.assigned]
+
+    async def look_at_retention(self) -> None:
+        """Remove what retention says, renamed files that are due, and silent producers."""
+        now_ms = self._broker.clock.wall_ms()
+        for partition in self._assigned():
+            said = partition.log.housekeep(now_ms)
+            if said is not None:
+                logger.info("%s", said)
+            await asyncio.sleep(0)
+        for directory in self._broker.directories:
+            try:
+                directory.remove_due()
+            except OSError as error:
+                directory.resources.fail(f"removing from {directory.path} failed: {error}")
+
+    async def _flush(self) -> None:
+        """Sync logs whose ``flush.ms`` is over, and closed segments that were never synced."""
+        now_ms = self._broker.clock.wall_ms()
+        commit = self._broker.commit
+        for partition in self._assigned():
+            log = partition.log
+            if log.synced_end_offset >= log.end_offset:
+                log.last_sync_ms = now_ms
+            elif log.configs.flush_ms < MAX_INT64 and (
+                now_ms - log.last_sync_ms >= log.configs.flush_ms
+            ):
+                log.last_sync_ms = now_ms
+                commit.want(partition)
+            elif log.segments[-1].base_offset > log.synced_end_offset:
+                commit.want(partition, closed_only=True)
+
+    async def checkpoint(self) -> None:
+        """Write recovery points, high watermarks, log starts and the cleaner's offsets."""
+        loop = asyncio.get_running_loop()
+        for directory in self._broker.directories:
+            if directory.failed is not None:
+                continue
+            checkpoint = directory.checkpoint()
+            if checkpoint is not None:
+                await loop.run_in_executor(self._broker.seams.threads, checkpoint.run)
+                directory.checkpointed(checkpoint)

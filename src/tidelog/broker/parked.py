@@ -1,0 +1,121 @@
+"""Requests that wait: Produce for the high watermark, Fetch for more to read.
+
+Owns the waiting, its time-outs and its ends; what is answered is the handlers'. Nothing polls: a
+partition tells those who wait for it. What waits is bounded by the connections: 256 Produce
+requests each (``network.limits``) and one Fetch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tidelog.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog.broker.partition import HostedPartition
+
+
+class DelayedProduce:
+    """A Produce request with acks=all whose records are appended and not yet committed.
+
+    ``future`` is done with ``response`` when each partition of it is committed, or has moved away,
+    or the time is over: then what is missing says REQUEST_TIMED_OUT.
+    """
+
+    __slots__ = ("_missing", "future", "response")
+
+    def __init__(
+        self,
+        response: Any,
+        waiting: Sequence[tuple[HostedPartition, int, Any]],
+        timeout_ms: int,
+    ) -> None:
+        """``waiting``: partition, last offset appended, the partition's part of ``response``."""
+        loop = asyncio.get_running_loop()
+        self.response = response
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self._missing = {id(answer): answer for _, _, answer in waiting}
+        timer = loop.call_later(max(0, timeout_ms) / 1000, self._time_out)
+        self.future.add_done_callback(lambda _: timer.cancel())
+        for partition, last_offset, answer in waiting:
+            partition.when_committed(last_offset, partial(self._committed, answer))
+
+    def _committed(self, answer: Any, error: ErrorCode) -> None:
+        if self._missing.pop(id(answer), None) is None:
+            return
+        if error is not ErrorCode.NONE:
+            refuse(answer, error)
+        if not self._missing:
+            self._finish()
+
+    def _time_out(self) -> None:
+        missing, self._missing = self._missing, {}
+        for answer in missing.values():
+            refuse(answer, ErrorCode.REQUEST_TIMED_OUT)
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self.future.done():
+            self.future.set_result(self.response)
+
+
+def refuse(answer: Any, error: ErrorCode, reason: str | None = None) -> None:
+    """Turn a partition's Produce answer into a refusal."""
+    answer.error_code = int(error)
+    answer.base_offset = -1
+    answer.log_append_time_ms = -1
+    answer.log_start_offset = -1
+    answer.error_message = reason
+
+
+class DelayedFetch:
+    """A Fetch request that found less than ``min_bytes``.
+
+    ``future`` is done with what ``read`` then returns, when enough has come, something else
+    happened to one of its partitions, or the time is over.
+    """
+
+    __slots__ = ("_missing", "_partitions", "_read", "_timer", "_woken", "future")
+
+    def __init__(
+        self,
+        partitions: Iterable[HostedPartition],
+        missing_bytes: int,
+        max_wait_ms: int,
+        read: Callable[[], Any],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self._partitions: Sequence[HostedPartition] = list(partitions)
+        self._missing = missing_bytes
+        self._read = read
+        self._woken = False
+        self._timer = loop.call_later(max_wait_ms / 1000, self._finish)
+        for each in self._partitions:
+            each.waiters[self] = None
+        self.future.add_done_callback(self._leave)
+
+    def more(self, size: int) -> None:
+        """Called by a partition; see ``partition.Waiter``."""
+        self._missing -= size
+        if (self._missing <= 0 or not size) and not self._woken:
+            self._woken = True
+            # In the next turn: the appends of this turn come first, and their answers.
+            asyncio.get_running_loop().call_soon(self._finish)
+
+    def _finish(self) -> None:
+        if not self.future.done():
+            try:
+                answer = self._read()
+            except Exception as error:
+                self.future.set_exception(error)
+            else:
+                self.future.set_result(answer)
+
+    def _leave(self, _: asyncio.Future[Any]) -> None:
+        self._timer.cancel()
+        for each in self._partitions:
+            each.waiters.pop(self, None)

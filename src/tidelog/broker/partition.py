@@ -1,0 +1,392 @@
+"""One hosted partition: its role, the epochs it obeys, its high watermark, and who waits for it.
+
+Owns the state that LeaderAndIsr sets and the high watermark; the bytes are the log's, the rules are
+``replication``'s. There is no await between reading and changing this state.
+
+| role | append | read by clients | how it gets there |
+|---|---|---|---|
+| LEADER | yes | up to the high watermark | LeaderAndIsr names this broker |
+| FOLLOWER | NOT_LEADER_OR_FOLLOWER | NOT_LEADER_OR_FOLLOWER | LeaderAndIsr names another, or none |
+| OFFLINE | KAFKA_STORAGE_ERROR | KAFKA_STORAGE_ERROR | its disk failed, or its log is damaged |
+
+A record counts as stored when it is written or, with ``log.durability=sync``, when it is synced;
+the high watermark never passes what this broker has not stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol.primitives import NO_UUID
+from tidelog.records.batch import Buffer, Rejected
+from tidelog.replication.control import LocalReplica
+from tidelog.replication.watermark import high_watermark, required_in_sync
+from tidelog.storage.log import PartitionLog
+from tidelog.storage.results import Appended
+
+if TYPE_CHECKING:
+    from tidelog.broker.durability import GroupCommit
+
+NO_LEADER = -1
+
+
+class StorageFailed(Exception):
+    """A log directory did not do what was asked of it; the text is one line."""
+
+
+class Role(Enum):
+    """What this broker does with the partition."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    OFFLINE = "offline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """What LeaderAndIsr says of a partition; the defaults where its version has no such field."""
+
+    topic_id: UUID = NO_UUID
+    partition_epoch: int = -1
+    leader: int = NO_LEADER
+    leader_epoch: int = -1
+    isr: tuple[int, ...] = ()
+    isr_version: int = -1
+    replicas: tuple[int, ...] = ()
+    targets: tuple[int, ...] = ()
+    controller_epoch: int = -1
+    is_unclean_leader: bool = False
+    has_debt: bool = False
+
+
+class Waiter(Protocol):
+    """A request that waits for more to read."""
+
+    def more(self, size: int) -> None:
+        """About ``size`` more bytes can be read, or 0: look again."""
+
+
+Committed = Callable[[ErrorCode], None]
+"""Told once how it ended: NONE when the offset is below the high watermark."""
+
+
+class HostedPartition:
+    """A replica on this broker. Made by ``Partitions``; used by one thread, the event loop's."""
+
+    __slots__ = (
+        "_alone",
+        "_commit",
+        "_follower_ends",
+        "_node_id",
+        "_synced",
+        "_uncommitted_bytes",
+        "_waiting",
+        "bytes_in",
+        "bytes_out",
+        "is_leader",
+        "key",
+        "leader_epoch",
+        "log",
+        "offline_reason",
+        "required_in_sync",
+        "state",
+        "waiters",
+    )
+
+    def __init__(
+        self, key: TopicPartition, log: PartitionLog, node_id: int, commit: GroupCommit
+    ) -> None:
+        self.key = key
+        self.log = log
+        self.state = PartitionState()
+        self.is_leader = False
+        # Until LeaderAndIsr says more, the log says which epochs are past (KIP-570's fencing).
+        self.leader_epoch = log.latest_epoch
+        self.offline_reason: str | None = log.failed
+        self.required_in_sync = 1
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.waiters: dict[Waiter, None] = {}
+        self._node_id = node_id
+        self._commit = commit
+        self._synced = commit.before_ack
+        self._alone = False
+        self._follower_ends: dict[int, int] = {}
+        self._uncommitted_bytes = 0
+        self._waiting: deque[tuple[int, Committed]] = deque()
+
+    # -- what it is
+
+    @property
+    def topic(self) -> str:
+        return self.key.topic
+
+    @property
+    def partition(self) -> int:
+        return self.key.partition
+
+    @property
+    def topic_id(self) -> UUID:
+        """The id on disk, or ``NO_UUID`` for a replica that never learnt one."""
+        metadata = self.log.metadata
+        return metadata.topic_id if metadata is not None else self.state.topic_id
+
+    @property
+    def partition_epoch(self) -> int:
+        """The partition epoch on disk, -1 when there is none."""
+        metadata = self.log.metadata
+        return metadata.partition_epoch if metadata is not None else self.state.partition_epoch
+
+    @property
+    def role(self) -> Role:
+        if self.offline_reason is not None:
+            return Role.OFFLINE
+        return Role.LEADER if self.is_leader else Role.FOLLOWER
+
+    @property
+    def assigned(self) -> bool:
+        """Whether the controller has spoken of this replica in this life of the broker."""
+        return self.state.leader_epoch >= 0
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return self.state.isr
+
+    @property
+    def isr_version(self) -> int:
+        return self.state.isr_version
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        return self.state.replicas
+
+    @property
+    def start_offset(self) -> int:
+        return self.log.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.log.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.high_watermark
+
+    def local(self) -> LocalReplica:
+        """Return what the rules of LeaderAndIsr and StopReplica ask of a local replica."""
+        return LocalReplica(
+            topic_id=self.topic_id,
+            partition_epoch=self.partition_epoch,
+            leader_epoch=self.leader_epoch,
+            isr_version=self.state.isr_version,
+        )
+
+    def why_not_serving(self, current_leader_epoch: int = -1) -> ErrorCode:
+        """Return why a client's request cannot be served here, or NONE (KIP-320)."""
+        if self.offline_reason is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            if current_leader_epoch < self.leader_epoch:
+                return ErrorCode.FENCED_LEADER_EPOCH
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    # -- changes of role
+
+    def become(self, state: PartitionState) -> None:
+        """Lead or follow as ``state`` says. An equal leader epoch changes ISR and flags only."""
+        same_epoch = state.leader_epoch == self.leader_epoch
+        led_before = self.is_leader
+        self.state = state
+        self.leader_epoch = state.leader_epoch
+        self.is_leader = state.leader == self._node_id and self.offline_reason is None
+        if self.is_leader and not (same_epoch and led_before):
+            self._follower_ends.clear()
+            self.log.begin_epoch(state.leader_epoch)
+        if led_before and not (same_epoch and self.is_leader):
+            self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.configure()
+
+    def configure(self) -> None:
+        """Take over what the topic's configuration and the ISR say about the high watermark."""
+        self.required_in_sync = required_in_sync(
+            self.log.configs.min_insync_replicas, max(1, len(self.state.replicas))
+        )
+        self._alone = self.state.isr == (self._node_id,) and self.required_in_sync <= 1
+        if self.is_leader:
+            self.advance()
+
+    def stop(self) -> None:
+        """Serve nothing from now on; all that wait get NOT_LEADER_OR_FOLLOWER at once."""
+        self.is_leader = False
+        self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def go_offline(self, reason: str) -> None:
+        """The disk failed: acknowledge nothing from now on (promise 25)."""
+        if self.offline_reason is None:
+            self.offline_reason = reason
+            self.is_leader = False
+            self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def _give_up(self, error: ErrorCode) -> None:
+        waiting, self._waiting = self._waiting, deque()
+        for _, committed in waiting:
+            committed(error)
+        self._wake(0)
+
+    # -- appending
+
+    def append(
+        self, records: Buffer, now_ms: int, *, from_client: bool = True
+    ) -> Appended | Rejected:
+        """Append as leader in the current epoch. The high watermark may move at once."""
+        if not self.is_leader:
+            return self._refuse()
+        result = self.log.append_as_leader(
+            records, self.leader_epoch, now_ms, from_client=from_client
+        )
+        if isinstance(result, Rejected):
+            self._look_at_disk()
+            return result
+        self.bytes_in += len(records)
+        self._uncommitted_bytes += len(records)
+        if self._synced:
+            self._commit.want(self)
+        else:
+            log = self.log
+            if log.end_offset - log.synced_end_offset >= log.configs.flush_messages:
+                self._commit.want(self)
+            if self._alone:
+                log.high_watermark = log.end_offset
+                self._committed()
+            else:
+                self.advance()
+        return result
+
+    async def append_committed(
+        self, records: Buffer, now_ms: int, timeout_ms: int, *, from_client: bool = False
+    ) -> Appended | Rejected:
+        """Append a batch of the broker's own and wait as acks=all does.
+
+        Rejected with REQUEST_TIMED_OUT or NOT_LEADER_OR_FOLLOWER leaves the outcome open.
+        """
+        if self.is_leader and len(self.state.isr) < self.required_in_sync:
+            return Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, self.why_too_few())
+        result = self.append(records, now_ms, from_client=from_client)
+        if isinstance(result, Rejected) or result.last_offset < self.log.high_watermark:
+            return result
+        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def tell(error: ErrorCode) -> None:
+            if not done.done():
+                done.set_result(error)
+
+        self.when_committed(result.last_offset, tell)
+        try:
+            error = await asyncio.wait_for(done, timeout_ms / 1000)
+        except TimeoutError:
+            return Rejected(
+                ErrorCode.REQUEST_TIMED_OUT, f"{self.key} was not replicated in {timeout_ms} ms"
+            )
+        if error is not ErrorCode.NONE:
+            return Rejected(error, f"{self.key} moved away before the append was replicated")
+        return result
+
+    def when_committed(self, offset: int, committed: Committed) -> None:
+        """Call ``committed`` once: when ``offset`` is below the high watermark, or it ends."""
+        if not self.is_leader:
+            committed(self._refuse().error)
+        elif offset < self.log.high_watermark:
+            committed(ErrorCode.NONE)
+        else:
+            self._waiting.append((offset, committed))
+
+    def why_too_few(self) -> str:
+        """Return the sentence of NOT_ENOUGH_REPLICAS."""
+        return (
+            f"{self.key} has {len(self.state.isr)} replicas in sync; "
+            f"min.insync.replicas asks for {self.required_in_sync}"
+        )
+
+    def _refuse(self) -> Rejected:
+        if self.offline_reason is not None:
+            return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, self.offline_reason)
+        return Rejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.key}")
+
+    def _look_at_disk(self) -> None:
+        failed = self.log.failed
+        if failed is not None:
+            self.go_offline(failed)
+
+    # -- the high watermark
+
+    def synced(self) -> None:
+        """The log was synced: with ``log.durability=sync`` more is stored now."""
+        if self.is_leader and self._synced:
+            self.advance()
+
+    def follower_fetched(self, node_id: int, offset: int) -> None:
+        """A follower holds everything below ``offset``."""
+        if node_id in self.state.replicas and self.is_leader:
+            self._follower_ends[node_id] = offset
+            self.advance()
+
+    def advance(self) -> None:
+        """Move the high watermark as far as the rules allow, and tell who waits."""
+        log = self.log
+        own = min(log.synced_end_offset, log.end_offset) if self._synced else log.end_offset
+        if self._alone:
+            moved = max(own, log.high_watermark)
+        else:
+            ends = {**self._follower_ends, self._node_id: own}
+            moved = high_watermark(
+                log.high_watermark,
+                self.state.isr,
+                ends,
+                len(self.state.isr),
+                self.required_in_sync,
+            )
+        if moved > log.high_watermark:
+            log.high_watermark = moved
+            self._committed()
+
+    def _committed(self) -> None:
+        waiting = self._waiting
+        if waiting:
+            mark = self.log.high_watermark
+            while waiting and waiting[0][0] < mark:
+                waiting.popleft()[1](ErrorCode.NONE)
+        if self.waiters:
+            self._wake(self._uncommitted_bytes)
+        self._uncommitted_bytes = 0
+
+    def _wake(self, size: int) -> None:
+        for waiter in list(self.waiters):
+            waiter.more(size)
+
+    # -- reading
+
+    def read(
+        self, offset: int, max_bytes: int, *, committed: bool = True, at_least_one: bool = True
+    ) -> memoryview | Rejected:
+        """Return whole batches from ``offset`` on, up to the high watermark (or the log's end).
+
+        With ``at_least_one`` a first batch above ``max_bytes`` is given whole.
+        """
+        log = self.log
+        limit = log.high_watermark if committed else None
+        found = log.read(offset, max_bytes, limit, at_least_one=at_least_one)
+        if isinstance(found, Rejected):
+            if found.error is ErrorCode.KAFKA_STORAGE_ERROR:
+                self._look_at_disk()
+            return found
+        self.bytes_out += len(found)
+        return found

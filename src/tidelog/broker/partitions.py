@@ -1,0 +1,216 @@
+"""All partitions that this broker hosts: found, made, changed, stopped, set aside.
+
+Owns the map from (topic, partition) to ``HostedPartition`` and in which log directory each one's
+log is. What the controller may order is judged before (``control``). Those who depend on leadership
+(the groups' coordinator) are told through ``when_leader`` and ``when_not_leader``, afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from tidelog.broker.partition import HostedPartition, PartitionState, StorageFailed
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+from tidelog.protocol.primitives import NO_UUID
+from tidelog.replication.control import LocalReplica
+from tidelog.storage.checkpoints import PartitionMetadata
+from tidelog.storage.directory import LogDirectory
+from tidelog.storage.log import PartitionLog
+
+if TYPE_CHECKING:
+    from tidelog.broker.durability import GroupCommit
+
+logger = logging.getLogger(__name__)
+
+
+class Partitions:
+    """The hosted partitions of one broker."""
+
+    def __init__(
+        self,
+        node_id: int,
+        directories: Sequence[LogDirectory],
+        configs_of: Callable[[str], TopicConfigs],
+        commit: GroupCommit,
+        stale_delay_ms: int,
+    ) -> None:
+        self.by_topic: dict[str, dict[int, HostedPartition]] = {}
+        self.when_leader: list[Callable[[HostedPartition], None]] = []
+        self.when_not_leader: list[Callable[[TopicPartition, int], None]] = []
+        self.directories = directories
+        self.commit = commit
+        self._node_id = node_id
+        self._configs_of = configs_of
+        self._stale_delay_ms = stale_delay_ms
+        for directory in directories:
+            directory.resources.on_failure = lambda reason, d=directory: self._failed(d, reason)
+            for key, log in directory.logs.items():
+                self._host(key, log)
+
+    # -- looking
+
+    def get(self, topic: str, partition: int) -> HostedPartition | None:
+        """Return a hosted partition."""
+        hosted = self.by_topic.get(topic)
+        return None if hosted is None else hosted.get(partition)
+
+    def all(self) -> Iterator[HostedPartition]:
+        """Yield every hosted partition; the map must not change meanwhile."""
+        for hosted in self.by_topic.values():
+            yield from hosted.values()
+
+    def local(self, topic: str, partition: int) -> LocalReplica | None:
+        """Return what the rules of ``replication.control`` ask of a local replica."""
+        found = self.get(topic, partition)
+        return None if found is None else found.local()
+
+    def directory_of(self, partition: HostedPartition) -> LogDirectory:
+        """Return the log directory that a partition's log is in. O(directories)."""
+        for directory in self.directories:
+            if directory.logs.get(partition.key) is partition.log:
+                return directory
+        raise KeyError(str(partition.key))
+
+    def inventory(self) -> list[Any]:
+        """Return the local replicas for BrokerRegistration (tag 10002), damaged ones left out."""
+        request = messages.BrokerRegistrationRequest
+        found: dict[tuple[str, UUID], Any] = {}
+        for partition in self.all():
+            if partition.offline_reason is not None:
+                continue
+            key = (partition.topic, partition.topic_id)
+            if key not in found:
+                found[key] = request.InventoryTopic(*key, [])
+            found[key].partitions.append(
+                request.InventoryPartition(
+                    partition.partition,
+                    partition.partition_epoch,
+                    partition.log.latest_epoch,
+                    partition.log.end_offset,
+                )
+            )
+        return list(found.values())
+
+    # -- changing
+
+    def create(self, topic: str, partition: int, state: PartitionState) -> HostedPartition:
+        """Host a partition, with a new log if there is none. Raises StorageFailed."""
+        key = TopicPartition(topic, partition)
+        existing = self.get(topic, partition)
+        if existing is not None:
+            return existing
+        directory = self._emptiest()
+        metadata = None
+        if state.topic_id != NO_UUID:
+            metadata = PartitionMetadata(state.topic_id, state.partition_epoch)
+        try:
+            log = directory.create(key, self._configs_of(topic), metadata)
+        except OSError as error:
+            if not directory.resources.is_full(error):
+                directory.resources.fail(f"{directory.path} cannot take {key}: {error}")
+            raise StorageFailed(f"{directory.path} cannot take {key}: {error}") from error
+        return self._host(key, log)
+
+    def apply(self, partition: HostedPartition, state: PartitionState) -> None:
+        """Lead or follow as ``state`` says, and tell who depends on it."""
+        led, epoch = partition.is_leader, partition.leader_epoch
+        partition.become(state)
+        if led and not (partition.is_leader and partition.leader_epoch == epoch):
+            self._tell_not_leader(partition.key, epoch)
+            led = False
+        if partition.is_leader and not led:
+            for callback in self.when_leader:
+                callback(partition)
+
+    def stop(self, topic: str, partition: int, *, delete: bool, reason: str) -> None:
+        """Stop serving at once; with ``delete`` the log is renamed now and removed later.
+
+        Raises StorageFailed when the renaming fails; the partition does not serve in any case.
+        """
+        hosted = self._stop(topic, partition)
+        if hosted is not None and delete:
+            logger.info("%s: deleting its log: %s", hosted.key, reason)
+            self._set_aside(hosted, lambda directory: directory.delete(hosted.key))
+
+    def make_stale(self, topic: str, partition: int, reason: str) -> None:
+        """Stop serving; the log is set aside and removed after a delay (KIP-516)."""
+        hosted = self._stop(topic, partition)
+        if hosted is None:
+            return
+        delay_ms = self._stale_delay_ms
+        logger.warning("%s: set aside, removed in %d ms: %s", hosted.key, delay_ms, reason)
+        self._set_aside(hosted, lambda d: d.mark_stray(hosted.key, remove_after_ms=delay_ms))
+
+    def adopt_topic_id(
+        self, topic: str, partition: int, topic_id: UUID, partition_epoch: int
+    ) -> None:
+        """Write the id of a topic that existed before ids to a local replica."""
+        hosted = self.get(topic, partition)
+        if hosted is not None:
+            hosted.log.set_metadata(PartitionMetadata(topic_id, partition_epoch))
+
+    def reconfigure(self, topic: str) -> None:
+        """Apply a topic's changed configuration ("" for all topics) to what is hosted."""
+        for name, hosted in self.by_topic.items():
+            if topic in ("", name):
+                configs = self._configs_of(name)
+                for partition in hosted.values():
+                    partition.log.configure(configs)
+                    partition.configure()
+
+    def close(self) -> None:
+        """Stop serving all; the logs stay as they are."""
+        for partition in list(self.all()):
+            self._stop(*partition.key)
+
+    def _host(self, key: TopicPartition, log: PartitionLog) -> HostedPartition:
+        hosted = HostedPartition(key, log, self._node_id, self.commit)
+        self.by_topic.setdefault(key.topic, {})[key.partition] = hosted
+        return hosted
+
+    def _stop(self, topic: str, partition: int) -> HostedPartition | None:
+        hosted = self.get(topic, partition)
+        if hosted is None:
+            return None
+        led, epoch = hosted.is_leader, hosted.leader_epoch
+        hosted.stop()
+        if led:
+            self._tell_not_leader(hosted.key, epoch)
+        return hosted
+
+    def _set_aside(self, hosted: HostedPartition, action: Callable[[LogDirectory], object]) -> None:
+        key = hosted.key
+        directory = self.directory_of(hosted)
+        of_topic = self.by_topic[key.topic]
+        del of_topic[key.partition]
+        if not of_topic:
+            del self.by_topic[key.topic]
+        try:
+            action(directory)
+        except OSError as error:
+            directory.resources.fail(f"{hosted.log.path} cannot be set aside: {error}")
+            raise StorageFailed(f"{hosted.log.path} cannot be set aside: {error}") from error
+
+    def _tell_not_leader(self, key: TopicPartition, epoch: int) -> None:
+        for callback in self.when_not_leader:
+            callback(key, epoch)
+
+    def _emptiest(self) -> LogDirectory:
+        healthy = [each for each in self.directories if each.failed is None]
+        if not healthy:
+            raise StorageFailed("every log directory has failed")
+        return min(healthy, key=lambda directory: len(directory.logs))
+
+    def _failed(self, directory: LogDirectory, reason: str) -> None:
+        logger.error("%s is out of service: %s", directory.path, reason)
+        for partition in list(self.all()):
+            if directory.logs.get(partition.key) is partition.log:
+                led, epoch = partition.is_leader, partition.leader_epoch
+                partition.go_offline(reason)
+                if led:
+                    self._tell_not_leader(partition.key, epoch)
