@@ -74,6 +74,7 @@ class Disk(Protocol):
     def remove_tree(self, path: str) -> None: ...
     def sync_directory(self, path: str) -> None: ...
     def free_bytes(self, path: str) -> int: ...
+    def total_bytes(self, path: str) -> int: ...
     def read(self, path: str) -> bytes: ...
     def replace(self, path: str, content: bytes) -> None:
         """Replace a whole file so that a crash leaves the old or the new content, durably."""
@@ -171,6 +172,10 @@ class RealDisk:
     def free_bytes(self, path: str) -> int:
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        found = os.statvfs(path)
+        return found.f_blocks * found.f_frsize
 
     def read(self, path: str) -> bytes:
         with open(path, "rb") as file:

@@ -443,6 +443,10 @@ class DiskView:
         self.check_alive(path)
         return max(0, self.disk.capacity - self.disk.used())
 
+    def total_bytes(self, path: str) -> int:
+        self.check_alive(path)
+        return self.disk.capacity
+
     def read(self, path: str) -> bytes:
         self.check_alive(path)
         node = self.disk.file(path)

@@ -1,0 +1,57 @@
+"""DescribeLogDirs v1-4: the log directories of this broker and the replicas in them.
+
+- Topics null means all. v3+: an error for the whole; v4+: total and usable bytes of the volume.
+- ``offset_lag``: how far the log's end is behind the high watermark (0 for a leader).
+- A failed directory answers KAFKA_STORAGE_ERROR and lists nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.storage.directory import LogDirectory
+
+Answer = messages.DescribeLogDirsResponse
+
+
+def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+    """Answer every directory. Grows with the replicas asked for."""
+    wanted = None
+    if request.topics is not None:
+        wanted = {topic.topic: set(topic.partitions) for topic in request.topics}
+    return Answer(results=[_directory(directory, wanted) for directory in broker.directories])
+
+
+def _directory(directory: LogDirectory, wanted: dict[str, set[int]] | None) -> Any:
+    result = Answer.DescribeLogDirsResult(log_dir=directory.path)
+    if directory.failed is not None:
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return result
+    topics: dict[str, Any] = {}
+    for key, log in sorted(directory.logs.items()):
+        if wanted is not None and key.partition not in wanted.get(key.topic, ()):
+            continue
+        topic = topics.get(key.topic)
+        if topic is None:
+            topic = topics[key.topic] = Answer.DescribeLogDirsTopic(name=key.topic)
+        topic.partitions.append(
+            Answer.DescribeLogDirsPartition(
+                partition_index=key.partition,
+                partition_size=log.size,
+                offset_lag=max(0, log.high_watermark - log.end_offset),
+            )
+        )
+    result.topics = list(topics.values())
+    result.usable_bytes = directory.free_bytes()
+    result.total_bytes = directory.total_bytes()
+    return result
+
+
+HANDLER = Handler(ApiKey.DESCRIBE_LOG_DIRS, range(1, 5), handle)
