@@ -84,8 +84,9 @@ class LogEnd(NamedTuple):
 class Cluster:
     """All that decisions read. Only ``apply`` and the session rules change it.
 
-    ``suspected`` and ``shutting_down`` are broker ids; ``inventories`` is what each broker said at
-    its registration with this controller. These three are not in the store.
+    The last five are not in the store: ``suspected`` and ``shutting_down`` brokers; ``presumed``
+    ones, which registered with an earlier controller only; ``broken`` replicas, which a broker
+    reported as damaged; what each broker said of its logs when it registered.
     """
 
     layers: BrokerLayers = field(default_factory=BrokerLayers)
@@ -107,6 +108,8 @@ class Cluster:
 
     suspected: set[int] = field(default_factory=set)
     shutting_down: set[int] = field(default_factory=set)
+    presumed: set[int] = field(default_factory=set)
+    broken: set[tuple[int, TopicPartition]] = field(default_factory=set)
     inventories: dict[int, dict[tuple[UUID, int], LogEnd]] = field(default_factory=dict)
 
     @property
@@ -121,7 +124,7 @@ class Cluster:
 
     @property
     def fit(self) -> set[int]:
-        """The brokers that may be given leadership."""
+        """The brokers that may lead."""
         return self.brokers.keys() - self.suspected - self.shutting_down
 
     def topic_id(self, name: str) -> UUID:

@@ -7,6 +7,7 @@ partitions it was created with (KIP-253); every topic gets an id (KIP-516).
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -105,10 +106,11 @@ def create_topics(
     start = cluster.counters.get(layout.PARTITION_EPOCH, 0)
     batch = _Batch(start)
     answers: list[Created] = []
-    names = [topic.name for topic in asked]
+    repeated = _repeated([topic.name for topic in asked])
     for topic in asked:
-        if names.count(topic.name) > 1:
-            if all(answer.name != topic.name for answer in answers):
+        if topic.name in repeated:
+            if repeated[topic.name]:
+                repeated[topic.name] = False
                 sentence = f"The topic {topic.name} is named more than once."
                 answers.append(Created(topic.name, Refusal(ErrorCode.INVALID_REQUEST, sentence)))
             continue
@@ -118,6 +120,11 @@ def create_topics(
     if batch.partition_epoch != start:
         batch.writes.append(Put(layout.PARTITION_EPOCH, Counter(batch.partition_epoch)))
     return Decision(answers, tuple(batch.writes))
+
+
+def _repeated(names: Sequence[str]) -> dict[str, bool]:
+    """Return the names that occur more than once, each with True: it was not answered yet."""
+    return {name: True for name, count in Tally(names).items() if count > 1}
 
 
 def _create(
@@ -282,10 +289,10 @@ def create_partitions(
     epoch = start
     writes: list[Write] = []
     answers: list[Grown] = []
-    names = [growth.name for growth in asked]
+    repeated = _repeated([growth.name for growth in asked])
     for growth in asked:
         refusal = _why_not_grown(cluster, growth)
-        if names.count(growth.name) > 1:
+        if growth.name in repeated:
             sentence = f"The topic {growth.name} is named more than once."
             refusal = Refusal(ErrorCode.INVALID_REQUEST, sentence)
         replicas: list[list[int]] | Refusal = []

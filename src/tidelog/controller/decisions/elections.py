@@ -48,11 +48,26 @@ class ElectionType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Who may lead (``fit``) and who is not dead (``registered``), as an event leaves them."""
+    """Who may lead (``fit``) and who is not dead (``registered``), as an event leaves them.
+
+    ``presumed`` brokers keep what they lead and are elected nowhere: they have not registered with
+    this controller yet.
+    """
 
     fit: frozenset[int]
     registered: frozenset[int]
     new_life: int | None = None
+    presumed: frozenset[int] = frozenset()
+
+    @property
+    def electable(self) -> frozenset[int]:
+        """Who may be elected."""
+        return self.fit - self.presumed
+
+    def without(self, brokers: Collection[int]) -> Standing:
+        """Return the standing at a partition whose replicas on some brokers are damaged."""
+        out = frozenset(brokers)
+        return Standing(self.fit - out, self.registered - out, self.new_life, self.presumed)
 
     @staticmethod
     def of(cluster: Cluster, gone: Collection[int] = (), new_life: int | None = None) -> Standing:
@@ -60,7 +75,8 @@ class Standing:
         extra = set() if new_life is None else {new_life}
         fit = (cluster.fit - set(gone)) | extra
         registered = (cluster.brokers.keys() - set(gone)) | extra
-        return Standing(frozenset(fit), frozenset(registered), new_life)
+        presumed = cluster.presumed - extra
+        return Standing(frozenset(fit), frozenset(registered), new_life, frozenset(presumed))
 
 
 def with_isr(
@@ -93,12 +109,12 @@ def settle(
     epoch = state.leader_epoch + 1
     order = [*replicas, *state.isr]
     for member in order:
-        if member in isr:
+        if member in isr and member in standing.electable:
             return with_isr(
                 state, isr, min_insync, leader=member, leader_epoch=epoch, is_unclean_leader=False
             )
     for member in order:
-        if member in standing.fit and member in state.eligible_replicas:
+        if member in standing.electable and member in state.eligible_replicas:
             return with_isr(
                 state,
                 [member],
@@ -112,7 +128,7 @@ def settle(
     waiting = {*state.isr, *state.eligible_replicas} & standing.registered
     if not waiting and unclean_allowed:
         for member in replicas:
-            if member in standing.fit:
+            if member in standing.electable:
                 return unclean(state, member)
     if state.leader == NO_LEADER:
         return state
@@ -191,7 +207,10 @@ def settle_all(
         fresh = new.is_unclean_leader and new is not state and not state.is_unclean_leader
         if not (fresh or (new.leader_epoch > state.leader_epoch and new.leader != NO_LEADER)):
             minimum = cluster.min_insync(topic, len(replicas))
-            new = settle(new, replicas, standing, minimum, allowed[topic])
+            here = standing
+            if cluster.broken:
+                here = standing.without([x for x in replicas if (x, where) in cluster.broken])
+            new = settle(new, replicas, here, minimum, allowed[topic])
         if new == state:
             continue
         writes.append(put_state(cluster, where, new))

@@ -94,8 +94,9 @@ def register(cluster: Cluster, request: Registration, wall_ms: int) -> Decision[
     standing = Standing.of(cluster, new_life=new_life)
     if same_life:
         # The session opens again: a suspicion ends with it.
-        fit = standing.fit | ({request.broker} - cluster.shutting_down)
-        standing = Standing(fit, standing.registered)
+        again = frozenset({request.broker})
+        fit = standing.fit | (again - cluster.shutting_down)
+        standing = Standing(fit, standing.registered, None, standing.presumed - again)
     places = list(_concerned(cluster, request.broker))
     lost = set() if same_life else _lost(cluster, request, places)
     return Decision(epoch, (*writes, *settle_all(cluster, places, standing, lost)))
@@ -113,6 +114,15 @@ def replace_unfit(cluster: Cluster) -> Decision[None]:
     """Take leadership and ISR membership from suspected and leaving brokers, where that is safe."""
     unfit = cluster.suspected | cluster.shutting_down
     places = _led_or_in_sync(cluster, unfit)
+    return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))))
+
+
+def take_out(cluster: Cluster) -> Decision[None]:
+    """Replace the replicas that their brokers reported as damaged, where they lead or are in sync.
+
+    The last replica of an ISR stays in it, without leading: nobody else has what it had.
+    """
+    places = sorted({where for _, where in cluster.broken if where in cluster.states})
     return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))))
 
 

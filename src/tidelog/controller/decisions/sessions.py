@@ -39,10 +39,12 @@ class Session:
             return Condition.SUSPECTED
         return Condition.ALIVE
 
-    def next_change_ms(self, grace_ms: int, timeout_ms: int) -> int:
-        """Return when the condition may change if nothing is heard."""
+    def next_change_ms(self, now_ms: int, grace_ms: int, timeout_ms: int) -> int:
+        """Return when the condition may change next if nothing is heard."""
         dies = self.heard_ms + timeout_ms
-        return dies if self.closed_ms is None else min(dies, self.closed_ms + grace_ms)
+        if self.closed_ms is None or self.closed_ms + grace_ms <= now_ms:
+            return dies
+        return min(dies, self.closed_ms + grace_ms)
 
 
 @dataclass

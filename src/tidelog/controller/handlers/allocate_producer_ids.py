@@ -1,0 +1,46 @@
+"""AllocateProducerIds v0: a block of 1000 producer ids for a broker, durable before it is answered.
+
+- STALE_BROKER_EPOCH for a former life of the broker.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.controller.decisions.cluster import Cluster, Decision, Refusal
+from tidelog.controller.decisions.producer_ids import Block, next_block
+from tidelog.controller.serving import served
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.controller.process import Controller
+
+
+async def serve(
+    controller: Controller, request: messages.AllocateProducerIdsRequest, _context: RequestContext
+) -> messages.AllocateProducerIdsResponse:
+
+    def decide(cluster: Cluster) -> Decision[Block | Refusal]:
+        node = cluster.brokers.get(request.broker_id)
+        if node is None or node.broker_epoch != request.broker_epoch:
+            return Decision(Refusal(ErrorCode.STALE_BROKER_EPOCH, "The broker has a newer life."))
+        return next_block(cluster, request.broker_id)
+
+    answer, _ = await controller.perform(decide)
+    response = messages.AllocateProducerIdsResponse
+    if isinstance(answer, Refusal):
+        return response(error_code=answer.error)
+    return response(producer_id_start=answer.first, producer_id_len=answer.size)
+
+
+def refuse_all(
+    _request: object, error: ErrorCode, _sentence: str
+) -> messages.AllocateProducerIdsResponse:
+    """Answer with one error."""
+    return messages.AllocateProducerIdsResponse(error_code=error)
+
+
+HANDLER = served(ApiKey.ALLOCATE_PRODUCER_IDS, range(1), serve, refuse_all)

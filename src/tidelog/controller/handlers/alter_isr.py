@@ -1,0 +1,77 @@
+"""AlterIsr v0 (AlterPartition v0): a leader changes the ISR of its partitions.
+
+- Compare-and-set on leader epoch and ISR version; members by broker epoch (tag 10000), the topic by
+  id (topic tag 10003), the data-loss handling as done (tag 10001, KIP-704).
+- The answer has the state that holds, also beside INVALID_UPDATE_VERSION: so a leader that missed
+  an answer catches up.
+- FENCED_LEADER_EPOCH, INELIGIBLE_REPLICA, INCONSISTENT_TOPIC_ID per partition; STALE_BROKER_EPOCH
+  for all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.controller.decisions.cluster import Cluster, Decision
+from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr
+from tidelog.controller.serving import served
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.network.router import RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.controller.process import Controller
+
+
+async def serve(
+    controller: Controller, request: messages.AlterIsrRequest, _context: RequestContext
+) -> messages.AlterIsrResponse:
+    proposals = [
+        Proposal(
+            TopicPartition(topic.topic_name, partition.partition_index),
+            topic.topic_id,
+            partition.leader_epoch,
+            tuple(partition.new_isr),
+            partition.isr_version,
+            tuple(partition.broker_epochs),
+            partition.unclean_handled,
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+    ]
+
+    def decide(cluster: Cluster) -> Decision[list[Outcome] | None]:
+        node = cluster.brokers.get(request.broker_id)
+        if node is None or node.broker_epoch != request.broker_epoch:
+            return Decision(None)
+        decision = alter_isr(cluster, request.broker_id, proposals)
+        return Decision(decision.answer, decision.writes)
+
+    outcomes, _ = await controller.perform(decide)
+    if outcomes is None:
+        return messages.AlterIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    response = messages.AlterIsrResponse
+    topics: dict[str, messages.AlterIsrResponse.TopicData] = {}
+    for proposal, outcome in zip(proposals, outcomes, strict=True):
+        where, state = proposal.where, outcome.state
+        topic = topics.setdefault(where.topic, response.TopicData(topic_name=where.topic))
+        partition = response.PartitionData(
+            partition_index=where.partition, error_code=outcome.error
+        )
+        if state is not None:
+            partition.leader_id = state.leader
+            partition.leader_epoch = state.leader_epoch
+            partition.isr = state.isr
+            partition.isr_version = outcome.isr_version
+        topic.partitions.append(partition)
+    return response(topics=list(topics.values()))
+
+
+def refuse_all(_request: object, error: ErrorCode, _sentence: str) -> messages.AlterIsrResponse:
+    """Answer with one error."""
+    return messages.AlterIsrResponse(error_code=error)
+
+
+HANDLER = served(ApiKey.ALTER_ISR, range(1), serve, refuse_all)

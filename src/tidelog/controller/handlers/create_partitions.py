@@ -1,0 +1,63 @@
+"""CreatePartitions v0-3: a topic gets more partitions, as Kafka's.
+
+- A count that is not larger is INVALID_PARTITIONS: shrinking comes with level 1.5 (KIP-253).
+- Answers when every live broker has been told, or with REQUEST_TIMED_OUT.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.controller.decisions.creation import Growth, create_partitions
+from tidelog.controller.serving import served, told_in_time
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.controller.process import Controller
+
+
+async def serve(
+    controller: Controller, request: messages.CreatePartitionsRequest, context: RequestContext
+) -> messages.CreatePartitionsResponse:
+    asked = [
+        Growth(
+            topic.name,
+            topic.count,
+            None
+            if topic.assignments is None
+            else tuple(tuple(x.broker_ids) for x in topic.assignments),
+        )
+        for topic in request.topics
+    ]
+    answers, revision = await controller.perform(
+        lambda cluster: create_partitions(cluster, asked, controller.chance, request.validate_only)
+    )
+    told = True
+    if not request.validate_only and any(refusal is None for _, refusal in answers):
+        told = await told_in_time(controller, revision, request.timeout_ms, context)
+    response = messages.CreatePartitionsResponse
+    results = []
+    for name, refusal in answers:
+        result = response.CreatePartitionsTopicResult(name=name)
+        if refusal is not None:
+            result.error_code, result.error_message = refusal.error, refusal.sentence
+        elif not told:
+            result.error_code = ErrorCode.REQUEST_TIMED_OUT
+            result.error_message = "The partitions are there, but not every broker knows them yet."
+        results.append(result)
+    return response(results=results)
+
+
+def refuse_all(
+    request: messages.CreatePartitionsRequest, error: ErrorCode, sentence: str
+) -> messages.CreatePartitionsResponse:
+    """Answer every topic with one error."""
+    result = messages.CreatePartitionsResponse.CreatePartitionsTopicResult
+    results = [result(topic.name, error, sentence) for topic in request.topics]
+    return messages.CreatePartitionsResponse(results=results)
+
+
+HANDLER = served(ApiKey.CREATE_PARTITIONS, range(4), serve, refuse_all)

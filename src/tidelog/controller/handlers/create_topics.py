@@ -1,0 +1,92 @@
+"""CreateTopics v2-7: each topic is created or refused by itself.
+
+- Answers when every live broker has been told of the topics, or with REQUEST_TIMED_OUT; the topics
+  are created in either case.
+- v4+: -1 takes ``num.partitions`` and ``default.replication.factor``; v5+ answers the
+  configurations, v7+ the topic id (KIP-516).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.controller.decisions.creation import Created, Defaults, NewTopic, create_topics
+from tidelog.controller.serving import served, told_in_time
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.controller.process import Controller
+
+
+async def serve(
+    controller: Controller, request: messages.CreateTopicsRequest, context: RequestContext
+) -> messages.CreateTopicsResponse:
+    configs = controller.configs
+    defaults = Defaults(configs.num_partitions, configs.default_replication_factor)
+    asked = [
+        NewTopic(
+            topic.name,
+            topic.num_partitions,
+            topic.replication_factor,
+            tuple((x.partition_index, tuple(x.broker_ids)) for x in topic.assignments),
+            tuple((x.name, x.value) for x in topic.configs),
+        )
+        for topic in request.topics
+    ]
+    answers, revision = await controller.perform(
+        lambda cluster: create_topics(
+            cluster, asked, defaults, controller.chance, request.validate_only
+        )
+    )
+    told = True
+    if not request.validate_only and any(answer.refusal is None for answer in answers):
+        told = await told_in_time(controller, revision, request.timeout_ms, context)
+    return messages.CreateTopicsResponse(topics=[_result(answer, told) for answer in answers])
+
+
+def _result(answer: Created, told: bool) -> messages.CreateTopicsResponse.CreatableTopicResult:
+    response = messages.CreateTopicsResponse
+    if answer.refusal is not None:
+        return _refused(answer.name, answer.refusal.error, answer.refusal.sentence)
+    if not told:
+        sentence = f"The topic {answer.name} is created, but not every broker knows it yet."
+        return _refused(answer.name, ErrorCode.REQUEST_TIMED_OUT, sentence)
+    return response.CreatableTopicResult(
+        name=answer.name,
+        topic_id=answer.topic_id,
+        num_partitions=answer.partitions,
+        replication_factor=answer.replication_factor,
+        configs=[
+            response.CreatableTopicConfigs(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=entry.source,
+                is_sensitive=entry.sensitive,
+            )
+            for entry in answer.configs
+        ],
+    )
+
+
+def _refused(
+    name: str, error: ErrorCode, sentence: str
+) -> messages.CreateTopicsResponse.CreatableTopicResult:
+    return messages.CreateTopicsResponse.CreatableTopicResult(
+        name=name, error_code=error, error_message=sentence, configs=[]
+    )
+
+
+def refuse_all(
+    request: messages.CreateTopicsRequest, error: ErrorCode, sentence: str
+) -> messages.CreateTopicsResponse:
+    """Answer every topic with one error."""
+    return messages.CreateTopicsResponse(
+        topics=[_refused(topic.name, error, sentence) for topic in request.topics]
+    )
+
+
+HANDLER = served(ApiKey.CREATE_TOPICS, range(2, 8), serve, refuse_all)

@@ -1,0 +1,68 @@
+"""DeleteTopics v1-6: topics leave the cluster at once; their replicas are deleted behind it.
+
+- By name (v1-5), by name or id (v6+, KIP-516). The name is free as soon as this is answered.
+- Answers when every live broker has been told to delete, or with REQUEST_TIMED_OUT.
+- TOPIC_DELETION_DISABLED with ``delete.topic.enable=false`` (before v3: INVALID_REQUEST).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.controller.decisions.deletion import Deleted, Doomed, delete_topics
+from tidelog.controller.serving import served, told_in_time
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.controller.process import Controller
+
+
+async def serve(
+    controller: Controller, request: messages.DeleteTopicsRequest, context: RequestContext
+) -> messages.DeleteTopicsResponse:
+    if context.version >= 6:
+        asked = [Doomed(topic.name, topic.topic_id) for topic in request.topics]
+    else:
+        asked = [Doomed(name) for name in request.topic_names]
+    enabled = controller.configs.delete_topic_enable
+    answers, revision = await controller.perform(
+        lambda cluster: delete_topics(cluster, asked, enabled)
+    )
+    told = True
+    if any(answer.refusal is None for answer in answers):
+        told = await told_in_time(controller, revision, request.timeout_ms, context)
+    results = [_result(answer, told, context.version) for answer in answers]
+    return messages.DeleteTopicsResponse(responses=results)
+
+
+def _result(
+    answer: Deleted, told: bool, version: int
+) -> messages.DeleteTopicsResponse.DeletableTopicResult:
+    made = messages.DeleteTopicsResponse.DeletableTopicResult(
+        name=answer.name, topic_id=answer.topic_id
+    )
+    if answer.refusal is not None:
+        made.error_code = answer.refusal.error
+        made.error_message = answer.refusal.sentence
+        if answer.refusal.error is ErrorCode.TOPIC_DELETION_DISABLED and version < 3:
+            made.error_code = ErrorCode.INVALID_REQUEST
+    elif not told:
+        made.error_code = ErrorCode.REQUEST_TIMED_OUT
+        made.error_message = f"The deletion of {answer.name} is under way."
+    return made
+
+
+def refuse_all(
+    request: messages.DeleteTopicsRequest, error: ErrorCode, sentence: str
+) -> messages.DeleteTopicsResponse:
+    """Answer every topic with one error."""
+    result = messages.DeleteTopicsResponse.DeletableTopicResult
+    named = [result(name, error_code=error, error_message=sentence) for name in request.topic_names]
+    states = [result(topic.name, topic.topic_id, error, sentence) for topic in request.topics]
+    return messages.DeleteTopicsResponse(responses=named + states)
+
+
+HANDLER = served(ApiKey.DELETE_TOPICS, range(1, 7), serve, refuse_all)

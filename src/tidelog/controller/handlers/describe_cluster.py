@@ -1,0 +1,49 @@
+"""DescribeCluster v0-1, as a controller answers it: the cluster's id, and the live brokers.
+
+- A broker that starts on an empty disk learns the id of its cluster here.
+- The brokers' addresses are those of the inter-broker listener.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.controller.requests import inter_broker_address
+from tidelog.controller.serving import served
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.controller.process import Controller
+
+
+async def serve(
+    controller: Controller, request: messages.DescribeClusterRequest, _context: RequestContext
+) -> messages.DescribeClusterResponse:
+    response = messages.DescribeClusterResponse
+    cluster = controller.cluster
+    brokers = []
+    for broker, node in sorted(cluster.brokers.items()):
+        address = inter_broker_address(cluster, broker, controller.sender.inter_broker_listener)
+        if address is not None:
+            brokers.append(
+                response.DescribeClusterBroker(broker, address.host, address.port, node.rack)
+            )
+    return response(
+        endpoint_type=request.endpoint_type,
+        cluster_id=cluster.cluster_id or "",
+        controller_id=controller.configs.node_id,
+        brokers=brokers,
+    )
+
+
+def refuse_all(
+    _request: object, error: ErrorCode, sentence: str
+) -> messages.DescribeClusterResponse:
+    """Answer with one error."""
+    return messages.DescribeClusterResponse(error_code=error, error_message=sentence)
+
+
+HANDLER = served(ApiKey.DESCRIBE_CLUSTER, range(2), serve, refuse_all)

@@ -1,0 +1,72 @@
+"""Envelope v0: a broker forwards a client's request that only the controller can do.
+
+- Unpacked, served by the handler of the inner API, and packed again: the inner answer has the inner
+  request's correlation id and version.
+- Only what clients may ask of a controller is forwarded: anything else, or bytes that are no
+  request, is INVALID_REQUEST; a version that is not served is UNSUPPORTED_VERSION.
+- NOT_CONTROLLER is answered inside, in the words of the inner API.
+- The principal and the client's address are carried along for the permissions to come.
+- Pipelined: a creation that waits for brokers must not hold up the next request.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from tidelog.controller.serving import served
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import RequestContext
+from tidelog.protocol import codec, messages
+
+if TYPE_CHECKING:
+    from tidelog.controller.process import Controller
+
+logger = logging.getLogger(__name__)
+
+FORWARDED = frozenset(
+    {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ELECT_LEADERS,
+    }
+)
+"""The APIs that a client may send to any broker and that only the controller can do."""
+
+
+async def serve(
+    controller: Controller, request: messages.EnvelopeRequest, context: RequestContext
+) -> messages.EnvelopeResponse:
+    response = messages.EnvelopeResponse
+    frame = memoryview(bytes(request.request_data))
+    try:
+        header = codec.decode_request_header(frame)
+        if header.api_key not in FORWARDED:
+            return response(error_code=ErrorCode.INVALID_REQUEST)
+        route = context.router.route(header.api_key, header.api_version)
+        if route is None:
+            return response(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        inner = codec.decode_request(header.api_key, header.api_version, frame, header.body)
+    except codec.DecodeError as error:
+        logger.warning("an Envelope of %s cannot be read: %s", context.client_host, error)
+        return response(error_code=ErrorCode.INVALID_REQUEST)
+    inner_context = RequestContext(
+        context.connection, header.api_version, header.correlation_id, header.client_id
+    )
+    answer: Any = await route.handle(controller, inner, inner_context)
+    chunks = codec.encode_response(
+        header.api_key, header.api_version, header.correlation_id, answer
+    )
+    return response(response_data=b"".join(chunks)[4:])
+
+
+def refuse_all(_request: object, error: ErrorCode, _sentence: str) -> messages.EnvelopeResponse:
+    """Answer the envelope itself with one error."""
+    return messages.EnvelopeResponse(error_code=error)
+
+
+HANDLER = served(ApiKey.ENVELOPE, range(1), serve, refuse_all, pipelined=True)

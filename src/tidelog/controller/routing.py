@@ -1,0 +1,42 @@
+"""The APIs that a controller serves: one handler per file, gathered here.
+
+Owns the list only; ApiVersions is derived from it.
+"""
+
+from __future__ import annotations
+
+from tidelog.controller.handlers import (
+    allocate_producer_ids,
+    alter_configs,
+    alter_isr,
+    broker_heartbeat,
+    broker_registration,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_cluster,
+    elect_leaders,
+    envelope,
+    incremental_alter_configs,
+)
+from tidelog.network.router import Router
+
+
+def make_router() -> Router:
+    """Return the registry of a controller's listener."""
+    return Router(
+        [
+            allocate_producer_ids.HANDLER,
+            alter_configs.HANDLER,
+            alter_isr.HANDLER,
+            broker_heartbeat.HANDLER,
+            broker_registration.HANDLER,
+            create_partitions.HANDLER,
+            create_topics.HANDLER,
+            delete_topics.HANDLER,
+            describe_cluster.HANDLER,
+            elect_leaders.HANDLER,
+            envelope.HANDLER,
+            incremental_alter_configs.HANDLER,
+        ]
+    )

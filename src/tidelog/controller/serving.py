@@ -1,0 +1,63 @@
+"""How a controller's handler is made: what it answers while this controller is not active.
+
+Owns the step from a plain coroutine to a ``Handler``; the handlers are one file per API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, RequestContext
+
+if TYPE_CHECKING:
+    from tidelog.controller.process import Controller
+
+
+class NotActive(Exception):
+    """This controller is not the active one: the request was not carried out, or may have been."""
+
+
+Serve = Callable[["Controller", Any, RequestContext], Awaitable[Any]]
+RefuseAll = Callable[[Any, ErrorCode, str], Any]
+"""(request, error, sentence) -> a response that says it of everything asked."""
+
+MAX_WAIT_FOR_BROKERS_MS = 4_000
+"""How long a request on a broker's session may wait: answers leave in order, and heartbeats behind
+it must be answered well within ``broker.session.timeout.ms``."""
+
+
+def served(
+    api_key: ApiKey,
+    versions: range,
+    serve: Serve,
+    refuse_all: RefuseAll,
+    pipelined: bool = False,
+) -> Handler:
+    """Make a handler that answers NOT_CONTROLLER while its controller is not active."""
+
+    async def handle(controller: Controller, request: Any, context: RequestContext) -> Any:
+        try:
+            if controller.active:
+                return await serve(controller, request, context)
+        except NotActive:
+            pass
+        sentence = "This is not the active controller."
+        return refuse_all(request, ErrorCode.NOT_CONTROLLER, sentence)
+
+    def failed(request: Any, error: ErrorCode, _version: int) -> Any:
+        return refuse_all(request, error, "The controller failed: see its log.")
+
+    return Handler(api_key, versions, handle, pipelined=pipelined, refuse=failed)
+
+
+async def told_in_time(
+    controller: Controller, revision: int, timeout_ms: int, context: RequestContext
+) -> bool:
+    """Wait until live brokers know of a revision, as long as the request may take."""
+    limit_ms = timeout_ms
+    if controller.is_session(context.connection):
+        limit_ms = min(limit_ms, MAX_WAIT_FOR_BROKERS_MS)
+    return await controller.reached(revision, limit_ms)
