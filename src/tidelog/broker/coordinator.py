@@ -1,0 +1,197 @@
+"""The coordinator of consumer groups on this broker: which groups are here, and since when.
+
+Owns the partitions of ``__consumer_offsets`` that are led here: taken up when leadership begins,
+given up when it goes; the periodic look at retention; the creation of the topic. A group lives in
+partition ``groups.placement.partition_for``; the leader of that partition is its coordinator, so
+there is one at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.coordinator_partition import LedPartition, refuse_event
+from tidelog.groups.events import Event
+from tidelog.groups.placement import partition_for
+from tidelog.groups.settings import GroupRules, GroupSettings
+from tidelog.groups.table import GroupTable
+from tidelog.model.errors import ErrorCode
+from tidelog.model.server_configs import ServerConfigs
+from tidelog.model.topics import OFFSETS_TOPIC, TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.partition import HostedPartition
+
+logger = logging.getLogger(__name__)
+
+
+class Coordinator:
+    """What the handlers of group requests ask. Made after ``Broker``, with its parts in place."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._rules = GroupRules(lambda: str(broker.seams.new_uuid()), settings_of(broker.configs))
+        self._led: dict[int, LedPartition] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        # One partition loads at a time: fifty at once would be fifty slices in every turn.
+        self._loading = asyncio.Semaphore(1)
+        self._gone: set[str] = set()
+        broker.partitions.when_leader.append(self._lead)
+        broker.partitions.when_not_leader.append(self._resign)
+        broker.metadata.when_gone.append(self._topic_gone)
+
+    def start(self) -> None:
+        """Begin to look at retention every ``offsets.retention.check.interval.ms``."""
+        self._spawn(self._expire_for_ever(), "groups-retention")
+
+    async def close(self) -> None:
+        """Send everyone who waits elsewhere and stop all work."""
+        for number in list(self._led):
+            self._give_up(number)
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # Requests ----------------------------------------------------------------------------------
+
+    def decide(self, group_id: str, event: Event) -> None:
+        """Decide an event of a group; its ticket is answered now or later."""
+        led = self._find(group_id)
+        if isinstance(led, ErrorCode):
+            refuse_event(event, led)
+        else:
+            led.decide(group_id, event)
+
+    def table_of(self, group_id: str) -> GroupTable | ErrorCode:
+        """Return the table to look a group up in, or why it is not here."""
+        led = self._find(group_id)
+        return led if isinstance(led, ErrorCode) else led.table
+
+    def tables(self) -> Iterator[GroupTable]:
+        """Yield the tables that can be looked at."""
+        for led in self._led.values():
+            if led.error is ErrorCode.NONE:
+                yield led.table
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether groups of some partition are not known yet."""
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return any(led.error is loading for led in self._led.values())
+
+    def statistics(self) -> dict[str, int]:
+        """Return counts for metrics: partitions, those that load, groups, skipped records."""
+        loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return {
+            "partitions": len(self._led),
+            "partitions_loading": sum(led.error is loading for led in self._led.values()),
+            "groups": sum(map(len, self.tables())),
+            "unknown_records": sum(led.table.unknown_records for led in self._led.values()),
+        }
+
+    def _find(self, group_id: str) -> LedPartition | ErrorCode:
+        topic = self._broker.metadata.topic(OFFSETS_TOPIC)
+        if topic is None or not topic.partitions:
+            return ErrorCode.NOT_COORDINATOR
+        led = self._led.get(partition_for(group_id, len(topic.partitions)))
+        if led is None:
+            return ErrorCode.NOT_COORDINATOR
+        error = led.error
+        return led if error is ErrorCode.NONE else error
+
+    # The topic ---------------------------------------------------------------------------------
+
+    async def ensure_topic(self) -> ErrorCode:
+        """Have ``__consumer_offsets`` created; NONE once its leaders are known here.
+
+        Partitions, replicas and segments as ``offsets.topic.*`` say, compacted.
+        """
+        configs = self._broker.configs
+        return await self._broker.topic_creation.ensure(
+            OFFSETS_TOPIC,
+            configs.offsets_topic_num_partitions,
+            configs.offsets_topic_replication_factor,
+            {
+                "cleanup.policy": "compact",
+                "compression.type": "producer",
+                "segment.bytes": str(configs.offsets_topic_segment_bytes),
+            },
+        )
+
+    # Leadership --------------------------------------------------------------------------------
+
+    def _lead(self, hosted: HostedPartition) -> None:
+        if hosted.topic != OFFSETS_TOPIC:
+            return
+        self._give_up(hosted.partition)
+        led = LedPartition(
+            hosted, self._rules, self._broker.clock, self._broker.configs.offsets_commit_timeout_ms
+        )
+        self._led[hosted.partition] = led
+        self._spawn(self._load(led), f"groups-load-{hosted.partition}")
+
+    def _resign(self, key: TopicPartition, epoch: int) -> None:
+        led = self._led.get(key.partition)
+        if key.topic == OFFSETS_TOPIC and led is not None and led.epoch <= epoch:
+            self._give_up(key.partition)
+
+    def _give_up(self, number: int) -> None:
+        led = self._led.pop(number, None)
+        if led is not None:
+            led.close()
+
+    async def _load(self, led: LedPartition) -> None:
+        async with self._loading:
+            if led.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                await led.load()
+
+    # Sweeps ------------------------------------------------------------------------------------
+
+    async def expire_offsets(self) -> None:
+        """Look at the retention of all groups that are here."""
+        for led in list(self._led.values()):
+            await led.expire()
+
+    async def _expire_for_ever(self) -> None:
+        while True:
+            interval_ms = self._broker.configs.offsets_retention_check_interval_ms
+            await asyncio.sleep(interval_ms / 1000)
+            await self.expire_offsets()
+
+    def _topic_gone(self, topic: str) -> None:
+        if not self._gone:
+            self._spawn(self._forget_topics(), "groups-forget-topics")
+        self._gone.add(topic)
+
+    async def _forget_topics(self) -> None:
+        # A task begins in the next turn: topics that are deleted together share one sweep.
+        topics, self._gone = frozenset(self._gone), set()
+        for led in list(self._led.values()):
+            await led.forget_topics(topics)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("%s failed", task.get_name(), exc_info=error)
+
+
+def settings_of(configs: ServerConfigs) -> GroupSettings:
+    """Return the settings of groups from a server's configuration."""
+    return GroupSettings(
+        group_initial_rebalance_delay_ms=configs.group_initial_rebalance_delay_ms,
+        group_min_session_timeout_ms=configs.group_min_session_timeout_ms,
+        group_max_session_timeout_ms=configs.group_max_session_timeout_ms,
+        group_max_size=configs.group_max_size,
+        offset_metadata_max_bytes=configs.offset_metadata_max_bytes,
+        offsets_retention_minutes=configs.offsets_retention_minutes,
+    )

@@ -1,0 +1,361 @@
+"""One partition of ``__consumer_offsets`` that is led here: its log and the groups in it.
+
+Owns loading, the way of a write through the log, and the timer of the groups' deadlines; which
+groups there are and what they do is ``groups.table``. Order: records are appended in the order of
+the decisions, answers that rest on them leave when the high watermark has passed them, as with
+acks=all; a write that is not committed in ``offsets.commit.timeout.ms`` is answered with an error
+and still counts when it is committed later.
+
+| state | requests get |
+|---|---|
+| loading: the log is read, in slices, and its end committed | COORDINATOR_LOAD_IN_PROGRESS |
+| loaded | what the rules decide |
+| damaged: the log could not be read | COORDINATOR_NOT_AVAILABLE |
+| closed, or the leader epoch has passed | NOT_COORDINATOR |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+
+from tidelog.broker.coordinator_ticket import Ticket
+from tidelog.broker.partition import HostedPartition
+from tidelog.groups.decision import Answer, Decision, Write
+from tidelog.groups.events import Event, Expire, RemoveTopics, Tick, refuse
+from tidelog.groups.records import Record, encode
+from tidelog.groups.settings import GroupRules
+from tidelog.groups.table import GroupTable
+from tidelog.model.errors import ErrorCode
+from tidelog.records.batch import HEADER_SIZE, Rejected, crc_is_right, walk
+from tidelog.records.builder import NewRecord, build_batch
+from tidelog.records.reader import read_batch
+from tidelog.records.record import CorruptRecords
+from tidelog.runtime.clock import Clock
+
+logger = logging.getLogger(__name__)
+
+LOAD_CHUNK_BYTES = 262_144
+"""How much of the log is read at once while loading."""
+
+SLICE_MS = 2
+"""How long loading and sweeping may hold the loop before others have their turn."""
+
+GROUPS_PER_TURN = 50
+"""Groups looked at in one turn of the loop, by the timer and by sweeps."""
+
+MAX_IN_FLIGHT = 10_000
+"""Most writes that wait for the high watermark; more are refused (the replicas do not follow)."""
+
+RECORD_OVERHEAD_BYTES = 32
+"""More than a record adds to its key and value: lengths, deltas, attributes."""
+
+
+class LoadFailed(Exception):
+    """The log cannot be read; the text says where and why."""
+
+
+class LedPartition:
+    """The coordinator of one partition, in one leader epoch. Used on the event loop only."""
+
+    def __init__(
+        self, hosted: HostedPartition, rules: GroupRules, clock: Clock, commit_timeout_ms: int
+    ) -> None:
+        self.hosted = hosted
+        self.epoch = hosted.leader_epoch
+        self.table = GroupTable(rules)
+        self._clock = clock
+        self._commit_timeout_ms = commit_timeout_ms
+        self._state = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        self._todo: deque[Decision] = deque()
+        self._performing = False
+        self._in_flight: set[_InFlight] = set()
+        self._due: deque[str] = deque()
+        self._timer: asyncio.Handle | None = None
+        self._timer_at_ms = 0
+        self._gone_while_loading: set[str] = set()
+
+    # Requests ----------------------------------------------------------------------------------
+
+    @property
+    def error(self) -> ErrorCode:
+        """NONE while requests can be served here, else what they are told."""
+        if not self.hosted.is_leader or self.hosted.leader_epoch != self.epoch:
+            return ErrorCode.NOT_COORDINATOR
+        return self._state
+
+    def decide(self, group_id: str, event: Event) -> None:
+        """Decide an event; its ticket is answered now or later, in any case once."""
+        error = self.error
+        if error is not ErrorCode.NONE:
+            refuse_event(event, error)
+            return
+        self._perform(self.table.decide(group_id, event, self._now()))
+        self._arm()
+
+    def close(self) -> None:
+        """Leadership went: everyone who waits is sent to the new coordinator."""
+        if self._state is ErrorCode.NOT_COORDINATOR:
+            return
+        self._state = ErrorCode.NOT_COORDINATOR
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due.clear()
+        waiting, self._in_flight = self._in_flight, set()
+        for entry in waiting:
+            entry.finish()
+            _answer_all(entry.write, ErrorCode.NOT_COORDINATOR)
+        self._perform(self.table.unload())
+
+    # Loading -----------------------------------------------------------------------------------
+
+    async def load(self) -> None:
+        """Read the log as it was when leadership began, and serve once all of it is committed."""
+        began_ms = self._clock.monotonic_ms()
+        end = self.hosted.end_offset
+        try:
+            await self._read_to(end)
+        except (LoadFailed, CorruptRecords) as error:
+            logger.error("groups of %s cannot be loaded: %s", self.hosted.key, error)
+            if self._state is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                self._state = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return
+        # What is not committed yet could still be lost with this leader, and must not be answered.
+        if end > self.hosted.start_offset and await self._end_of(end - 1) is not ErrorCode.NONE:
+            return
+        if self.error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            return
+        now = self._now()
+        loaded = self.table.loaded(now)
+        self._state = ErrorCode.NONE
+        self._perform(loaded)
+        self._arm()
+        logger.info(
+            "loaded %d groups of %s in %d ms, %d records of unknown versions skipped",
+            len(self.table),
+            self.hosted.key,
+            self._clock.monotonic_ms() - began_ms,
+            self.table.unknown_records,
+        )
+        if self._gone_while_loading:
+            await self.forget_topics(frozenset(self._gone_while_loading))
+
+    async def _read_to(self, end: int) -> None:
+        """Replay everything below ``end``. Grows with the log; gives way every ``SLICE_MS``."""
+        position = self.hosted.start_offset
+        slice_end = self._clock.monotonic_ms() + SLICE_MS
+        while position < end:
+            found = self.hosted.read(position, LOAD_CHUNK_BYTES, committed=False)
+            if isinstance(found, Rejected):
+                raise LoadFailed(f"at offset {position}: {found.reason}")
+            before = position
+            for at, header in walk(found):
+                if header.next_offset <= position:
+                    continue
+                batch = found[at : at + header.size]
+                if not crc_is_right(batch, header.crc):
+                    raise LoadFailed(f"the batch at offset {header.base_offset} has a wrong CRC")
+                if not header.control:
+                    now = self._now()
+                    for record in read_batch(batch):
+                        self.table.replay(record.key, record.value, now)
+                position = header.next_offset
+                if self._clock.monotonic_ms() >= slice_end:
+                    await asyncio.sleep(0)
+                    if self.error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                        return
+                    slice_end = self._clock.monotonic_ms() + SLICE_MS
+            if position == before:
+                if found:
+                    raise LoadFailed(f"no whole batch at offset {position}")
+                # The cleaner may leave nothing at all between here and the end of the log.
+                return
+
+    async def _end_of(self, offset: int) -> ErrorCode:
+        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+
+        def tell(error: ErrorCode) -> None:
+            if not done.done():
+                done.set_result(error)
+
+        self.hosted.when_committed(offset, tell)
+        return await done
+
+    # Sweeps ------------------------------------------------------------------------------------
+
+    async def expire(self) -> None:
+        """Look at the retention of every group's offsets."""
+        await self._for_all(Expire())
+
+    async def forget_topics(self, topics: frozenset[str]) -> None:
+        """Remove the offsets of deleted topics from every group."""
+        if self._state is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            self._gone_while_loading |= topics
+        else:
+            await self._for_all(RemoveTopics(topics))
+
+    async def _for_all(self, event: Event) -> None:
+        for count, group_id in enumerate(list(self.table), 1):
+            if self.error is not ErrorCode.NONE:
+                return
+            if self.table.get(group_id) is not None:
+                self.decide(group_id, event)
+            if count % GROUPS_PER_TURN == 0:
+                await asyncio.sleep(0)
+
+    # Performing --------------------------------------------------------------------------------
+
+    def _perform(self, decision: Decision) -> None:
+        """Carry out a decision. What follows from it in the same breath waits its turn."""
+        self._todo.append(decision)
+        if self._performing:
+            return
+        self._performing = True
+        try:
+            while self._todo:
+                present = self._todo.popleft()
+                for effect in present.effects:
+                    if isinstance(effect, Answer):
+                        _give(effect)
+                    else:
+                        logger.info("%s: %s", effect.message, effect.fields)
+                for write in present.writes:
+                    self._append(write)
+        finally:
+            self._performing = False
+
+    def _append(self, write: Write) -> None:
+        if self._state is not ErrorCode.NONE:
+            _answer_all(write, ErrorCode.NOT_COORDINATOR)
+            return
+        hosted = self.hosted
+        if len(self._in_flight) >= MAX_IN_FLIGHT or len(hosted.isr) < hosted.required_in_sync:
+            self._lost(write, ErrorCode.NOT_ENOUGH_REPLICAS)
+            return
+        wall_ms = self._clock.wall_ms()
+        buffer = batches_of(write.records, wall_ms, hosted.log.configs.max_message_bytes)
+        if buffer is None:
+            self._lost(write, ErrorCode.MESSAGE_TOO_LARGE)
+            return
+        result = hosted.append(buffer, wall_ms, from_client=False)
+        if isinstance(result, Rejected):
+            logger.warning("a write of group %s was refused: %s", write.group_id, result.reason)
+            self._lost(write, result.error)
+            return
+        entry = _InFlight(write)
+        self._in_flight.add(entry)
+        hosted.when_committed(result.last_offset, partial(self._ended, entry))
+        if not entry.done:
+            loop = asyncio.get_running_loop()
+            entry.timer = loop.call_later(self._commit_timeout_ms / 1000, self._overdue, entry)
+
+    def _ended(self, entry: _InFlight, error: ErrorCode) -> None:
+        if entry.done:
+            return
+        entry.finish()
+        self._in_flight.discard(entry)
+        if error is ErrorCode.NONE:
+            self._perform(self.table.stored(entry.write, self._now()))
+            self._arm()
+        else:
+            # Leadership went or the disk failed: the log decides what became of it, elsewhere.
+            self._in_flight.add(entry)
+            self.close()
+
+    def _overdue(self, entry: _InFlight) -> None:
+        if not entry.done:
+            self._perform(self.table.delayed(entry.write, ErrorCode.REQUEST_TIMED_OUT, self._now()))
+            self._arm()
+
+    def _lost(self, write: Write, error: ErrorCode) -> None:
+        self._perform(self.table.lost(write, error, self._now()))
+
+    # Time --------------------------------------------------------------------------------------
+
+    def _now(self) -> int:
+        """Return the steady time in ms, and let the table know the time of day."""
+        now_ms = self._clock.monotonic_ms()
+        self.table.ahead_ms = self._clock.wall_ms() - now_ms
+        return now_ms
+
+    def _arm(self) -> None:
+        """Have a timer run no later than the earliest deadline."""
+        at_ms = self.table.next_deadline_ms
+        if at_ms is None or self._state is not ErrorCode.NONE:
+            return
+        if self._timer is not None:
+            if self._timer_at_ms <= at_ms:
+                return
+            self._timer.cancel()
+        delay_s = max(0, at_ms - self._clock.monotonic_ms()) / 1000
+        self._timer_at_ms = at_ms
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self.error is not ErrorCode.NONE:
+            return
+        now = self._now()
+        self._due.extend(self.table.due(now))
+        for _ in range(min(len(self._due), GROUPS_PER_TURN)):
+            self._perform(self.table.decide(self._due.popleft(), Tick(), now))
+        if self._due:
+            self._timer_at_ms = now
+            self._timer = asyncio.get_running_loop().call_soon(self._tick)
+        else:
+            self._arm()
+
+
+class _InFlight:
+    """A write that is appended and not committed yet."""
+
+    __slots__ = ("done", "timer", "write")
+
+    def __init__(self, write: Write) -> None:
+        self.write = write
+        self.done = False
+        self.timer: asyncio.TimerHandle | None = None
+
+    def finish(self) -> None:
+        self.done = True
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+def batches_of(records: Sequence[Record], wall_ms: int, max_bytes: int) -> bytes | None:
+    """Return the records as batches of at most ``max_bytes``; None when one alone is larger."""
+    batches: list[list[NewRecord]] = [[]]
+    room = max_bytes - HEADER_SIZE
+    for record in records:
+        key, value = encode(record)
+        size = len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
+        if size > max_bytes - HEADER_SIZE:
+            return None
+        if size > room:
+            batches.append([])
+            room = max_bytes - HEADER_SIZE
+        room -= size
+        batches[-1].append(NewRecord(wall_ms, key, value))
+    return b"".join(build_batch(batch) for batch in batches)
+
+
+def refuse_event(event: Event, error: ErrorCode) -> None:
+    """Answer a request with an error, if it is one and waits for an answer."""
+    result = refuse(event, error)
+    ticket = getattr(event, "ticket", None)
+    if result is not None and isinstance(ticket, Ticket):
+        ticket.give(result)
+
+
+def _give(answer: Answer) -> None:
+    assert isinstance(answer.ticket, Ticket)
+    answer.ticket.give(answer.result)
+
+
+def _answer_all(write: Write, error: ErrorCode) -> None:
+    for answer in write.answers:
+        assert isinstance(answer.ticket, Ticket)
+        answer.ticket.give(answer.result.refused(error))

@@ -1,0 +1,52 @@
+"""The place of one group request that may have to wait: answered at once, later, or never.
+
+Owns the way from the rules' result to the response of a handler. The first result counts; a
+client that has gone away is not answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from tidelog.groups.events import Result
+
+
+class Ticket:
+    """Handed to the rules with an event; ``answer`` is what the handler returns to the router."""
+
+    __slots__ = ("_future", "_respond", "_result")
+
+    def __init__(self) -> None:
+        self._result: Result | None = None
+        self._future: asyncio.Future[Any] | None = None
+        self._respond: Callable[[Any], Any] | None = None
+
+    def give(self, result: Result) -> None:
+        """Take the result; any but the first is dropped."""
+        if self._result is not None:
+            return
+        self._result = result
+        future, respond = self._future, self._respond
+        if future is None or respond is None or future.done():
+            return
+        try:
+            future.set_result(respond(result))
+        except Exception as error:
+            # A bug in a handler must not stop the group's other answers; the router reports it.
+            future.set_exception(error)
+
+    def answer(self, respond: Callable[[Any], Any]) -> Any:
+        """Return ``respond(result)``, or a future of it while there is no result yet."""
+        if self._result is not None:
+            return respond(self._result)
+        self._respond = respond
+        self._future = asyncio.get_running_loop().create_future()
+        return self._future
+
+    async def result(self) -> Any:
+        """Wait for the result itself."""
+        if self._result is not None:
+            return self._result
+        return await self.answer(lambda result: result)

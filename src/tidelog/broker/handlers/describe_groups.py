@@ -1,0 +1,66 @@
+"""DescribeGroups v0-5: state, assignor and members of groups.
+
+- A group that is not known is ``Dead``, without an error. Subscriptions and shares are shown of a
+  Stable group only, as in Kafka.
+- v3+: the operations that the client may do; without an authorizer all there are for groups.
+- v4+: instance ids (KIP-345).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+NOT_ASKED = -(2**31)
+READ, DELETE, DESCRIBE = 3, 6, 8
+ALL_OPERATIONS = 1 << READ | 1 << DELETE | 1 << DESCRIBE
+"""Bits of Kafka's AclOperation that a group has."""
+
+_Response = messages.DescribeGroupsResponse
+_Group = messages.DescribeGroupsResponse.DescribedGroup
+_Member = messages.DescribeGroupsResponse.DescribedGroupMember
+
+
+def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
+    """Answered at once from memory."""
+    operations = ALL_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    return _Response(groups=[_describe(broker, name, operations) for name in request.groups])
+
+
+def _describe(broker: Broker, group_id: str, operations: int) -> Any:
+    table = broker.coordinator.table_of(group_id)
+    if isinstance(table, ErrorCode):
+        return _Group(error_code=table, group_id=group_id)
+    found = table.describe(group_id)
+    return _Group(
+        group_id=group_id,
+        group_state=found.state,
+        protocol_type=found.protocol_type,
+        protocol_data=found.protocol_name,
+        members=[
+            _Member(
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.client_host,
+                member.subscription,
+                member.assignment,
+            )
+            for member in found.members
+        ],
+        authorized_operations=operations,
+    )
+
+
+def _refuse(request: Any, error: ErrorCode, _version: int) -> Any:
+    return _Response(groups=[_Group(error_code=error, group_id=name) for name in request.groups])
+
+
+HANDLER = Handler(ApiKey.DESCRIBE_GROUPS, range(6), handle, refuse=_refuse)

@@ -1,0 +1,98 @@
+"""FindCoordinator v0-4: which broker coordinates a group.
+
+- Key type 0 (groups): the leader of the group's partition of ``__consumer_offsets``, under the
+  listener that the client came in by. The topic is created on first use; until its leaders are
+  known the answer is COORDINATOR_NOT_AVAILABLE, which all clients try again.
+- Key type 1 (transactions), from v1: TRANSACTIONAL_ID_AUTHORIZATION_FAILED with a sentence; any
+  other error librdkafka would retry for ever.
+- v4 (KIP-699): any number of keys, an error for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tidelog.groups.placement import partition_for
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import OFFSETS_TOPIC
+from tidelog.network.router import Handler, RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+BATCHED_SINCE = 4
+GROUP, TRANSACTION = 0, 1
+CREATED_WITHIN_S = 1.0
+"""How long a client waits here for the topic's creation; then it is told to come back."""
+
+NO_TRANSACTIONS = "this version has no transactions: send without a transactional.id"
+NOT_YET = "the topic __consumer_offsets, or the leader of its partition, is not there yet"
+
+_Response = messages.FindCoordinatorResponse
+_Coordinator = messages.FindCoordinatorResponse.Coordinator
+
+
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+    """Answer from what this broker knows of the cluster."""
+    keys = request.coordinator_keys if context.version >= BATCHED_SINCE else [request.key]
+    if request.key_type == GROUP and broker.metadata.topic(OFFSETS_TOPIC) is None:
+        await _create_topic(broker)
+    found = [_find(broker, request.key_type, key, context.listener_name) for key in keys]
+    return _respond(found, context.version)
+
+
+async def _create_topic(broker: Broker) -> None:
+    # The creation itself goes on when this client's patience ends; ``_find`` sees the outcome.
+    try:
+        await asyncio.wait_for(broker.coordinator.ensure_topic(), CREATED_WITHIN_S)
+    except TimeoutError:
+        return
+
+
+def _find(broker: Broker, key_type: int, key: str, listener_name: str) -> Any:
+    if key_type == TRANSACTION:
+        return _refusal(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
+    if key_type != GROUP:
+        return _refusal(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is not known")
+    topic = broker.metadata.topic(OFFSETS_TOPIC)
+    if topic is None or not topic.partitions:
+        return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_YET)
+    partition = topic.partitions.get(partition_for(key, len(topic.partitions)))
+    leader = None if partition is None else broker.metadata.brokers.get(partition.leader)
+    endpoint = None if leader is None else leader.endpoints.get(listener_name)
+    if leader is None or endpoint is None:
+        return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_YET)
+    host, port = endpoint
+    return _Coordinator(key=key, node_id=leader.node_id, host=host, port=port)
+
+
+def _refusal(key: str, error: ErrorCode, sentence: str) -> Any:
+    return _Coordinator(
+        key=key, node_id=-1, host="", port=-1, error_code=error, error_message=sentence
+    )
+
+
+def _respond(found: list[Any], version: int) -> Any:
+    if version >= BATCHED_SINCE:
+        return _Response(coordinators=found)
+    only = found[0]
+    return _Response(
+        error_code=only.error_code,
+        error_message=only.error_message,
+        node_id=only.node_id,
+        host=only.host,
+        port=only.port,
+    )
+
+
+def _refuse(request: Any, error: ErrorCode, version: int) -> Any:
+    keys = request.coordinator_keys if version >= BATCHED_SINCE else [request.key]
+    return _respond(
+        [_refusal(key, error, "the broker failed: see its log") for key in keys], version
+    )
+
+
+HANDLER = Handler(ApiKey.FIND_COORDINATOR, range(5), handle, refuse=_refuse)

@@ -1,0 +1,33 @@
+"""Heartbeat v0-4: a member is there; it learns when to join again.
+
+- REBALANCE_IN_PROGRESS asks the member to join again; its session goes on.
+- v3+ (KIP-345): static members; FENCED_INSTANCE_ID tells a double to stop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.coordinator_ticket import Ticket
+from tidelog.groups.events import Heartbeat, StatusResult
+from tidelog.model.api_keys import ApiKey
+from tidelog.network.router import Handler, RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+
+def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
+    """Answered at once, always."""
+    ticket = Ticket()
+    event = Heartbeat(ticket, request.member_id, request.group_instance_id, request.generation_id)
+    broker.coordinator.decide(request.group_id, event)
+    return ticket.answer(_respond)
+
+
+def _respond(result: StatusResult) -> Any:
+    return messages.HeartbeatResponse(error_code=result.error)
+
+
+HANDLER = Handler(ApiKey.HEARTBEAT, range(5), handle)

@@ -1,0 +1,37 @@
+"""ListGroups v0-5: the groups that this broker coordinates.
+
+- COORDINATOR_LOAD_IN_PROGRESS while some of them are not known yet: half a list would mislead.
+- v4+ filters by state (KIP-518), v5 by type (KIP-848); case does not matter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_Response = messages.ListGroupsResponse
+
+
+def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
+    """Answered at once from memory."""
+    if broker.coordinator.is_loading:
+        return _Response(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+    return _Response(
+        groups=[
+            _Response.ListedGroup(
+                group.group_id, group.protocol_type, group.state, group.group_type
+            )
+            for table in broker.coordinator.tables()
+            for group in table.list_groups(request.states_filter, request.types_filter)
+        ]
+    )
+
+
+HANDLER = Handler(ApiKey.LIST_GROUPS, range(6), handle)

@@ -1,0 +1,54 @@
+"""SyncGroup v0-5: the leader hands in the assignment, everyone gets its share.
+
+- The answer waits for the leader's assignment, and for its record to be committed.
+- v3+ (KIP-345): static members.
+- v5 (KIP-559): protocol type and name must be there and be the group's.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.coordinator_ticket import Ticket
+from tidelog.groups.events import Sync, SyncResult
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+PROTOCOL_REQUIRED_SINCE = 5
+
+
+def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+    """Hand the sync to the group; the shares are copied out of the receive buffer here."""
+    if context.version >= PROTOCOL_REQUIRED_SINCE and (
+        request.protocol_type is None or request.protocol_name is None
+    ):
+        return messages.SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    ticket = Ticket()
+    event = Sync(
+        ticket,
+        request.member_id,
+        request.group_instance_id,
+        request.generation_id,
+        request.protocol_type,
+        request.protocol_name,
+        tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
+    )
+    broker.coordinator.decide(request.group_id, event)
+    return ticket.answer(_respond)
+
+
+def _respond(result: SyncResult) -> Any:
+    return messages.SyncGroupResponse(
+        error_code=result.error,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol_name,
+        assignment=result.assignment,
+    )
+
+
+HANDLER = Handler(ApiKey.SYNC_GROUP, range(6), handle)
