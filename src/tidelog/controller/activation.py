@@ -40,13 +40,13 @@ async def activate(
             raise StoreRefused(
                 f"{cluster.damaged[path]} Restore the store from a backup, or repair this node."
             )
+    missing = [path for path in layout.CONTAINERS if path not in cluster.versions]
+    cluster.versions.update(dict.fromkeys(missing, 0))
     writes: list[Write] = [Put(layout.CONTROLLER_EPOCH, Counter(cluster.controller_epoch + 1))]
     if cluster.cluster_id is None:
         writes.append(Put(layout.CLUSTER_ID, ClusterId(layout.id_text(cluster_id))))
     complete = with_revision(cluster, writes)
     found = operations(cluster, complete)
-    made = {operation.path for operation in found}
-    missing = [path for path in layout.CONTAINERS if path not in {*cluster.versions, *made}]
     node = layout.encode(ControllerNode(node_id, str(wall_ms)))
     everything = [
         *(Create(path, b"") for path in missing),
@@ -56,6 +56,6 @@ async def activate(
     conflict = await store.multi(everything)
     if conflict is not None:
         raise StoreUnavailable(f"Another controller is becoming active ({conflict}).")
-    cluster.versions.update(dict.fromkeys([*missing, layout.CONTROLLER], 0))
+    cluster.versions[layout.CONTROLLER] = 0
     committed(cluster, found, complete)
     return cluster

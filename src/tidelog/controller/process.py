@@ -185,7 +185,8 @@ class Controller:
     async def perform(self, decide: Callable[[Cluster], Decision[A]]) -> tuple[A, int]:
         """Decide, make it durable, apply it; return the answer and the revision it stands in.
 
-        ``decide`` gets the state and must not wait or keep it. Raises NotActive: then the outcome is unknown.
+        ``decide`` gets the state and must not wait or keep it. Raises NotActive: then the outcome
+        is unknown.
         """
         # A caller that goes away must not leave a write that is made and not applied.
         work = asyncio.get_running_loop().create_task(self._perform(decide))

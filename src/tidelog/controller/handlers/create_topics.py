@@ -56,6 +56,7 @@ def _result(answer: Created, told: bool) -> messages.CreateTopicsResponse.Creata
         return _refused(answer.name, ErrorCode.REQUEST_TIMED_OUT, sentence)
     return response.CreatableTopicResult(
         name=answer.name,
+        error_message=None,
         topic_id=answer.topic_id,
         num_partitions=answer.partitions,
         replication_factor=answer.replication_factor,

@@ -55,7 +55,7 @@ def _response(answer: Result) -> messages.ElectLeadersResponse:
     topics: dict[str, messages.ElectLeadersResponse.ReplicaElectionResult] = {}
     for where, refusal in answer.items():
         topic = topics.setdefault(where.topic, response.ReplicaElectionResult(topic=where.topic))
-        result = response.PartitionResult(partition_id=where.partition)
+        result = response.PartitionResult(partition_id=where.partition, error_message=None)
         if refusal is not None:
             result.error_code, result.error_message = refusal.error, refusal.sentence
         topic.partition_result.append(result)

@@ -1,0 +1,500 @@
+"""The controller over real connections: a recorded broker registers, is commanded, and asks.
+
+The broker here is a server of the product's own network layer that answers control requests as
+told; what it was told, in order, is the subject.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import uuid
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.client.connection import Connection, connect
+from tidelog.controller.process import Controller
+from tidelog.metadata.memory import MemoryStore, MemoryTree
+from tidelog.metadata.store import StoreRefused
+from tidelog.model import server_configs
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, Router
+from tidelog.network.server import Server
+from tidelog.protocol import codec, messages
+from tidelog.runtime.seams import Seams
+
+DEADLINE_S = 10.0
+
+
+def configs(**texts: str) -> server_configs.ServerConfigs:
+    made = server_configs.from_mapping(
+        {
+            "node.id": "101",
+            "process.roles": "controller",
+            "listeners": "CONTROLLER://127.0.0.1:0",
+            "metadata.store": "memory:",
+            "broker.session.grace.ms": "50",
+            "broker.session.timeout.ms": "1500",
+            **{name.replace("_", "."): text for name, text in texts.items()},
+        }
+    )
+    assert isinstance(made, server_configs.ServerConfigs), made
+    return made
+
+
+class RecordedBroker:
+    """A broker's listener that records control requests and answers them without an error."""
+
+    def __init__(self, node_id: int, rack: str | None = None) -> None:
+        self.node_id = node_id
+        self.rack = rack
+        self.requests: list[Any] = []
+        self.directory = uuid.uuid4()
+        self.incarnation = uuid.uuid4()
+        self.epoch = -1
+        self.stop_errors: list[int] = []
+        self.session: Connection | None = None
+        self.server: Server | None = None
+        self.port = -1
+        self.inventory: list[Any] = []
+        self.more = asyncio.Event()
+
+    async def listen(self) -> None:
+        router = Router(
+            [
+                Handler(key, range(codec.api_of(key).all_versions()[-1] + 1), self._handle)
+                for key in (
+                    ApiKey.OPEN_CONTROL_CHANNEL,
+                    ApiKey.UPDATE_CONFIGS,
+                    ApiKey.LEADER_AND_ISR,
+                    ApiKey.UPDATE_METADATA,
+                    ApiKey.STOP_REPLICA,
+                )
+            ]
+        )
+        self.server = Server(router, self)
+        self.port = await self.server.listen("PLAINTEXT", "127.0.0.1", 0)
+
+    def _handle(self, _context: Any, request: Any, _more: Any) -> Any:
+        self.requests.append(request)
+        self.more.set()
+        if isinstance(request, messages.StopReplicaRequest):
+            response = messages.StopReplicaResponse
+            error = self.stop_errors.pop(0) if self.stop_errors else 0
+            return response(
+                partition_errors=[
+                    response.StopReplicaPartitionError(
+                        topic_id=topic.topic_id,
+                        partition_index=partition.partition_index,
+                        error_code=error,
+                    )
+                    for topic in request.topic_states
+                    for partition in topic.partition_states
+                ]
+            )
+        name = type(request).__name__.removesuffix("Request")
+        return getattr(messages, name + "Response")()
+
+    async def register(self, controller_port: int, **changes: Any) -> Any:
+        self.session = await connect("127.0.0.1", controller_port)
+        request = messages.BrokerRegistrationRequest
+        wanted: dict[str, Any] = {
+            "broker_id": self.node_id,
+            "incarnation_id": self.incarnation,
+            "directory_id": self.directory,
+            "listeners": [request.Listener("PLAINTEXT", "127.0.0.1", self.port, 0)],
+            "rack": self.rack,
+            "last_life_ended": 2,
+            "inventory": self.inventory,
+            **changes,
+        }
+        answer = await self.session.send(request(**wanted), 0)
+        self.epoch = answer.broker_epoch
+        return answer
+
+    async def heartbeat(self, **changes: Any) -> Any:
+        assert self.session is not None
+        request = messages.BrokerHeartbeatRequest(
+            broker_id=self.node_id, broker_epoch=self.epoch, **changes
+        )
+        return await self.session.send(request, 0)
+
+    async def forward(self, request: Any, version: int) -> Any:
+        assert self.session is not None
+        key = codec.api_of(ApiKey[_screaming(type(request).__name__.removesuffix("Request"))]).key
+        inner = b"".join(codec.encode_request(key, version, 7, "client", request))[4:]
+        answer = await self.session.send(messages.EnvelopeRequest(inner, b"", b"127.0.0.1"), 0)
+        assert answer.error_code == 0
+        correlation_id, response = codec.decode_response(
+            key, version, memoryview(answer.response_data)
+        )
+        assert correlation_id == 7
+        return response
+
+    async def told(self, holds: Callable[[list[Any]], bool]) -> None:
+        async with asyncio.timeout(DEADLINE_S):
+            while not holds(self.requests):
+                self.more.clear()
+                await self.more.wait()
+
+    def names(self) -> list[str]:
+        return [type(request).__name__.removesuffix("Request") for request in self.requests]
+
+    async def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+        if self.server is not None:
+            await self.server.stop(0.1)
+
+
+def _screaming(name: str) -> str:
+    return "".join("_" + c if c.isupper() else c.upper() for c in name).lstrip("_")
+
+
+class World:
+    """One controller and some recorded brokers."""
+
+    def __init__(self) -> None:
+        self.brokers: list[RecordedBroker] = []
+        self.controllers: list[Controller] = []
+
+    async def controller(self, tree: MemoryTree | None = None, **texts: str) -> Controller:
+        store = MemoryStore(tree if tree is not None else MemoryTree())
+        controller = Controller(configs(**texts), Seams(), store)
+        self.controllers.append(controller)
+        await controller.start()
+        return controller
+
+    async def broker(self, controller: Controller, node_id: int) -> RecordedBroker:
+        broker = RecordedBroker(node_id)
+        self.brokers.append(broker)
+        await broker.listen()
+        answer = await broker.register(controller.listener_port)
+        assert answer.error_code == 0
+        return broker
+
+    async def close(self) -> None:
+        for broker in self.brokers:
+            await broker.close()
+        for controller in self.controllers:
+            await controller.stop()
+
+
+def run(scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        world = World()
+        try:
+            async with asyncio.timeout(3 * DEADLINE_S):
+                await scenario(world)
+        finally:
+            await world.close()
+
+    asyncio.run(main())
+
+
+def topic(name: str, partitions: int = -1, factor: int = -1, **configs: str) -> Any:
+    request = messages.CreateTopicsRequest
+    return request(
+        topics=[
+            request.CreatableTopic(
+                name,
+                partitions,
+                factor,
+                configs=[
+                    request.CreatableTopicConfig(key.replace("_", "."), value)
+                    for key, value in configs.items()
+                ],
+            )
+        ],
+        timeout_ms=5000,
+    )
+
+
+OPENING = ["OpenControlChannel", "UpdateConfigs", "LeaderAndIsr", "UpdateMetadata"]
+
+
+def test_a_channel_opens_then_tells_everything_then_changes() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller()
+        broker = await world.broker(controller, 1)
+        await broker.told(lambda requests: len(requests) >= 4)
+        assert broker.names() == OPENING
+        opening, _, full, metadata = broker.requests
+        assert (opening.controller_id, opening.controller_epoch) == (101, 1)
+        assert opening.broker_epoch == broker.epoch == 1
+        assert (full.type, full.topic_states) == (2, [])
+        assert [x.id for x in metadata.live_brokers] == [1]
+
+        answer = await broker.forward(topic("t", 2, 1, retention_ms="1000"), 7)
+        result = answer.topics[0]
+        assert (result.error_code, result.error_message) == (0, None)
+        assert (result.num_partitions, result.replication_factor) == (2, 1)
+        values = {entry.name: (entry.value, entry.config_source) for entry in result.configs}
+        assert values["retention.ms"] == ("1000", 1)
+        assert values["segment.bytes"] == ("1073741824", 5)
+        # The answer came after the broker was told, a topic's configuration before its partitions.
+        assert broker.names()[4:] == ["UpdateConfigs", "LeaderAndIsr", "UpdateMetadata"]
+        _, orders, metadata = broker.requests[4:]
+        assert orders.type == 1
+        assert orders.topic_states[0].topic_id == result.topic_id
+        states = orders.topic_states[0].partition_states
+        assert [(x.partition_index, x.leader, x.leader_epoch, x.isr, x.is_new) for x in states] == [
+            (0, 1, 0, [1], True),
+            (1, 1, 0, [1], True),
+        ]
+        assert metadata.topic_states[0].topic_id == result.topic_id
+
+    run(scenario)
+
+
+def test_a_topic_is_deleted_and_its_name_is_free_at_once() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller(delete_topic_retry_ms="50")
+        broker = await world.broker(controller, 1)
+        created = await broker.forward(topic("t", 1, 1), 7)
+        broker.stop_errors = [int(ErrorCode.KAFKA_STORAGE_ERROR)]
+        request = messages.DeleteTopicsRequest
+        answer = await broker.forward(
+            request(topics=[request.DeleteTopicState("t")], timeout_ms=5000), 6
+        )
+        assert answer.responses[0].error_code == 0
+        assert answer.responses[0].topic_id == created.topics[0].topic_id
+        again = await broker.forward(topic("t", 1, 1), 7)
+        assert again.topics[0].error_code == 0
+        assert again.topics[0].topic_id != created.topics[0].topic_id
+
+        def stops(requests: list[Any]) -> list[Any]:
+            return [x for x in requests if isinstance(x, messages.StopReplicaRequest)]
+
+        # The first try was refused, a later one was not; then nothing is left of the deletion.
+        await broker.told(lambda requests: len(stops(requests)) >= 2)
+        for stop in stops(broker.requests):
+            assert stop.topic_states[0].topic_id == created.topics[0].topic_id
+            state = stop.topic_states[0].partition_states[0]
+            assert (state.leader_epoch, state.delete_partition) == (-2, True)
+        gone = [
+            state.leader
+            for x in broker.requests
+            if isinstance(x, messages.UpdateMetadataRequest)
+            for t in x.topic_states
+            for state in t.partition_states
+            if t.topic_id == created.topics[0].topic_id
+        ]
+        assert gone == [0 + 1, -2]
+
+    run(scenario)
+
+
+def test_a_restart_on_the_same_store_goes_on() -> None:
+    async def scenario(world: World) -> None:
+        tree = MemoryTree()
+        first = await world.controller(tree)
+        broker = await world.broker(first, 1)
+        created = await broker.forward(topic("t", 1, 1, cleanup_policy="compact"), 7)
+        first_block = await broker.session.send(  # type: ignore[union-attr]
+            messages.AllocateProducerIdsRequest(1, broker.epoch), 0
+        )
+        assert (first_block.producer_id_start, first_block.producer_id_len) == (0, 1000)
+        await first.stop()
+        broker.requests.clear()
+
+        second = await world.controller(tree)
+        assert second.cluster.cluster_id == first.cluster.cluster_id
+        assert second.cluster.controller_epoch == 2
+        topic_id = created.topics[0].topic_id
+        entry = messages.BrokerRegistrationRequest
+        broker.incarnation = uuid.uuid4()
+        broker.inventory = [
+            entry.InventoryTopic("t", topic_id, [entry.InventoryPartition(0, 1, 0, 10)])
+        ]
+        answer = await broker.register(second.listener_port)
+        assert (answer.error_code, answer.broker_epoch) == (0, 2)
+        await broker.told(lambda requests: len(requests) >= 4)
+        _, told, full, _ = broker.requests
+        assert [(e.entity_name, [(c.name, c.value) for c in e.configs]) for e in told.entities] == [
+            ("t", [("cleanup.policy", "compact")]),
+            ("", []),
+            ("1", []),
+        ]
+        state = full.topic_states[0].partition_states[0]
+        # A new life never leads in an old epoch.
+        assert (full.type, state.leader, state.leader_epoch, state.is_unclean_leader) == (
+            2,
+            1,
+            1,
+            False,
+        )
+        block = await broker.session.send(  # type: ignore[union-attr]
+            messages.AllocateProducerIdsRequest(1, broker.epoch), 0
+        )
+        assert block.producer_id_start == 1000
+
+    run(scenario)
+
+
+def test_suspected_after_the_grace_dead_after_the_timeout() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller(
+            broker_session_timeout_ms="600", default_replication_factor="2"
+        )
+        one = await world.broker(controller, 1)
+        two = await world.broker(controller, 2)
+        request = messages.CreateTopicsRequest
+        assignment = [request.CreatableReplicaAssignment(0, [2, 1])]
+        wanted = request([request.CreatableTopic("t", -1, -1, assignment)], 5000)
+        assert (await one.forward(wanted, 7)).topics[0].error_code == 0
+        await two.close()
+
+        def led_by_one(requests: list[Any]) -> bool:
+            orders = [x for x in requests if isinstance(x, messages.LeaderAndIsrRequest)]
+            states = [s for x in orders for t in x.topic_states for s in t.partition_states]
+            return bool(states) and (states[-1].leader, states[-1].isr) == (1, [1])
+
+        beating = asyncio.ensure_future(_beat(one))
+        await one.told(led_by_one)
+        assert 2 in controller.cluster.brokers
+        await one.told(
+            lambda requests: (
+                isinstance(requests[-1], messages.UpdateMetadataRequest)
+                and [x.id for x in requests[-1].live_brokers] == [1]
+            )
+        )
+        assert 2 not in controller.cluster.brokers
+        last = one.requests[-1].topic_states[0].partition_states[0]
+        assert last.offline_replicas == [2]
+        beating.cancel()
+
+    run(scenario)
+
+
+async def _beat(broker: RecordedBroker) -> None:
+    while True:
+        assert (await broker.heartbeat()).error_code == 0
+        await asyncio.sleep(0.05)
+
+
+def test_a_broker_that_leaves_gives_its_leadership_away_first() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller()
+        one = await world.broker(controller, 1)
+        two = await world.broker(controller, 2)
+        assert (await one.forward(topic("t", 4, 2), 7)).topics[0].error_code == 0
+        answer = await two.heartbeat(want_shut_down=True)
+        assert (answer.error_code, answer.should_shut_down) == (0, True)
+        assert {state.leader for state in controller.cluster.states.values()} == {1}
+        assert (await two.heartbeat(want_shut_down=True)).should_shut_down
+        # The last one has nobody to give to: it may go all the same.
+        assert (await one.heartbeat(want_shut_down=True)).should_shut_down
+
+    run(scenario)
+
+
+def test_bad_registrations_and_heartbeats() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller()
+        broker = await world.broker(controller, 1)
+        other = RecordedBroker(1)
+        world.brokers.append(other)
+        other.port = broker.port
+        port = controller.listener_port
+        answer = await other.register(port)
+        assert answer.error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+        answer = await other.register(port, broker_id=2, cluster_id="another")
+        assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
+        answer = await other.register(port, broker_id=2, listeners=[])
+        assert answer.error_code == ErrorCode.INVALID_REGISTRATION
+        broker.epoch += 1
+        assert (await broker.heartbeat()).error_code == ErrorCode.STALE_BROKER_EPOCH
+        broker.node_id = 77
+        assert (await broker.heartbeat()).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
+        described = await broker.session.send(messages.DescribeClusterRequest(), 1)  # type: ignore[union-attr]
+        assert described.cluster_id == controller.cluster.cluster_id
+        assert [x.broker_id for x in described.brokers] == [1]
+
+    run(scenario)
+
+
+def test_what_an_envelope_may_not_carry() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller()
+        broker = await world.broker(controller, 1)
+        assert broker.session is not None
+        heartbeat = b"".join(
+            codec.encode_request(
+                ApiKey.BROKER_HEARTBEAT, 0, 1, None, messages.BrokerHeartbeatRequest()
+            )
+        )[4:]
+        for data, error in (
+            (heartbeat, ErrorCode.INVALID_REQUEST),
+            (b"", ErrorCode.INVALID_REQUEST),
+            (b"\x00\x13\x00\x63\x00\x00\x00\x01\xff\xff\x00", ErrorCode.UNSUPPORTED_VERSION),
+            (b"\x00\x13\x00\x07\x00\x00\x00\x01\xff\xff\x00\xff", ErrorCode.INVALID_REQUEST),
+        ):
+            answer = await broker.session.send(messages.EnvelopeRequest(data, b"", b""), 0)
+            assert answer.error_code == error
+
+    run(scenario)
+
+
+def test_a_slow_broker_times_a_creation_out_but_not_the_topic() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller(broker_session_timeout_ms="60000")
+        broker = await world.broker(controller, 1)
+        await broker.told(lambda requests: len(requests) >= 4)
+        assert broker.server is not None
+        await broker.server.stop(0.1)
+        wanted = topic("t", 1, 1)
+        wanted.timeout_ms = 100
+        answer = await broker.forward(wanted, 7)
+        assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert "t" in controller.cluster.topics
+
+    run(scenario)
+
+
+def test_configurations_reach_brokers_before_the_answer() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller()
+        broker = await world.broker(controller, 1)
+        await broker.forward(topic("t", 1, 1), 7)
+        request = messages.IncrementalAlterConfigsRequest
+        change = request.AlterableConfig("retention.ms", 0, "77")
+        answer = await broker.forward(request([request.AlterConfigsResource(2, "t", [change])]), 1)
+        assert answer.responses[0].error_code == 0
+        last = broker.requests[-1]
+        assert isinstance(last, messages.UpdateConfigsRequest)
+        assert [(c.name, c.value) for c in last.entities[0].configs] == [("retention.ms", "77")]
+        bad = request.AlterableConfig("retention.ms", 0, "soon")
+        answer = await broker.forward(request([request.AlterConfigsResource(2, "t", [bad])]), 1)
+        assert answer.responses[0].error_code == ErrorCode.INVALID_CONFIG
+        assert "retention.ms" in answer.responses[0].error_message
+
+    run(scenario)
+
+
+def test_a_second_controller_on_one_sqlite_file_is_refused() -> None:
+    async def scenario(world: World) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "metadata.sqlite"
+            first = Controller(configs(metadata_store=f"sqlite:{path}"), Seams())
+            world.controllers.append(first)
+            await first.start()
+            second = Controller(configs(metadata_store=f"sqlite:{path}"), Seams())
+            with pytest.raises(StoreRefused, match="Another controller has"):
+                await second.start()
+            await second.stop()
+            broker = await world.broker(first, 1)
+            assert (await broker.forward(topic("t", 3, 1), 7)).topics[0].error_code == 0
+            await first.stop()
+            third = Controller(configs(metadata_store=f"sqlite:{path}"), Seams())
+            world.controllers.append(third)
+            await third.start()
+            assert set(third.cluster.topics) == {"t"}
+            assert third.cluster.controller_epoch == 2
+            await third.stop()
+
+    run(scenario)
