@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-
 from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen, resources
+
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, Producer, build_batch
@@ -120,9 +120,7 @@ class Machine:
         assert self.log.failed is None
         self.checkpoint = self.log.synced_end_offset
         assert self.checkpoint == self.model.end
-        self.open(
-            Ending(self.checkpoint, self.log.high_watermark, self.model.start, clean=True)
-        )
+        self.open(Ending(self.checkpoint, self.log.high_watermark, self.model.start, clean=True))
         assert self.log.recovered.scanned_bytes == 0
 
     def open(self, ending: Ending) -> None:
@@ -203,10 +201,7 @@ class Machine:
 
 def check_indexes(segment) -> None:  # type: ignore[no-untyped-def]
     """Every entry names a batch by its last offset and position, and the newest time is true."""
-    batches = {
-        position: header
-        for position, header in scan(segment.open_log(), 0, segment.size, check=True)
-    }
+    batches = dict(scan(segment.open_log(), 0, segment.size, check=True))
     index: OffsetIndex = segment.index
     for offset, position in zip(index.offsets, index.positions, strict=True):
         assert batches[position].last_offset == offset + segment.base_offset

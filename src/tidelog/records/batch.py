@@ -111,6 +111,11 @@ class BatchHeader(NamedTuple):
         return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
 
     @property
+    def newest_time(self) -> int:
+        """The greatest timestamp of its records, -1 when compaction left none."""
+        return self.max_timestamp if self.record_count else NO_TIMESTAMP
+
+    @property
     def last_sequence(self) -> int:
         """Sequence number of the last record; wraps from 2^31 - 1 to 0. -1 without a producer."""
         if self.base_sequence < 0:

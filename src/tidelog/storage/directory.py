@@ -120,6 +120,7 @@ class LogDirectory:
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.resources = Resources.of(seams.disk, open_files)
         self.resources.random = seams.random
+        self.resources.before_cut = self._write_checkpoint
         self._seams = seams
         self._disk = seams.disk
         self._lock = lock
@@ -290,6 +291,14 @@ class LogDirectory:
         }
         return Checkpoint(self._disk, changed) if changed else None
 
+    def _write_checkpoint(self) -> None:
+        checkpoint = self.checkpoint()
+        if checkpoint is not None:
+            checkpoint.run()
+            if checkpoint.error is not None:
+                raise checkpoint.error
+            self.checkpointed(checkpoint)
+
     def checkpointed(self, checkpoint: Checkpoint) -> None:
         """Take back a checkpoint that was run; a failure other than a full disk is final."""
         if checkpoint.error is None:
@@ -307,6 +316,10 @@ class LogDirectory:
     def free_bytes(self) -> int:
         """Return the bytes that the file system still has for us."""
         return self._disk.free_bytes(self.path)
+
+    def total_bytes(self) -> int:
+        """Return the size of the file system in bytes."""
+        return self._disk.total_bytes(self.path)
 
     def close(self, broker_epoch: int = -1) -> bool:
         """Stop cleanly: all logs synced, checkpoints, then the marker, durably; unlock.

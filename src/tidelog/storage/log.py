@@ -63,7 +63,7 @@ class PartitionLog(LogFiles):
         A retried batch of an idempotent producer is not appended again: its first offset is
         answered (``duplicate``). Cost: constant per batch, a CRC and one write.
         """
-        if self.damaged or self._resources.failed or self.closed:
+        if self.damaged or self.resources.failed or self.closed:
             return self._out_of_service()
         configs = self.configs
         batches = prepare(buffer, configs, now_ms, from_client=from_client)
@@ -93,7 +93,7 @@ class PartitionLog(LogFiles):
         CORRUPT_MESSAGE for a wrong CRC (promise 27), INVALID_RECORD for offsets that do not go on
         from ``end_offset`` (gaps are fine: the leader may have compacted).
         """
-        if self.damaged or self._resources.failed or self.closed:
+        if self.damaged or self.resources.failed or self.closed:
             return self._out_of_service()
         view = memoryview(buffer)
         batches = [(header, view[at : at + header.size]) for at, header in walk(view)]
@@ -202,7 +202,7 @@ class PartitionLog(LogFiles):
             first = header.base_offset if assigned else self.end_offset
             size = len(batch)
             last = first + header.last_offset_delta
-            active.note(position, size, last, header.max_timestamp, interval)
+            active.note(position, size, last, header.newest_time, interval)
             if header.producer_id >= 0:
                 self.producers.note(header, first, now_ms)
             position += size
@@ -246,7 +246,7 @@ class PartitionLog(LogFiles):
         try:
             return self._read(offset, max_bytes, limit, at_least_one)
         except OSError as error:
-            self._resources.fail(f"a read of {self.path} failed: {error}")
+            self.resources.fail(f"a read of {self.path} failed: {error}")
             return self._out_of_service()
 
     def _read(
@@ -304,7 +304,7 @@ class PartitionLog(LogFiles):
     def _unreadable(self, error: OSError | CorruptRecords) -> Rejected:
         if isinstance(error, CorruptRecords):
             return Rejected(ErrorCode.CORRUPT_MESSAGE, f"{self.partition}: {error}")
-        self._resources.fail(f"a read of {self.path} failed: {error}")
+        self.resources.fail(f"a read of {self.path} failed: {error}")
         return self._out_of_service()
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -327,11 +327,12 @@ class PartitionLog(LogFiles):
             return self.restart_at(offset, now_ms)
         try:
             self.generation += 1
+            self._claim_no_more_than(offset)
             at = self.segment_at(offset)
-            self._remove_segments(self.segments[at + 1 :], now_ms)
+            self.remove_segments(self.segments[:at:-1], now_ms)
             segment = self._active = self.segments[at]
             segment.active = True
-            self._resources.indexes.forget(segment)
+            self.resources.indexes.forget(segment)
             located = segment.locate(offset)
             if located is None:
                 segment.next_offset = self.end_offset = offset
@@ -341,7 +342,7 @@ class PartitionLog(LogFiles):
                 segment.truncate(position, self.end_offset)
             self._after_cut(now_ms)
             segment.open_log().sync()
-            self._resources.disk.sync_directory(self.path)
+            self.resources.disk.sync_directory(self.path)
         except OSError as error:
             return self._trouble(error)
         return None
@@ -352,17 +353,26 @@ class PartitionLog(LogFiles):
             return self._out_of_service()
         try:
             self.generation += 1
-            self._remove_segments(list(self.segments), now_ms)
-            remove_snapshots(self._resources, self.path, below=2**63 - 1)
+            self._claim_no_more_than(offset)
+            self.remove_segments(self.segments[::-1], now_ms)
+            remove_snapshots(self.resources, self.path, below=2**63 - 1)
             self.start_offset = self.end_offset = offset
-            self._activate(new_segment(self._resources, self.path, offset, now_ms))
+            self._activate(new_segment(self.resources, self.path, offset, now_ms))
             self.synced_end_offset = min(self.synced_end_offset, offset)
             self.epochs.entries.clear()
             self._after_cut(now_ms)
-            self._resources.disk.sync_directory(self.path)
+            self.resources.disk.sync_directory(self.path)
         except OSError as error:
             return self._trouble(error)
         return None
+
+    def _claim_no_more_than(self, offset: int) -> None:
+        """Lower the checkpoints before a cut: else the next start takes it for damage."""
+        lower = offset < self.synced_end_offset or offset < self.high_watermark
+        self.synced_end_offset = min(self.synced_end_offset, offset)
+        self.high_watermark = min(self.high_watermark, offset)
+        if lower and self.resources.before_cut is not None:
+            self.resources.before_cut()
 
     def _after_cut(self, now_ms: int) -> None:
         end = self.end_offset
@@ -373,8 +383,8 @@ class PartitionLog(LogFiles):
         self.first_dirty_offset = min(self.first_dirty_offset, end)
         self.epochs.truncate_end(end)
         self._write_epochs()
-        remove_snapshots(self._resources, self.path, above=end)
-        self.producers = load_producers(self._resources, self.path, self.segments, end, now_ms)
+        remove_snapshots(self.resources, self.path, above=end)
+        self.producers = load_producers(self.resources, self.path, self.segments, end, now_ms)
 
     def advance_start(self, offset: int) -> Rejected | None:
         """Begin the log at ``offset`` (DeleteRecords, a leader's log start): older records go.
@@ -426,9 +436,9 @@ class PartitionLog(LogFiles):
         doomed = self.segments[: expiry.count]
         if expiry.count == len(self.segments) and self.roll(now_ms) is not None:
             return None
-        self._remove_segments(doomed, now_ms)
+        self.remove_segments(doomed, now_ms)
         start = self.segments[0].base_offset
-        remove_snapshots(self._resources, self.path, below=start)
+        remove_snapshots(self.resources, self.path, below=start)
         self.synced_end_offset = max(self.synced_end_offset, start)
         if start > self.start_offset:
             self.advance_start(start)

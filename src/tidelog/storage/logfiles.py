@@ -43,7 +43,7 @@ class LogFiles:
         configs: TopicConfigs,
         segments: list[Segment],
     ) -> None:
-        self._resources = resources
+        self.resources = resources
         self.path = path
         self.partition = partition
         self.configs = configs
@@ -80,7 +80,7 @@ class LogFiles:
     @property
     def failed(self) -> str | None:
         """Why appends are refused for good: damage, a failed disk, or None."""
-        return self.damaged or self._resources.failed
+        return self.damaged or self.resources.failed
 
     @property
     def size(self) -> int:
@@ -91,15 +91,31 @@ class LogFiles:
         """Apply changed topic configurations to everything from now on."""
         self.configs = configs
         jitter = min(configs.segment_jitter_ms, configs.segment_ms)
-        self._jitter_ms = self._resources.random.randrange(jitter) if jitter > 0 else 0
+        self._jitter_ms = self.resources.random.randrange(jitter) if jitter > 0 else 0
 
     def mark_created(self) -> None:
         """Have the next sync cover the directory itself and its name in the one above."""
         self._dirty_directories |= {self.path, self.path.rpartition("/")[0] or "/"}
 
-    def set_metadata(self, metadata: PartitionMetadata) -> None:
-        """Write ``partition.metadata``; durable with the next sync."""
-        self._write_file(names.PARTITION_METADATA, encode_partition_metadata(metadata))
+    def mark_recovered(self) -> None:
+        """Have the next sync cover what an earlier life may have left unsynced beside segments.
+
+        After kill -9 the files are there, but neither their names nor the small ones' content
+        need be on the disk: a later power loss would take them, synced records included.
+        """
+        self.mark_created()
+        for name in (names.EPOCH_CHECKPOINT, names.PARTITION_METADATA):
+            path = f"{self.path}/{name}"
+            if self.resources.disk.exists(path):
+                self._dirty_files.add(path)
+
+    def set_metadata(self, metadata: PartitionMetadata, *, durable: bool = True) -> None:
+        """Write ``partition.metadata``; a new log's becomes durable with its first sync."""
+        content = encode_partition_metadata(metadata)
+        if durable:
+            self.resources.disk.replace(f"{self.path}/{names.PARTITION_METADATA}", content)
+        else:
+            self._write_file(names.PARTITION_METADATA, content)
         self.metadata = metadata
 
     # Segments --------------------------------------------------------------------------------
@@ -112,9 +128,9 @@ class LogFiles:
         if active.size == 0 and active.base_offset == self.end_offset:
             return None
         try:
-            path = write_snapshot(self._resources, self.path, self.end_offset, self.producers)
+            path = write_snapshot(self.resources, self.path, self.end_offset, self.producers)
             active.close_indexes()
-            fresh = new_segment(self._resources, self.path, self.end_offset, now_ms)
+            fresh = new_segment(self.resources, self.path, self.end_offset, now_ms)
         except OSError as error:
             return self._trouble(error)
         self._dirty_files.add(path)
@@ -123,32 +139,38 @@ class LogFiles:
         active.hold_in_cache()
         self._activate(fresh)
         try:
-            thin_out(self._resources, self.path, self.segments)
+            thin_out(self.resources, self.path, self.segments)
         except OSError as error:
             return self._trouble(error)
         return None
 
     def _activate(self, segment: Segment) -> None:
         segment.active = True
-        self._resources.indexes.forget(segment)
+        self.resources.indexes.forget(segment)
         self.segments.append(segment)
         self._active = segment
         self.configure(self.configs)  # a new jitter for each segment
 
-    def _remove_segments(self, doomed: Sequence[Segment], now_ms: int) -> None:
-        """Take segments out of the log; their files go after ``file.delete.delay.ms``."""
+    def remove_segments(self, doomed: Sequence[Segment], now_ms: int) -> None:
+        """Take segments out of the log, in this order; their files go after
+        ``file.delete.delay.ms``.
+
+        Each is gone durably before the next goes: no crash leaves a hole between two others.
+        """
         gone = set(doomed)
         self.segments = [segment for segment in self.segments if segment not in gone]
         self._hints.clear()
         for segment in doomed:
-            self._resources.indexes.forget(segment)
+            self.resources.indexes.forget(segment)
             for suffix in names.SEGMENT_SUFFIXES:
                 self._doom(segment.path(suffix), now_ms)
+            if segment is not doomed[-1]:
+                self.resources.disk.sync_directory(self.path)
 
     def _doom(self, path: str, now_ms: int) -> None:
-        disk = self._resources.disk
+        disk = self.resources.disk
         if disk.exists(path):
-            self._resources.files.forget(path)
+            self.resources.files.forget(path)
             disk.rename(path, path + names.DELETED)
             self._dirty_directories.add(self.path)
             self._dirty_files.discard(path)
@@ -161,8 +183,8 @@ class LogFiles:
         due = [path for due_ms, path in self._doomed if due_ms <= now_ms]
         self._doomed = [entry for entry in self._doomed if entry[0] > now_ms]
         for path in due:
-            if self._resources.disk.exists(path):
-                self._resources.disk.remove(path)
+            if self.resources.disk.exists(path):
+                self.resources.disk.remove(path)
         return len(due)
 
     # Syncing ---------------------------------------------------------------------------------
@@ -189,14 +211,14 @@ class LogFiles:
         self._dirty_files, self._dirty_directories = set(), set()
         self._directories_in_flight += len(directories)
         end = self._active.base_offset if closed_only else self.end_offset
-        disk = self._resources.disk
+        disk = self.resources.disk
         return PendingSync(disk, self._pin(paths), directories, end, self.generation)
 
     def _pin(self, paths: Sequence[str]) -> list[File]:
         pinned = []
         for path in paths:
             try:
-                pinned.append(self._resources.files.pin(path))
+                pinned.append(self.resources.files.pin(path))
             except FileNotFoundError:
                 # Removed since it was noted (an old snapshot, an index of a removed segment).
                 continue
@@ -205,10 +227,10 @@ class LogFiles:
     def synced(self, pending: PendingSync) -> None:
         """Take back a pending sync that was run: the recovery point moves, or the log fails."""
         for file in pending.files:
-            self._resources.files.release(file)
+            self.resources.files.release(file)
         self._directories_in_flight -= len(pending.directories)
         if pending.error is not None:
-            self._resources.fail(f"fsync in {self.path} failed: {pending.error}")
+            self.resources.fail(f"fsync in {self.path} failed: {pending.error}")
         elif pending.generation == self.generation and pending.end_offset > self.synced_end_offset:
             self.synced_end_offset = pending.end_offset
 
@@ -231,7 +253,7 @@ class LogFiles:
                 for segment in self.segments:
                     segment.write_indexes()
                 self._active.close_indexes()
-                path = write_snapshot(self._resources, self.path, self.end_offset, self.producers)
+                path = write_snapshot(self.resources, self.path, self.end_offset, self.producers)
                 active = self._active
                 self._dirty_files |= {path, active.index_path, active.time_index_path}
                 self._dirty_directories.add(self.path)
@@ -244,9 +266,9 @@ class LogFiles:
         """Close all files without writing anything (before the directory is renamed)."""
         self.closed = True
         for segment in self.segments:
-            self._resources.indexes.forget(segment)
+            self.resources.indexes.forget(segment)
             for suffix in names.SEGMENT_SUFFIXES:
-                self._resources.files.forget(segment.path(suffix))
+                self.resources.files.forget(segment.path(suffix))
 
     # Trouble ---------------------------------------------------------------------------------
 
@@ -259,23 +281,23 @@ class LogFiles:
     def _write_file(self, name: str, content: bytes) -> None:
         """Replace a small file: a kill leaves the old or the new one. The next sync covers it."""
         path = f"{self.path}/{name}"
-        disk = self._resources.disk
+        disk = self.resources.disk
         file = disk.open(path + names.TEMPORARY, create=True)
         try:
             file.truncate(0)
             file.write_at(0, [content])
         finally:
             file.close()
-        self._resources.files.forget(path)
+        self.resources.files.forget(path)
         disk.rename(path + names.TEMPORARY, path)
         self._dirty_files.add(path)
         self._dirty_directories.add(self.path)
 
     def _trouble(self, error: OSError) -> Rejected:
         """A full disk heals (promise 28); any other failed write is final (promise 25)."""
-        if self._resources.is_full(error):
+        if self.resources.is_full(error):
             return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of {self.path} is full")
-        self._resources.fail(f"a write to {self.path} failed: {error}")
+        self.resources.fail(f"a write to {self.path} failed: {error}")
         return self._out_of_service()
 
     def _out_of_service(self) -> Rejected:

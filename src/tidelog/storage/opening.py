@@ -46,7 +46,7 @@ def create_log(
     log = PartitionLog(resources, path, partition, configs, [segment])
     log.mark_created()
     if metadata is not None:
-        log.set_metadata(metadata)
+        log.set_metadata(metadata, durable=False)
     return log
 
 
@@ -79,7 +79,7 @@ def open_log(
     if log.damaged is None and log.start_offset > log.end_offset:
         # Offsets are never given out twice: what was deleted stays behind the log's start.
         log.restart_at(log.start_offset, now_ms)
-    _read_metadata(resources, log)
+    _read_metadata(resources, log, ending)
     if log.damaged is not None:
         # The checkpoints stay what they were: the next start must see the damage again.
         log.synced_end_offset = ending.recovery_point
@@ -94,17 +94,24 @@ def open_log(
     log.first_dirty_offset = min(max(first_dirty_offset, log.start_offset), log.end_offset)
     log.epochs = _epochs(resources, log, found)
     log.producers = load_producers(resources, path, log.segments, log.end_offset, now_ms)
+    if not ending.clean:
+        log.mark_recovered()
     return log
 
 
-def _read_metadata(resources: Resources, log: PartitionLog) -> None:
+def _read_metadata(resources: Resources, log: PartitionLog, ending: Ending) -> None:
     path = f"{log.path}/{names.PARTITION_METADATA}"
     try:
         log.metadata = decode_partition_metadata(resources.disk.read(path))
     except FileNotFoundError:
         log.metadata = None
     except DamagedFile as error:
-        log.damaged = log.damaged or f"{path}: {error}"
+        if ending.unsynced_may_be_gone and not ending.recovery_point:
+            # Torn by the power loss: it becomes durable with the log's first sync.
+            resources.disk.remove(path)
+            log.metadata = None
+        else:
+            log.damaged = log.damaged or f"{path}: {error}"
 
 
 def _epochs(resources: Resources, log: PartitionLog, found: Recovered) -> LeaderEpochs:

@@ -186,7 +186,7 @@ def _check_segment(
     for position, header in scan(file, start, segment.size, check=True):
         if header.base_offset < segment.next_offset:
             break
-        segment.note(position, header.size, header.last_offset, header.max_timestamp, interval)
+        segment.note(position, header.size, header.last_offset, header.newest_time, interval)
         found.scanned_bytes += header.size
         if not found.epochs or header.leader_epoch > found.epochs[-1][0]:
             found.epochs.append((header.leader_epoch, header.base_offset))

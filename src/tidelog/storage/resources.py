@@ -63,6 +63,8 @@ class Resources:
     failed: str | None = None
     on_failure: Callable[[str], None] | None = None
     """Called once, with the sentence, when the directory fails."""
+    before_cut: Callable[[], None] | None = None
+    """Makes lowered checkpoints durable before a log is cut below them. OSError if it fails."""
 
     @classmethod
     def of(cls, disk: Disk, open_files: int = DEFAULT_OPEN_FILES) -> Resources:

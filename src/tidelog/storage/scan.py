@@ -15,7 +15,9 @@ from tidelog.records.batch import (
     BatchHeader,
     crc_is_right,
     read_header,
+    walk,
 )
+from tidelog.records.record import CorruptRecords
 from tidelog.runtime.disk import File
 
 CHUNK_BYTES = 1024 * 1024
@@ -55,6 +57,28 @@ def scan(
         yield position, header
         position += size
         next_offset = header.next_offset
+
+
+def sound_batches(file: File, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Yield (header, bytes) of every batch up to ``end``; CorruptRecords at the first bad one."""
+    position = 0
+    while position < end:
+        wanted = min(4 * CHUNK_BYTES, end - position)
+        chunk = memoryview(file.read_at(position, wanted))
+        if len(chunk) >= HEADER_SIZE:
+            size = read_header(chunk).size
+            if len(chunk) < size <= end - position:
+                chunk = memoryview(file.read_at(position, size))
+        done = 0
+        for at, header in walk(chunk):
+            batch = chunk[at : at + header.size]
+            if not crc_is_right(batch, header.crc):
+                break
+            yield header, batch
+            done = at + header.size
+        if not done:
+            raise CorruptRecords(f"{file.path} has a damaged batch at position {position}")
+        position += done
 
 
 def sound_batch_after(file: File, position: int, end: int, next_offset: int) -> int | None:

@@ -32,11 +32,19 @@ class Segment:
     """``size`` bytes of batches from ``base_offset`` up to (not including) ``next_offset``."""
 
     def __init__(
-        self, resources: Resources, directory: str, base_offset: int, size: int, next_offset: int
+        self,
+        resources: Resources,
+        directory: str,
+        base_offset: int,
+        size: int,
+        next_offset: int,
+        *,
+        ending: str = "",
     ) -> None:
         self._resources = resources
         self._disk = resources.disk
         self.directory = directory
+        self._ending = ending
         self.base_offset = base_offset
         self.size = size
         self.next_offset = next_offset
@@ -53,7 +61,7 @@ class Segment:
         self._bytes_since_entry = 0
 
     def path(self, suffix: str) -> str:
-        return f"{self.directory}/{names.file_name(self.base_offset, suffix)}"
+        return f"{self.directory}/{names.file_name(self.base_offset, suffix)}{self._ending}"
 
     # Writing ---------------------------------------------------------------------------------
 
@@ -172,7 +180,7 @@ class Segment:
         self.restart_indexes()
         file = self._resources.files.get(self.log_path)
         for position, header in scan(file, 0, self.size, check=False, chunk_bytes=HEADERS_BYTES):
-            self.note(position, header.size, header.last_offset, header.max_timestamp, interval)
+            self.note(position, header.size, header.last_offset, header.newest_time, interval)
         self.close_indexes()
 
     def restart_indexes(self) -> None:
@@ -208,16 +216,21 @@ class Segment:
             start = index.positions[-1] if len(index) else 0
             file = self._resources.files.get(self.log_path)
             for _, header in scan(file, start, self.size, check=False, chunk_bytes=HEADERS_BYTES):
-                if header.max_timestamp > self._newest[0]:
-                    self._newest = (header.max_timestamp, header.last_offset)
+                if header.newest_time > self._newest[0]:
+                    self._newest = (header.newest_time, header.last_offset)
         return self._newest
 
     @property
     def largest_timestamp(self) -> int:
-        """The time retention goes by: the newest timestamp, or the file's when there is none."""
+        """The time retention goes by: the newest timestamp, or the file's when there is none.
+
+        Batches that compaction has emptied still have the time of their records.
+        """
         if self.newest[0] >= 0:
             return self.newest[0]
-        return self._disk.modified_ms(self.log_path)
+        batches = scan(self.open_log(), 0, self.size, check=False, chunk_bytes=HEADERS_BYTES)
+        emptied = max((header.max_timestamp for _, header in batches), default=UNKNOWN_TIME)
+        return emptied if emptied >= 0 else self._disk.modified_ms(self.log_path)
 
     @property
     def first_timestamp(self) -> int | None:

@@ -1,0 +1,318 @@
+"""Compaction: which record stays, what is never touched, and crashes at every rename."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
+
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.records.batch import walk
+from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
+from tidelog.runtime.disk import RealDisk
+from tidelog.storage.cleaner import compact
+from tidelog.storage.compaction import dirtiness, plan_compaction
+from tidelog.storage.log import PartitionLog
+from tidelog.storage.recovery import Ending
+from tidelog.storage.results import Appended
+from tidelog.storage.swap import apply_compaction
+
+COMPACT = TopicConfigs(
+    cleanup_policy=frozenset({"compact"}),
+    segment_bytes=900,
+    min_cleanable_dirty_ratio=0.01,
+    index_interval_bytes=100,
+    delete_retention_ms=1000,
+    file_delete_delay_ms=0,
+)
+
+
+def put(
+    log: PartitionLog,
+    *pairs: tuple[str, str | None],
+    producer: Producer = NO_PRODUCER,
+    codec: int = 0,
+    now_ms: int = NOW_MS,
+) -> int:
+    records = [
+        NewRecord(now_ms, key.encode(), None if value is None else value.encode())
+        for key, value in pairs
+    ]
+    got = log.append_as_leader(build_batch(records, producer=producer, codec=codec), 0, now_ms)
+    assert isinstance(got, Appended), got
+    log.high_watermark = log.end_offset
+    return got.first_offset
+
+
+def clean(log: PartitionLog, now_ms: int = NOW_MS, max_keys: int = 1000) -> str | None:
+    log.sync()
+    plan = plan_compaction(log, now_ms, max_keys=max_keys)
+    if plan is None:
+        return None
+    result = pickle.loads(pickle.dumps(compact(RealDisk(), pickle.loads(pickle.dumps(plan)))))
+    return apply_compaction(log, result, now_ms)
+
+
+def contents(log: PartitionLog) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for record in records_of(log):
+        assert record.key is not None
+        found[record.key.decode()] = None if record.value is None else record.value.decode()
+    return found
+
+
+def test_the_newest_value_of_each_key_stays_at_its_offset(tmp_path: Path) -> None:
+    log = new_log(tmp_path, COMPACT)
+    for number in range(40):
+        put(log, (f"k{number % 3}", f"v{number}"), ("other", f"o{number}"))
+    before = {record.offset: record for record in records_of(log)}
+    size = log.size
+    assert clean(log)
+    after = records_of(log)
+    assert contents(log) == {"k0": "v39", "k1": "v37", "k2": "v38", "other": "o39"}
+    assert all(before[record.offset] == record for record in after)
+    assert log.size < size / 2
+    assert log.end_offset == 80
+    assert clean(log) is None, "a clean log is not cleaned again"
+
+
+def test_small_segments_are_merged_and_the_active_one_is_not_touched(tmp_path: Path) -> None:
+    log = new_log(tmp_path, COMPACT)
+    for number in range(60):
+        put(log, ("k", f"v{number}"))
+    segments = len(log.segments)
+    clean(log)
+    assert log.size < segments * 300
+    for number in range(20):
+        put(log, ("k", f"w{number}"))
+    active = log.segments[-1]
+    kept = active.read_bytes(0, active.size)
+    clean(log)
+    assert len(log.segments) < segments, "what one run shrank, the next run merges"
+    assert log.segments[-1] is active and active.read_bytes(0, active.size) == kept
+
+
+def test_a_tombstone_stays_until_its_horizon(tmp_path: Path) -> None:
+    log = new_log(tmp_path, COMPACT)
+    put(log, ("a", "1"), ("b", "1"))
+    put(log, ("a", None))
+    for number in range(30):
+        put(log, ("filler", f"f{number}" * 5))
+    clean(log)
+    assert contents(log)["a"] is None
+    marked = [
+        header
+        for segment in log.segments
+        for _, header in walk(segment.read_bytes(0, segment.size))
+        if header.delete_horizon_ms is not None
+    ]
+    assert [header.delete_horizon_ms for header in marked] == [NOW_MS + 1000]
+    times = {record.key: record.timestamp for record in records_of(log)}
+    assert times[b"a"] == NOW_MS, "the horizon does not change a record's timestamp"
+    for late, there in ((999, True), (1000, False)):
+        for number in range(30):
+            put(log, ("filler", f"g{number}" * 5))
+        clean(log, NOW_MS + late)
+        assert ("a" in contents(log)) is there
+    assert contents(log)["b"] == "1"
+
+
+def test_the_last_batch_of_a_producer_stays_without_its_records(tmp_path: Path) -> None:
+    log = new_log(tmp_path, COMPACT)
+    put(log, ("a", "1"), producer=Producer(9, 0, 0))
+    last = put(log, ("a", "2"), producer=Producer(9, 0, 1))
+    for number in range(30):
+        put(log, ("a", f"x{number}" * 4))
+    clean(log)
+    headers = [
+        header
+        for segment in log.segments
+        for _, header in walk(segment.read_bytes(0, segment.size))
+        if header.producer_id == 9
+    ]
+    assert [(header.base_offset, header.record_count) for header in headers] == [(last, 0)]
+    log = reopen(tmp_path, COMPACT)
+    again = build_batch([NewRecord(NOW_MS, b"a", b"2")], producer=Producer(9, 0, 1))
+    assert log.append_as_leader(again, 0, NOW_MS).duplicate  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_compressed_batches_stay_compressed(codec: int, tmp_path: Path) -> None:
+    log = new_log(tmp_path, COMPACT)
+    for number in range(40):
+        put(log, ("same", "x" * 50), (f"k{number}", "y" * 50), codec=codec)
+    clean(log)
+    assert len(contents(log)) == 41
+    for segment in log.segments:
+        for _, header in walk(segment.read_bytes(0, segment.size)):
+            assert header.codec == codec
+
+
+def test_nothing_young_unsynced_or_uncommitted_is_cleaned(tmp_path: Path) -> None:
+    log = new_log(tmp_path, replace(COMPACT, min_compaction_lag_ms=10_000))
+    for number in range(30):
+        put(log, ("k", f"v{number}" * 4))
+    log.sync()
+    assert plan_compaction(log, NOW_MS + 9_999) is None
+    assert plan_compaction(log, NOW_MS + 10_000) is not None
+    log.high_watermark = 3
+    assert plan_compaction(log, NOW_MS + 10_000) is None
+    log.high_watermark = log.end_offset
+    log.synced_end_offset = 0
+    assert plan_compaction(log, NOW_MS + 10_000) is None
+
+
+def test_the_dirty_ratio_and_the_longest_lag_decide(tmp_path: Path) -> None:
+    log = new_log(tmp_path, COMPACT)
+    for number in range(60):
+        put(log, (f"k{number}", f"v{number}" * 4))
+    clean(log)
+    log.configure(replace(COMPACT, min_cleanable_dirty_ratio=0.9, max_compaction_lag_ms=5000))
+    for number in range(20):
+        put(log, (f"k{number}", "new" * 6))
+    log.sync()
+    assert 0 < dirtiness(log, NOW_MS).ratio < 0.9
+    assert plan_compaction(log, NOW_MS + 5000) is None
+    assert plan_compaction(log, NOW_MS + 5001) is not None
+
+
+def test_more_keys_than_memory_take_more_runs(tmp_path: Path) -> None:
+    log = new_log(tmp_path, COMPACT)
+    for number in range(200):
+        put(log, (f"k{number % 50}", f"v{number}"))
+    expected = contents(log)
+    runs = 0
+    while clean(log, max_keys=7) is not None:
+        runs += 1
+        assert contents(log) == expected
+    assert runs > 5
+    assert (
+        sum(1 for record in records_of(log) if record.offset < log.segments[-1].base_offset) <= 50
+    )
+
+
+def test_a_result_that_no_longer_fits_is_dropped(tmp_path: Path) -> None:
+    log = new_log(tmp_path, COMPACT)
+    for number in range(40):
+        put(log, ("k", f"v{number}" * 4))
+    log.sync()
+    plan = plan_compaction(log, NOW_MS)
+    assert plan is not None
+    result = compact(RealDisk(), plan)
+    assert log.truncate_to(30, NOW_MS) is None
+    before = records_of(log)
+    assert apply_compaction(log, result, NOW_MS) is None
+    assert records_of(log) == before
+    assert not list((tmp_path / "t-0").glob("*.cleaned"))
+
+
+class StopsAt(RealDisk):
+    """A disk whose process dies before its n-th rename."""
+
+    def __init__(self, renames: int) -> None:
+        self.left = renames
+
+    def rename(self, source: str, target: str) -> None:
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        super().rename(source, target)
+
+
+def test_a_crash_at_every_rename_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    log = new_log(tmp_path, COMPACT)
+    for number in range(40):
+        put(log, (f"k{number % 4}", f"v{number}" * 3))
+    log.sync()
+    log.housekeep(NOW_MS)
+    expected, end = contents(log), log.end_offset
+    plan = plan_compaction(log, NOW_MS)
+    assert plan is not None
+    result = compact(RealDisk(), plan)
+    log.resources.files.close()
+    saved = tmp_path / "saved"
+    shutil.copytree(tmp_path / "t-0", saved)
+    crashed = 0
+    for renames in range(100):
+        shutil.rmtree(tmp_path / "t-0")
+        shutil.copytree(saved, tmp_path / "t-0")
+        ending = Ending(recovery_point=end, high_watermark=end)
+        log = reopen_without_tidying(tmp_path, ending, saved)
+        log.resources.disk = StopsAt(renames)
+        try:
+            apply_compaction(log, replace(result, plan=replace(plan, generation=0)), NOW_MS)
+        except KeyboardInterrupt:
+            crashed += 1
+            log = reopen(tmp_path, COMPACT, ending=ending)
+            assert log.damaged is None
+            assert contents(log) == expected and log.end_offset == end
+            continue
+        break
+    assert crashed > 10
+    assert contents(log) == expected
+
+
+def reopen_without_tidying(path: Path, ending: Ending, saved: Path) -> PartitionLog:
+    """Open the log as it was while the cleaner ran: a start would remove ``.cleaned`` files."""
+    log = reopen(path, COMPACT, ending=ending)
+    for file in saved.glob("*.cleaned"):
+        shutil.copy(file, path / "t-0" / file.name)
+    return log
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_keys_keep_their_newest_value(seed: int, tmp_path: Path) -> None:
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    log = new_log(tmp_path, replace(COMPACT, segment_bytes=chance.choice([400, 1500, 4000])))
+    newest: dict[str, str | None] = {}
+    offsets: dict[int, tuple[str, str | None]] = {}
+    now = NOW_MS
+    for number in range(300):
+        now += chance.randrange(20)
+        pairs = [
+            (
+                f"k{chance.randrange(20)}" * chance.choice([1, 9]),
+                chance.choice([None, f"v{number}"]),
+            )
+            for _ in range(chance.randrange(1, 5))
+        ]
+        first = put(log, *pairs, codec=chance.choice([0, 0, 1, 3]), now_ms=now)
+        for at, pair in enumerate(pairs):
+            offsets[first + at] = pair
+            newest[pair[0]] = pair[1]
+        step = chance.random()
+        if step < 0.1:
+            clean(log, now, max_keys=chance.choice([5, 1000]))
+        elif step < 0.15:
+            log.sync()
+            log.resources.files.close()
+            ending = Ending(log.synced_end_offset, log.high_watermark, log.start_offset)
+            log = reopen(tmp_path, log.configs, now_ms=now, ending=ending)
+            log.high_watermark = log.end_offset
+        if number % 20 == 0:
+            found = contents(log)
+            live = {key: value for key, value in newest.items() if value is not None}
+            assert {key: value for key, value in found.items() if value is not None} == live
+            for record in records_of(log):
+                assert record.key is not None
+                value = None if record.value is None else record.value.decode()
+                assert offsets[record.offset] == (record.key.decode(), value)
+
+
+def test_a_log_that_is_compacted_and_expires_does_both(tmp_path: Path) -> None:
+    configs = replace(COMPACT, cleanup_policy=frozenset({"compact", "delete"}), retention_ms=1000)
+    log = new_log(tmp_path, configs)
+    for number in range(40):
+        put(log, ("k", f"v{number}" * 4))
+    clean(log)
+    assert contents(log) == {"k": "v39" * 4}
+    assert log.housekeep(NOW_MS + 5000)
+    assert records_of(log) == []
+    assert log.start_offset == log.end_offset == 40
+    assert log.append_as_leader(batch(), 0, NOW_MS).first_offset == 40  # type: ignore[union-attr]
