@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidelog.broker.config_cache import ConfigCache
 from tidelog.broker.durability import GroupCommit
@@ -24,6 +24,7 @@ from tidelog.storage.directory import LogDirectory
 
 if TYPE_CHECKING:
     from tidelog.broker.control import Control
+    from tidelog.broker.coordinator import Coordinator
     from tidelog.broker.session import ControllerSession
     from tidelog.network.server import Server
 
@@ -35,7 +36,7 @@ class Broker:
     control: Control
     producer_ids: ProducerIds
     server: Server
-    coordinator: Any
+    coordinator: Coordinator
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Broker:
             self.commit,
             configs.stale_partition_delete_delay_ms,
         )
-        topic_configs.when_changed = self.partitions.reconfigure
+        topic_configs.when_changed = self._reconfigure
         self.fetch_sessions = FetchSessions(
             configs.max_incremental_fetch_session_cache_slots, seams.random
         )
@@ -72,6 +73,10 @@ class Broker:
     def directories(self) -> Sequence[LogDirectory]:
         """The log directories, in the order of ``log.dirs``."""
         return self.partitions.directories
+
+    def _reconfigure(self, topic: str) -> None:
+        self.partitions.reconfigure(topic)
+        self.maintenance.configs_changed()
 
     def why_not_here(self, topic: str, partition: int) -> ErrorCode:
         """Return why a partition that is not led here cannot be asked here."""

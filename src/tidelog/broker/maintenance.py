@@ -14,6 +14,10 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from tidelog.model.topic_configs import MAX_INT64
+from tidelog.records.record import CorruptRecords
+from tidelog.storage.cleaner import compact, discard_cleaned
+from tidelog.storage.compaction import CompactionPlan, plan_compaction
+from tidelog.storage.swap import apply_compaction
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -33,6 +37,7 @@ class Maintenance:
         self._tasks: list[asyncio.Task[None]] = []
         self._checkpoint_now = asyncio.Event()
         self._retention_now = asyncio.Event()
+        self._cleaner_now = asyncio.Event()
 
     def start(self) -> None:
         """Begin; ends with ``stop``."""
@@ -47,6 +52,9 @@ class Maintenance:
         self._every("retention", retention_ms, self._retention_now, self.look_at_retention)
         self._every("checkpoints", checkpoint_ms, self._checkpoint_now, self.checkpoint)
         self._every("flush", flush_ms, asyncio.Event(), self._flush)
+        if configs.log_cleaner_enable:
+            backoff_ms = max(1, configs.log_cleaner_backoff_ms)
+            self._every("cleaner", backoff_ms, self._cleaner_now, self.clean)
 
     async def stop(self) -> None:
         """End all timers; what one of them is doing is finished first."""
@@ -58,9 +66,10 @@ class Maintenance:
         """Write the checkpoints without waiting for their turn."""
         self._checkpoint_now.set()
 
-    def retention_soon(self) -> None:
-        """Look at retention without waiting for its turn: a configuration changed."""
+    def configs_changed(self) -> None:
+        """Look at retention and compaction without waiting for their turn."""
         self._retention_now.set()
+        self._cleaner_now.set()
 
     def _every(
         self, name: str, interval_ms: int, now: asyncio.Event, work: Callable[[], Awaitable[None]]
@@ -117,6 +126,41 @@ class Maintenance:
                 commit.want(partition)
             elif log.segments[-1].base_offset > log.synced_end_offset:
                 commit.want(partition, closed_only=True)
+
+    async def clean(self) -> None:
+        """Compact the dirtiest logs, one after another, until none is dirty enough."""
+        done: set[HostedPartition] = set()
+        while True:
+            now_ms = self._broker.clock.wall_ms()
+            dirtiest: tuple[float, HostedPartition, CompactionPlan] | None = None
+            for partition in self._assigned():
+                if partition in done or not partition.log.configs.compacted:
+                    continue
+                plan = plan_compaction(partition.log, now_ms)
+                if plan is not None and (dirtiest is None or plan.dirty_ratio > dirtiest[0]):
+                    dirtiest = (plan.dirty_ratio, partition, plan)
+            if dirtiest is None:
+                return
+            _, partition, plan = dirtiest
+            if not await self._compact(partition, plan):
+                done.add(partition)
+
+    async def _compact(self, partition: HostedPartition, plan: CompactionPlan) -> bool:
+        """Rewrite in a helper process, swap in here; False when it came to nothing."""
+        seams = self._broker.seams
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(
+                seams.processes, compact, seams.disk, plan
+            )
+        except (CorruptRecords, OSError) as error:
+            logger.error("%s cannot be compacted: %s", partition.key, error)
+            if not partition.log.closed:
+                discard_cleaned(seams.disk, plan)
+            return False
+        said = apply_compaction(partition.log, result, self._broker.clock.wall_ms())
+        if said is not None:
+            logger.info("%s", said)
+        return said is not None and result.clean_end_offset > plan.first_dirty_offset
 
     async def checkpoint(self) -> None:
         """Write recovery points, high watermarks, log starts and the cleaner's offsets."""

@@ -1,0 +1,269 @@
+"""A broker as it starts, runs and stops.
+
+Owns the order of both. Start: the cluster's id from a controller, the log directories locked and
+loaded, listeners, registration; ready when the first control channel has brought the metadata.
+Stop: leadership given up (the controller moves it), requests in flight answered, logs synced and
+closed, the marker of a clean stop written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import UUID
+
+from tidelog.broker import handlers
+from tidelog.broker.broker import Broker
+from tidelog.broker.config_cache import ConfigCache
+from tidelog.broker.control import Control
+from tidelog.broker.coordinator import Coordinator
+from tidelog.broker.producer_ids import ProducerIds
+from tidelog.broker.session import ControllerSession, ControllerUnreachable, Identity, Reported
+from tidelog.model.server_configs import Listener, ServerConfigs
+from tidelog.network.limits import Limits
+from tidelog.network.router import Router
+from tidelog.network.server import ListenError, Server
+from tidelog.replication.former_life import LastLife
+from tidelog.runtime.seams import Seams
+from tidelog.storage import directory as storage
+
+logger = logging.getLogger(__name__)
+
+FIND_CONTROLLER_MS = 60_000
+"""How long a start waits for a controller, and again until it is registered and told."""
+
+STOP_GRACE_S = 5.0
+"""How long a stop waits for requests in flight."""
+
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+_LIVES = {
+    storage.LastLife.NEW: LastLife.CLEAN,
+    storage.LastLife.CLEAN: LastLife.CLEAN,
+    storage.LastLife.CRASHED: LastLife.CRASHED,
+    storage.LastLife.UNCLEAN: LastLife.UNCLEAN,
+}
+
+
+class StartFailed(Exception):
+    """The broker cannot start; one line that says why and what to do."""
+
+
+class BrokerProcess:
+    """One broker. ``controllers`` overrules ``controller.quorum.bootstrap.servers``."""
+
+    def __init__(
+        self,
+        configs: ServerConfigs,
+        seams: Seams,
+        controllers: Sequence[tuple[str, int]] = (),
+    ) -> None:
+        self.configs = configs
+        self.seams = seams
+        self.ports: dict[str, int] = {}
+        """Listener name -> the port really bound."""
+        self.broker: Broker
+        self._controllers = list(controllers or configs.controller_quorum_bootstrap_servers)
+        self._directories: list[storage.LogDirectory] = []
+        self._boot_id = ""
+        self._session: ControllerSession | None = None
+        self._server: Server | None = None
+        self._coordinator: Coordinator | None = None
+
+    async def start(self) -> None:
+        """Start and serve. Raises StartFailed; nothing is left behind then."""
+        try:
+            await self._start()
+        except (ListenError, ControllerUnreachable) as error:
+            await self._undo()
+            raise StartFailed(str(error)) from error
+        except BaseException:
+            await self._undo()
+            raise
+
+    async def _start(self) -> None:
+        configs, seams = self.configs, self.seams
+        session = self._session = ControllerSession(
+            self._controllers,
+            configs.broker_heartbeat_interval_ms,
+            configs.request_timeout_ms,
+            self._report,
+            self._registered,
+        )
+        cluster_id = await session.discover_cluster_id(FIND_CONTROLLER_MS)
+        topic_configs = ConfigCache(configs.node_id, configs.texts)
+        self._boot_id = _boot_id(seams)
+        self._open_directories(cluster_id)
+        await self._load(topic_configs)
+        broker = self.broker = Broker(configs, seams, self._directories, topic_configs, cluster_id)
+        broker.session = session
+        broker.producer_ids = ProducerIds(session, configs.node_id)
+        broker.control = Control(broker, self._directories[0].path)
+        broker.coordinator = self._coordinator = Coordinator(broker)
+        broker.server = self._server = Server(Router(handlers.load()), broker, limits_of(configs))
+        for listener in configs.broker_listeners:
+            self.ports[listener.name] = await self._server.listen(
+                listener.name, listener.host, listener.port
+            )
+        session.start(
+            Identity(
+                node_id=configs.node_id,
+                cluster_id=cluster_id,
+                incarnation_id=seams.new_uuid(),
+                directory_id=UUID(int=self._directories[0].meta.directory_id.int),
+                listeners=self._advertised(),
+                rack=configs.broker_rack,
+            )
+        )
+        await self._until_told()
+        self._coordinator.start()
+        broker.maintenance.start()
+
+    def _open_directories(self, cluster_id: str) -> None:
+        configs = self.configs
+        for path in configs.log_dirs:
+            try:
+                found = storage.open_directory(
+                    self.seams,
+                    path,
+                    cluster_id=cluster_id,
+                    node_id=configs.node_id,
+                    boot_id=self._boot_id,
+                    producer_expiration_ms=configs.producer_id_expiration_ms,
+                )
+            except OSError as error:
+                raise StartFailed(f"log directory {path} cannot be used: {error}") from error
+            if isinstance(found, storage.DirectoryRefused):
+                raise StartFailed(found.reason)
+            self._directories.append(found)
+
+    async def _load(self, topic_configs: ConfigCache) -> None:
+        # In a thread: recovery may read for long, and a signal must still be heard.
+        loop = asyncio.get_running_loop()
+        for directory in self._directories:
+            try:
+                loaded = await loop.run_in_executor(
+                    self.seams.threads, directory.load, topic_configs.topic
+                )
+            except OSError as error:
+                raise StartFailed(f"{directory.path} cannot be read: {error}") from error
+            logger.info(
+                "%s: %d logs, the last life ended %s, %d bytes checked",
+                directory.path,
+                loaded.logs,
+                directory.last_life.value,
+                loaded.recovered_bytes,
+            )
+            for key, why in loaded.damaged:
+                logger.error("%s is out of service: %s", key, why)
+
+    def _advertised(self) -> list[Listener]:
+        """Return what clients are told; port 0 means the port really bound."""
+        return [
+            replace(each, port=each.port or self.ports.get(each.name, 0))
+            for each in self.configs.advertised_listeners
+        ]
+
+    def _report(self) -> Reported:
+        seen = self.broker.control.seen
+        lives = [_LIVES[directory.last_life] for directory in self._directories]
+        return Reported(
+            last_life=min(lives),
+            controller_epoch=seen.controller_epoch,
+            store_revision=seen.store_revision,
+            inventory=self.broker.partitions.inventory(),
+        )
+
+    def _registered(self, broker_epoch: int) -> None:
+        for directory in self._directories:
+            if directory.failed is None:
+                try:
+                    directory.record_life(self._boot_id, durability=self.configs.log_durability)
+                except OSError as error:
+                    directory.resources.fail(f"writing to {directory.path} failed: {error}")
+
+    async def _until_told(self) -> None:
+        """Wait until the controller has said what the cluster is. Raises StartFailed."""
+        session, broker = self.broker.session, self.broker
+        try:
+            async with asyncio.timeout(FIND_CONTROLLER_MS / 1000):
+                while True:
+                    channel = broker.control.channel
+                    if channel is not None and channel.had_metadata:
+                        return
+                    changed = broker.metadata.changed()
+                    await asyncio.wait(
+                        (changed, session.failed), return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if session.failed.done():
+                        raise StartFailed(session.failed.result())
+                    # The handler notes the channel behind the change of the cache.
+                    await asyncio.sleep(0)
+        except TimeoutError:
+            raise StartFailed(
+                f"no controller has told this broker of the cluster in {FIND_CONTROLLER_MS} ms"
+            ) from None
+
+    async def stop(self) -> None:
+        """Stop cleanly; a second call does nothing."""
+        session = self._session
+        if session is None:
+            return
+        await self._give_up_leadership(session)
+        await self.broker.maintenance.stop()
+        await self._undo()
+
+    async def _give_up_leadership(self, session: ControllerSession) -> None:
+        configs = self.configs
+        if not configs.controlled_shutdown_enable or session.broker_epoch < 0:
+            return
+        session.want_shut_down = True
+        # The next heartbeat says so; the controller moves what others can lead and agrees.
+        limit_s = configs.broker_heartbeat_interval_ms / 1000 + STOP_GRACE_S
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await session.should_shut_down.wait()
+
+    async def _undo(self) -> None:
+        """Stop whatever was started, in the reverse order."""
+        if self._coordinator is not None:
+            await self._coordinator.close()
+            self._coordinator = None
+        session, self._session = self._session, None
+        if self._server is not None:
+            # Requests that wait for replication or for more to read are answered now.
+            self.broker.partitions.close()
+            await self._server.stop(STOP_GRACE_S)
+            await self.broker.commit.settled()
+            self._server = None
+        broker_epoch = -1 if session is None else session.broker_epoch
+        directories, self._directories = self._directories, []
+        for directory in directories:
+            if not directory.close(broker_epoch):
+                logger.error("%s was not closed cleanly: %s", directory.path, directory.failed)
+        if session is not None:
+            await session.stop()
+
+
+def limits_of(configs: ServerConfigs) -> Limits:
+    """Return the limits of a broker's listeners."""
+    idle_ms = configs.connections_max_idle_ms
+    return Limits(
+        max_request_bytes=configs.socket_request_max_bytes,
+        queued_request_bytes=configs.queued_max_request_bytes,
+        max_connections=configs.max_connections,
+        max_connections_per_ip=configs.max_connections_per_ip,
+        max_idle_s=idle_ms / 1000 if idle_ms >= 0 else -1,
+        backlog=configs.socket_listen_backlog_size,
+    )
+
+
+def _boot_id(seams: Seams) -> str:
+    """Return what names this boot of the operating system, "" where nothing does."""
+    try:
+        return seams.disk.read(BOOT_ID).decode().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,185 @@
+"""A broker in this process without a controller: partitions are led by a word of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.config_cache import ConfigCache, EntityType
+from tidelog.broker.handlers import (
+    delete_records,
+    fetch,
+    list_offsets,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+)
+from tidelog.broker.partition import HostedPartition, PartitionState
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.server_configs import ServerConfigs, from_mapping
+from tidelog.network.limits import Limits
+from tidelog.network.router import Handler, Router
+from tidelog.network.server import Server
+from tidelog.protocol import messages
+from tidelog.runtime.loop import new_event_loop
+from tidelog.runtime.seams import Seams
+from tidelog.storage.directory import LogDirectory, open_directory
+
+CLUSTER = "lone-cluster-lone-clus"
+
+
+class LoneBroker:
+    """Start it inside a running loop; ``lead`` makes it lead a partition."""
+
+    def __init__(
+        self, folder: Path, config: Mapping[str, object] | None = None, seams: Seams | None = None
+    ) -> None:
+        texts = {
+            "process.roles": "broker",
+            "node.id": "1",
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "controller.quorum.bootstrap.servers": "127.0.0.1:1",
+            "auto.create.topics.enable": "false",
+            "log.dirs": str(folder),
+        } | {name: str(value) for name, value in (config or {}).items()}
+        configs = from_mapping(texts)
+        assert isinstance(configs, ServerConfigs), configs
+        self.configs = configs
+        self.seams = seams or Seams()
+        self.port = 0
+        self._next_producer_id = 1000
+
+    async def start(self) -> None:
+        """Open the directory, load the logs, listen."""
+        directories = []
+        topic_configs = ConfigCache(1, self.configs.texts)
+        for path in self.configs.log_dirs:
+            directory = open_directory(
+                self.seams, path, cluster_id=CLUSTER, node_id=1, boot_id="boot"
+            )
+            assert isinstance(directory, LogDirectory), directory
+            directory.load(topic_configs.topic)
+            directories.append(directory)
+        self.broker = Broker(self.configs, self.seams, directories, topic_configs, CLUSTER)
+        self.server = Server(self.router(), self.broker, Limits())
+        self.broker.server = self.server
+        self.port = await self.server.listen("PLAINTEXT", "127.0.0.1", 0)
+        self.bootstrap = f"127.0.0.1:{self.port}"
+
+    def router(self, extra: Iterable[Handler] = ()) -> Router:
+        """The handlers of the hot path, and producer ids from nowhere."""
+        ids = Handler(ApiKey.INIT_PRODUCER_ID, range(5), self._init_producer_id)
+        hot = (produce, fetch, list_offsets, metadata, offset_for_leader_epoch, delete_records)
+        return Router([*(module.HANDLER for module in hot), ids, *extra])
+
+    def _init_producer_id(self, *_: object) -> Any:
+        self._next_producer_id += 1
+        return messages.InitProducerIdResponse(
+            error_code=0, producer_id=self._next_producer_id, producer_epoch=0
+        )
+
+    def lead(
+        self,
+        topic: str,
+        partitions: int = 1,
+        configs: Mapping[str, str] | None = None,
+        *,
+        epoch: int = 0,
+        isr: tuple[int, ...] = (1,),
+        replicas: tuple[int, ...] = (1,),
+        leader: int = 1,
+        isr_version: int = 0,
+    ) -> HostedPartition:
+        """Lead (or follow) partitions 0..n-1 of a topic; return the first."""
+        broker = self.broker
+        if configs is not None:
+            broker.topic_configs.apply([(EntityType.TOPIC, topic, configs)], complete=False)
+        topic_id = uuid.uuid5(uuid.NAMESPACE_OID, topic)
+        state = PartitionState(
+            topic_id=topic_id,
+            partition_epoch=0,
+            leader=leader,
+            leader_epoch=epoch,
+            isr=isr,
+            isr_version=isr_version,
+            replicas=replicas,
+        )
+        for index in range(partitions):
+            broker.partitions.apply(broker.partitions.create(topic, index, state), state)
+        self._tell_metadata(topic, topic_id, partitions, state)
+        hosted = broker.partitions.get(topic, 0)
+        assert hosted is not None
+        return hosted
+
+    def _tell_metadata(
+        self, topic: str, topic_id: uuid.UUID, partitions: int, state: PartitionState
+    ) -> None:
+        request = messages.UpdateMetadataRequest
+        states = [
+            request.UpdateMetadataPartitionState(
+                partition_index=index,
+                leader=state.leader,
+                leader_epoch=state.leader_epoch,
+                isr=list(state.isr),
+                replicas=list(state.replicas),
+            )
+            for index in range(partitions)
+        ]
+        end = request.UpdateMetadataEndpoint(
+            port=self.port, host="127.0.0.1", listener="PLAINTEXT"
+        )
+        update = request(
+            controller_id=1,
+            topic_states=[
+                request.UpdateMetadataTopicState(
+                    topic_name=topic, topic_id=topic_id, partition_states=states
+                )
+            ],
+            live_brokers=[request.UpdateMetadataBroker(id=1, endpoints=[end])],
+        )
+        self.broker.metadata.apply(update, complete=False)
+
+    async def stop(self) -> None:
+        """Stop serving and leave the logs as a clean stop does."""
+        self.broker.partitions.close()
+        await self.server.stop(grace_s=0.5)
+        await self.broker.maintenance.stop()
+        await self.broker.commit.settled()
+        for directory in self.broker.directories:
+            directory.close()
+
+
+class ThreadedBroker:
+    """A ``LoneBroker`` on a loop in a thread of its own, for blocking clients."""
+
+    def __init__(self, folder: Path, config: Mapping[str, object] | None = None) -> None:
+        self.lone = LoneBroker(folder, config)
+        self._loop = new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def run(self, work: Callable[[LoneBroker], Any]) -> Any:
+        """Call ``work`` on the broker's loop and return its result."""
+
+        async def call() -> Any:
+            result = work(self.lone)
+            return await result if asyncio.iscoroutine(result) else result
+
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(timeout=30)
+
+    def __enter__(self) -> LoneBroker:
+        self._thread.start()
+        self.run(lambda lone: lone.start())
+        return self.lone
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(TimeoutError):
+            self.run(lambda lone: lone.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10)
+        self._loop.close()
