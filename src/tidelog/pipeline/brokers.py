@@ -1,13 +1,12 @@
 """The pipeline's way to the brokers: `tidelog.client` behind calls that block.
 
-Owns one event loop in one thread per process and the clusters connected on it; Spark reuses Python
-workers, so connections outlive a task. Speaks plain Kafka; retries are the client's and, for
+Owns one connected cluster per process and bootstrap list; Spark reuses Python workers, so
+connections outlive a task. Speaks plain Kafka; retries are the client's and, for
 look-ups of offsets, those of the options fetchOffset.*.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import time
@@ -15,10 +14,11 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any, TypeVar
 
 from tidelog.client.batches import Fetched
-from tidelog.client.cluster import Cluster, ClusterSettings
+from tidelog.client.blocking import BlockingCluster
+from tidelog.client.cluster import ClusterSettings
 from tidelog.client.errors import ClientError
 from tidelog.client.fetch_requests import FetchOptions
-from tidelog.client.fetcher import Fetcher, OffsetReset
+from tidelog.client.group_offsets import Position, commit_offsets, committed_offsets
 from tidelog.client.metadata import Topic
 from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel, list_offsets
 from tidelog.model.errors import ErrorCode
@@ -29,12 +29,9 @@ from tidelog.pipeline.places import SubscriptionKind
 from tidelog.pipeline.planning.positions import Pid, Positions
 from tidelog.pipeline.planning.ranges import OffsetRange
 from tidelog.pipeline.planning.snapshot import PartitionState, Snapshot
-from tidelog.runtime.loop import new_event_loop
 
 # A task asks for more at a time than Kafka's consumer (1 MiB): its batches become Arrow batches.
 PARTITION_BYTES = 4 << 20
-# What one call hands over: small enough that decoding and fetching go on side by side.
-_POLL_BYTES = 4 << 20
 
 Result = TypeVar("Result")
 
@@ -69,9 +66,8 @@ class Brokers:
     """One cluster. All methods block and raise ClientError or PipelineError."""
 
     def __init__(self, bootstrap: str, settings: ClusterSettings) -> None:
-        self._loop = new_event_loop()
-        threading.Thread(target=self._loop.run_forever, name="tidelog", daemon=True).start()
-        self._cluster = Cluster(bootstrap, settings)
+        self._client = BlockingCluster(bootstrap, settings)
+        self._cluster = self._client.cluster
 
     def snapshot(self, options: SourceOptions) -> Snapshot:
         """The partitions that a query reads: metadata first, then both ends of each.
@@ -100,44 +96,46 @@ class Brokers:
 
         return self._retried(options, ask)
 
+    def committed(self, options: SourceOptions, snapshot: Snapshot) -> dict[Pid, int]:
+        """What the group of the query has committed; partitions without an offset are left out."""
+        group = options.group_id
+        assert group is not None, "startingOffsets=group is refused without kafka.group.id"
+        pids = {TopicPartition(pid.topic, pid.partition): pid for pid in snapshot.partitions}
+
+        async def ask() -> dict[Pid, int]:
+            found = await committed_offsets(self._cluster, group, pids)
+            return {
+                pids[partition]: position.offset
+                for partition, position in found.items()
+                if partition in pids
+            }
+
+        return self._retried(options, ask)
+
+    def commit(self, group: str, positions: Positions) -> None:
+        """Commit positions to a group from outside; allowed while the group has no members."""
+        wanted = {
+            TopicPartition(pid.topic, pid.partition): Position(offset)
+            for pid, offset in positions.at.items()
+        }
+        self._client.call(commit_offsets(self._cluster, group, wanted))
+
     def fetch(self, part: OffsetRange, options: SourceOptions) -> Iterator[Fetched]:
         """Whole batches that cover a range, fetched ahead of the reader.
 
         Raises OffsetOutOfRange (of the client) where the log does not have the position.
         """
-        partition = TopicPartition(part.pid.topic, part.pid.partition)
-        fetcher = self._call(self._open(partition, part, options))
-        position = part.start
-        try:
-            while position < part.end:
-                pieces = self._call(fetcher.poll(options.poll_timeout_ms, _POLL_BYTES))
-                if not pieces:
-                    raise PipelineError(
-                        f"{part.pid}: nothing came from offset {position} on within"
-                        f" {options.poll_timeout_ms} ms (option kafkaConsumer.pollTimeoutMs)"
-                    )
-                for piece in pieces:
-                    yield piece
-                    position = piece.next_offset
-        finally:
-            self._call(fetcher.close())
-
-    async def _open(
-        self, partition: TopicPartition, part: OffsetRange, options: SourceOptions
-    ) -> Fetcher:
         defaults = FetchOptions()
-        fetcher = Fetcher(
-            self._cluster,
+        return self._client.read_ranges(
+            {TopicPartition(part.pid.topic, part.pid.partition): (part.start, part.end)},
             isolation=isolation(options),
-            reset=OffsetReset.NONE,
             options=FetchOptions(
                 max_wait_ms=number(options, "fetch.max.wait.ms", defaults.max_wait_ms),
                 max_bytes=number(options, "fetch.max.bytes", defaults.max_bytes),
                 partition_bytes=number(options, "max.partition.fetch.bytes", PARTITION_BYTES),
             ),
+            idle_timeout_ms=options.poll_timeout_ms,
         )
-        fetcher.assign({partition: part.start}, {partition: part.end})
-        return fetcher
 
     async def _snapshot(self, options: SourceOptions) -> Snapshot:
         topics = await self._topics(options)
@@ -199,13 +197,10 @@ class Brokers:
     ) -> Result:
         for _ in range(options.offset_retries):
             try:
-                return self._call(ask())
+                return self._client.call(ask())
             except ClientError:
                 time.sleep(options.offset_retry_interval_ms / 1000)
-        return self._call(ask())
-
-    def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return self._client.call(ask())
 
 
 def isolation(options: SourceOptions) -> IsolationLevel:
@@ -218,6 +213,3 @@ def isolation(options: SourceOptions) -> IsolationLevel:
 def _id_text(topic: Topic) -> str:
     """A topic id as text; empty for a cluster that has none."""
     return str(topic.topic_id) if topic.topic_id.int else ""
-
-
-__all__ = ["Brokers", "Positions", "connect"]

@@ -1,0 +1,1 @@
+"""Owns the ready jobs, one file each; they share no state."""

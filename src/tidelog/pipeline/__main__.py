@@ -1,0 +1,128 @@
+"""`python -m tidelog.pipeline JOB ...`: the command line of the jobs.
+
+Owns the arguments and the exit status (0: done and right; 1: the audit found something; 2: it could
+not be done, with one line on standard error). The same file works under spark-submit.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from tidelog.pipeline.errors import PipelineError
+
+_FAILED = 2
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Jobs over topics of tidelog or Apache Kafka, on Spark."""
+
+
+def _source_options(function: Any) -> Any:
+    """The arguments that every job has."""
+    for option in (
+        click.option("--bootstrap-server", required=True, help="host:port,…"),
+        click.option("--lake", required=True, help="Folder of the Parquet lake."),
+        click.option("--master", help="Spark master; default local[*], or spark-submit's."),
+        click.option("--json", "as_json", is_flag=True, help="JSON on standard output."),
+        click.option(
+            "--option",
+            "options",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help="An option of the Spark source, such as kafka.isolation.level=read_committed.",
+        ),
+        click.option(
+            "--conf", "conf", multiple=True, metavar="NAME=VALUE", help="A Spark setting."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@main.command()
+@_source_options
+@click.option("--topic", "topics", required=True, multiple=True, help="May be repeated.")
+@click.option("--checkpoint", help="Spark's checkpoint; default LAKE/_checkpoint.")
+@click.option("--once", is_flag=True, help="Archive what is there now, then end.")
+@click.option("--trigger", "trigger_ms", default="5s", show_default=True, help="Time per batch.")
+@click.option("--max-offsets-per-trigger", type=click.IntRange(min=1))
+@click.option("--starting-offsets", default="earliest", show_default=True)
+@click.option("--group", help="Commit the progress to this consumer group.")
+@click.option(
+    "--compression",
+    default="zstd",
+    show_default=True,
+    type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]),
+)
+def archive(**given: Any) -> None:
+    """Archive topics to Parquet files, each record exactly once; resumes where it stopped."""
+    from tidelog.pipeline.jobs import archive as job
+    from tidelog.pipeline.options import parse_duration_ms
+    from tidelog.pipeline.progress import reporter
+    from tidelog.pipeline.session import session
+
+    options = _pairs("--option", given["options"])
+    options["startingOffsets"] = given["starting_offsets"]
+    if given["max_offsets_per_trigger"]:
+        options["maxOffsetsPerTrigger"] = str(given["max_offsets_per_trigger"])
+    if given["group"]:
+        options["kafka.group.id"] = given["group"]
+    settings = job.ArchiveSettings(
+        bootstrap_servers=given["bootstrap_server"],
+        topics=given["topics"],
+        lake=given["lake"],
+        checkpoint=given["checkpoint"],
+        once=given["once"],
+        trigger_ms=parse_duration_ms("--trigger", given["trigger_ms"]),
+        compression=given["compression"],
+        options=options,
+    )
+    _check(settings.bootstrap_servers, options, "stream", settings.topics)
+    bar = reporter("archive", "archived", as_json=given["as_json"])
+    with session("tidelog archive", given["master"], _pairs("--conf", given["conf"])) as spark:
+        done = job.run(spark, settings, bar)
+    bar.say(
+        f"{done['rows']:,} records in {done['files']} files,"
+        f" {done['new_rows']:,} of them new, up to batch {done['batch']}"
+    )
+
+
+def _check(servers: str, options: dict[str, str], mode: str, topics: tuple[str, ...]) -> None:
+    """Refuse wrong options before Spark starts, which takes seconds."""
+    from tidelog.pipeline.options import Mode, parse
+
+    named = {"kafka.bootstrap.servers": servers, "subscribe": ",".join(topics), **options}
+    parse(named, Mode(mode))
+
+
+def _pairs(name: str, texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise PipelineError(f"{name} {text!r} is not NAME=VALUE")
+        pairs[key] = value
+    return pairs
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """Run a command and return the exit status."""
+    from tidelog.client.errors import ClientError
+
+    try:
+        status = main.main(arguments, prog_name="tidelog-pipeline", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return _FAILED
+    except (PipelineError, ClientError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return _FAILED
+    return status if isinstance(status, int) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -1,0 +1,222 @@
+"""The job `archive`: topics to a lake of Parquet files, each record exactly once.
+
+Owns the order of steps of a batch: the executors stage files; the driver checks that batch, files
+and lake fit together, moves the files into place and creates the manifest. The batch runs in the
+driver's own process under the lake's lock: a driver that dies commits nothing more. A batch that
+runs again after a crash finds its manifest and does nothing, or writes the same files again.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tidelog.pipeline.errors import LakeRefused, PipelineError
+from tidelog.pipeline.lag import Lag, lag_of
+from tidelog.pipeline.lake import files
+from tidelog.pipeline.lake.layout import Layout
+from tidelog.pipeline.lake.manifest import (
+    LakeFile,
+    Manifest,
+    check_files,
+    check_follows,
+    commit,
+    lock,
+    read_manifests,
+    recover,
+)
+from tidelog.pipeline.planning.positions import Positions, is_sentinel
+from tidelog.pipeline.progress import Reporter
+from tidelog.pipeline.spark_errors import one_line
+
+QUERY_NAME = "tidelog-archive"
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveSettings:
+    """What to archive and where to. `options` are options of the source."""
+
+    bootstrap_servers: str
+    topics: tuple[str, ...]
+    lake: str
+    checkpoint: str | None = None
+    once: bool = False
+    trigger_ms: int = 5000
+    compression: str = "zstd"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+class Archive:
+    """One run of the job over a lake that this process has locked."""
+
+    def __init__(self, settings: ArchiveSettings, layout: Layout) -> None:
+        self._settings = settings
+        self._layout = layout
+        self._checkpoint = Path(settings.checkpoint or layout.checkpoint).absolute()
+        manifests = read_manifests(layout)
+        self.removed = recover(layout, manifests)
+        self._last = manifests[-1] if manifests else None
+        self.rows = sum(manifest.rows for manifest in manifests)
+        self.files = sum(len(manifest.files) for manifest in manifests)
+        if manifests and not (self._checkpoint / "metadata").exists():
+            raise LakeRefused(
+                f"lake {layout.root} holds batches, but there is no checkpoint in"
+                f" {self._checkpoint}: name the one that belongs to it, or a new lake"
+            )
+
+    @property
+    def batch(self) -> int:
+        """The last committed batch; -1 before the first."""
+        return self._last.batch if self._last else -1
+
+    def start(self, spark: SparkSession) -> StreamingQuery:
+        """Start the streaming query."""
+        settings = self._settings
+        options = {
+            "startingOffsets": "earliest",
+            **settings.options,
+            "kafka.bootstrap.servers": settings.bootstrap_servers,
+            "subscribe": ",".join(settings.topics),
+            "columns": ",".join(files.COLUMNS),
+        }
+        trigger: dict[str, Any] = {"availableNow": True}
+        if not settings.once:
+            trigger = {"processingTime": f"{settings.trigger_ms} milliseconds"}
+        rows = spark.readStream.format("tidelog").options(**options).load()
+        return (
+            rows.writeStream.queryName(QUERY_NAME)
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(**trigger)
+            .foreachBatch(self.write_batch)
+            .start()
+        )
+
+    def write_batch(self, rows: DataFrame, batch: int) -> None:
+        """Put one micro-batch into the lake, unless it is there already."""
+        if batch <= self.batch:
+            return
+        query_id = json.loads((self._checkpoint / "metadata").read_text())["id"]
+        start = _logged_offset(self._checkpoint, batch - 1) if batch else None
+        end = _logged_offset(self._checkpoint, batch)
+        if end is None:
+            raise LakeRefused(f"the checkpoint has no end of batch {batch}")
+        if self._last is not None:
+            check_follows(self._last, batch, query_id, start)
+        elif batch:
+            raise LakeRefused(f"the lake is empty, but its checkpoint is at batch {batch}")
+        writer = files.stage(str(self._layout.inflight), self._settings.compression)
+        staged = rows.mapInArrow(writer, files.STAGED_SCHEMA).collect()
+        made = [LakeFile(**{key: row[key] for key in LakeFile.__slots__}) for row in staged]
+        check_files(made, start, end)
+        made.sort(key=lambda file: (file.pid, file.first))
+        manifest = Manifest(batch, query_id, start, end, tuple(made))
+        commit(self._layout, manifest, {row["path"]: Path(row["staged"]) for row in staged})
+        self._last = manifest
+        self.rows += manifest.rows
+        self.files += len(made)
+
+    def facts(self) -> dict[str, Any]:
+        """What JSON progress carries."""
+        return {"batch": self.batch, "rows": self.rows, "files": self.files}
+
+
+def run(
+    spark: SparkSession,
+    settings: ArchiveSettings,
+    reporter: Reporter,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:
+    """Run the job until it is done (`once`), `stop` says so, or SIGTERM or Ctrl-C comes.
+
+    Returns what was archived in all. Raises PipelineError, one line.
+    """
+    layout = Layout.at(settings.lake)
+    with lock(layout), _signals() as signalled:
+        archive = Archive(settings, layout)
+        before = archive.rows
+        if archive.removed:
+            reporter.say(f"removed {len(archive.removed)} files of a batch that was cut down")
+        if archive.batch >= 0:
+            reporter.say(f"resuming after batch {archive.batch} with {before:,} records")
+        query = archive.start(spark)
+        with reporter:
+            try:
+                while query.isActive:
+                    _report(reporter, archive, query)
+                    if signalled() or stop():
+                        break
+                    query.awaitTermination(_LOOK_S)
+                _raise_failure(query)
+            finally:
+                query.stop()
+            _report(reporter, archive, query)
+        return {**archive.facts(), "new_rows": archive.rows - before}
+
+
+def _report(reporter: Reporter, archive: Archive, query: StreamingQuery) -> None:
+    lag = _lag(query)
+    behind = lag.total if lag else 0
+    reporter.update(archive.rows, archive.rows + behind, lag=behind, **archive.facts())
+
+
+def _lag(query: StreamingQuery) -> Lag | None:
+    progress = query.lastProgress
+    if progress is None:
+        return None
+    source = progress["sources"][0]
+    return lag_of(source["endOffset"], source["latestOffset"])
+
+
+def _raise_failure(query: StreamingQuery) -> None:
+    try:
+        error = query.exception()
+    except PySparkException as failure:  # pragma: no cover - the driver's JVM is gone
+        raise PipelineError(one_line(failure)) from failure
+    if error is not None:
+        raise PipelineError(one_line(error)) from error
+
+
+def _logged_offset(checkpoint: Path, batch: int) -> Positions | None:
+    """The end of a batch in Spark's offset log; None for the sentinel.
+
+    Raises LakeRefused for a log of a form that this code does not know.
+    """
+    path = checkpoint / "offsets" / str(batch)
+    try:
+        version, _, offset = path.read_text().splitlines()
+    except (OSError, ValueError):
+        raise LakeRefused(f"the offset log {path} cannot be read") from None
+    if version != "v1":
+        raise LakeRefused(f"the offset log {path} has the unknown form {version}")
+    parsed = json.loads(offset)
+    return None if is_sentinel(parsed) else Positions.from_json(parsed)
+
+
+@contextmanager
+def _signals() -> Iterator[Callable[[], bool]]:
+    """Whether SIGTERM or SIGINT came; only the main thread can be asked to listen."""
+    came: list[float] = []
+
+    def note(number: int, frame: object) -> None:
+        came.append(time.monotonic())
+
+    try:
+        before = {each: signal.signal(each, note) for each in (signal.SIGTERM, signal.SIGINT)}
+    except ValueError:
+        before = {}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -1,0 +1,121 @@
+"""What a job says while it runs: a progress bar for people, lines of JSON for programs.
+
+Owns the two forms; does not know what is counted. Everything goes to standard error, except JSON,
+which is the output that was asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import TracebackType
+from typing import Any, Protocol, TextIO
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+
+class Reporter(Protocol):
+    """Where a job reports to. `total` grows when the goal moves."""
+
+    def __enter__(self) -> Reporter: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def update(self, done: int, total: int, **facts: Any) -> None:
+        """So many of so many are done; `facts` are what JSON carries besides."""
+        ...
+
+    def say(self, line: str) -> None:
+        """One sentence for people."""
+        ...
+
+
+class Bar:
+    """A bar on a terminal; plain lines where there is none, at most one per tenth."""
+
+    def __init__(self, title: str, out: TextIO | None = None) -> None:
+        self._console = Console(file=out or sys.stderr)
+        self._title = title
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._tenth = -1
+
+    def __enter__(self) -> Bar:
+        if self._console.is_terminal:
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                console=self._console,
+            )
+            self._task = self._progress.add_task(self._title, total=None)
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def update(self, done: int, total: int, **facts: Any) -> None:
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=done, total=total)
+            return
+        tenth = 10 * done // total if total else 0
+        if tenth != self._tenth:
+            self._tenth = tenth
+            self.say(f"{self._title}: {done:,} of {total:,}")
+
+    def say(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+class JsonLines:
+    """One JSON object per change, on standard output."""
+
+    def __init__(self, job: str, out: TextIO | None = None) -> None:
+        self._job = job
+        self._out = out or sys.stdout
+        self._last = ""
+
+    def __enter__(self) -> JsonLines:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def update(self, done: int, total: int, **facts: Any) -> None:
+        line = json.dumps({"job": self._job, "done": done, "total": total, **facts})
+        if line != self._last:
+            self._last = line
+            print(line, file=self._out, flush=True)
+
+    def say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+
+def reporter(job: str, title: str, *, as_json: bool) -> Reporter:
+    """The reporter that a job's --json asks for."""
+    return JsonLines(job) if as_json else Bar(title)

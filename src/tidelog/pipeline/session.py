@@ -1,0 +1,53 @@
+"""The Spark session of the jobs.
+
+Owns its settings; a master or setting that spark-submit or the caller gives wins. Spark's own
+Python workers run the interpreter of this process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+_DEFAULTS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # Jobs handle up to some millions of rows: 200 tasks per shuffle cost more than they save.
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+}
+
+
+def is_submitted() -> bool:
+    """Whether spark-submit started this process: master and settings are its own then."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+@contextmanager
+def session(
+    name: str, master: str | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session for one job, stopped at its end."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # A machine with two network cards or none: driver and executors of a local master meet here.
+    if not is_submitted():
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    elif not is_submitted():
+        builder = builder.master("local[*]")
+    for key, value in {**_DEFAULTS, **(settings or {})}.items():
+        if not is_submitted() or key in (settings or {}):
+            builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
