@@ -128,6 +128,9 @@ class LogFiles:
         if active.size == 0 and active.base_offset == self.end_offset:
             return None
         try:
+            if len(self.segments) == 1 and self.path in self._dirty_directories:
+                # A power loss must not take the log's beginning and leave what follows.
+                self.resources.disk.sync_directory(self.path)
             path = write_snapshot(self.resources, self.path, self.end_offset, self.producers)
             active.close_indexes()
             fresh = new_segment(self.resources, self.path, self.end_offset, now_ms)
@@ -157,6 +160,9 @@ class LogFiles:
 
         Each is gone durably before the next goes: no crash leaves a hole between two others.
         """
+        if self.path in self._dirty_directories:
+            # The segment that takes over must not be lost when the old ones are gone.
+            self.resources.disk.sync_directory(self.path)
         gone = set(doomed)
         self.segments = [segment for segment in self.segments if segment not in gone]
         self._hints.clear()
