@@ -71,7 +71,7 @@ def idempotent_is_once(history: History) -> list[str]:
         if write.idempotent and write.outcome is Outcome.ACKED and not write.tombstone:
             places[write.partition, write.value].add(write.offset)
     return [
-        f"{value!r} in {partition} has several offsets: {sorted(offsets)}"
+        f"{value[:40]!r} in {partition} has several offsets: {sorted(offsets)}"
         for (partition, value), offsets in places.items()
         if len(offsets) > 1
     ]
@@ -88,7 +88,9 @@ def one_offset_one_record(history: History) -> list[str]:
     )
     for partition, offset, value in [*acked, *_readable(history)]:
         if seen.setdefault((partition, offset), value) != value:
-            found.append(f"{partition} {offset} was {seen[partition, offset]!r}, is {value!r}")
+            found.append(
+                f"{partition} {offset} was {seen[partition, offset][:40]!r}, is {value[:40]!r}"
+            )
     return found
 
 
@@ -99,7 +101,7 @@ def read_is_not_unread(history: History) -> list[str]:
     found = []
     for read in history.reads:
         if (read.partition, read.value) not in written:
-            found.append(f"{read.partition} {read.offset}: nobody wrote {read.value!r}")
+            found.append(f"{read.partition} {read.offset}: nobody wrote {read.value[:40]!r}")
             continue
         final = finals.get(read.partition)
         if final is None or read.offset < final.start or read.offset in final.records:
@@ -173,9 +175,11 @@ def only_the_torn_tail_is_cut(history: History) -> list[str]:
             found.append(f"{where}: ends at {end}, but {must_end} was safe")
         for offset, value in one.after.items():
             if offset in one.before and one.before[offset] != value:
-                found.append(f"{where}: {offset} was {one.before[offset]!r}, is {value!r}")
+                found.append(
+                    f"{where}: {offset} was {one.before[offset][:40]!r}, is {value[:40]!r}"
+                )
             elif offset not in one.before and value not in one.in_doubt:
-                found.append(f"{where}: {offset} is {value!r}, which was never there")
+                found.append(f"{where}: {offset} is {value[:40]!r}, which was never there")
         missing = [o for o in one.before if one.start <= o < end and o not in one.after]
         if missing:
             found.append(f"{where}: holes at {missing[:5]} below the end {end}")
@@ -200,7 +204,7 @@ def no_bad_crc_is_accepted(history: History) -> list[str]:
         if write.corrupt and write.outcome is Outcome.ACKED
     ]
     found += [
-        f"{partition} {offset}: {value!r} has a bad CRC and is readable"
+        f"{partition} {offset}: {value[:40]!r} has a bad CRC and is readable"
         for partition, offset, value in _readable(history)
         if (partition, value) in corrupt
     ]
@@ -218,7 +222,7 @@ def a_full_disk_heals(history: History) -> list[str]:
             last_room = event.at if event.what == "room" else -1
         elif event.what == "read failed":
             found.append(f"a read failed at {event.at} {'while full' if full else 'with room'}")
-    later = [write for write in history.writes if 0 <= last_room < write.sent_at]
+    later = [w for w in history.writes if w.idempotent and 0 <= last_room < w.sent_at]
     if later and not any(write.outcome is Outcome.ACKED for write in later):
         found.append(f"there was room again, but none of {len(later)} later writes was acked")
     return found
@@ -269,4 +273,4 @@ def _known_offsets(history: History) -> dict[tuple[str, bytes], int]:
 
 
 def _name(write: Write) -> str:
-    return f"{write.partition} {write.producer}#{write.number} {write.value!r}"
+    return f"{write.partition} {write.producer}#{write.number} {write.value[:40]!r}"

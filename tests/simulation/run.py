@@ -42,8 +42,10 @@ def _run(name: str, seed: int, *, show: bool) -> bool:
         print(f"scenario {name}, seed {seed}: two runs differ, so it cannot be replayed")
         good = False
     counts = ", ".join(f"{value} {what}" for what, value in sorted(result.counts.items()))
-    print(f"{name} seed {seed}: {'good' if good else 'FAILED'} {result.digest[:16]} "
-          f"({took:.1f} s for two runs; {counts})")
+    print(
+        f"{name} seed {seed}: {'good' if good else 'FAILED'} {result.digest[:16]} "
+        f"({took:.1f} s for two runs; {counts})"
+    )
     return good
 
 

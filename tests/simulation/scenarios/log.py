@@ -1,0 +1,552 @@
+"""The log alone on a simulated disk: random work, a crash at any disk operation, recovery, again.
+
+Owns the driver: what is done to ``LogDirectory`` and ``PartitionLog``, and when the process or the
+power goes. The books are in ``log_model.py``, the judgement in ``checkers.py``.
+
+A seed draws one of three regimes:
+
+| regime  | acked when          | crashes        | what must hold                              |
+|---------|---------------------|----------------|---------------------------------------------|
+| kill    | the watermark passed| kill           | everything                                  |
+| power   | a sync returned     | kill and power | everything                                  |
+| lossy   | the watermark passed| power          | recovery keeps a prefix; nothing is damaged |
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+import uuid
+
+from tests.simulation.checkers import ALL, only_the_torn_tail_is_cut, violations
+from tests.simulation.history import Final, History, Outcome
+from tests.simulation.kernel import (
+    UNLIMITED,
+    Crash,
+    DiskOperation,
+    DiskView,
+    Fail,
+    ProcessKilled,
+    SimulatedDisk,
+    Trace,
+)
+from tests.simulation.scenarios.log_model import (
+    REMEMBERED,
+    Batch,
+    ModelPartition,
+    ModelProducer,
+    give_up,
+    new_batch,
+)
+from tests.simulation.scenarios.result import Result
+
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import Rejected
+from tidelog.records.builder import NewRecord, build_batch
+from tidelog.records.reader import read_all
+from tidelog.runtime.seams import Seams
+from tidelog.storage.checkpoints import PartitionMetadata
+from tidelog.storage.directory import LastLife, LogDirectory, open_directory
+from tidelog.storage.log import PartitionLog
+from tidelog.storage.syncing import PendingSync
+
+PATH = "/data/logs"
+START_MS = 1_767_225_600_000
+RETENTION_MS = 60_000
+METADATA = PartitionMetadata(uuid.UUID(int=7), 3)
+
+
+class ManualClock:
+    """Time that moves when the driver says so."""
+
+    def __init__(self) -> None:
+        self.now_ms = START_MS
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms - START_MS
+
+
+class LogRun:
+    """One run: several lives of one log directory on one disk."""
+
+    def __init__(self, seed: int, scenario: str = "log") -> None:
+        self.seed = seed
+        self.scenario = scenario
+        self.rng = random.Random(f"{seed}/{scenario}")
+        self.clock = ManualClock()
+        self.trace = Trace(lambda: self.clock.monotonic_ms() / 1000)
+        self.disk = SimulatedDisk(
+            random.Random(f"{seed}/disk"), self.trace, self.clock.wall_ms, name="disk"
+        )
+        self.history = History()
+        self.found: list[str] = []
+        """Violations that the driver itself saw."""
+        self.counts = {"appends": 0, "crashes": 0, "duplicates": 0, "refusals": 0, "reads": 0}
+        self.regime = self.rng.choice(("kill", "power", "lossy"))
+        self.boot = 1
+        self.life = 0
+        self.logs: dict[str, PartitionLog] = {}
+        self.pending: dict[str, PendingSync] = {}
+        self.disk_failed = False
+        self.models = [self._new_model(number) for number in range(self.rng.randint(1, 3))]
+        self._prepare()
+        self.directory: LogDirectory
+        self.view: DiskView
+
+    def _new_model(self, number: int) -> ModelPartition:
+        rng = self.rng
+        configs = TopicConfigs(
+            segment_bytes=rng.choice((1_500, 4_000, 20_000)),
+            index_interval_bytes=rng.choice((0, 300, 4096)),
+            retention_ms=rng.choice((RETENTION_MS, -1)),
+            retention_bytes=rng.choice((-1, -1, 6_000)),
+            file_delete_delay_ms=rng.choice((0, 2_000, 60_000)),
+            message_timestamp_before_max_ms=2**62,
+        )
+        producers = [
+            ModelProducer(100 + 10 * number + place, f"p{place}")
+            for place in range(rng.randint(1, 3))
+        ]
+        return ModelPartition(TopicPartition("t", number), configs, producers)
+
+    def _prepare(self) -> None:
+        view = self.disk.view("mkfs")
+        view.make_directory(PATH)
+        view.sync_directory("/")
+        view.sync_directory("/data")
+
+    # --- the course of a run -----------------------------------------------------------------
+
+    def run(self) -> Result:
+        lives = self.rng.randint(2, 6)
+        for number in range(lives):
+            self._one_life(last=number + 1 == lives)
+        self._finish()
+        checkers = (only_the_torn_tail_is_cut,) if self.regime == "lossy" else ALL
+        return Result(
+            self.scenario,
+            self.seed,
+            self.trace.digest(),
+            self.found + violations(self.history, checkers),
+            self.trace.tail(),
+            self.counts,
+        )
+
+    def _one_life(self, *, last: bool) -> None:
+        kind = {"kill": "kill", "lossy": "power"}.get(self.regime) or self.rng.choice(
+            ("kill", "power")
+        )
+        crash_in = int(2 ** self.rng.uniform(0, 9))
+        fail_in = self.rng.randint(1, 300) if self.rng.random() < 0.25 else 0
+        self._plan(crash_in, kind, fail_in)
+        try:
+            self._open()
+            for _ in range(self.rng.randint(20, 150)):
+                self._step()
+            if not last and self.rng.random() < 0.2:
+                self._close_cleanly()
+                return
+        except ProcessKilled:
+            pass
+        else:
+            # Nothing happened in an operation: it happens between two.
+            if kind == "power":
+                self.disk.lose_power()
+            else:
+                self.disk.kill(self.view)
+        self._crashed(kind)
+
+    def _plan(self, crash_in: int, kind: str, fail_in: int) -> None:
+        base = self.disk.operations
+        part = self.rng.random()
+        kinds = ("write", "sync") if self.regime == "power" else ("write",)
+        self.disk_failed = False
+
+        def plan(operation: DiskOperation) -> Crash | Fail | None:
+            number = operation.number - base
+            if number >= crash_in:
+                return Crash(kind, part)
+            if self.disk_failed and operation.kind == "sync":
+                self.history.directory(PATH, str(self.life), "sync")
+            due = fail_in and number >= fail_in and not self.disk_failed
+            if due and operation.kind in kinds and operation.path.endswith(".log"):
+                self.disk_failed = True
+                self.history.directory(PATH, str(self.life), f"{operation.kind} failed")
+                return Fail(errno.EIO, part)
+            return None
+
+        self.disk.plan = plan
+
+    def _crashed(self, kind: str) -> None:
+        self.counts["crashes"] += 1
+        self.disk.plan = None
+        self.disk.capacity = UNLIMITED
+        self.logs.clear()
+        self.pending.clear()
+        # After a failed sync the page cache holds what is not on the disk: only a machine that
+        # starts anew tells the truth.
+        if kind == "power" or (self.disk_failed and self.regime == "power"):
+            if kind != "power":
+                self.disk.lose_power()
+            self.boot += 1
+            kind = "power"
+        self.disk_failed = False
+        self.life += 1
+        self._inspect(kind)
+
+    def _inspect(self, kind: str) -> None:
+        """Open once without faults, compare with the books, and leave as if killed."""
+        self._open(register=False)
+        for model in self.models:
+            log = self.logs.get(model.name)
+            if log is None:
+                if model.claimed > model.start:
+                    self.found.append(f"{model.name} is gone after {kind}")
+                model.recovered(self.history, kind, 0, {})
+                model.cut(0)
+                continue
+            if log.damaged:
+                self.found.append(f"{model.name} is damaged after {kind}: {log.damaged}")
+            after = self._read_back(log)
+            model.recovered(self.history, kind, log.start_offset, after)
+            model.start = max(model.start, 0)
+            was, model.records = model.records, after
+            model.cut(log.end_offset)
+            fresh = [offset for offset in after if offset not in model.first_of]
+            model.first_of.update({offset: min(fresh) for offset in fresh})
+            self._trust_what_is_there(model, kind, was)
+        self.disk.kill(self.view)
+        self.logs.clear()
+
+    def _trust_what_is_there(self, model: ModelPartition, kind: str, was: dict[int, bytes]) -> None:
+        if kind == "power":
+            model.claimed = min(model.claimed, model.end)
+        model.readable = min(model.readable, model.end)
+        for producer in model.producers:
+            producer.forget_offsets()
+        if self.regime == "lossy" and any(offset not in model.records for offset in was):
+            self._renew_producers(model)
+
+    def _renew_producers(self, model: ModelPartition) -> None:
+        """Acked records are gone, which this regime allows: producers begin anew."""
+        for producer in model.producers:
+            for batch in producer.outbox:
+                for write in batch.writes:
+                    self.history.end(write, Outcome.UNDETERMINED)
+            producer.outbox, producer.answered = [], []
+            producer.producer_id += 1_000
+            producer.sequence = 0
+
+    def _open(self, *, register: bool = True) -> None:
+        self.view = self.disk.view(f"life-{self.life}")
+        self.trace.event("life", self.life, self.boot, self.regime)
+        seams = Seams(
+            clock=self.clock, random=random.Random(f"{self.seed}/{self.life}"), disk=self.view
+        )
+        opened = open_directory(
+            seams, PATH, cluster_id="c", node_id=1, boot_id=str(self.boot), open_files=8
+        )
+        assert isinstance(opened, LogDirectory), opened
+        self.directory = opened
+        opened.load(lambda _topic: self.models[0].configs)
+        for model in self.models:
+            existing = opened.logs.get(model.partition)
+            if existing is None and not register:
+                continue
+            log = existing or opened.create(model.partition, model.configs, METADATA)
+            log.configure(model.configs)
+            self.logs[model.name] = log
+        if register:
+            durability = "sync" if self.regime == "power" else "replicated"
+            opened.record_life(str(self.boot), durability=durability)
+            for model in self.models:
+                self._begin_leading(model)
+
+    def _begin_leading(self, model: ModelPartition) -> None:
+        log = self.logs[model.name]
+        model.start = max(model.start, 0)
+        if self.regime == "power":
+            log.high_watermark = max(min(model.claimed, log.end_offset), log.start_offset)
+        else:
+            # The only replica: what it has is committed.
+            log.high_watermark = log.end_offset
+        model.readable = max(model.readable, log.high_watermark)
+
+    # --- one step of a life --------------------------------------------------------------------
+
+    def _step(self) -> None:
+        self.clock.now_ms += self.rng.choice((0, 1, 5, 200, 3_000))
+        model = self.rng.choice(self.models)
+        log = self.logs[model.name]
+        step = self.rng.choices(
+            (
+                self._append,
+                self._send_again,
+                self._append_once,
+                self._read,
+                self._begin_sync,
+                self._end_sync,
+                self._raise_watermark,
+                self._housekeep,
+                self._checkpoint,
+                self._rare,
+            ),
+            (30, 8, 4, 15, 8, 12, 10, 4, 3, 3),
+        )[0]
+        step(model, log)
+
+    def _append(self, model: ModelPartition, log: PartitionLog) -> None:
+        producer = self.rng.choice(model.producers)
+        batch = producer.next_to_append
+        if batch is None:
+            if len(producer.outbox) >= REMEMBERED:
+                return
+            batch = new_batch(self.rng, self.history, model, producer, self.clock.now_ms)
+        self._give(model, log, batch)
+
+    def _give(self, model: ModelPartition, log: PartitionLog, batch: Batch) -> None:
+        model.in_doubt = [write.value for write in batch.writes]
+        before = log.end_offset
+        answer = log.append_as_leader(batch.content, 1, self.clock.now_ms)
+        if isinstance(answer, Rejected):
+            self.counts["refusals"] += 1
+            model.in_doubt = []
+            if log.end_offset != before:
+                self.found.append(f"{model.name}: a refused append moved the end: {answer}")
+            if not self.disk_failed and not self._is_full() and not log.failed:
+                self.found.append(f"{model.name}: refused without a reason: {answer}")
+            return
+        self.counts["duplicates" if answer.duplicate else "appends"] += 1
+        if not answer.duplicate and answer.first_offset != before:
+            self.found.append(f"{model.name}: appended at {answer.first_offset}, end {before}")
+        model.appended(batch, answer.first_offset)
+
+    def _is_full(self) -> bool:
+        return self.disk.capacity < UNLIMITED
+
+    def _send_again(self, model: ModelPartition, log: PartitionLog) -> None:
+        producer = self.rng.choice(model.producers)
+        known = [*producer.answered, *(b for b in producer.outbox if b.offset >= 0)][-5:]
+        if not known or producer.next_to_append is not None:
+            return
+        batch = self.rng.choice(known)
+        answer = log.append_as_leader(batch.content, 1, self.clock.now_ms)
+        if isinstance(answer, Rejected):
+            if not log.failed and batch.offset >= log.start_offset:
+                self.found.append(f"{model.name}: a retry of {batch.offset} got {answer}")
+        elif batch.offset >= log.start_offset and answer.first_offset != batch.offset:
+            self.found.append(
+                f"{model.name}: a retry of {batch.offset} was answered {answer.first_offset}"
+            )
+            model.appended(Batch(batch.writes, batch.content), answer.first_offset)
+        elif not answer.duplicate:
+            model.appended(Batch(batch.writes, batch.content), answer.first_offset)
+
+    def _append_once(self, model: ModelPartition, log: PartitionLog) -> None:
+        number = self.history.now
+        value = f"{model.name}/once/{number}".encode()
+        corrupt = self.rng.random() < 0.5
+        content = bytearray(build_batch([NewRecord(self.clock.now_ms, b"once", value)]))
+        if corrupt:
+            content[self.rng.randrange(21, len(content))] ^= 1 << self.rng.randrange(8)
+        write = self.history.send(
+            model.name, "once", number, value, idempotent=False, corrupt=corrupt
+        )
+        model.in_doubt = [value]
+        write.outcome = Outcome.UNDETERMINED
+        answer = log.append_as_leader(content, 1, self.clock.now_ms)
+        if isinstance(answer, Rejected):
+            model.in_doubt = []
+            self.history.end(write, Outcome.REFUSED)
+        else:
+            model.appended(Batch([write], bytes(content)), answer.first_offset)
+            if corrupt:
+                self.history.end(write, Outcome.ACKED, answer.first_offset)
+
+    def _read(self, model: ModelPartition, log: PartitionLog) -> None:
+        if log.high_watermark <= log.start_offset:
+            return
+        offset = self.rng.randrange(log.start_offset, log.high_watermark)
+        found = log.read(offset, self.rng.choice((1, 500, 5_000)), log.high_watermark)
+        if isinstance(found, Rejected):
+            self.found.append(f"{model.name}: reading {offset} got {found}")
+            return
+        self.counts["reads"] += 1
+        if self._is_full():
+            self.history.disk_space("read")
+        for record in read_all(found, offset):
+            assert record.value is not None
+            self.history.read(model.name, record.offset, bytes(record.value), "r")
+
+    def _begin_sync(self, model: ModelPartition, log: PartitionLog) -> None:
+        if model.name not in self.pending and not log.failed:
+            pending = log.unsynced()
+            if pending is not None:
+                self.pending[model.name] = pending
+
+    def _end_sync(self, model: ModelPartition, log: PartitionLog) -> None:
+        pending = self.pending.pop(model.name, None)
+        if pending is None:
+            return
+        if not log.failed:
+            pending.run()
+        elif pending.error is None:
+            pending.error = OSError(errno.EIO, "the directory failed before")
+        generation = log.generation
+        log.synced(pending)
+        if pending.error is None and not log.failed and pending.generation == generation:
+            model.claimed = max(model.claimed, min(pending.end_offset, log.end_offset))
+            if self.regime == "power":
+                self._commit(model, log, model.claimed)
+
+    def _raise_watermark(self, model: ModelPartition, log: PartitionLog) -> None:
+        if self.regime != "power" and not log.failed:
+            ends = model.boundaries(log.high_watermark, log.end_offset)
+            self._commit(model, log, self.rng.choice(ends or [log.high_watermark]))
+
+    def _commit(self, model: ModelPartition, log: PartitionLog, end: int) -> None:
+        """The watermark rises: what lies below is acked and readable."""
+        log.high_watermark = max(log.high_watermark, end)
+        model.readable = max(model.readable, log.high_watermark)
+        for producer in model.producers:
+            for batch in list(producer.outbox):
+                if batch.offset >= 0 and batch.offset + len(batch.writes) <= end:
+                    producer.acked(batch)
+                    for place, write in enumerate(batch.writes):
+                        self.history.end(write, Outcome.ACKED, batch.offset + place)
+                    self.history.directory(PATH, str(self.life), "acked")
+
+    def _housekeep(self, model: ModelPartition, log: PartitionLog) -> None:
+        if self.rng.random() < 0.3:
+            self.clock.now_ms += RETENTION_MS
+        watermark = log.high_watermark
+        model.removing = True
+        log.housekeep(self.clock.now_ms)
+        self._note_start(model, log, watermark)
+
+    def _note_start(self, model: ModelPartition, log: PartitionLog, watermark: int) -> None:
+        model.removing = False
+        if log.start_offset > model.start:
+            model.start = log.start_offset
+            self.history.deleted(model.name, model.start, watermark)
+
+    def _checkpoint(self, _model: ModelPartition, _log: PartitionLog) -> None:
+        checkpoint = self.directory.checkpoint()
+        if checkpoint is not None and not self.directory.failed:
+            checkpoint.run()
+            self.directory.checkpointed(checkpoint)
+
+    def _rare(self, model: ModelPartition, log: PartitionLog) -> None:
+        step = self.rng.choice((self._roll, self._delete_records, self._truncate, self._space))
+        step(model, log)
+
+    def _roll(self, _model: ModelPartition, log: PartitionLog) -> None:
+        log.roll(self.clock.now_ms)
+
+    def _delete_records(self, model: ModelPartition, log: PartitionLog) -> None:
+        watermark = log.high_watermark
+        model.removing = True
+        log.advance_start(self.rng.randint(log.start_offset, watermark))
+        self._note_start(model, log, watermark)
+
+    def _truncate(self, model: ModelPartition, log: PartitionLog) -> None:
+        """Cut what nobody may have read, as a follower does; its producers send it again."""
+        if log.failed or self._is_full():
+            return
+        ends = model.boundaries(max(model.readable, log.start_offset), log.end_offset)
+        offset = self.rng.choice(ends or [log.end_offset])
+        model.cutting = offset
+        log.truncate_to(offset, self.clock.now_ms)
+        if log.failed:
+            return
+        model.cutting = None
+        model.cut(log.end_offset)
+        for producer in model.producers:
+            for batch in producer.outbox:
+                if batch.offset + len(batch.writes) > log.end_offset:
+                    batch.offset = -1
+
+    def _space(self, _model: ModelPartition, _log: PartitionLog) -> None:
+        if self._is_full():
+            self.disk.capacity = UNLIMITED
+            self.history.disk_space("room")
+        else:
+            self.disk.capacity = self.disk.used() + self.rng.randint(0, 2_000)
+            self.history.disk_space("full")
+
+    # --- the end -------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Without faults: everything outstanding is sent, synced and read from a clean start."""
+        self._open()
+        for model in self.models:
+            log = self.logs[model.name]
+            for producer in model.producers:
+                while (batch := producer.next_to_append) is not None and not log.failed:
+                    self._give(model, log, batch)
+                    if batch.offset < 0:
+                        break
+            self._begin_sync(model, log)
+            self._end_sync(model, log)
+            self._commit(model, log, log.end_offset)
+        self._close_cleanly()
+        self._open()
+        if self.directory.last_life is not LastLife.CLEAN:
+            self.found.append(f"after a clean stop the life counts as {self.directory.last_life}")
+        for model in self.models:
+            log = self.logs[model.name]
+            self.history.finals.append(
+                Final(model.name, log.start_offset, log.end_offset, self._read_back(log))
+            )
+        give_up(self.history, self.models)
+
+    def _close_cleanly(self) -> None:
+        self.disk.plan = None
+        self.disk.capacity = UNLIMITED
+        for model in self.models:
+            self._end_sync(model, self.logs[model.name])
+        clean = self.directory.close()
+        if clean:
+            for model in self.models:
+                model.claimed = model.end
+        elif not self.disk_failed:
+            self.found.append(f"no clean stop: {self.directory.failed}")
+        self.disk.kill(self.view)
+        self.logs.clear()
+        self.pending.clear()
+        kind = "kill"
+        if self.disk_failed and self.regime == "power":
+            self.disk.lose_power()
+            self.boot += 1
+            kind = "power"
+        self.life += 1
+        if self.disk_failed:
+            self.disk_failed = False
+            self._inspect(kind)
+
+    def _read_back(self, log: PartitionLog) -> dict[int, bytes]:
+        """Return everything between start and end, offset by offset."""
+        found: dict[int, bytes] = {}
+        position = log.start_offset
+        while position < log.end_offset:
+            data = log.read(position, 1 << 20)
+            if isinstance(data, Rejected):
+                self.found.append(f"{log.partition}: reading back {position} got {data}")
+                break
+            before = position
+            for record in read_all(data, position):
+                found[record.offset] = bytes(record.value or b"")
+                position = record.offset + 1
+            if position == before:
+                self.found.append(f"{log.partition}: nothing at {position}, end {log.end_offset}")
+                break
+        return found
+
+
+def run_log(seed: int) -> Result:
+    """Run the log scenario once."""
+    return LogRun(seed).run()
