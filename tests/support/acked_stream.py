@@ -1,0 +1,203 @@
+"""A stream of records with books: who wrote what, what was acknowledged where, who read what.
+
+The workload of the tests that kill nodes. Kills nothing itself; judges with plain comparisons.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import Counter, defaultdict
+
+import confluent_kafka
+from confluent_kafka import TopicPartition
+
+Place = tuple[int, int]
+
+
+class Writer:
+    """A librdkafka producer with acks=all in a thread; its values are `NAME:NUMBER`.
+
+    `acked` maps each acknowledged number to its (partition, offset); `failed` lists the errors of
+    records that librdkafka gave up. At most `window` records wait for their answers.
+    """
+
+    def __init__(
+        self, bootstrap: str, topic: str, name: str, partitions: int, *, idempotent: bool
+    ) -> None:
+        self.name = name
+        self.idempotent = idempotent
+        self.acked: dict[int, Place] = {}
+        self.failed: list[str] = []
+        self.sent = 0
+        self._topic = topic
+        self._partitions = partitions
+        self._window = 400
+        self._stop = threading.Event()
+        self._producer = confluent_kafka.Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "client.id": name,
+                "acks": "all",
+                "enable.idempotence": idempotent,
+                "batch.num.messages": 20,
+                "linger.ms": 2,
+                "message.timeout.ms": 300_000,
+                "retries": 1_000_000,
+                "retry.backoff.ms": 50,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "socket.timeout.ms": 10_000,
+                "log_level": 0,
+            }
+        )
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            if self.sent - len(self.acked) - len(self.failed) >= self._window:
+                self._producer.poll(0.02)
+                continue
+            number = self.sent
+            self._producer.produce(
+                self._topic,
+                f"{self.name}:{number}",
+                partition=number % self._partitions,
+                on_delivery=lambda error, message, n=number: self._answered(n, error, message),
+            )
+            self.sent += 1
+            self._producer.poll(0)
+
+    def _answered(
+        self, number: int, error: confluent_kafka.KafkaError | None, message: object
+    ) -> None:
+        if error is not None:
+            self.failed.append(f"{number}: {error}")
+        else:
+            self.acked[number] = (message.partition(), message.offset())
+
+    def state(self) -> str:
+        """One line for a failure."""
+        return f"{self.name}: {self.sent} sent, {len(self.acked)} acked, failed {self.failed[:2]}"
+
+    def finish(self, deadline_s: float = 60) -> None:
+        """Send no more and wait for every answer; AssertionError when one does not come."""
+        self._stop.set()
+        self._thread.join(deadline_s)
+        left = self._producer.flush(deadline_s)
+        assert left == 0, f"{self.name}: {left} records without an answer after {deadline_s} s"
+
+
+class GroupReader:
+    """A member of a group in a thread: reads, and commits after every few batches.
+
+    `seen` counts each value; `commits` notes each committed offset by partition, in order.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+        self.seen: Counter[str] = Counter()
+        self.errors: list[str] = []
+        self.commits: dict[int, list[int]] = defaultdict(list)
+        self._stop = threading.Event()
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 6000,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+            }
+        )
+        self._consumer.subscribe([topic])
+        self._thread = threading.Thread(target=self._run, name="reader", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            got = self._consumer.consume(500, 0.1)
+            for message in got:
+                if message.error() is None:
+                    self.seen[message.value().decode()] += 1
+                elif not message.error().retriable():
+                    self.errors.append(str(message.error()))
+            if got:
+                self._commit()
+        self._consumer.close()
+
+    def _commit(self) -> None:
+        try:
+            for part in self._consumer.commit(asynchronous=False) or ():
+                # A partition of which nothing was read has no offset (-1001).
+                if part.error is None and part.offset >= 0:
+                    self.commits[part.partition].append(part.offset)
+        except confluent_kafka.KafkaException as refused:
+            # The node is down or the group is rebalancing: what was not committed is read again.
+            self.errors.append(f"commit: {refused}")
+
+    def finish(self, deadline_s: float = 60) -> None:
+        self._stop.set()
+        self._thread.join(deadline_s)
+
+
+def read_all(bootstrap: str, topic: str, partitions: int) -> dict[Place, str]:
+    """The whole topic: (partition, offset) to value."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
+    ends = {
+        number: consumer.get_watermark_offsets(TopicPartition(topic, number), 30)[1]
+        for number in range(partitions)
+    }
+    consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+    found: dict[Place, str] = {}
+    end = time.monotonic() + 120
+    while len(found) < sum(ends.values()) and time.monotonic() < end:
+        for message in consumer.consume(10_000, 0.5):
+            assert message.error() is None, message.error()
+            found[(message.partition(), message.offset())] = message.value().decode()
+    consumer.close()
+    assert len(found) == sum(ends.values()), f"read {len(found)} of {sum(ends.values())} records"
+    return found
+
+
+def violations(writers: list[Writer], found: dict[Place, str], reader: GroupReader) -> list[str]:
+    """What was promised and not kept (promises 1, 5, 6); empty when all is well."""
+    wrong: list[str] = []
+    times = Counter(found.values())
+    for writer in writers:
+        for number, place in writer.acked.items():
+            value = f"{writer.name}:{number}"
+            if found.get(place) != value:
+                wrong.append(f"lost: {value} acked at {place}, there is {found.get(place)}")
+            if not reader.seen[value]:
+                wrong.append(f"the group never read {value} of {place}")
+        mine = [v for v in times if v.startswith(f"{writer.name}:")]
+        if writer.idempotent:
+            wrong += [f"{times[v]} times: {v}" for v in mine if times[v] > 1]
+            wrong += _disorder(writer.name, found)
+    for partition, offsets in reader.commits.items():
+        wrong += [
+            f"the group's offset in {partition} fell from {a} to {b}"
+            for a, b in itertools.pairwise(offsets)
+            if b < a
+        ]
+    return wrong
+
+
+def _disorder(name: str, found: dict[Place, str]) -> list[str]:
+    last: dict[int, int] = {}
+    wrong = []
+    for (partition, offset), value in sorted(found.items()):
+        owner, _, text = value.partition(":")
+        if owner == name:
+            if int(text) <= last.get(partition, -1):
+                wrong.append(f"order: {value} at {partition}/{offset} after {last[partition]}")
+            last[partition] = int(text)
+    return wrong
