@@ -1,0 +1,239 @@
+"""The tables of configurations: what parses, what is refused and how, and which value holds."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from tidelog.model import config_definitions as definitions
+from tidelog.model.config_definitions import (
+    BROKER,
+    TOPIC,
+    BrokerLayers,
+    ConfigSource,
+    ConfigType,
+    Refused,
+    parse,
+    resolve_topic,
+)
+from tidelog.model.topic_configs import TimestampType, TopicConfigs
+
+THROTTLES = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+
+
+def test_the_defaults_of_the_table_are_those_of_the_typed_values() -> None:
+    resolved = resolve_topic({}, BrokerLayers())
+    assert resolved.configs == TopicConfigs()
+    assert resolved.problems == ()
+
+
+def test_every_field_has_a_row_and_every_row_a_field() -> None:
+    names = {field.name.replace("_", ".") for field in fields(TopicConfigs)}
+    assert set(TOPIC) - THROTTLES == names
+
+
+@pytest.mark.parametrize("table", [TOPIC, BROKER], ids=["topic", "broker"])
+def test_every_default_parses_and_every_row_is_documented(table: dict[str, object]) -> None:
+    for name, row in table.items():
+        assert isinstance(row, definitions.ConfigDefinition)
+        assert row.name == name
+        assert row.documentation.endswith("."), name
+        if row.default is not None:
+            assert not isinstance(parse(row, row.default), Refused), name
+
+
+def test_every_synonym_is_a_brokers_configuration() -> None:
+    for row in TOPIC.values():
+        for synonym in row.synonyms:
+            assert synonym.name in BROKER, row.name
+
+
+def test_kafkas_defaults() -> None:
+    """Defaults as Kafka 4 publishes them; the design's own are named in the module's docstring."""
+    expected = {
+        "num.partitions": "1",
+        "default.replication.factor": "1",
+        "message.max.bytes": "1048588",
+        "log.segment.bytes": "1073741824",
+        "log.retention.hours": "168",
+        "log.retention.check.interval.ms": "300000",
+        "offsets.topic.num.partitions": "50",
+        "offsets.topic.replication.factor": "3",
+        "offsets.retention.minutes": "10080",
+        "group.initial.rebalance.delay.ms": "3000",
+        "group.min.session.timeout.ms": "6000",
+        "group.max.session.timeout.ms": "1800000",
+        "replica.lag.time.max.ms": "30000",
+        "socket.request.max.bytes": "104857600",
+        "connections.max.idle.ms": "600000",
+        "fetch.max.bytes": "57671680",
+        "producer.id.expiration.ms": "86400000",
+        "max.incremental.fetch.session.cache.slots": "1000",
+    }
+    assert {name: BROKER[name].default for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("retention.ms", " -1 ", -1),
+        ("retention.ms", "9223372036854775807", 2**63 - 1),
+        ("min.cleanable.dirty.ratio", "0.25", 0.25),
+        ("preallocate", "TRUE", True),
+        ("cleanup.policy", "compact, delete", ("compact", "delete")),
+        ("cleanup.policy", "", ()),
+        ("compression.type", "zstd", "zstd"),
+        ("leader.replication.throttled.replicas", "*", ("*",)),
+        ("leader.replication.throttled.replicas", "0:1,1:2", ("0:1", "1:2")),
+    ],
+)
+def test_values_that_parse(name: str, text: str, value: object) -> None:
+    assert parse(TOPIC[name], text) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("retention.ms", "soon"),
+        ("retention.ms", "-2"),
+        ("retention.ms", "9223372036854775808"),
+        ("retention.ms", "1" * 5000),
+        ("retention.ms", "1.5"),
+        ("retention.ms", "١"),
+        ("retention.ms", ""),
+        ("segment.bytes", "2147483648"),
+        ("segment.bytes", "13"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("min.cleanable.dirty.ratio", "1.1"),
+        ("preallocate", "yes"),
+        ("cleanup.policy", "compact,forget"),
+        ("compression.type", "zip"),
+        ("min.insync.replicas", "0"),
+        ("message.timestamp.type", "createtime"),
+        ("leader.replication.throttled.replicas", "0-1"),
+    ],
+)
+def test_values_that_are_refused_in_one_sentence_with_the_name(name: str, text: str) -> None:
+    refused = parse(TOPIC[name], text)
+    assert isinstance(refused, Refused)
+    assert refused.name == name
+    assert name in refused.sentence
+    assert "\n" not in refused.sentence
+    assert len(refused.sentence) < 500
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
+    refused = definitions.check_topic_configs({"retention.mss": "1"})
+    assert refused is not None
+    assert refused.sentence == (
+        "Unknown topic configuration retention.mss (did you mean retention.ms?)."
+    )
+
+
+def test_precedence_and_sources_of_retention() -> None:
+    """retention.ms <- log.retention.ms <- .minutes <- .hours, at each of the broker's levels."""
+    static = {"log.retention.hours": "2"}
+    dynamic_default = {"log.retention.ms": "3000"}
+    dynamic = {"log.retention.ms": "4000"}
+    steps = [
+        ({}, BrokerLayers(), "604800000", ConfigSource.DEFAULT_CONFIG),
+        ({}, BrokerLayers(static), "7200000", ConfigSource.STATIC_BROKER_CONFIG),
+        (
+            {},
+            BrokerLayers({**static, "log.retention.minutes": "3"}),
+            "180000",
+            ConfigSource.STATIC_BROKER_CONFIG,
+        ),
+        (
+            {},
+            BrokerLayers(static, {}, dynamic_default),
+            "3000",
+            ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG,
+        ),
+        (
+            {},
+            BrokerLayers(static, dynamic, dynamic_default),
+            "4000",
+            ConfigSource.DYNAMIC_BROKER_CONFIG,
+        ),
+        (
+            {"retention.ms": "5000"},
+            BrokerLayers(static, dynamic, dynamic_default),
+            "5000",
+            ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        ),
+    ]
+    for topic, layers, value, source in steps:
+        resolved = resolve_topic(topic, layers)
+        entry = next(e for e in resolved.entries if e.name == "retention.ms")
+        assert (entry.value, entry.source) == (value, source)
+        assert resolved.configs.retention_ms == int(value)
+    last = [(s.name, s.value, s.source.name) for s in entry.synonyms]
+    assert last == [
+        ("retention.ms", "5000", "DYNAMIC_TOPIC_CONFIG"),
+        ("log.retention.ms", "4000", "DYNAMIC_BROKER_CONFIG"),
+        ("log.retention.ms", "3000", "DYNAMIC_DEFAULT_BROKER_CONFIG"),
+        ("log.retention.hours", "2", "STATIC_BROKER_CONFIG"),
+        ("log.retention.hours", "168", "DEFAULT_CONFIG"),
+    ]
+
+
+def test_for_ever_is_for_ever_in_every_unit() -> None:
+    resolved = resolve_topic({}, BrokerLayers({"log.retention.hours": "-1"}))
+    assert resolved.configs.retention_ms == -1
+
+
+def test_typed_values_of_words_and_lists() -> None:
+    configs = resolve_topic(
+        {"cleanup.policy": "compact,delete", "message.timestamp.type": "LogAppendTime"},
+        BrokerLayers(),
+    ).configs
+    assert configs.cleanup_policy == {"compact", "delete"}
+    assert configs.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+
+
+def test_a_stored_value_that_cannot_be_read_is_passed_over_and_named() -> None:
+    resolved = resolve_topic({"retention.ms": "soon", "no.such": "1"}, BrokerLayers())
+    assert resolved.configs.retention_ms == 604_800_000
+    assert [problem.name for problem in resolved.problems] == ["retention.ms", "no.such"]
+
+
+def test_checks_between_configurations() -> None:
+    refused = definitions.check_topic_configs(
+        {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}
+    )
+    assert refused is not None
+    assert "min.compaction.lag.ms" in refused.sentence
+    refused = definitions.check_topic_configs({"retention.ms": None})
+    assert refused is not None
+    assert "null" in refused.sentence
+
+
+def test_which_configurations_of_a_broker_are_dynamic() -> None:
+    check = definitions.check_dynamic_broker_configs
+    assert check({"log.retention.ms": "1", "message.max.bytes": "5"}) is None
+    assert check({"follower.replication.throttled.rate": "1"}) is None
+    for bad in ({"node.id": "2"}, {"log.retention.ms": "x"}, {"no.such": "1"}):
+        refused = check(bad)
+        assert refused is not None
+        assert refused.name == next(iter(bad))
+
+
+def test_rows_of_a_broker() -> None:
+    layers = BrokerLayers({"node.id": "1", "num.partitions": "4"}, {"log.retention.ms": "9"})
+    rows = {entry.name: entry for entry in definitions.describe_broker(layers)}
+    assert set(rows) == set(BROKER)
+    partitions = rows["num.partitions"]
+    assert (partitions.value, partitions.source) == ("4", ConfigSource.STATIC_BROKER_CONFIG)
+    assert [s.value for s in partitions.synonyms] == ["4", "1"]
+    assert partitions.read_only
+    retention = rows["log.retention.ms"]
+    assert (retention.value, retention.read_only) == ("9", False)
+    assert rows["broker.rack"].value is None
+    assert rows["num.io.threads"].documentation.endswith("(Without effect in tidelog.)")
+    assert rows["num.io.threads"].type is ConfigType.INT
+    default = definitions.describe_brokers_default({"log.retention.ms": "9"})
+    assert [(x.name, x.source) for x in default] == [
+        ("log.retention.ms", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    ]

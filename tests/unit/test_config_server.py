@@ -1,0 +1,181 @@
+"""server.properties: its syntax, and a process's configuration as typed values or refusals."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from tidelog.model.config_definitions import BROKER
+from tidelog.model.server_configs import (
+    Listener,
+    ServerConfigs,
+    from_mapping,
+    load,
+    parse_properties,
+    split_address,
+)
+
+
+def loaded(text: str) -> ServerConfigs:
+    found = load(text)
+    assert isinstance(found, ServerConfigs), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=b", {"a": "b"}),
+        ("a = b ", {"a": "b "}),
+        ("a:b", {"a": "b"}),
+        ("a b", {"a": "b"}),
+        ("a\tb c", {"a": "b c"}),
+        ("a", {"a": ""}),
+        ("a==b", {"a": "=b"}),
+        ("a = : b", {"a": ": b"}),
+        ("# a=b\n! c=d\n  # e=f\ng=h", {"g": "h"}),
+        ("a=b\\\n   c", {"a": "bc"}),
+        ("a=b\\\\\nc=d", {"a": "b\\", "c": "d"}),
+        ("a=b\\\n# no comment", {"a": "b# no comment"}),
+        ("a\\ b=c", {"a b": "c"}),
+        ("a\\:b\\=c=d", {"a:b=c": "d"}),
+        ("a=\\u0041\\t\\n\\x", {"a": "A\t\nx"}),
+        ("a=\\u00zz", {"a": "u00zz"}),
+        ("a=1\r\na=2\rb=3", {"a": "2", "b": "3"}),
+        ("a=b\\", {"a": "b"}),
+        ("\n\n", {}),
+        ("=x", {"": "x"}),
+        ("listeners=PLAINTEXT://:9092", {"listeners": "PLAINTEXT://:9092"}),
+    ],
+)
+def test_the_syntax_of_properties(text: str, expected: dict[str, str]) -> None:
+    assert parse_properties(text) == expected
+
+
+def test_every_field_is_a_configuration_or_made_of_some() -> None:
+    made = {"texts", "metrics_address"}
+    names = {
+        field.name.replace("_", ".") for field in fields(ServerConfigs) if field.name not in made
+    }
+    assert names <= set(BROKER)
+
+
+def test_every_configuration_with_an_effect_has_a_field_or_is_a_topics_default() -> None:
+    names = {field.name.replace("_", ".") for field in fields(ServerConfigs)}
+    elsewhere = {"broker.id", "log.dir", "metrics_port", "listener.security.protocol.map"}
+    for name, row in BROKER.items():
+        is_default = row.update.value == "cluster-wide" or name.startswith(
+            ("log.retention.", "log.roll.")
+        )
+        assert row.without_effect or is_default or name in names | elsewhere, name
+
+
+def test_one_line_makes_a_whole_node() -> None:
+    configs = loaded("node.id=3")
+    assert (configs.is_broker, configs.is_controller) == (True, True)
+    assert configs.broker_listeners == (Listener("PLAINTEXT", "", 9092),)
+    assert configs.controller_listeners == (Listener("CONTROLLER", "", 9093),)
+    assert configs.advertised_listeners == (Listener("PLAINTEXT", "localhost", 9092),)
+    assert configs.inter_broker_listener_name == "PLAINTEXT"
+    assert configs.controller_quorum_bootstrap_servers == ()
+    assert configs.metadata_store == f"sqlite:{configs.log_dirs[0]}/metadata.sqlite"
+    assert configs.metrics_address is None
+    assert configs.texts == {"node.id": "3"}
+
+
+def test_a_full_file() -> None:
+    configs = loaded(
+        """
+        # a broker
+        broker.id = 7
+        process.roles = broker
+        listeners = INSIDE://127.0.0.1:1,OUTSIDE://[::1]:0
+        advertised.listeners = INSIDE://a:1,OUTSIDE://b:2
+        listener.security.protocol.map = INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT
+        inter.broker.listener.name = INSIDE
+        controller.quorum.bootstrap.servers = c1:9093, c2:9093
+        log.dirs = /data/a, /data/b
+        broker.rack = r1
+        metrics_port = 0.0.0.0:9100
+        log.retention.hours = 1
+        """
+    )
+    assert configs.node_id == 7
+    assert configs.listeners == (
+        Listener("INSIDE", "127.0.0.1", 1),
+        Listener("OUTSIDE", "::1", 0),
+    )
+    assert str(configs.listeners[1]) == "OUTSIDE://[::1]:0"
+    assert configs.advertised_listeners[1] == Listener("OUTSIDE", "b", 2)
+    assert configs.inter_broker_listener_name == "INSIDE"
+    assert configs.controller_quorum_bootstrap_servers == (("c1", 9093), ("c2", 9093))
+    assert configs.log_dirs == ("/data/a", "/data/b")
+    assert configs.metrics_address == ("0.0.0.0", 9100)
+    assert configs.topic_defaults.retention_ms == 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("node.idd=1", "node.idd"),
+        ("num.partitions=0", "num.partitions"),
+        ("num.partitions=many", "num.partitions"),
+        ("process.roles=brooker", "process.roles"),
+        ("process.roles=", "process.roles"),
+        ("broker.id=2", "node.id"),
+        ("listeners=9092", "listeners"),
+        ("listeners=PLAINTEXT://:70000,CONTROLLER://:1", "listeners"),
+        ("listeners=SSL://:1,CONTROLLER://:2", "listeners"),
+        ("listeners=PLAINTEXT://:1", "listeners"),
+        ("listeners=CONTROLLER://:1", "listeners"),
+        ("listeners=A://:1,A://:2", "listeners"),
+        ("listener.security.protocol.map=PLAINTEXT", "listener.security.protocol.map"),
+        ("advertised.listeners=OTHER://:1", "advertised.listeners"),
+        ("inter.broker.listener.name=OTHER", "inter.broker.listener.name"),
+        ("process.roles=broker", "controller.quorum.bootstrap.servers"),
+        ("controller.quorum.bootstrap.servers=:1", "controller.quorum.bootstrap.servers"),
+        ("metadata.store=postgres:x", "metadata.store"),
+        ("metadata.store=sqlite:", "metadata.store"),
+        ("inter.broker.protocol.version=2.0", "inter.broker.protocol.version"),
+        ("log.durability=maybe", "log.durability"),
+        ("metrics_port=http", "metrics_port"),
+        ("log.cleanup.policy=shred", "log.cleanup.policy"),
+        ("log.dirs=", "log.dirs"),
+    ],
+)
+def test_what_is_refused_at_start_is_named_in_one_line(line: str, named: str) -> None:
+    if line == "log.dirs=":
+        # Empty is as good as missing: log.dir holds.
+        assert loaded(f"node.id=1\n{line}").log_dirs
+        return
+    found = load(f"node.id=1\n{line}")
+    assert isinstance(found, tuple)
+    assert named in {refused.name for refused in found}
+    for refused in found:
+        assert refused.name in refused.sentence
+        assert "\n" not in refused.sentence
+
+
+def test_all_refusals_come_at_once() -> None:
+    found = from_mapping({"a.b": "1", "num.partitions": "x"})
+    assert isinstance(found, tuple)
+    assert [refused.name for refused in found] == ["a.b", "num.partitions"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a:1", ("a", 1)),
+        (":1", ("", 1)),
+        ("[::1]:2", ("::1", 2)),
+        ("::1:2", None),
+        ("a", None),
+        ("a:", None),
+        ("a:65536", None),
+        ("a:-1", None),
+        ("a:١", None),
+    ],
+)
+def test_addresses(text: str, expected: tuple[str, int] | None) -> None:
+    assert split_address(text) == expected
