@@ -1,0 +1,221 @@
+"""Every node's JSON: the documents' own examples, Kafka's formats, and what is damaged."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID
+
+import pytest
+
+from tidelog.metadata import layout, records
+from tidelog.metadata.layout import Damaged
+from tidelog.metadata.records import (
+    BrokerNode,
+    ClusterId,
+    ConfigChange,
+    ConfigNode,
+    ControllerNode,
+    Counter,
+    DeletionNode,
+    FormerPartition,
+    LostRange,
+    PartitionNode,
+    PartitionState,
+    ProducerIdBlock,
+    Reassignment,
+    ReassignPartitionsNode,
+    Record,
+    ResizePlan,
+    TopicMemory,
+    TopicNode,
+    UncleanDebt,
+)
+
+ID = "rB5qkJ2QTeyPfS9hWzD9Vg"
+
+ROWS: list[tuple[str, str, Record]] = [
+    # KIP-253, "Zookeeper" 1) and 2), with values.
+    (
+        "/brokers/topics/orders",
+        '{"version": 3, "partitions": {"0": [1, 2], "1": [2, 3]}, "topic_id": "rB5qkJ2QTeyPfS9hWzD9Vg",'
+        ' "adding_replicas": {}, "removing_replicas": {},'
+        ' "initial_partition_count": 1, "undeleted_partition_count": 2}',
+        TopicNode(
+            {0: [1, 2], 1: [2, 3]},
+            topic_id=ID,
+            initial_partition_count=1,
+            undeleted_partition_count=2,
+        ),
+    ),
+    (
+        "/brokers/topics/orders/partitions/6",
+        '{"version": 1, "partition_epoch": 7, "leaderEpochAfterCreation": {"2": 5},'
+        ' "leaderEpochBeforeDeletion": {"2": 9}}',
+        PartitionNode(7, leader_epoch_after_creation={2: 5}, leader_epoch_before_deletion={2: 9}),
+    ),
+    # KIP-455, "partition/state zNode content".
+    (
+        "/brokers/topics/orders/partitions/0/state",
+        '{"version":1, "leader":1, "leader_epoch":1, "controller_epoch":1, "isr":[1, 2, 3],'
+        ' "targetReplicas":[4, 5, 6]}',
+        PartitionState(1, 1, 1, [1, 2, 3], target_replicas=[4, 5, 6]),
+    ),
+    # KIP-704 and KIP-966 beside Kafka's fields.
+    (
+        "/brokers/topics/orders/partitions/1/state",
+        '{"version":1, "leader":-1, "leader_epoch":4, "controller_epoch":2, "isr":[],'
+        ' "isUncleanLeader":true, "eligible_replicas":[3]}',
+        PartitionState(-1, 4, 2, [], is_unclean_leader=True, eligible_replicas=[3]),
+    ),
+    # Kafka's.
+    (
+        "/brokers/ids/1",
+        '{"version":5, "host":"h", "port":9092, "jmx_port":-1, "timestamp":"1700000000000",'
+        ' "endpoints":["PLAINTEXT://h:9092"], "rack":"r",'
+        ' "listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"}, "broker_epoch":3,'
+        ' "directory_id":"rB5qkJ2QTeyPfS9hWzD9Vg", "incarnation_id":"rB5qkJ2QTeyPfS9hWzD9Vg"}',
+        BrokerNode(
+            ["PLAINTEXT://h:9092"],
+            {"PLAINTEXT": "PLAINTEXT"},
+            "h",
+            9092,
+            -1,
+            "1700000000000",
+            rack="r",
+            broker_epoch=3,
+            directory_id=ID,
+            incarnation_id=ID,
+        ),
+    ),
+    (
+        "/config/topics/orders",
+        '{"version":1, "config":{"retention.ms":"5"}}',
+        ConfigNode({"retention.ms": "5"}),
+    ),
+    ("/config/brokers/<default>", '{"version":1, "config":{}}', ConfigNode({})),
+    (
+        "/config/changes/config_change_0000000001",
+        '{"version":2, "entity_path":"topics/orders"}',
+        ConfigChange("topics/orders"),
+    ),
+    (
+        "/admin/reassign_partitions",
+        '{"version":1, "partitions":[{"topic":"orders","partition":0,"replicas":[4,5,6]}]}',
+        ReassignPartitionsNode([Reassignment("orders", 0, [4, 5, 6])]),
+    ),
+    ("/controller", '{"version":1, "brokerid":101, "timestamp":"5"}', ControllerNode(101, "5")),
+    ("/cluster/id", '{"version":"1", "id":"rB5qkJ2QTeyPfS9hWzD9Vg"}', ClusterId(ID)),
+    (
+        "/latest_producer_id_block",
+        '{"version":1, "broker":1, "block_start":"0", "block_end":"999"}',
+        ProducerIdBlock(1, "0", "999"),
+    ),
+    # Ours.
+    (
+        "/tidelog/topics/orders",
+        '{"version":1, "topic_id":"rB5qkJ2QTeyPfS9hWzD9Vg", "initial_partition_count":1, "resize_epoch":2,'
+        ' "migrated":true, "original_replicas":{"0":[1,2]}, "pending_stops":{"0":{"4":7}},'
+        ' "resize":{"from_count":1,"to_count":2,"resize_epoch":2,"step":"plan","published":false},'
+        ' "former":{"6":{"end_offset":99,"leader_epoch":8}},'
+        ' "unclean":{"0":{"leader":1,"leader_epoch":7,"end_offset":50,"end_epoch":6,'
+        '"lost":[{"broker":2,"first":40,"end":50,"epochs":[5,6]}]}}}',
+        TopicMemory(
+            ID,
+            1,
+            resize_epoch=2,
+            migrated=True,
+            original_replicas={0: [1, 2]},
+            pending_stops={0: {4: 7}},
+            resize=ResizePlan(1, 2, 2, "plan"),
+            former={6: FormerPartition(99, 8)},
+            unclean={0: UncleanDebt(1, 7, 50, 6, [LostRange(2, 40, 50, [5, 6])])},
+        ),
+    ),
+    (
+        f"/tidelog/deletions/{ID}",
+        '{"version":1, "name":"orders", "partitions":{"0":[1,2]}}',
+        DeletionNode("orders", {0: [1, 2]}),
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "text", "record"), ROWS, ids=[row[0] for row in ROWS])
+def test_a_node_is_read_and_written_as_specified(path: str, text: str, record: Record) -> None:
+    assert layout.decode(path, text.encode()) == record
+    assert json.loads(layout.encode(record)) == json.loads(text)
+
+
+@pytest.mark.parametrize(("path", "text", "record"), ROWS, ids=[row[0] for row in ROWS])
+def test_unknown_fields_are_ignored_and_damage_is_named(
+    path: str, text: str, record: Record
+) -> None:
+    newer = {**json.loads(text), "from_the_future": {"a": [1]}}
+    assert layout.decode(path, json.dumps(newer).encode()) == record
+    for bad in (text[:-1], "[]", "null", "\x00", '"x"', text.replace("}", "]")):
+        damaged = layout.decode(path, bad.encode())
+        assert isinstance(damaged, Damaged), bad
+        assert damaged.path == path
+        assert path in str(damaged)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        layout.CONTROLLER_EPOCH,
+        layout.PARTITION_EPOCH,
+        layout.BROKER_EPOCH,
+        layout.REVISION,
+    ],
+)
+def test_counters_are_plain_numbers(path: str) -> None:
+    assert layout.decode(path, b"42") == Counter(42)
+    assert layout.encode(Counter(42)) == b"42"
+    for bad in (b"", b"x", b"1.5", b"{}", b"9" * 30):
+        assert isinstance(layout.decode(path, bad), Damaged)
+
+
+def test_a_topic_of_an_old_tool_has_no_counts_and_no_id() -> None:
+    node = layout.decode("/brokers/topics/t", b'{"version":1,"partitions":{"0":[1]}}')
+    assert node == TopicNode({0: [1]}, version=1)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/brokers/topics/t", '{"version":3,"partitions":{"0":[1]},"topic_id":"short"}'),
+        ("/brokers/topics/t", '{"version":3,"partitions":{"-1":[1]}}'),
+        ("/brokers/topics/t", '{"version":3,"partitions":{"0":[]}}'),
+        ("/brokers/topics/t", '{"version":3,"partitions":{"zero":[1]}}'),
+        ("/latest_producer_id_block", '{"version":1,"broker":1,"block_start":"0","block_end":"x"}'),
+    ],
+)
+def test_what_json_allows_but_no_node_can_be(path: str, text: str) -> None:
+    assert isinstance(layout.decode(path, text.encode()), Damaged)
+
+
+def test_containers_and_strangers_hold_nothing() -> None:
+    for path in (*layout.CONTAINERS, "/zookeeper/quota", "/brokers/topics/t/partitions"):
+        assert layout.decode(path, b"whatever") is None
+    # Kafka's own partition nodes are empty, and so are topics that wait to be deleted.
+    assert layout.decode("/brokers/topics/t/partitions/0", b"") is None
+    assert layout.decode("/admin/delete_topics/t", b"") is None
+
+
+def test_partitions_are_found_by_their_paths() -> None:
+    assert layout.partition_of(layout.state("t", 12)) == ("t", 12)
+    assert layout.partition_of(layout.partition("t", 12)) == ("t", 12)
+    for path in ("/brokers/topics/t/partitions/x", "/brokers/topics/t/partitions/0/other", "/a"):
+        assert layout.partition_of(path) is None
+
+
+def test_ids_are_written_as_kafka_writes_them() -> None:
+    value = UUID("ac1e6a90-9d90-4dec-8f7d-2f615b30fd56")
+    assert layout.id_text(value) == ID
+    assert layout.parse_id(ID) == value
+    for bad in ("", ID + "A", ID[:-1], "!" * 22, "é" * 22):
+        assert layout.parse_id(bad) is None
+
+
+def test_every_kind_of_node_of_the_table_has_a_row() -> None:
+    kinds = {type(row[2]) for row in ROWS} | {Counter}
+    assert kinds == set(records.Record.__args__)  # type: ignore[attr-defined]
