@@ -87,6 +87,10 @@ class LogFiles:
         """Bytes of all batches. Grows with the number of segments."""
         return sum(segment.size for segment in self.segments)
 
+    @property
+    def _names_unsynced(self) -> bool:
+        return self.path in self._dirty_directories or self._directories_in_flight > 0
+
     def configure(self, configs: TopicConfigs) -> None:
         """Apply changed topic configurations to everything from now on."""
         self.configs = configs
@@ -104,10 +108,10 @@ class LogFiles:
         need be on the disk: a later power loss would take them, synced records included.
         """
         self.mark_created()
-        for name in (names.EPOCH_CHECKPOINT, names.PARTITION_METADATA):
-            path = f"{self.path}/{name}"
-            if self.resources.disk.exists(path):
-                self._dirty_files.add(path)
+        small = (names.EPOCH_CHECKPOINT, names.PARTITION_METADATA, names.SNAPSHOT)
+        for name in self.resources.disk.list(self.path):
+            if name.endswith(small):
+                self._dirty_files.add(f"{self.path}/{name}")
 
     def set_metadata(self, metadata: PartitionMetadata, *, durable: bool = True) -> None:
         """Write ``partition.metadata``; a new log's becomes durable with its first sync."""
@@ -128,7 +132,7 @@ class LogFiles:
         if active.size == 0 and active.base_offset == self.end_offset:
             return None
         try:
-            if len(self.segments) == 1 and self.path in self._dirty_directories:
+            if len(self.segments) == 1 and self._names_unsynced:
                 # A power loss must not take the log's beginning and leave what follows.
                 self.resources.disk.sync_directory(self.path)
             path = write_snapshot(self.resources, self.path, self.end_offset, self.producers)
@@ -160,7 +164,7 @@ class LogFiles:
 
         Each is gone durably before the next goes: no crash leaves a hole between two others.
         """
-        if self.path in self._dirty_directories:
+        if self._names_unsynced:
             # The segment that takes over must not be lost when the old ones are gone.
             self.resources.disk.sync_directory(self.path)
         gone = set(doomed)

@@ -106,7 +106,7 @@ def _read_metadata(resources: Resources, log: PartitionLog, ending: Ending) -> N
     except FileNotFoundError:
         log.metadata = None
     except DamagedFile as error:
-        if ending.unsynced_may_be_gone and not ending.recovery_point:
+        if ending.unsynced_may_be_gone and ending.recovery_point <= log.start_offset:
             # Torn by the power loss: it becomes durable with the log's first sync.
             resources.disk.remove(path)
             log.metadata = None
