@@ -1,0 +1,98 @@
+"""A lone broker that coordinates groups, on real files; its offsets topic comes when asked for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+from tests.support.lone_broker import LoneBroker
+from tidelog.broker.coordinator import Coordinator
+from tidelog.broker.handlers import (
+    delete_groups,
+    describe_groups,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    sync_group,
+)
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import OFFSETS_TOPIC
+from tidelog.network.router import Handler, Router
+
+GROUP_HANDLERS = [
+    module.HANDLER
+    for module in (
+        delete_groups,
+        describe_groups,
+        find_coordinator,
+        heartbeat,
+        join_group,
+        leave_group,
+        list_groups,
+        offset_commit,
+        offset_delete,
+        offset_fetch,
+        sync_group,
+    )
+]
+BY_KEY = {handler.api_key: handler for handler in GROUP_HANDLERS}
+
+
+class GroupBroker(LoneBroker):
+    """``await start()`` it; ``await ask(handler, request, version)`` is a client without a wire."""
+
+    offsets_isr: tuple[int, ...] = (1,)
+    offsets_replicas: tuple[int, ...] = (1,)
+
+    def router(self, extra: Iterable[Handler] = ()) -> Router:
+        return super().router([*GROUP_HANDLERS, *extra])
+
+    async def start(self) -> None:
+        await super().start()
+        self.coordinator = self.broker.coordinator = Coordinator(self.broker)
+        self.coordinator.start()
+        self.broker.topic_creation.ensure = self._create  # type: ignore[method-assign]
+
+    async def _create(self, name: str, partitions: int, *_: object) -> ErrorCode:
+        assert name == OFFSETS_TOPIC
+        self.lead_offsets(partitions=partitions)
+        return ErrorCode.NONE
+
+    def lead_offsets(self, epoch: int = 0, leader: int = 1, partitions: int = 1) -> Any:
+        """Lead the offsets topic (or let broker 2 do so)."""
+        return self.lead(
+            OFFSETS_TOPIC,
+            partitions,
+            {"cleanup.policy": "compact"},
+            epoch=epoch,
+            leader=leader,
+            isr=self.offsets_isr,
+            replicas=self.offsets_replicas,
+        )
+
+    def ask_now(self, module: Any, request: Any, version: int) -> Any:
+        """Call a handler; returns what the router would get: a response or an awaitable."""
+        handler = module.HANDLER
+        assert version in handler.versions
+        context = SimpleNamespace(
+            version=version, client_id="client", client_host="127.0.0.1", listener_name="PLAINTEXT"
+        )
+        return handler.handle(self.broker, request, context)
+
+    async def ask(self, module: Any, request: Any, version: int) -> Any:
+        """Call a handler and wait for the response."""
+        answer = self.ask_now(module, request, version)
+        if asyncio.isfuture(answer) or asyncio.iscoroutine(answer):
+            return await answer
+        return answer
+
+    async def stop(self) -> None:
+        await self.coordinator.close()
+        await super().stop()

@@ -1,0 +1,570 @@
+"""The coordinator on a real log: what survives, what waits for the high watermark, who is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.group_broker import BY_KEY, GroupBroker
+from tests.support.group_driver import subscription
+from tidelog.broker import coordinator_partition
+from tidelog.broker.coordinator_partition import batches_of
+from tidelog.broker.handlers import (
+    delete_groups,
+    describe_groups,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    sync_group,
+)
+from tidelog.groups.placement import partition_for
+from tidelog.groups.records import CommittedOffset, OffsetRecord
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import OFFSETS_TOPIC
+from tidelog.protocol import messages
+from tidelog.records.batch import walk
+from tidelog.records.builder import NewRecord, build_batch
+
+E = ErrorCode
+CONFIG = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "50",
+    "offsets.commit.timeout.ms": "200",
+    "offsets.topic.num.partitions": "3",
+}
+
+
+def run(
+    folder: Path,
+    story: Callable[[GroupBroker], Awaitable[None]],
+    *,
+    lead: bool = True,
+    **config: str,
+) -> None:
+    """Run a story against a broker that leads ``t`` and, unless told otherwise, the offsets."""
+
+    async def main() -> None:
+        broker = GroupBroker(folder, CONFIG | config)
+        await broker.start()
+        try:
+            broker.lead("t", 2)
+            if lead:
+                broker.lead_offsets()
+                await until(lambda: not broker.coordinator.is_loading)
+            await asyncio.wait_for(story(broker), 20)
+        finally:
+            await broker.stop()
+
+    asyncio.run(main())
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait for a condition; the pause only bounds how often it is looked at."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.002)
+
+
+def commit_request(offset: int, topic: str = "t", partition: int = 0, **more: Any) -> Any:
+    request = messages.OffsetCommitRequest
+    part = request.OffsetCommitRequestPartition(partition, offset, 5, "m")
+    return request(
+        group_id="g",
+        generation_id_or_member_epoch=more.pop("generation", -1),
+        topics=[request.OffsetCommitRequestTopic(topic, [part])],
+        **more,
+    )
+
+
+async def commit(broker: GroupBroker, offset: int, version: int = 8, **more: Any) -> ErrorCode:
+    answer = await broker.ask(offset_commit, commit_request(offset, **more), version)
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+async def committed(broker: GroupBroker, partition: int = 0, topic: str = "t") -> int:
+    request = messages.OffsetFetchRequest
+    asked = request(group_id="g", topics=[request.OffsetFetchRequestTopic(topic, [partition])])
+    answer = await broker.ask(offset_fetch, asked, 7)
+    assert answer.error_code == 0
+    return int(answer.topics[0].partitions[0].committed_offset)
+
+
+def join_request(member_id: str = "", session_ms: int = 10_000, **more: Any) -> Any:
+    request = messages.JoinGroupRequest
+    protocol = request.JoinGroupRequestProtocol("range", memoryview(subscription("t")))
+    return request(
+        group_id="g",
+        session_timeout_ms=session_ms,
+        rebalance_timeout_ms=5_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=[protocol],
+        **more,
+    )
+
+
+async def new_member(broker: GroupBroker, **more: Any) -> tuple[str, asyncio.Future[Any]]:
+    """Get an id and join with it; returns the id and the answer that is to come."""
+    first = await broker.ask(join_group, join_request(**more), 9)
+    assert first.error_code == E.MEMBER_ID_REQUIRED
+    answer = broker.ask_now(join_group, join_request(first.member_id, **more), 9)
+    if not asyncio.isfuture(answer):
+        present, answer = answer, asyncio.get_running_loop().create_future()
+        answer.set_result(present)
+    return first.member_id, answer
+
+
+def sync_request(member_id: str, generation: int, shares: dict[str, bytes] | None = None) -> Any:
+    request = messages.SyncGroupRequest
+    return request(
+        group_id="g",
+        generation_id=generation,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocol_name="range",
+        assignments=[
+            request.SyncGroupRequestAssignment(name, memoryview(share))
+            for name, share in (shares or {}).items()
+        ],
+    )
+
+
+# Offsets -----------------------------------------------------------------------------------
+
+
+def test_offsets_survive_a_restart(tmp_path: Path) -> None:
+    async def first(broker: GroupBroker) -> None:
+        for offset in range(10):
+            assert await commit(broker, offset) is E.NONE
+        assert await commit(broker, 77, partition=1) is E.NONE
+        assert await commit(broker, 1, topic="nowhere") is E.UNKNOWN_TOPIC_OR_PARTITION
+
+    async def second(broker: GroupBroker) -> None:
+        assert await committed(broker) == 9
+        assert await committed(broker, 1) == 77
+        assert await committed(broker, 1, "nowhere") == -1
+
+    run(tmp_path, first)
+    run(tmp_path, second)
+
+
+def test_a_commit_is_answered_when_the_high_watermark_has_passed_it(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        broker.offsets_isr = broker.offsets_replicas = (1, 2)
+        broker.lead_offsets(epoch=1)
+        hosted = broker.broker.partitions.get(OFFSETS_TOPIC, 0)
+        assert hosted is not None
+        await until(lambda: not broker.coordinator.is_loading)
+        answer = asyncio.ensure_future(commit(broker, 5))
+        await until(lambda: hosted.end_offset == 1)
+        assert not answer.done()
+        assert await committed(broker) == -1
+        hosted.follower_fetched(2, 1)
+        assert await answer is E.NONE
+        assert await committed(broker) == 5
+        # A follower that does not follow: an error in time, and the offset counts all the same.
+        assert await commit(broker, 6) is E.COORDINATOR_NOT_AVAILABLE
+        assert await committed(broker) == 5
+        hosted.follower_fetched(2, 2)
+        assert await committed(broker) == 6
+
+    run(tmp_path, story, **{"offsets.commit.timeout.ms": "300"})
+
+
+def test_writes_in_flight_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator_partition, "MAX_IN_FLIGHT", 2)
+
+    async def story(broker: GroupBroker) -> None:
+        broker.offsets_isr = broker.offsets_replicas = (1, 2)
+        broker.lead_offsets(epoch=1)
+        await until(lambda: not broker.coordinator.is_loading)
+        waiting = [asyncio.ensure_future(commit(broker, offset)) for offset in (1, 2)]
+        await asyncio.sleep(0)
+        assert await commit(broker, 3) is E.COORDINATOR_NOT_AVAILABLE
+        assert not any(task.done() for task in waiting)
+        broker.lead_offsets(epoch=2, leader=2)
+        assert [await task for task in waiting] == [E.NOT_COORDINATOR] * 2
+
+    run(tmp_path, story, **{"offsets.commit.timeout.ms": "60000"})
+
+
+def test_too_few_replicas_refuse_a_commit(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        broker.offsets_replicas = (1, 2)
+        broker.lead(
+            OFFSETS_TOPIC, 1, {"min.insync.replicas": "2"}, epoch=1, isr=(1,), replicas=(1, 2)
+        )
+        broker.broker.partitions.reconfigure(OFFSETS_TOPIC)
+        await until(lambda: not broker.coordinator.is_loading)
+        assert await commit(broker, 5) is E.COORDINATOR_NOT_AVAILABLE
+        assert len(next(broker.coordinator.tables())) == 0
+
+    run(tmp_path, story)
+
+
+def test_many_partitions_in_one_commit_span_batches(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        broker.lead("wide", 400)
+        broker.broker.topic_configs.apply(
+            [(2, OFFSETS_TOPIC, {"max.message.bytes": "2000"})], complete=False
+        )
+        request = messages.OffsetCommitRequest
+        parts = [request.OffsetCommitRequestPartition(at, at, -1, "x") for at in range(400)]
+        asked = request(group_id="g", topics=[request.OffsetCommitRequestTopic("wide", parts)])
+        answer = await broker.ask(offset_commit, asked, 2)
+        assert {part.error_code for part in answer.topics[0].partitions} == {0}
+        assert await committed(broker, 399, "wide") == 399
+        big = commit_request(1)
+        big.topics[0].partitions[0].committed_metadata = "x" * 3_000
+        refused = await broker.ask(offset_commit, big, 8)
+        assert refused.topics[0].partitions[0].error_code == E.INVALID_COMMIT_OFFSET_SIZE
+
+    run(tmp_path, story)
+
+
+def test_batches_are_as_small_as_asked() -> None:
+    records = [
+        OffsetRecord("g", "t", at, CommittedOffset(at, metadata="m" * 50)) for at in range(100)
+    ]
+    buffer = batches_of(records, 1_000, 1_000)
+    assert buffer is not None
+    headers = [header for _, header in walk(buffer)]
+    assert sum(header.record_count for header in headers) == 100
+    assert max(header.size for header in headers) <= 1_000
+    assert batches_of([records[0]], 1_000, 100) is None
+
+
+def test_deleting_offsets_groups_and_topics(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        for partition in (0, 1):
+            await commit(broker, 5, partition=partition)
+        request = messages.OffsetDeleteRequest
+        part = request.OffsetDeleteRequestPartition
+        asked = request("g", [request.OffsetDeleteRequestTopic("t", [part(0), part(9)])])
+        answer = await broker.ask(offset_delete, asked, 0)
+        assert [p.error_code for p in answer.topics[0].partitions] == [
+            E.NONE,
+            E.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+        assert (await committed(broker), await committed(broker, 1)) == (-1, 5)
+        gone = messages.UpdateMetadataRequest
+        dead = gone.UpdateMetadataPartitionState(partition_index=1, leader=-2)
+        other = gone.UpdateMetadataPartitionState(partition_index=0, leader=-2)
+        state = gone.UpdateMetadataTopicState(topic_name="t", partition_states=[dead, other])
+        broker.broker.metadata.apply(gone(topic_states=[state]), complete=False)
+        # Nothing is left of a group without members whose last offset goes.
+        await until(lambda: broker.coordinator.statistics()["groups"] == 0)
+        broker.lead("u")
+        assert await commit(broker, 5, topic="u") is E.NONE
+        answer = await broker.ask(delete_groups, messages.DeleteGroupsRequest(["g", "h"]), 2)
+        assert [r.error_code for r in answer.results] == [E.NONE, E.GROUP_ID_NOT_FOUND]
+        assert broker.coordinator.statistics()["groups"] == 0
+
+    run(tmp_path, story)
+
+
+def test_offsets_expire(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        await commit(broker, 5, version=2, retention_time_ms=1)
+        await commit(broker, 6, partition=1)
+        await until(lambda: broker.seams.clock.wall_ms() > 0)
+        await asyncio.sleep(0.01)
+        await broker.coordinator.expire_offsets()
+        assert (await committed(broker), await committed(broker, 1)) == (-1, 6)
+
+    run(tmp_path, story)
+
+
+# Members -----------------------------------------------------------------------------------
+
+
+def test_two_members_and_a_change_of_coordinator(tmp_path: Path) -> None:
+    members: list[str] = []
+
+    async def first(broker: GroupBroker) -> None:
+        a, one = await new_member(broker)
+        joined = await one
+        b, two = await new_member(broker)
+        assert (await broker.ask(heartbeat, beat(a, joined.generation_id), 4)).error_code == (
+            E.REBALANCE_IN_PROGRESS
+        )
+        again = await broker.ask(join_group, join_request(a), 9)
+        other = await two
+        assert again.leader == a
+        assert [m.member_id for m in again.members] == [a, b]
+        assert bytes(again.members[0].metadata) == subscription("t")
+        assert other.members == []
+        generation = again.generation_id
+        waiting = asyncio.ensure_future(broker.ask(sync_group, sync_request(b, generation), 5))
+        await asyncio.sleep(0)
+        shares = {a: b"A", b: b"B"}
+        assert (
+            await broker.ask(sync_group, sync_request(a, generation, shares), 5)
+        ).assignment == (b"A")
+        assert (await waiting).assignment == b"B"
+        assert await commit(broker, 9, generation=generation, member_id=b) is E.NONE
+        assert await commit(broker, 9, generation=0, member_id=b) is E.ILLEGAL_GENERATION
+        shown = (await broker.ask(describe_groups, messages.DescribeGroupsRequest(["g"]), 5)).groups
+        assert shown[0].group_state == "Stable"
+        assert shown[0].members[0].client_host == "/127.0.0.1"
+        members.extend((a, b))
+
+    async def second(broker: GroupBroker) -> None:
+        a, b = members
+        listed = await broker.ask(list_groups, messages.ListGroupsRequest(["stable"], []), 5)
+        assert [(g.group_id, g.group_type) for g in listed.groups] == [("g", "classic")]
+        assert (await broker.ask(heartbeat, beat(a, 2), 4)).error_code == E.NONE
+        answer = await broker.ask(sync_group, sync_request(b, 2), 5)
+        assert answer.assignment == b"B"
+        left = await broker.ask(leave_group, messages.LeaveGroupRequest("g", a), 0)
+        assert left.error_code == E.NONE
+        left = await broker.ask(leave_group, messages.LeaveGroupRequest("g", a), 0)
+        assert left.error_code == E.UNKNOWN_MEMBER_ID
+        assert (await broker.ask(heartbeat, beat(b, 2), 4)).error_code == E.REBALANCE_IN_PROGRESS
+
+    run(tmp_path, first)
+    run(tmp_path, second)
+
+
+def beat(member_id: str, generation: int) -> Any:
+    return messages.HeartbeatRequest("g", generation, member_id)
+
+
+def test_sessions_end_by_the_clock(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        a, one = await new_member(broker, session_ms=60)
+        generation = (await one).generation_id
+        await broker.ask(sync_group, sync_request(a, generation, {a: b"A"}), 5)
+        table = next(broker.coordinator.tables())
+        await until(lambda: table.describe("g").state == "Empty")
+        assert (await broker.ask(heartbeat, beat(a, generation), 4)).error_code == (
+            E.UNKNOWN_MEMBER_ID
+        )
+
+    run(tmp_path, story)
+
+
+def test_parked_requests_are_answered_when_leadership_goes(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        a, one = await new_member(broker)
+        generation = (await one).generation_id
+        await broker.ask(sync_group, sync_request(a, generation, {a: b"A"}), 5)
+        _, joining = await new_member(broker)
+        await asyncio.sleep(0)
+        assert not joining.done()
+        broker.lead_offsets(epoch=1, leader=2)
+        assert (await joining).error_code == E.NOT_COORDINATOR
+        assert (await broker.ask(heartbeat, beat(a, generation), 4)).error_code == E.NOT_COORDINATOR
+        assert await commit(broker, 1) is E.NOT_COORDINATOR
+        listed = await broker.ask(list_groups, messages.ListGroupsRequest(), 5)
+        assert (listed.error_code, listed.groups) == (E.NONE, [])
+        broker.lead_offsets(epoch=2)
+        await until(lambda: not broker.coordinator.is_loading)
+        # Its session began anew with the coordinator.
+        assert (await broker.ask(heartbeat, beat(a, generation), 4)).error_code == E.NONE
+
+    run(tmp_path, story)
+
+
+def test_a_client_that_goes_away_leaves_no_trace(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        a, one = await new_member(broker)
+        await one
+        _, joining = await new_member(broker)
+        await asyncio.sleep(0)
+        joining.cancel()
+        again = await broker.ask(join_group, join_request(a), 9)
+        assert len(again.members) == 2
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_every_version_of_a_first_join(tmp_path: Path, version: int) -> None:
+    async def story(broker: GroupBroker) -> None:
+        answer = await broker.ask(join_group, join_request(), version)
+        expected = E.MEMBER_ID_REQUIRED if version >= 4 else E.NONE
+        assert answer.error_code == expected
+        assert (answer.protocol_name is None) == (version >= 7)
+
+    run(tmp_path, story)
+
+
+# Loading -----------------------------------------------------------------------------------
+
+
+def test_while_loading_everyone_is_told_to_come_back(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        for offset in range(50):
+            await commit(broker, offset)
+        broker.lead_offsets(epoch=1)
+        assert broker.coordinator.is_loading
+        loading = E.COORDINATOR_LOAD_IN_PROGRESS
+        assert await commit(broker, 1) is loading
+        assert (await broker.ask(join_group, join_request(), 9)).error_code == loading
+        assert (
+            await broker.ask(list_groups, messages.ListGroupsRequest(), 5)
+        ).error_code == loading
+        request = messages.OffsetFetchRequest
+        topic = request.OffsetFetchRequestTopic("t", [0])
+        fetched = broker.ask_now(offset_fetch, request(group_id="g", topics=[topic]), 1)
+        assert fetched.topics[0].partitions[0].error_code == loading
+        group = request.OffsetFetchRequestGroup(group_id="g", topics=None)
+        assert broker.ask_now(offset_fetch, request(groups=[group]), 9).groups[0].error_code == (
+            loading
+        )
+        await until(lambda: not broker.coordinator.is_loading)
+        assert await committed(broker) == 49
+
+    run(tmp_path, story)
+
+
+def test_what_is_not_committed_is_not_served_after_a_change_of_leader(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        broker.offsets_isr = broker.offsets_replicas = (1, 2)
+        broker.lead_offsets(epoch=1)
+        await until(lambda: not broker.coordinator.is_loading)
+        waiting = asyncio.ensure_future(commit(broker, 5))
+        await asyncio.sleep(0)
+        broker.lead_offsets(epoch=2)
+        assert await waiting is E.NOT_COORDINATOR
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert broker.coordinator.is_loading
+        hosted = broker.broker.partitions.get(OFFSETS_TOPIC, 0)
+        assert hosted is not None
+        hosted.follower_fetched(2, hosted.end_offset)
+        await until(lambda: not broker.coordinator.is_loading)
+        assert await committed(broker) == 5
+
+    run(tmp_path, story)
+
+
+def test_a_log_with_records_of_others_is_loaded(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        await commit(broker, 5)
+        hosted = broker.broker.partitions.get(OFFSETS_TOPIC, 0)
+        assert hosted is not None
+        strange = [NewRecord(1, bytes.fromhex("0003 0001 67"), b"\0\0"), NewRecord(1, b"x", None)]
+        hosted.append(build_batch(strange), 1, from_client=False)
+        broker.lead_offsets(epoch=1)
+        await until(lambda: not broker.coordinator.is_loading)
+        assert await committed(broker) == 5
+        assert broker.coordinator.statistics()["unknown_records"] == 2
+
+    run(tmp_path, story)
+
+
+def test_loading_many_groups_gives_way(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        hosted = broker.broker.partitions.get(OFFSETS_TOPIC, 0)
+        assert hosted is not None
+        for start in range(0, 20_000, 500):
+            records = [
+                OffsetRecord(f"group-{at}", "t", 0, CommittedOffset(at, committed_ms=1))
+                for at in range(start, start + 500)
+            ]
+            buffer = batches_of(records, 1, 1_000_000)
+            assert buffer is not None
+            hosted.append(buffer, 1, from_client=False)
+        broker.lead_offsets(epoch=1)
+        turns = 0
+        while broker.coordinator.is_loading:
+            turns += 1
+            await asyncio.sleep(0)
+        assert broker.coordinator.statistics()["groups"] == 20_000
+        # Forty batches: at most one of them is read in a turn that is already too long.
+        assert turns >= 20
+
+    run(tmp_path, story)
+
+
+def test_damage_is_named_and_not_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def story(broker: GroupBroker) -> None:
+        await commit(broker, 5)
+        log = tmp_path / f"{OFFSETS_TOPIC}-0" / "00000000000000000000.log"
+        content = bytearray(log.read_bytes())
+        content[-1] ^= 1
+        log.write_bytes(content)
+        broker.lead_offsets(epoch=1)
+        await until(lambda: not broker.coordinator.is_loading)
+        assert await commit(broker, 6) is E.COORDINATOR_NOT_AVAILABLE
+        assert "wrong CRC" in caplog.text
+
+    run(tmp_path, story)
+
+
+# Finding -----------------------------------------------------------------------------------
+
+
+def test_finding_creates_the_topic_and_names_the_leader(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        request = messages.FindCoordinatorRequest
+        answer = await broker.ask(find_coordinator, request(key="g"), 0)
+        assert (answer.error_code, answer.node_id, answer.port) == (E.NONE, 1, broker.port)
+        topic = broker.broker.metadata.topic(OFFSETS_TOPIC)
+        assert topic is not None
+        assert len(topic.partitions) == 3
+        assert broker.coordinator.statistics()["partitions"] == 3
+        many = await broker.ask(find_coordinator, request(coordinator_keys=["a", "b"]), 4)
+        assert [(c.key, c.error_code, c.node_id) for c in many.coordinators] == [
+            ("a", E.NONE, 1),
+            ("b", E.NONE, 1),
+        ]
+        transactions = await broker.ask(find_coordinator, request(key="x", key_type=1), 3)
+        assert transactions.error_code == E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert "no transactions" in transactions.error_message
+        assert (await broker.ask(find_coordinator, request(key="x", key_type=2), 3)).error_code == (
+            E.INVALID_REQUEST
+        )
+
+    run(tmp_path, story, lead=False)
+
+
+def test_finding_before_the_topic_is_there(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        async def refused(*_: object) -> ErrorCode:
+            return E.INVALID_REPLICATION_FACTOR
+
+        broker.broker.topic_creation.ensure = refused  # type: ignore[method-assign]
+        request = messages.FindCoordinatorRequest(key="g")
+        answer = await broker.ask(find_coordinator, request, 3)
+        assert answer.error_code == E.COORDINATOR_NOT_AVAILABLE
+        assert answer.error_message
+        assert await commit(broker, 1) is E.NOT_COORDINATOR
+
+    run(tmp_path, story, lead=False)
+
+
+def test_groups_are_where_finding_says(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        broker.lead_offsets(partitions=3)
+        await until(lambda: not broker.coordinator.is_loading)
+        assert await commit(broker, 5) is E.NONE
+        partition = broker.broker.partitions.get(OFFSETS_TOPIC, partition_for("g", 3))
+        assert partition is not None
+        assert partition.end_offset == 1
+
+    run(tmp_path, story, lead=False)
+
+
+def test_every_group_api_can_refuse() -> None:
+    """A bug in a handler is answered in the shape of the API, not by a closed connection."""
+    from tidelog.network.router import refusal
+    from tidelog.protocol import codec
+
+    for key, handler in BY_KEY.items():
+        request_class = messages.classes_of(codec.api_of(key).request)[""]
+        for version in handler.versions:
+            answer = refusal(handler, request_class(), E.UNKNOWN_SERVER_ERROR, version)
+            assert answer is not None, key.name
+            codec.encode_response(key, version, 1, answer)
