@@ -120,6 +120,14 @@ class Fetcher:
             self._assigned[partition] = _Assigned(partition, offset, offset, stop, life=self._lives)
         self._start()
 
+    def add(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Read these partitions too; those that are read already stay as they are."""
+        for partition, offset in positions.items():
+            if partition not in self._assigned:
+                self._lives += 1
+                self._assigned[partition] = _Assigned(partition, offset, offset, life=self._lives)
+        self._start()
+
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at another offset; what was fetched ahead is dropped, a problem is forgotten."""
         stop = self._assigned[partition].stop

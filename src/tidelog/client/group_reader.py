@@ -10,7 +10,7 @@ what was handed out and not finished is read again after a crash.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tidelog.client import offsets
 from tidelog.client.batches import Fetched
@@ -93,9 +93,13 @@ class GroupReader:
         if self._auto_commit_ms is not None:
             now = asyncio.get_running_loop().time()
             self._next_commit = now + self._auto_commit_ms / 1000
+        await self.commit_up_to(self._fetcher.positions())
+
+    async def commit_up_to(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Commit these positions, which may be before what was handed out; as ``commit``."""
         moved = {
             partition: offset
-            for partition, offset in self._fetcher.positions().items()
+            for partition, offset in positions.items()
             if self._committed.get(partition) != offset
         }
         if not moved:
@@ -109,13 +113,9 @@ class GroupReader:
         self._committed.update(moved)
 
     async def close(self) -> None:
-        """Commit, stop reading and leave the group."""
-        try:
-            if self._auto_commit_ms is not None and self._fetcher.positions():
-                await self.commit()
-        finally:
-            await self._fetcher.close()
-            await self._member.leave()
+        """Stop reading and leave the group. Commits nothing: ``commit`` before, if all is done."""
+        await self._fetcher.close()
+        await self._member.leave()
 
     async def _rejoin(self) -> None:
         if self._auto_commit_ms is not None:

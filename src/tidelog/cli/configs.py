@@ -1,0 +1,208 @@
+"""``tidelog configs``: show and change dynamic configurations (Kafka's kafka-configs).
+
+Owns the flags, the parsing of --add-config and the output; requests: ``client.admin.configs``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run
+from tidelog.cli.failures import WrongUsage
+from tidelog.cli.output import print_json, print_table, say
+from tidelog.client.admin.configs import (
+    DYNAMIC,
+    ConfigEntry,
+    ResourceType,
+    alter_configs,
+    describe_configs,
+)
+from tidelog.client.cluster import Cluster
+from tidelog.model.server_configs import parse_properties
+
+_KINDS = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER}
+
+
+@click.command("configs")
+@cluster_options
+@click.option("--describe", is_flag=True, help="Show configurations.")
+@click.option("--alter", is_flag=True, help="Change configurations.")
+@click.option("--all", "all_", is_flag=True, help="With --describe: defaults and files too.")
+@click.option("--entity-type", type=click.Choice(list(_KINDS)), help="What is configured.")
+@click.option("--entity-name", help="A topic's name or a broker's id.")
+@click.option("--entity-default", is_flag=True, help="The default of all brokers.")
+@click.option("--topic", help="Short for --entity-type topics --entity-name TOPIC.")
+@click.option("--broker", help="Short for --entity-type brokers --entity-name ID.")
+@click.option("--broker-defaults", is_flag=True, help="Short for the default of all brokers.")
+@click.option("--add-config", metavar="NAME=VALUE,...", help="Set; [a,b] around commas.")
+@click.option(
+    "--add-config-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Set what this properties file says.",
+)
+@click.option("--delete-config", metavar="NAME,...", help="Back to the default.")
+@json_option
+def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
+    """Show and change dynamic configurations."""
+    action = exactly_one({"--describe": flags["describe"], "--alter": flags["alter"]})
+    kind, names = _entities(flags)
+    if action == "--describe":
+        run(
+            bootstrap_server,
+            lambda cluster: _describe(cluster, kind, names, flags),
+            command_config=command_config,
+        )
+        return
+    if len(names) != 1:
+        raise WrongUsage("--alter needs --entity-name")
+    added = parse_add_config(flags["add_config"])
+    if flags["add_config_file"] is not None:
+        added = {**parse_properties(flags["add_config_file"].read_text()), **added}
+    deleted = [name.strip() for name in (flags["delete_config"] or "").split(",") if name.strip()]
+    if not added and not deleted:
+        raise WrongUsage("--alter needs --add-config, --add-config-file or --delete-config")
+    both = sorted(set(added) & set(deleted))
+    if both:
+        raise WrongUsage(f"{', '.join(both)} cannot be both set and deleted")
+    run(
+        bootstrap_server,
+        lambda cluster: _alter(cluster, kind, names[0], added, deleted, flags["as_json"]),
+        command_config=command_config,
+    )
+
+
+def _entities(flags: dict[str, Any]) -> tuple[ResourceType, list[str]]:
+    """Return the kind and the names that are meant; no name means every one of the kind."""
+    given = [
+        (ResourceType.TOPIC, flags["topic"]),
+        (ResourceType.BROKER, flags["broker"]),
+        (ResourceType.BROKER, "" if flags["broker_defaults"] else None),
+    ]
+    short = [(kind, name) for kind, name in given if name is not None]
+    if short and (flags["entity_type"] or len(short) > 1):
+        raise WrongUsage("name one entity: --entity-type, --topic, --broker or --broker-defaults")
+    if short:
+        return short[0][0], [short[0][1]]
+    if not flags["entity_type"]:
+        raise WrongUsage("name what is configured: --entity-type, --topic or --broker")
+    kind = _KINDS[flags["entity_type"]]
+    if flags["entity_default"]:
+        if kind is not ResourceType.BROKER:
+            raise WrongUsage("--entity-default goes with --entity-type brokers")
+        return kind, [""]
+    return kind, [flags["entity_name"]] if flags["entity_name"] is not None else []
+
+
+async def _describe(
+    cluster: Cluster, kind: ResourceType, names: list[str], flags: dict[str, Any]
+) -> None:
+    if not names:
+        if kind is ResourceType.TOPIC:
+            names = sorted((await cluster.all_topics()).topics)
+        else:
+            names = [str(node_id) for node_id in sorted(cluster.view.brokers)]
+    shown = {}
+    for name in names:
+        entries = await describe_configs(cluster, kind, name)
+        if not flags["all_"]:
+            entries = [entry for entry in entries if _is_own(entry, kind, name)]
+        shown[name] = sorted(entries, key=lambda entry: entry.name)
+    if flags["as_json"]:
+        print_json(
+            [
+                {
+                    "entity_type": kind.name.lower(),
+                    "entity_name": name,
+                    "configs": [_as_json(entry) for entry in entries],
+                }
+                for name, entries in shown.items()
+            ]
+        )
+        return
+    for number, (name, entries) in enumerate(shown.items()):
+        what = f"{kind.name.lower()} {name}" if name else "all brokers (default)"
+        scope = "All" if flags["all_"] else "Dynamic"
+        if number:
+            say("")
+        say(f"{scope} configs for {what}:" if entries else f"No dynamic configs for {what}.")
+        if entries:
+            print_table(
+                ["Name", "Value", "Source", "Synonyms"],
+                [
+                    [
+                        entry.name,
+                        "(hidden)" if entry.sensitive else entry.value,
+                        entry.source.name,
+                        ", ".join(f"{s.name}:{n}={v}" for s, n, v in entry.synonyms),
+                    ]
+                    for entry in entries
+                ],
+            )
+
+
+def _is_own(entry: ConfigEntry, kind: ResourceType, name: str) -> bool:
+    """Whether somebody set this configuration for this very resource."""
+    if kind is ResourceType.TOPIC:
+        return entry.source.name == "DYNAMIC_TOPIC_CONFIG"
+    return entry.source in DYNAMIC
+
+
+def _as_json(entry: ConfigEntry) -> dict[str, Any]:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "source": entry.source.name,
+        "read_only": entry.read_only,
+        "sensitive": entry.sensitive,
+        "synonyms": [
+            {"source": source.name, "name": name, "value": value}
+            for source, name, value in entry.synonyms
+        ],
+    }
+
+
+async def _alter(
+    cluster: Cluster,
+    kind: ResourceType,
+    name: str,
+    added: dict[str, str],
+    deleted: list[str],
+    as_json: bool,
+) -> None:
+    await alter_configs(cluster, kind, name, set_values=added, delete=deleted)
+    if as_json:
+        print_json({"entity_name": name, "set": added, "deleted": deleted})
+    else:
+        what = f"{kind.name.lower()} {name}" if name else "all brokers (default)"
+        say(f"Completed updating config for {what}.")
+
+
+def parse_add_config(text: str | None) -> dict[str, str]:
+    """Parse ``a=1,b=[x,y],c=`` into names and values. Raises WrongUsage."""
+    found: dict[str, str] = {}
+    for piece in _split_outside_brackets(text or ""):
+        name, equals, value = piece.partition("=")
+        if not equals or not name.strip():
+            raise WrongUsage(f"--add-config takes name=value,..., not {piece!r}")
+        value = value.strip()
+        if value.startswith("[") and value.endswith("]"):
+            value = value[1:-1]
+        found[name.strip()] = value
+    return found
+
+
+def _split_outside_brackets(text: str) -> list[str]:
+    pieces = [""]
+    depth = 0
+    for character in text:
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if character == "," and depth <= 0:
+            pieces.append("")
+        else:
+            pieces[-1] += character
+    if depth > 0:
+        raise WrongUsage("--add-config: a [ is not closed")
+    return [piece.strip() for piece in pieces if piece.strip()]

@@ -1,0 +1,159 @@
+"""The options by which commands find their cluster, and running a command's work against it.
+
+Owns ``--bootstrap-server``, ``--command-config``, ``--json`` and the notice on stderr that a call
+takes long. What is asked is the command's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tidelog.cli.failures import WrongUsage
+from tidelog.client.cluster import Cluster, ClusterSettings
+from tidelog.client.errors import ClientError
+from tidelog.client.metadata import parse_bootstrap
+from tidelog.model.server_configs import parse_properties
+
+Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+OPEN_TIMEOUT_MS = 5_000
+"""How long a command tries to reach a cluster before it says that it cannot."""
+
+CONNECT_TIMEOUT_MS = 5_000
+API_TIMEOUT_MS = 30_000
+NOTICE_AFTER_S = 2.0
+
+_TIMES = {
+    "request.timeout.ms": "request_timeout_ms",
+    "default.api.timeout.ms": "default_api_timeout_ms",
+    "socket.connection.setup.timeout.ms": "connect_timeout_ms",
+    "metadata.max.age.ms": "metadata_max_age_ms",
+}
+
+
+def cluster_options(function: Function) -> Function:
+    """Add ``--bootstrap-server`` and ``--command-config`` to a command."""
+    function = click.option(
+        "--command-config",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Properties file for the client (client.id, request.timeout.ms …).",
+    )(function)
+    return click.option(
+        "--bootstrap-server",
+        required=True,
+        metavar="HOST:PORT,...",
+        help="Any brokers of the cluster.",
+    )(function)
+
+
+def json_option(function: Function) -> Function:
+    """Add ``--json`` to a command."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(
+        function
+    )
+
+
+def settings_from(properties: Mapping[str, str]) -> ClusterSettings:
+    """Return client settings from Kafka's names. Raises WrongUsage for one that is unknown."""
+    found: dict[str, Any] = {
+        "connect_timeout_ms": CONNECT_TIMEOUT_MS,
+        "default_api_timeout_ms": API_TIMEOUT_MS,
+    }
+    for name, value in properties.items():
+        if name == "client.id":
+            found["client_id"] = value
+        elif name in _TIMES:
+            if not value.isdigit():
+                raise WrongUsage(f"{name} must be a number of milliseconds, not {value!r}")
+            found[_TIMES[name]] = int(value)
+        elif name == "security.protocol":
+            if value != "PLAINTEXT":
+                raise WrongUsage(f"security.protocol {value!r} is not supported: use PLAINTEXT")
+        elif name != "bootstrap.servers":
+            known = ", ".join(["client.id", *_TIMES])
+            raise WrongUsage(f"the client configuration {name!r} is unknown; known are {known}")
+    return ClusterSettings(**found)
+
+
+def run(
+    bootstrap: str,
+    work: Callable[[Cluster], Awaitable[Result]],
+    *,
+    command_config: Path | None = None,
+    notice: bool = True,
+) -> Result:
+    """Open the cluster, run ``work`` with it, close it; return what ``work`` returned.
+
+    With ``notice`` a line on a terminal's stderr says so when it takes over two seconds.
+    """
+    properties = parse_properties(command_config.read_text()) if command_config else {}
+    settings = settings_from(properties)
+    try:
+        parse_bootstrap(bootstrap)
+    except ClientError as error:
+        raise WrongUsage(f"--bootstrap-server: {error}") from None
+
+    async def whole() -> Result:
+        cluster = Cluster(bootstrap, settings)
+        shown = _Notice(f"waiting for {bootstrap}") if notice else None
+        try:
+            await cluster.open(OPEN_TIMEOUT_MS)
+            return await work(cluster)
+        finally:
+            if shown is not None:
+                shown.end()
+            await cluster.close()
+
+    return asyncio.run(whole())
+
+
+class _Notice:
+    """A line that appears on a terminal after two seconds, counts, and goes away again."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._shown = False
+        self._loop = asyncio.get_running_loop()
+        self._begun = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        if sys.stderr.isatty():
+            self._timer = self._loop.call_later(NOTICE_AFTER_S, self._show)
+
+    def _show(self) -> None:
+        self._shown = True
+        passed = self._loop.time() - self._begun
+        print(f"\r{self._text} … {passed:.0f} s", end="", file=sys.stderr, flush=True)
+        self._timer = self._loop.call_later(1.0, self._show)
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:
+    """Parse repeated ``key=value`` arguments. Raises WrongUsage."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise WrongUsage(f"{option} takes key=value, not {pair!r}")
+        found[key.strip()] = value
+    return found
+
+
+def exactly_one(chosen: Mapping[str, bool]) -> str:
+    """Return the one flag that is set. Raises WrongUsage when none or several are."""
+    given = [flag for flag, is_set in chosen.items() if is_set]
+    if len(given) != 1:
+        said = f"not {' and '.join(given)} together" if given else "none was given"
+        raise WrongUsage(f"give exactly one of {', '.join(chosen)}: {said}")
+    return given[0]

@@ -1,0 +1,110 @@
+"""How a command ends: exit status 0, 1 or 2, and one line on stderr that says what to do.
+
+Owns the sentences that turn an error of the cluster into advice. 0 success, 1 the operation
+failed, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from tidelog.client.errors import ClientError, ClusterUnreachable, Refused, VersionUnsupported
+from tidelog.model.errors import ErrorCode
+
+FAILED = 1
+WRONG_USAGE = 2
+
+_ADVICE = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "see what there is with `tidelog topics --list`",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "add --if-not-exists if that is fine",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "take at most as many replicas as there are brokers",
+    ErrorCode.NON_EMPTY_GROUP: "stop the group's consumers first",
+    ErrorCode.GROUP_ID_NOT_FOUND: "see what there is with `tidelog groups --list`",
+    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop the group's consumers first",
+    ErrorCode.UNKNOWN_MEMBER_ID: "stop the group's consumers first",
+    ErrorCode.MESSAGE_TOO_LARGE: "send smaller records or raise the topic's max.message.bytes",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "take --from-beginning, or an offset that the log still has",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "bring the missing brokers back or lower min.insync.replicas",
+    ErrorCode.LEADER_NOT_AVAILABLE: "`tidelog doctor` says which brokers are missing",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "`tidelog doctor` says which brokers are missing",
+    ErrorCode.INVALID_PARTITIONS: "a topic has at least one partition, and grows only",
+}
+
+_WORDS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "does not exist",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "exists already",
+    ErrorCode.GROUP_ID_NOT_FOUND: "does not exist",
+    ErrorCode.NON_EMPTY_GROUP: "has members",
+}
+
+_SAID_BETTER = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_ALREADY_EXISTS})
+"""Codes whose sentence from a broker adds nothing to ours."""
+
+
+class Failed(click.ClickException):
+    """The operation failed: exit status 1 and this line."""
+
+    exit_code = FAILED
+
+    def show(self, file: object = None) -> None:
+        print(f"error: {_one_line(self.message)}", file=sys.stderr)
+
+
+class WrongUsage(Failed):
+    """The command cannot be understood: exit status 2 and this line."""
+
+    exit_code = WRONG_USAGE
+
+
+def explain(error: ClientError) -> str:
+    """Return one line that says what happened and what to do about it."""
+    if isinstance(error, ClusterUnreachable):
+        return f"{error}; start the server, or correct --bootstrap-server"
+    if isinstance(error, VersionUnsupported):
+        return f"{error}; this server cannot do what was asked"
+    if not isinstance(error, Refused):
+        return str(error)
+    said = error.reason.rstrip(".")
+    if not said or error.code in _SAID_BETTER:
+        said = _WORDS.get(error.code, "was refused")
+        text = f"{error.subject} {said}"
+    else:
+        text = f"{error.subject}: {said}"
+    advice = _ADVICE.get(error.code)
+    return f"{text} ({error.code.name})" + (f"; {advice}" if advice else "")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def run(command: click.Command, words: list[str]) -> int:
+    """Run a command and return its exit status; every failure is one line on stderr."""
+    try:
+        status = command.main(args=words, prog_name="tidelog", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return WRONG_USAGE
+    except click.UsageError as error:
+        where = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
+        print(f"error: {_one_line(error.format_message()).rstrip('.')}{where}", file=sys.stderr)
+        return WRONG_USAGE
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except ClientError as error:
+        print(f"error: {_one_line(explain(error))}", file=sys.stderr)
+        return FAILED
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`): not an error, but nothing more to say.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

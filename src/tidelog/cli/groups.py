@@ -1,0 +1,275 @@
+"""``tidelog groups``: list, describe, delete and reset groups (Kafka's kafka-consumer-groups).
+
+Owns the flags of listing, describing and deleting; resetting is ``groups_reset``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tidelog.cli import groups_reset
+from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run
+from tidelog.cli.failures import WrongUsage, explain
+from tidelog.cli.output import note, print_json, print_table, say
+from tidelog.cli.reset_plan import parse_topic
+from tidelog.client.admin import groups as admin
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import Refused
+from tidelog.client.group_offsets import committed_offsets
+from tidelog.client.offsets import LATEST, list_offsets
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+DEAD = "Dead"
+
+
+@click.command("groups")
+@cluster_options
+@click.option("--list", "list_", is_flag=True, help="List groups.")
+@click.option("--describe", is_flag=True, help="Show groups: offsets and lag.")
+@click.option("--delete", is_flag=True, help="Delete groups without members.")
+@click.option("--reset-offsets", is_flag=True, help="Move the offsets of groups without members.")
+@click.option("--delete-offsets", is_flag=True, help="Delete offsets of topics (--topic).")
+@click.option("--group", multiple=True, help="A group; may be repeated.")
+@click.option("--all-groups", is_flag=True, help="Every group.")
+@click.option("--topic", multiple=True, metavar="T[:0,1]", help="Topic or some partitions of it.")
+@click.option("--all-topics", is_flag=True, help="With --reset-offsets: every topic of the group.")
+@click.option("--offsets", is_flag=True, help="With --describe: offsets (the default).")
+@click.option("--members", is_flag=True, help="With --describe: members.")
+@click.option("--state", "state", is_flag=True, help="With --describe, --list: states.")
+@click.option("--verbose", is_flag=True, help="With --members: their partitions.")
+@groups_reset.options
+@json_option
+def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
+    """List, describe and delete groups; reset and delete their offsets."""
+    action = exactly_one(
+        {
+            "--list": flags["list_"],
+            "--describe": flags["describe"],
+            "--delete": flags["delete"],
+            "--reset-offsets": flags["reset_offsets"],
+            "--delete-offsets": flags["delete_offsets"],
+        }
+    )
+    if action != "--list" and not flags["group"] and not flags["all_groups"]:
+        raise WrongUsage(f"{action} needs --group or --all-groups")
+    if flags["group"] and flags["all_groups"]:
+        raise WrongUsage("give --group or --all-groups, not both")
+    if action == "--reset-offsets":
+        groups_reset.check(flags)
+    if action == "--delete-offsets" and not flags["topic"]:
+        raise WrongUsage("--delete-offsets needs --topic")
+    work = {
+        "--list": _list,
+        "--describe": _describe,
+        "--delete": _delete,
+        "--reset-offsets": groups_reset.work,
+        "--delete-offsets": _delete_offsets,
+    }[action]
+
+    async def whole(cluster: Cluster) -> int:
+        if flags["all_groups"]:
+            flags["group"] = tuple(g.group_id for g in await admin.list_groups(cluster))
+        return await work(cluster, flags)
+
+    status = run(bootstrap_server, whole, command_config=command_config)
+    if status:
+        raise click.exceptions.Exit(status)
+
+
+async def _list(cluster: Cluster, flags: dict[str, Any]) -> int:
+    found = await admin.list_groups(cluster)
+    if flags["as_json"]:
+        print_json(
+            [
+                {
+                    "group": group.group_id,
+                    "protocol_type": group.protocol_type,
+                    "state": group.state,
+                    "type": group.kind,
+                }
+                for group in found
+            ]
+        )
+    elif flags["state"]:
+        print_table(["GROUP", "STATE"], [[group.group_id, group.state] for group in found])
+    else:
+        for group in found:
+            say(group.group_id)
+    return 0
+
+
+async def _describe(cluster: Cluster, flags: dict[str, Any]) -> int:
+    exactly_one(
+        {
+            "--offsets": flags["offsets"] or not (flags["members"] or flags["state"]),
+            "--members": flags["members"],
+            "--state": flags["state"],
+        }
+    )
+    shown = [await describe(cluster, group) for group in flags["group"]]
+    if flags["as_json"]:
+        print_json(shown)
+        return 0
+    for number, group in enumerate(shown):
+        if number:
+            say("")
+        if not group["members"]:
+            note(f"Group {group['group']} has no active members.")
+        if flags["state"]:
+            _print_state(group)
+        elif flags["members"]:
+            _print_members(group, verbose=flags["verbose"])
+        else:
+            _print_offsets(group)
+    return 0
+
+
+async def describe(cluster: Cluster, group: str) -> dict[str, Any]:
+    """Return what ``--describe --json`` shows of one group. Raises Refused for none."""
+    found = await admin.describe_group(cluster, group)
+    committed = await committed_offsets(cluster, group)
+    if found.state == DEAD and not committed:
+        raise Refused(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group!r}")
+    owners = {where: member for member in found.members for where in member.assignment}
+    partitions = sorted({*committed, *owners})
+    view = await cluster.describe(sorted({where.topic for where in partitions}))
+    alive = [where for where in partitions if view.partition(where) is not None]
+    ends = await list_offsets(cluster, dict.fromkeys(alive, LATEST))
+    rows = []
+    for where in partitions:
+        position = committed.get(where)
+        end = ends[where].offset if where in ends else None
+        owner = owners.get(where)
+        rows.append(
+            {
+                "topic": where.topic,
+                "partition": where.partition,
+                "current_offset": None if position is None else position.offset,
+                "log_end_offset": end,
+                "lag": None if position is None or end is None else max(0, end - position.offset),
+                "consumer_id": owner.member_id if owner else None,
+                "host": owner.host if owner else None,
+                "client_id": owner.client_id if owner else None,
+            }
+        )
+    return {
+        "group": group,
+        "state": found.state,
+        "protocol_type": found.protocol_type,
+        "assignor": found.assignor,
+        "coordinator": found.coordinator,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "partitions": [[w.topic, w.partition] for w in sorted(member.assignment)],
+            }
+            for member in found.members
+        ],
+        "offsets": rows,
+    }
+
+
+def _print_offsets(group: dict[str, Any]) -> None:
+    names = ["topic", "partition", "current_offset", "log_end_offset", "lag"]
+    names += ["consumer_id", "host", "client_id"]
+    columns = ["GROUP", *(name.replace("_", "-").upper() for name in names)]
+    print_table(
+        columns,
+        [[group["group"], *(row[name] for name in names)] for row in group["offsets"]],
+        right=columns[2:6],
+    )
+
+
+def _print_members(group: dict[str, Any], *, verbose: bool) -> None:
+    columns = ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS"]
+    rows = []
+    for member in group["members"]:
+        row = [group["group"], member["member_id"], member["host"], member["client_id"]]
+        row.append(len(member["partitions"]))
+        if verbose:
+            row.append(", ".join(f"{topic}-{index}" for topic, index in member["partitions"]))
+        rows.append(row)
+    print_table(columns + (["ASSIGNMENT"] if verbose else []), rows, right=["#PARTITIONS"])
+
+
+def _print_state(group: dict[str, Any]) -> None:
+    print_table(
+        ["GROUP", "COORDINATOR", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS"],
+        [
+            [
+                group["group"],
+                group["coordinator"],
+                group["assignor"],
+                group["state"],
+                len(group["members"]),
+            ]
+        ],
+        right=["COORDINATOR", "#MEMBERS"],
+    )
+
+
+async def _delete(cluster: Cluster, flags: dict[str, Any]) -> int:
+    outcomes: dict[str, Refused | None] = {}
+    for group in flags["group"]:
+        try:
+            await admin.delete_group(cluster, group)
+        except Refused as error:
+            outcomes[group] = error
+        else:
+            outcomes[group] = None
+    if flags["as_json"]:
+        print_json({group: explain(each) if each else None for group, each in outcomes.items()})
+    else:
+        for group, outcome in outcomes.items():
+            if outcome is None:
+                say(f"Deleted group {group}.")
+    failures = [error for error in outcomes.values() if error is not None]
+    if failures:
+        raise failures[0]
+    return 0
+
+
+async def _delete_offsets(cluster: Cluster, flags: dict[str, Any]) -> int:
+    outcomes: dict[TopicPartition, Refused | None] = {}
+    for group in flags["group"]:
+        partitions = []
+        committed = await committed_offsets(cluster, group)
+        for text in flags["topic"]:
+            name, indexes = parse_topic(text)
+            if indexes is None:
+                indexes = [where.partition for where in committed if where.topic == name]
+            partitions += [TopicPartition(name, index) for index in indexes]
+        if not partitions:
+            raise Refused(
+                ErrorCode.RESOURCE_NOT_FOUND,
+                f"group {group!r}",
+                f"it has no offsets of {', '.join(flags['topic'])}",
+            )
+        outcomes.update(await admin.delete_offsets(cluster, group, partitions))
+    failures = [error for error in outcomes.values() if error is not None]
+    if flags["as_json"]:
+        print_json(
+            [
+                {"topic": w.topic, "partition": w.partition, "error": str(e) if e else None}
+                for w, e in sorted(outcomes.items())
+            ]
+        )
+    else:
+        print_table(
+            ["TOPIC", "PARTITION", "STATUS"],
+            [
+                [w.topic, w.partition, e.code.name if e else "ok"]
+                for w, e in sorted(outcomes.items())
+            ],
+            right=["PARTITION"],
+        )
+    if failures:
+        raise failures[0]
+    return 0

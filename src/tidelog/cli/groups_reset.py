@@ -1,0 +1,205 @@
+"""``tidelog groups --reset-offsets``: shows where groups would go, and puts them there.
+
+Owns its flags and the asking; the arithmetic is ``reset_plan``. A dry run unless ``--execute``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tidelog.cli.connecting import exactly_one
+from tidelog.cli.failures import Failed, WrongUsage
+from tidelog.cli.output import note, print_json, print_table, say
+from tidelog.cli.reset_plan import (
+    Facts,
+    Goal,
+    new_offset,
+    parse_datetime_ms,
+    parse_duration_ms,
+    parse_file,
+    parse_topic,
+    write_file,
+)
+from tidelog.client.admin import groups as admin
+from tidelog.client.cluster import Cluster
+from tidelog.client.group_offsets import Position, commit_offsets, committed_offsets
+from tidelog.client.offsets import EARLIEST, LATEST, list_offsets
+from tidelog.model.topics import TopicPartition
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_INACTIVE = frozenset({"Empty", "Dead"})
+
+
+def options(function: Function) -> Function:
+    """Add the flags of ``--reset-offsets`` to the command."""
+    for option in reversed(
+        [
+            click.option("--to-earliest", is_flag=True, help="Reset to the start of the logs."),
+            click.option("--to-latest", is_flag=True, help="Reset to the end of the logs."),
+            click.option("--to-current", is_flag=True, help="Reset to where the group is."),
+            click.option("--to-offset", type=int, help="Reset to this offset."),
+            click.option("--shift-by", type=int, help="Reset by so many records, may be negative."),
+            click.option("--by-duration", metavar="PnDTnHnMnS", help="Reset to so long ago."),
+            click.option("--to-datetime", metavar="YYYY-MM-DDTHH:MM:SS.sss", help="Reset to then."),
+            click.option(
+                "--from-file",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                help="Reset to what a file says: topic,partition,offset.",
+            ),
+            click.option("--dry-run", is_flag=True, help="Only show it (the default)."),
+            click.option("--execute", is_flag=True, help="Do it."),
+            click.option("--export", is_flag=True, help="Print it as a file for --from-file."),
+        ]
+    ):
+        function = option(function)
+    return function
+
+
+def check(flags: dict[str, Any]) -> None:
+    """Check the flags before anything is asked. Raises WrongUsage."""
+    goal_of(flags)
+    if flags["execute"] and flags["dry_run"]:
+        raise WrongUsage("give --execute or --dry-run, not both")
+    if not flags["from_file"] and not flags["topic"] and not flags["all_topics"]:
+        raise WrongUsage("--reset-offsets needs --topic, --all-topics or --from-file")
+    if flags["topic"] and flags["all_topics"]:
+        raise WrongUsage("give --topic or --all-topics, not both")
+
+
+def goal_of(flags: dict[str, Any]) -> tuple[Goal, int]:
+    """Return the goal and its number (an offset, a distance, a time in ms). Raises WrongUsage."""
+    chosen = exactly_one(
+        {
+            "--to-earliest": flags["to_earliest"],
+            "--to-latest": flags["to_latest"],
+            "--to-current": flags["to_current"],
+            "--to-offset": flags["to_offset"] is not None,
+            "--shift-by": flags["shift_by"] is not None,
+            "--by-duration": flags["by_duration"] is not None,
+            "--to-datetime": flags["to_datetime"] is not None,
+            "--from-file": flags["from_file"] is not None,
+        }
+    )
+    if chosen == "--by-duration":
+        return Goal.TIME, int(time.time() * 1000) - parse_duration_ms(flags["by_duration"])
+    if chosen == "--to-datetime":
+        return Goal.TIME, parse_datetime_ms(flags["to_datetime"])
+    if chosen == "--to-offset":
+        return Goal.OFFSET, flags["to_offset"]
+    if chosen == "--shift-by":
+        return Goal.SHIFT, flags["shift_by"]
+    return Goal(chosen), 0
+
+
+async def work(cluster: Cluster, flags: dict[str, Any]) -> int:
+    """Plan the reset of each group, show it, and commit it with ``--execute``."""
+    goal, number = goal_of(flags)
+    groups = list(flags["group"])
+    wanted: dict[str, dict[TopicPartition, int]] = {}
+    if goal is Goal.FILE:
+        wanted = parse_file(flags["from_file"].read_text(), groups)
+    plan: dict[str, dict[TopicPartition, int]] = {}
+    for group in groups:
+        state = (await admin.describe_group(cluster, group)).state
+        if state not in _INACTIVE:
+            raise Failed(
+                f"group {group!r} has members (its state is {state}): stop its consumers first"
+            )
+        committed = await committed_offsets(cluster, group)
+        positions = {where: position.offset for where, position in committed.items()}
+        if goal is Goal.FILE:
+            partitions = sorted(wanted.get(group, {}))
+        else:
+            partitions = await _partitions(cluster, flags, positions)
+        plan[group] = await _plan(
+            cluster, goal, number, partitions, positions, wanted.get(group, {})
+        )
+    if flags["execute"]:
+        for group, positions in plan.items():
+            if positions:
+                await commit_offsets(
+                    cluster, group, {where: Position(at) for where, at in positions.items()}
+                )
+    _print(plan, flags)
+    return 0
+
+
+async def _partitions(
+    cluster: Cluster, flags: dict[str, Any], committed: dict[TopicPartition, int]
+) -> list[TopicPartition]:
+    if flags["all_topics"]:
+        return sorted(committed)
+    found = []
+    for text in flags["topic"]:
+        name, indexes = parse_topic(text)
+        topic = (await cluster.topics([name]))[name]
+        chosen = list(topic.partitions) if indexes is None else indexes
+        missing = [index for index in chosen if index not in topic.partitions]
+        if missing:
+            raise Failed(f"topic {name!r} has no partition {missing[0]}")
+        found += [TopicPartition(name, index) for index in chosen]
+    return found
+
+
+async def _plan(
+    cluster: Cluster,
+    goal: Goal,
+    number: int,
+    partitions: list[TopicPartition],
+    committed: dict[TopicPartition, int],
+    wanted: dict[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    earliest = await list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+    latest = await list_offsets(cluster, dict.fromkeys(partitions, LATEST))
+    at_time = {}
+    if goal is Goal.TIME:
+        at_time = await list_offsets(cluster, dict.fromkeys(partitions, number))
+    plan = {}
+    for where in partitions:
+        then = at_time[where].offset if where in at_time else -1
+        facts = Facts(
+            earliest[where].offset,
+            latest[where].offset,
+            committed.get(where),
+            None if then < 0 else then,
+        )
+        asked = wanted.get(where, number)
+        found = new_offset(goal, facts, asked)
+        if found is None:
+            note(f"{where}: the group has no offset to shift: left out")
+            continue
+        if goal in (Goal.OFFSET, Goal.FILE) and found != asked:
+            note(f"{where}: offset {asked} is outside of the log: taking {found}")
+        plan[where] = found
+    return plan
+
+
+def _print(plan: dict[str, dict[TopicPartition, int]], flags: dict[str, Any]) -> None:
+    rows = [
+        (group, where.topic, where.partition, offset)
+        for group, positions in plan.items()
+        for where, offset in sorted(positions.items())
+    ]
+    if flags["export"]:
+        say(write_file(plan).rstrip("\n"))
+    elif flags["as_json"]:
+        print_json(
+            {
+                "executed": flags["execute"],
+                "offsets": [
+                    {"group": g, "topic": t, "partition": p, "new_offset": o} for g, t, p, o in rows
+                ],
+            }
+        )
+    else:
+        print_table(
+            ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], rows, right=["PARTITION", "NEW-OFFSET"]
+        )
+    if not flags["execute"] and not flags["as_json"]:
+        note("Nothing was changed: add --execute to do it.")

@@ -1,0 +1,74 @@
+"""``tidelog``: the list of commands, each loaded only when it is run.
+
+Owns the list and nothing of what a command does. ``tidelog server`` passes by click and rich,
+which a server needs not and should not wait for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import click
+
+COMMANDS = {
+    "server": "Run one process (broker, controller or both) from a properties file.",
+    "up": "Run a development cluster.",
+    "topics": "Create, list, describe, change and delete topics.",
+    "groups": "List, describe and delete groups; reset and delete their offsets.",
+    "configs": "Show and change dynamic configurations.",
+    "produce": "Send records, one per line of the standard input.",
+    "consume": "Print the records of topics.",
+    "doctor": "Say what is wrong, and what to do; back the metadata store up.",
+}
+"""The commands, each in the module of its name, with the line that ``--help`` shows."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run ``tidelog ARGUMENTS`` (default: the process's) and exit with its status."""
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] == ["server"]:
+        from tidelog.cli import server
+
+        sys.exit(server.main(words[1:]))
+    from tidelog.cli import failures
+
+    sys.exit(failures.run(_commands(), words))
+
+
+def _commands() -> click.Group:
+    import click
+
+    class Lazy(click.Group):
+        """A group that imports a command when it is asked for, and none for ``--help``."""
+
+        def list_commands(self, ctx: click.Context) -> list[str]:
+            return list(COMMANDS)
+
+        def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+            if cmd_name not in COMMANDS:
+                return None
+            module = importlib.import_module(f"tidelog.cli.{cmd_name}")
+            found: click.Command = module.command
+            return found
+
+        def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+            with formatter.section("Commands"):
+                formatter.write_dl(list(COMMANDS.items()))
+
+    from tidelog import __version__
+
+    group = Lazy(
+        name="tidelog",
+        help="A Kafka-compatible replicated log. `tidelog COMMAND --help` shows a command's flags.",
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    return click.version_option(__version__, prog_name="tidelog", message="%(prog)s %(version)s")(
+        group
+    )
+
+
+if __name__ == "__main__":
+    main()

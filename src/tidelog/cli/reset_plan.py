@@ -1,0 +1,142 @@
+"""Where ``tidelog groups --reset-offsets`` puts a group: the arithmetic, without a cluster.
+
+Owns the reading of its arguments (durations, times, topic lists, files) and the new offsets. Pure.
+Nothing is ever put before the start or behind the end of a log.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+
+from tidelog.cli.failures import WrongUsage
+from tidelog.model.topics import TopicPartition
+
+
+class Goal(Enum):
+    """What the new offset follows from."""
+
+    EARLIEST = "--to-earliest"
+    LATEST = "--to-latest"
+    CURRENT = "--to-current"
+    OFFSET = "--to-offset"
+    SHIFT = "--shift-by"
+    TIME = "--to-datetime"
+    FILE = "--from-file"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of one partition: its log, the group's position, the offset at the time."""
+
+    earliest: int
+    latest: int
+    committed: int | None = None
+    at_time: int | None = None
+
+
+def new_offset(goal: Goal, facts: Facts, number: int = 0) -> int | None:
+    """Return where a partition goes; None where the goal says nothing (--to-current without one).
+
+    ``number`` is the offset of OFFSET and FILE, the distance of SHIFT.
+    """
+    if goal is Goal.EARLIEST:
+        return facts.earliest
+    if goal is Goal.LATEST:
+        return facts.latest
+    if goal is Goal.TIME:
+        # Nothing that late: reading goes on with what comes next.
+        found = facts.latest if facts.at_time is None else facts.at_time
+    elif goal is Goal.CURRENT:
+        found = facts.latest if facts.committed is None else facts.committed
+    elif goal is Goal.SHIFT:
+        if facts.committed is None:
+            return None
+        found = facts.committed + number
+    else:
+        found = number
+    return min(max(found, facts.earliest), facts.latest)
+
+
+_DURATION = re.compile(
+    r"(?P<sign>-)?P(?:(?P<days>\d+)D)?"
+    r"(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?$"
+)
+
+
+def parse_duration_ms(text: str) -> int:
+    """Parse an ISO 8601 duration of days, hours, minutes, seconds. Raises WrongUsage."""
+    match = _DURATION.match(text.upper())
+    if match is None or not any(match[part] for part in ("days", "hours", "minutes", "seconds")):
+        raise WrongUsage(f"--by-duration takes PnDTnHnMnS (for example PT1H30M), not {text!r}")
+    if match["sign"]:
+        raise WrongUsage(f"--by-duration goes back in time already: {text!r} must not be negative")
+    seconds = (
+        int(match["days"] or 0) * 86_400
+        + int(match["hours"] or 0) * 3_600
+        + int(match["minutes"] or 0) * 60
+        + float(match["seconds"] or 0)
+    )
+    return int(seconds * 1000)
+
+
+def parse_datetime_ms(text: str) -> int:
+    """Parse ``YYYY-MM-DDTHH:MM:SS.sss``, UTC unless it names a zone. Raises WrongUsage."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise WrongUsage(f"--to-datetime takes YYYY-MM-DDTHH:MM:SS.sss, not {text!r}") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return int(moment.timestamp() * 1000)
+
+
+def parse_topic(text: str) -> tuple[str, list[int] | None]:
+    """Parse ``topic`` or ``topic:0,1,2``; None means all partitions. Raises WrongUsage."""
+    name, colon, indexes = text.partition(":")
+    if not colon:
+        return name, None
+    pieces = [piece.strip() for piece in indexes.split(",")]
+    if not name or not all(piece.isdigit() for piece in pieces):
+        raise WrongUsage(f"--topic takes NAME or NAME:0,1,2, not {text!r}")
+    return name, [int(piece) for piece in pieces]
+
+
+def parse_file(text: str, groups: list[str]) -> dict[str, dict[TopicPartition, int]]:
+    """Parse lines ``topic,partition,offset``, or with the group in front when there are several.
+
+    Raises WrongUsage with the line's number.
+    """
+    found: dict[str, dict[TopicPartition, int]] = {}
+    for number, row in enumerate(csv.reader(io.StringIO(text)), 1):
+        if not row:
+            continue
+        fields = [field.strip() for field in row]
+        if len(fields) == 3 and len(groups) == 1:
+            fields.insert(0, groups[0])
+        if len(fields) != 4 or not fields[2].isdigit() or not fields[3].isdigit():
+            raise WrongUsage(
+                f"--from-file: line {number} is not topic,partition,offset "
+                "(with the group in front for several groups)"
+            )
+        if fields[0] not in groups:
+            raise WrongUsage(f"--from-file: line {number}: group {fields[0]!r} was not given")
+        where = TopicPartition(fields[1], int(fields[2]))
+        found.setdefault(fields[0], {})[where] = int(fields[3])
+    return found
+
+
+def write_file(plan: Mapping[str, Mapping[TopicPartition, int]]) -> str:
+    """Return a plan as a file that ``parse_file`` reads: the form with groups for several."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    for group, positions in plan.items():
+        for where, offset in sorted(positions.items()):
+            front = [group] if len(plan) > 1 else []
+            writer.writerow([*front, where.topic, where.partition, offset])
+    return out.getvalue()

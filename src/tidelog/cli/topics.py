@@ -1,0 +1,306 @@
+"""``tidelog topics``: create, list, describe, alter and delete topics (Kafka's kafka-topics).
+
+Owns the flags and the output; the requests are ``client.admin.topics``.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import click
+
+from tidelog.cli.connecting import (
+    cluster_options,
+    exactly_one,
+    json_option,
+    key_values,
+    run,
+)
+from tidelog.cli.failures import Failed, WrongUsage
+from tidelog.cli.output import note, print_json, print_table, say
+from tidelog.client.admin import topics as admin
+from tidelog.client.admin.configs import ResourceType, Source, describe_configs
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import Refused, error_code
+from tidelog.client.metadata import NO_LEADER, Topic
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import why_invalid
+
+
+@click.command("topics")
+@cluster_options
+@click.option("--create", is_flag=True, help="Create a topic.")
+@click.option("--list", "list_", is_flag=True, help="List topics.")
+@click.option("--describe", is_flag=True, help="Show topics with their partitions.")
+@click.option("--alter", is_flag=True, help="Change a topic's partition count.")
+@click.option("--delete", is_flag=True, help="Delete topics.")
+@click.option("--topic", help="A name; for --list, --describe and --delete a pattern or a list.")
+@click.option("--partitions", type=int, help="The partition count.")
+@click.option("--replication-factor", type=int, help="Replicas per partition.")
+@click.option("--replica-assignment", metavar="1:2,2:3", help="Brokers of each partition.")
+@click.option("--config", multiple=True, metavar="NAME=VALUE", help="A configuration (--create).")
+@click.option("--if-not-exists", is_flag=True, help="With --create: an existing topic is fine.")
+@click.option("--if-exists", is_flag=True, help="A missing topic is fine.")
+@click.option("--exclude-internal", is_flag=True, help="Leave internal topics out.")
+@click.option("--under-replicated-partitions", is_flag=True, help="Only those, of --describe.")
+@click.option("--unavailable-partitions", is_flag=True, help="Only those without a leader.")
+@click.option("--topics-with-overrides", is_flag=True, help="Only topics with configurations.")
+@json_option
+def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
+    """Create, list, describe, change and delete topics."""
+    action = exactly_one(
+        {
+            "--create": flags["create"],
+            "--list": flags["list_"],
+            "--describe": flags["describe"],
+            "--alter": flags["alter"],
+            "--delete": flags["delete"],
+        }
+    )
+    if action in ("--create", "--alter", "--delete") and not flags["topic"]:
+        raise WrongUsage(f"{action} needs --topic")
+    if action != "--create" and (flags["config"] or flags["replication_factor"] is not None):
+        raise WrongUsage(
+            f"--config and --replication-factor go with --create, not with {action}; "
+            "`tidelog configs --alter` changes the configurations of a topic"
+        )
+    work = {
+        "--create": _create,
+        "--list": _list,
+        "--describe": _describe,
+        "--alter": _alter,
+        "--delete": _delete,
+    }[action]
+    run(
+        bootstrap_server,
+        lambda cluster: work(cluster, flags),
+        command_config=command_config,
+    )
+
+
+async def _create(cluster: Cluster, flags: dict[str, Any]) -> None:
+    name = flags["topic"]
+    invalid = why_invalid(name)
+    if invalid is not None:
+        raise Failed(f"topic {name!r} cannot be created: {invalid} (INVALID_TOPIC_EXCEPTION)")
+    assignment = parse_assignment(flags["replica_assignment"])
+    if assignment and (flags["partitions"] or flags["replication_factor"]):
+        raise WrongUsage("--replica-assignment says both counts: leave --partitions out")
+    default = admin.BROKER_DEFAULT
+    topic = admin.NewTopic(
+        name,
+        default if flags["partitions"] is None else flags["partitions"],
+        default if flags["replication_factor"] is None else flags["replication_factor"],
+        key_values(flags["config"], "--config"),
+        dict(enumerate(assignment)),
+    )
+    outcome = (await admin.create_topics(cluster, [topic]))[name]
+    existed = outcome is not None and outcome.code == ErrorCode.TOPIC_ALREADY_EXISTS
+    if outcome is not None and not (existed and flags["if_not_exists"]):
+        raise outcome
+    if flags["as_json"]:
+        print_json({"topic": name, "created": not existed})
+    else:
+        say(f"Topic {name} exists already." if existed else f"Created topic {name}.")
+
+
+async def _list(cluster: Cluster, flags: dict[str, Any]) -> None:
+    names = [topic.name for topic in await _matching(cluster, flags)]
+    if flags["as_json"]:
+        print_json(names)
+    else:
+        for name in names:
+            say(name)
+
+
+async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
+    found = await _matching(cluster, flags)
+    _refuse_nothing(found, flags)
+    shown = []
+    for topic in found:
+        if topic.error:
+            raise Refused(error_code(topic.error), f"topic {topic.name!r}")
+        entries = await describe_configs(cluster, ResourceType.TOPIC, topic.name)
+        configs = {
+            entry.name: entry.value or ""
+            for entry in entries
+            if entry.source is Source.DYNAMIC_TOPIC_CONFIG
+        }
+        if configs or not flags["topics_with_overrides"]:
+            shown.append(describe_topic(topic, configs))
+    for topic_shown in shown:
+        topic_shown["partitions"] = [
+            item
+            for item in topic_shown["partitions"]
+            if (
+                not flags["under_replicated_partitions"] or len(item["isr"]) < len(item["replicas"])
+            )
+            and (not flags["unavailable_partitions"] or item["leader"] is None)
+        ]
+    only_some = flags["under_replicated_partitions"] or flags["unavailable_partitions"]
+    if only_some:
+        shown = [topic_shown for topic_shown in shown if topic_shown["partitions"]]
+    if flags["as_json"]:
+        print_json(shown)
+        return
+    for number, topic_shown in enumerate(shown):
+        if number:
+            say("")
+        _print_topic(topic_shown)
+
+
+def describe_topic(topic: Topic, configs: dict[str, str]) -> dict[str, Any]:
+    """Return what ``--describe --json`` shows of one topic."""
+    partitions = list(topic.partitions.values())
+    return {
+        "topic": topic.name,
+        "topic_id": topic_id_text(topic.topic_id),
+        "internal": topic.internal,
+        "partition_count": len(partitions),
+        "replication_factor": max((len(item.replicas) for item in partitions), default=0),
+        "configs": dict(sorted(configs.items())),
+        "partitions": [
+            {
+                "partition": item.index,
+                "leader": None if item.leader == NO_LEADER else item.leader,
+                "leader_epoch": item.leader_epoch,
+                "replicas": list(item.replicas),
+                "isr": list(item.isr),
+                "offline": list(item.offline),
+            }
+            for item in partitions
+        ],
+    }
+
+
+def topic_id_text(topic_id: UUID) -> str:
+    """Return a topic id as Kafka's tools print it: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+def _print_topic(shown: dict[str, Any]) -> None:
+    configs = ",".join(f"{name}={value}" for name, value in shown["configs"].items())
+    say(
+        f"Topic: {shown['topic']}  TopicId: {shown['topic_id']}  "
+        f"PartitionCount: {shown['partition_count']}  "
+        f"ReplicationFactor: {shown['replication_factor']}  Configs: {configs}"
+    )
+    print_table(
+        ["Partition", "Leader", "Replicas", "Isr", "Offline", "LeaderEpoch"],
+        [
+            [
+                item["partition"],
+                "none" if item["leader"] is None else item["leader"],
+                ",".join(map(str, item["replicas"])),
+                ",".join(map(str, item["isr"])),
+                ",".join(map(str, item["offline"])),
+                item["leader_epoch"],
+            ]
+            for item in shown["partitions"]
+        ],
+        right=["Partition", "Leader", "LeaderEpoch"],
+    )
+
+
+async def _alter(cluster: Cluster, flags: dict[str, Any]) -> None:
+    if flags["partitions"] is None:
+        raise WrongUsage(
+            "--alter needs --partitions; configurations are changed by tidelog configs"
+        )
+    found = [topic.name for topic in await _matching(cluster, flags)]
+    if not found:
+        _missing(flags)
+        return
+    count = flags["partitions"]
+    assignment = parse_assignment(flags["replica_assignment"])
+    chosen = {}
+    if assignment:
+        for name in found:
+            have = len(cluster.view.topics[name].partitions)
+            # As in Kafka: all partitions are listed, the existing ones are not looked at.
+            chosen[name] = assignment[have:]
+    outcomes = await admin.create_partitions(
+        cluster, dict.fromkeys(found, count), assignments=chosen
+    )
+    for outcome in outcomes.values():
+        if outcome is not None:
+            raise outcome
+    if flags["as_json"]:
+        print_json([{"topic": name, "partition_count": count} for name in found])
+    else:
+        for name in found:
+            say(f"Topic {name} has {count} partitions now.")
+
+
+async def _delete(cluster: Cluster, flags: dict[str, Any]) -> None:
+    found = [topic.name for topic in await _matching(cluster, flags)]
+    if not found:
+        _missing(flags)
+        return
+    outcomes = await admin.delete_topics(cluster, found)
+    refused = {name: outcome for name, outcome in outcomes.items() if outcome is not None}
+    deleted = [name for name in found if name not in refused]
+    if flags["as_json"]:
+        print_json({"deleted": deleted, "refused": {n: str(e) for n, e in refused.items()}})
+    else:
+        for name in deleted:
+            say(f"Deleted topic {name}.")
+    for outcome in refused.values():
+        raise outcome
+
+
+def _missing(flags: dict[str, Any]) -> None:
+    if not flags["if_exists"]:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {flags['topic']!r}")
+    note(f"no topic matches {flags['topic']!r}: nothing to do")
+
+
+def _refuse_nothing(found: list[Topic], flags: dict[str, Any]) -> None:
+    if flags["topic"] and not found:
+        _missing(flags)
+
+
+async def _matching(cluster: Cluster, flags: dict[str, Any]) -> list[Topic]:
+    """Return the topics that --topic means, sorted; without it all of them."""
+    view = await cluster.all_topics()
+    wanted = topic_pattern(flags["topic"])
+    return [
+        topic
+        for name, topic in sorted(view.topics.items())
+        if wanted.fullmatch(name) and not (flags["exclude_internal"] and topic.internal)
+    ]
+
+
+def topic_pattern(text: str | None) -> re.Pattern[str]:
+    """Return what a name, a comma-separated list or a regular expression matches.
+
+    A dot in a plain name is a dot of the name, too: as a pattern it matches itself. Raises
+    WrongUsage.
+    """
+    if text is None:
+        return re.compile(".*")
+    pieces = [piece.strip() for piece in text.strip("\"'").split(",") if piece.strip()]
+    plain = [re.escape(piece) if why_invalid(piece) is None else piece for piece in pieces]
+    try:
+        return re.compile("|".join(f"(?:{piece})" for piece in plain))
+    except re.error as error:
+        raise WrongUsage(f"--topic {text!r} is no name, list or pattern: {error}") from None
+
+
+def parse_assignment(text: str | None) -> list[list[int]]:
+    """Parse ``1:2,2:3`` (brokers of partition 0, of partition 1 …). Raises WrongUsage."""
+    if not text:
+        return []
+    found = []
+    for piece in text.split(","):
+        ids = piece.split(":")
+        if not all(each.strip().isdigit() for each in ids) or len(set(ids)) != len(ids):
+            raise WrongUsage(
+                f"--replica-assignment {text!r}: {piece!r} is no list of different brokers"
+            )
+        found.append([int(each) for each in ids])
+    return found
