@@ -47,6 +47,8 @@ _PREFIX = struct.Struct(">qii")
 _AFTER_CRC = struct.Struct(">hiqqqhii")
 _UINT32 = struct.Struct(">I")
 
+# tuple.__new__ skips the length check of BatchHeader._make: the struct has made 13 fields.
+_as_header = tuple.__new__
 unpack_header = _HEADER.unpack_from
 pack_prefix = _PREFIX.pack
 """Bytes of base offset, length and leader epoch: the 16 bytes in front of the magic."""
@@ -125,7 +127,7 @@ class BatchHeader(NamedTuple):
 
 def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     """Return the header at ``position``; struct.error when fewer than 61 bytes follow."""
-    return BatchHeader._make(unpack_header(buffer, position))
+    return _as_header(BatchHeader, unpack_header(buffer, position))
 
 
 def crc_is_right(batch: Buffer, stored: int) -> bool:
@@ -159,7 +161,7 @@ def split(buffer: Buffer) -> list[tuple[BatchHeader, memoryview]] | Rejected:
     while position < total:
         if total - position < HEADER_SIZE:
             return Rejected(ErrorCode.CORRUPT_MESSAGE, "bytes after the last batch are no batch")
-        header = BatchHeader._make(unpack_header(view, position))
+        header = _as_header(BatchHeader, unpack_header(view, position))
         if header.magic != 2:
             return _wrong_magic(header.magic)
         size = header.length + LENGTH_OVERHEAD
@@ -181,40 +183,54 @@ def check_client_batch(
     The codes are those of Apache Kafka's leader (log validation of the append origin "client").
     Constant work but for the CRC.
     """
-    delta = header.last_offset_delta
-    count = header.record_count
-    attributes = header.attributes
-    if header.base_offset != 0:
-        return _invalid(f"the base offset of a produced batch must be 0, not {header.base_offset}")
+    base_offset, _, _, _, crc, attributes, delta, first, newest, pid, epoch, sequence, count = (
+        header
+    )
+    if base_offset != 0:
+        return _invalid(f"the base offset of a produced batch must be 0, not {base_offset}")
     if len(batch) > configs.max_message_bytes:
         return Rejected(
             ErrorCode.MESSAGE_TOO_LARGE,
             f"a batch of {len(batch)} bytes is above max.message.bytes={configs.max_message_bytes}",
         )
-    if crc32c(batch[ATTRIBUTES_POSITION:]) != header.crc:
+    if crc32c(batch[ATTRIBUTES_POSITION:]) != crc:
         return Rejected(ErrorCode.CORRUPT_MESSAGE, "the CRC of the batch is wrong")
     if delta < 0 or count != delta + 1:
         return _invalid(f"a batch with last offset delta {delta} says it has {count} records")
+    if attributes > HIGHEST_CODEC or attributes < 0:
+        refusal = _check_attributes(attributes)
+        if refusal is not None:
+            return refusal
+    if pid >= 0 and (sequence < 0 or epoch < 0):
+        return _invalid("a batch with a producer id needs a producer epoch and a sequence")
+    if configs.message_timestamp_type is TimestampType.CREATE_TIME:
+        return _check_timestamps(first, newest, configs, now_ms)
+    return None
+
+
+def _check_attributes(attributes: int) -> Rejected | None:
     if attributes & (CONTROL_BIT | DELETE_HORIZON_BIT):
         return _invalid("clients must not write control batches or delete horizons")
+    if attributes & LOG_APPEND_TIME_BIT:
+        return Rejected(
+            ErrorCode.INVALID_TIMESTAMP, "a producer must not set the timestamp type LogAppendTime"
+        )
     if attributes & CODEC_MASK > HIGHEST_CODEC:
         return Rejected(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"compression {attributes & CODEC_MASK} is unknown",
         )
-    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
-        return _invalid("a batch with a producer id needs a producer epoch and a sequence")
-    if attributes & LOG_APPEND_TIME_BIT:
-        return Rejected(
-            ErrorCode.INVALID_TIMESTAMP, "a producer must not set the timestamp type LogAppendTime"
-        )
-    if configs.message_timestamp_type is TimestampType.CREATE_TIME:
-        return _check_timestamps(header, configs, now_ms)
     return None
 
 
-def _check_timestamps(header: BatchHeader, configs: TopicConfigs, now_ms: int) -> Rejected | None:
-    for timestamp in (header.max_timestamp, header.base_timestamp):
+def _check_timestamps(
+    first: int, newest: int, configs: TopicConfigs, now_ms: int
+) -> Rejected | None:
+    latest = now_ms + configs.message_timestamp_after_max_ms
+    earliest = now_ms - configs.message_timestamp_before_max_ms
+    if earliest <= first <= newest <= latest and first >= 0:
+        return None
+    for timestamp in (newest, first):
         if timestamp == NO_TIMESTAMP:
             continue
         if timestamp - now_ms > configs.message_timestamp_after_max_ms:

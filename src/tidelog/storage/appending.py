@@ -41,7 +41,7 @@ def prepare(
     The server's own batches (``from_client`` False) may be control batches and pass unchecked.
     """
     found = split(buffer)
-    if isinstance(found, Rejected):
+    if found.__class__ is not list:
         return found
     if from_client:
         for header, batch in found:
@@ -63,7 +63,7 @@ def prepare(
             return Rejected(ErrorCode.CORRUPT_MESSAGE, str(error))
     if configs.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
         found = [(stamped_header(header, batch, now_ms), batch) for header, batch in found]
-    if sum(len(batch) for _, batch in found) > configs.segment_bytes:
+    if len(buffer) > configs.segment_bytes:
         return Rejected(
             ErrorCode.RECORD_LIST_TOO_LARGE,
             f"the batches of one request are larger than segment.bytes={configs.segment_bytes}",
@@ -78,6 +78,9 @@ def chunks_for(
 
     The sender's buffer is left alone: new bytes in front stand for the old ones.
     """
+    if len(batches) == 1 and not stamped:
+        header, batch = batches[0]
+        return (pack_prefix(first_offset, header.length, leader_epoch), batch[MAGIC_POSITION:])
     chunks: list[Buffer] = []
     offset = first_offset
     for header, batch in batches:

@@ -30,7 +30,7 @@ from tidelog.storage.producers import KnownBatch
 from tidelog.storage.results import Appended, TimeOffset
 from tidelog.storage.retention import expired, must_roll
 from tidelog.storage.segment import Segment
-from tidelog.storage.snapshots import load_producers, remove_snapshots
+from tidelog.storage.snapshots import load_producers, remove_snapshots, snapshot_path
 
 _HINTS = 64
 _EMPTY = memoryview(b"")
@@ -176,37 +176,36 @@ class PartitionLog(LogFiles):
         last_offset = self.end_offset - 1
         for header, batch in batches:
             size += len(batch)
-            newest = max(newest, header.max_timestamp)
+            if header.max_timestamp > newest:
+                newest = header.max_timestamp
             last_offset += header.last_offset_delta + 1
         if assigned:
             last_offset = batches[-1][0].last_offset
-        if must_roll(
-            self._active,
-            self.configs,
-            size=size,
-            max_timestamp=newest,
-            last_offset=last_offset,
-            jitter_ms=self._jitter_ms,
-            now_ms=now_ms,
-        ):
+        active = self._active
+        jitter_ms = self._jitter_ms
+        if must_roll(active, self.configs, size, newest, last_offset, jitter_ms, now_ms):
             refusal = self.roll(now_ms)
             if refusal is not None:
                 return refusal
-        active = self._active
+            active = self._active
         try:
             position = active.write(chunks, size)
         except OSError as error:
             return self._write_failed(error)
         interval = self.configs.index_interval_bytes
+        first = self.end_offset
         for header, batch in batches:
-            first = header.base_offset if assigned else self.end_offset
+            if assigned:
+                first = header.base_offset
             size = len(batch)
             last = first + header.last_offset_delta
-            active.note(position, size, last, header.newest_time, interval)
+            newest = header.max_timestamp if header.record_count else -1
+            active.note(position, size, last, newest, interval)
             if header.producer_id >= 0:
                 self.producers.note(header, first, now_ms)
             position += size
-            self.end_offset = last + 1
+            first = last + 1
+        self.end_offset = first
         return None
 
     def _write_failed(self, error: OSError) -> Rejected:
@@ -436,8 +435,12 @@ class PartitionLog(LogFiles):
         doomed = self.segments[: expiry.count]
         if expiry.count == len(self.segments) and self.roll(now_ms) is not None:
             return None
+        start = self.segments[expiry.count].base_offset
+        snapshot = snapshot_path(self.path, start)
+        if self.resources.disk.exists(snapshot):
+            # It alone knows the producers of what goes: their retries must still be recognised.
+            self.resources.files.get(snapshot).sync()
         self.remove_segments(doomed, now_ms)
-        start = self.segments[0].base_offset
         remove_snapshots(self.resources, self.path, below=start)
         self.synced_end_offset = max(self.synced_end_offset, start)
         if start > self.start_offset:

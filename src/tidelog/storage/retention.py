@@ -92,7 +92,6 @@ def _too_many_bytes(segments: Sequence[Segment], limit: int, retention_bytes: in
 def must_roll(
     active: Segment,
     configs: TopicConfigs,
-    *,
     size: int,
     max_timestamp: int,
     last_offset: int,
@@ -100,11 +99,11 @@ def must_roll(
     now_ms: int,
 ) -> bool:
     """Whether ``size`` bytes that end at ``last_offset`` belong into a new segment."""
-    if active.size == 0:
-        return last_offset - active.base_offset > MAX_INT32
-    if active.size + size > configs.segment_bytes:
-        return True
     if last_offset - active.base_offset > MAX_INT32:
+        return True
+    if active.size == 0:
+        return False
+    if active.size + size > configs.segment_bytes:
         return True
     first = active.first_timestamp
     if max_timestamp >= 0 and first is not None and first >= 0:
@@ -113,8 +112,11 @@ def must_roll(
         waited = now_ms - active.created_ms
     if waited > configs.segment_ms - jitter_ms:
         return True
+    # The time index, never longer than the offset index, is full first unless times stand still.
     limit = configs.segment_index_bytes
+    if active.entry_count < limit // TIME_ENTRY_BYTES - 1:
+        return False
     return (
-        len(active.index) >= limit // OFFSET_ENTRY_BYTES
+        active.entry_count >= limit // OFFSET_ENTRY_BYTES
         or len(active.time_index) >= limit // TIME_ENTRY_BYTES - 1
     )

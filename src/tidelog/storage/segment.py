@@ -84,11 +84,12 @@ class Segment:
             self._newest = newest = (max_timestamp, last_offset)
         if position == 0:
             self._first_time = max_timestamp
-        if self._bytes_since_entry > interval:
-            self.index.add(last_offset, position)
-            self.time_index.add(*newest)
-            self._bytes_since_entry = 0
-        self._bytes_since_entry += size
+        if self._bytes_since_entry <= interval:
+            self._bytes_since_entry += size
+            return
+        self.index.add(last_offset, position)
+        self.time_index.add(*newest)
+        self._bytes_since_entry = size
 
     def write_indexes(self) -> None:
         """Bring the index files up to what is in memory; OSError leaves the rest for later."""
@@ -127,6 +128,11 @@ class Segment:
             self._resources.indexes.used(self)
         assert self._index is not None
         return self._index
+
+    @property
+    def entry_count(self) -> int:
+        """The entries of the offset index."""
+        return len((self.index if self._index is None else self._index).offsets)
 
     @property
     def time_index(self) -> TimeIndex:

@@ -1,0 +1,135 @@
+"""What one append and one read of the log cost, in CPU microseconds, beside the bare system call.
+
+Not a test. Run: ``python benchmarks/log_append_read.py``. Each line: the best of five rounds, on a
+page cache that never has to wait for the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.topics import TopicPartition
+from tidelog.records.builder import NewRecord, Producer, build_batch
+from tidelog.runtime.disk import RealDisk
+from tidelog.storage.log import PartitionLog
+from tidelog.storage.opening import create_log
+from tidelog.storage.resources import Resources
+from tidelog.storage.results import Appended
+
+NOW_MS = 1_700_000_000_000
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        print(f"{'work':44} {'us':>8}")
+        for label, count, size, repeats in (
+            ("one record of 100 bytes", 1, 100, 20_000),
+            ("one batch of 16 kB", 160, 100, 8_000),
+            ("one batch of 1 MB", 1000, 1000, 300),
+        ):
+            report(f"append {label}", *append(folder, count, size, repeats, idempotent=False))
+            report(f"append {label}, idempotent", *append(folder, count, size, repeats))
+        for label, count, batches in (("16 kB", 160, 2000), ("one record", 1, 100_000)):
+            report(f"read 1 MB of {label} batches, in order", *read(folder, count, batches))
+
+
+def report(label: str, ours_us: float, bare_us: float) -> None:
+    print(f"{label:44} {ours_us:8.2f}   bare system call {bare_us:8.2f}")
+
+
+def append(
+    folder: str, count: int, size: int, repeats: int, idempotent: bool = True
+) -> tuple[float, float]:
+    """CPU of one append, and of the one pwritev under it."""
+    rounds = []
+    for number in range(5):
+        log = fresh(folder)
+        made = [
+            memoryview(
+                bytearray(
+                    build_batch(
+                        [NewRecord(NOW_MS, None, bytes(size))] * count,
+                        producer=Producer(7, 0, at * count) if idempotent else Producer(),
+                    )
+                )
+            )
+            for at in range(repeats if idempotent else 1)
+        ] * (1 if idempotent else repeats)
+        begin = time.process_time()
+        for batch in made:
+            log.append_as_leader(batch, number, NOW_MS)
+        rounds.append((time.process_time() - begin) / repeats * 1e6)
+        assert log.end_offset == count * repeats
+        payload = made[0]
+        log.close()
+    return min(rounds), bare_write(folder, payload, repeats)
+
+
+def bare_write(folder: str, payload: memoryview, repeats: int) -> float:
+    rounds = []
+    for _ in range(3):
+        fd = os.open(f"{folder}/bare", os.O_CREAT | os.O_RDWR | os.O_TRUNC)
+        parts = [bytes(16), payload[16:]]
+        begin = time.process_time()
+        for at in range(repeats):
+            os.pwritev(fd, parts, at * len(payload))
+        rounds.append((time.process_time() - begin) / repeats * 1e6)
+        os.close(fd)
+    return min(rounds)
+
+
+def read(folder: str, count: int, batches: int) -> tuple[float, float]:
+    """CPU of one read of about 1 MB, one after another through the log, and of the pread."""
+    log = fresh(folder)
+    made = memoryview(bytearray(build_batch([NewRecord(NOW_MS, None, bytes(100))] * count)))
+    for _ in range(batches):
+        assert isinstance(log.append_as_leader(made, 0, NOW_MS), Appended)
+    path = log.segments[0].log_path
+
+    def ours() -> int:
+        offset = reads = 0
+        while offset < log.end_offset:
+            data = log.read(offset, 1024 * 1024, log.end_offset)
+            assert isinstance(data, memoryview)
+            offset += len(data) // len(made) * count
+            reads += 1
+        return reads
+
+    def bare() -> int:
+        fd = os.open(path, os.O_RDONLY)
+        at = reads = 0
+        while data := os.pread(fd, 1024 * 1024, at):
+            at += len(data)
+            reads += 1
+        os.close(fd)
+        return reads
+
+    return best(ours), best(bare)
+
+
+def best(work: Callable[[], int]) -> float:
+    rounds = []
+    for _ in range(5):
+        begin = time.process_time()
+        times = work()
+        rounds.append((time.process_time() - begin) / times * 1e6)
+    return min(rounds)
+
+
+def fresh(folder: str) -> PartitionLog:
+    path = tempfile.mkdtemp(dir=folder)
+    return create_log(
+        Resources.of(RealDisk()),
+        f"{path}/t-0",
+        TopicPartition("t", 0),
+        TopicConfigs(max_message_bytes=2**30),
+        now_ms=NOW_MS,
+    )
+
+
+if __name__ == "__main__":
+    main()
