@@ -31,7 +31,7 @@ from tidelog.network import api_versions
 from tidelog.network.buffer import ReceiveBuffer
 from tidelog.network.router import CloseConnection, RequestContext, Route, Router
 from tidelog.protocol import codec
-from tidelog.protocol.codec import DecodeError, EncodeError, RequestHeader
+from tidelog.protocol.codec import DecodeError
 from tidelog.protocol.primitives import Buffer
 
 if TYPE_CHECKING:
@@ -53,15 +53,25 @@ HANDLER, DEPTH, CLIENT, ANSWERS, TURN, STOPPING, CLOSED = 1, 2, 4, 8, 16, 32, 64
 
 _MIN_HEADER_BYTES = 8
 _size_at = struct.Struct(">i").unpack_from
+_pack_size_into = struct.Struct(">i").pack_into
+_pack_head = struct.Struct(">ii").pack
+_header_at = struct.Struct(">hhih").unpack_from
+_HEADER_BYTES = 10
+
+UNREADABLE = (DecodeError, struct.error, IndexError, ValueError, OverflowError)
+"""What compiled decoders raise for bytes that are cut or make no sense."""
+
+UNWRITABLE = (struct.error, AttributeError, TypeError, ValueError)
+"""What compiled encoders raise for a message that is not as its schema says: a bug."""
 
 
 class _Slot:
     # The place of one answer in the order of answers.
     __slots__ = ("chunks", "done")
 
-    def __init__(self) -> None:
-        self.done = False
-        self.chunks: list[Buffer] | None = None
+    def __init__(self, chunks: list[Buffer] | None = None) -> None:
+        self.done = chunks is not None
+        self.chunks = chunks
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -240,17 +250,21 @@ class Connection(asyncio.BufferedProtocol):
     def _take(self, frame: memoryview) -> bool:
         """Serve one request; False when it must be taken again later (or never)."""
         try:
-            header = codec.decode_request_header(frame)
-            route = self.router.route(header.api_key, header.api_version)
+            header = _read_header(frame)
+            route = self.router.route(header[0], header[1])
             if route is None:
                 return self._refuse_version(header)
             if route.large_answer and not self._room_for_answer():
                 return False
-            request = codec.decode_request(route.api_key, route.version, frame, header.body)
-        except DecodeError as error:
+            client_id, position = _read_rest(header, route, frame)
+            request, stop = route.decode(frame, position)
+            if stop != len(frame):
+                raise DecodeError(f"{len(frame) - stop} bytes are left behind the message")
+        except UNREADABLE as error:
             self.close(f"it sent bytes that are no request: {error}")
             return False
-        context = RequestContext(self, header.api_version, header.correlation_id, header.client_id)
+        correlation_id = header[2]
+        context = RequestContext(self, route.version, correlation_id, client_id)
         route.tally.requests += 1
         try:
             result = route.handle(self._context, request, context)
@@ -261,12 +275,16 @@ class Connection(asyncio.BufferedProtocol):
             result = self._failed(route, request)
             if result is None:
                 return False
-        if result is None:
-            return True
         if isinstance(result, msgspec.Struct):
-            self._answer(route, header.correlation_id, result)
-            return True
-        self._park(route, request, header.correlation_id, result)
+            chunks = self._encoded(route, correlation_id, result)
+            if chunks is None:
+                return False
+            if self._pending:
+                self._pending.append(_Slot(chunks))
+            else:
+                self._out += chunks
+        elif result is not None:
+            self._park(route, request, correlation_id, result)
         return True
 
     def _room_for_answer(self) -> bool:
@@ -280,21 +298,24 @@ class Connection(asyncio.BufferedProtocol):
         self._blocked &= ~ANSWERS
         self._go_on()
 
-    def _refuse_version(self, header: RequestHeader) -> bool:
-        if header.api_key == ApiKey.API_VERSIONS and header.api_version >= 0:
+    def _refuse_version(self, header: tuple[int, int, int, int]) -> bool:
+        api_key, version, correlation_id, _ = header
+        if api_key == ApiKey.API_VERSIONS and version >= 0:
             answer = api_versions.unsupported(self.router)
-            self._send_encoded(header.api_key, 0, header.correlation_id, answer)
+            chunks = codec.encode_response(api_key, 0, correlation_id, answer)
+            if self._pending:
+                self._pending.append(_Slot(chunks))
+            else:
+                self._out += chunks
             return True
-        self.close(
-            f"API {header.api_key} version {header.api_version} is not served here "
-            f"(client id {header.client_id!r})"
-        )
+        self.close(f"API {api_key} version {version} is not served here")
         return False
 
     def _failed(self, route: Route, request: Any) -> Any | None:
         """Log the exception being handled; return an answer, or None after closing."""
         route.tally.failures += 1
-        logger.exception("%s failed for %s", route.handler.api_key.name, self)
+        if self.server.may_say():
+            logger.exception("%s failed for %s", route.handler.api_key.name, self)
         answer = route.failure(request)
         if answer is None:
             self.close(f"the answer of {route.handler.api_key.name} has no room for an error")
@@ -343,7 +364,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
         slot.done = True
         if answer is not None:
-            slot.chunks = self._encoded(route.api_key, route.version, correlation_id, answer)
+            slot.chunks = self._encoded(route, correlation_id, answer)
             if slot.chunks is None:
                 return
         if not route.pipelined:
@@ -356,30 +377,22 @@ class Connection(asyncio.BufferedProtocol):
 
     # -- answers
 
-    def _answer(self, route: Route, correlation_id: int, answer: Any) -> None:
-        self._send_encoded(route.api_key, route.version, correlation_id, answer)
-
-    def _send_encoded(self, api_key: int, version: int, correlation_id: int, answer: Any) -> None:
-        chunks = self._encoded(api_key, version, correlation_id, answer)
-        if chunks is None:
-            return
-        if self._pending:
-            slot = _Slot()
-            slot.done = True
-            slot.chunks = chunks
-            self._pending.append(slot)
-        else:
-            self._out += chunks
-
-    def _encoded(
-        self, api_key: int, version: int, correlation_id: int, answer: Any
-    ) -> list[Buffer] | None:
+    def _encoded(self, route: Route, correlation_id: int, answer: Any) -> list[Buffer] | None:
+        """Return the answer's frame; None, after closing, when it cannot be written."""
+        head = bytearray(_pack_head(0, correlation_id))
+        if route.flexible_answer:
+            head.append(0)
+        chunks: list[Buffer] = []
         try:
-            return codec.encode_response(api_key, version, correlation_id, answer)
-        except EncodeError:
-            logger.exception("an answer of API %d version %d cannot be written", api_key, version)
+            chunks.append(route.encode(answer, chunks, head))
+        except UNWRITABLE:
+            name = route.handler.api_key.name
+            logger.exception("an answer of %s version %d cannot be written", name, route.version)
             self.close("its answer cannot be written")
             return None
+        size = len(head) if len(chunks) == 1 else sum(map(len, chunks))
+        _pack_size_into(head, 0, size - 4)
+        return chunks
 
     def _release_in_order(self) -> None:
         pending = self._pending
@@ -390,7 +403,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _flush(self) -> None:
         chunks, self._out = self._out, []
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None:
             return
         server = self.server
         server.bytes_out += sum(map(len, chunks))
@@ -435,6 +448,27 @@ class Connection(asyncio.BufferedProtocol):
     def is_holding(self) -> bool:
         """Whether it holds memory that others may wait for and that cannot just be given back."""
         return bool(self._unsent or (self._in.held and self._in.end))
+
+
+def _read_header(frame: memoryview) -> tuple[int, int, int, int]:
+    """Return API key, version, correlation id and the length of the client id."""
+    header: tuple[int, int, int, int] = _header_at(frame)
+    return header
+
+
+def _read_rest(
+    header: tuple[int, int, int, int], route: Route, frame: memoryview
+) -> tuple[str | None, int]:
+    """Return the client id, and where the message begins."""
+    length = header[3]
+    stop = _HEADER_BYTES + length
+    if length >= 0 and not (route.flexible and frame[stop]):
+        if stop > len(frame):
+            raise DecodeError("the client id ends after the frame")
+        return str(frame[_HEADER_BYTES:stop], "utf-8"), stop + route.flexible
+    # No client id, or tagged fields in the header: seldom.
+    slow = codec.decode_request_header(frame)
+    return slow.client_id, slow.body
 
 
 def _why_size(size: int, limit: int) -> str:

@@ -7,7 +7,7 @@ and the list that ApiVersions answers. Does no I/O; the connection calls the han
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
@@ -97,22 +97,37 @@ class Tally:
     """Requests whose answer is pending now."""
 
 
-@dataclass(slots=True)
 class Route:
-    """A handler in one version, with what the connection needs at hand."""
+    """A handler in one version, with what the connection needs at hand for each request."""
 
-    handler: Handler
-    api_key: int
-    version: int
-    tally: Tally
-    handle: Handle = field(init=False)
-    pipelined: bool = field(init=False)
-    large_answer: bool = field(init=False)
+    __slots__ = (
+        "api_key",
+        "decode",
+        "encode",
+        "flexible",
+        "flexible_answer",
+        "handle",
+        "handler",
+        "large_answer",
+        "pipelined",
+        "tally",
+        "version",
+    )
 
-    def __post_init__(self) -> None:
-        self.handle = self.handler.handle
-        self.pipelined = self.handler.pipelined
-        self.large_answer = self.handler.large_answer
+    def __init__(self, handler: Handler, version: int, tally: Tally) -> None:
+        key = int(handler.api_key)
+        self.handler = handler
+        self.api_key = key
+        self.version = version
+        self.tally = tally
+        self.handle = handler.handle
+        self.pipelined = handler.pipelined
+        self.large_answer = handler.large_answer
+        self.decode = codec.request_decoder(key, version)
+        self.encode = codec.response_encoder(key, version)
+        self.flexible = codec.is_flexible(key, version)
+        # The answer to ApiVersions has the old header always: the client knows no version yet.
+        self.flexible_answer = self.flexible and key != ApiKey.API_VERSIONS
 
     def failure(self, request: Any) -> Any | None:
         """Return a response with UNKNOWN_SERVER_ERROR, or None if there is no room for one."""
@@ -152,7 +167,7 @@ class Router:
             handler = self._handlers.get(api_key)
             if handler is None or version not in handler.versions:
                 return None
-            found = Route(handler, api_key, version, self.tallies[handler.api_key])
+            found = Route(handler, version, self.tallies[handler.api_key])
             self._routes[api_key << 16 | version] = found
         return found
 

@@ -27,7 +27,7 @@ RECLAIM_S = 0.05
 """How often empty buffers are taken back while memory is short."""
 
 LINES_PER_SWEEP = 20
-"""Log lines about closed connections per sweep; more are counted, so that no peer fills a disk."""
+"""Log lines that clients cause, per sweep; more are counted, so that no client fills a disk."""
 
 
 class ListenError(Exception):
@@ -154,14 +154,19 @@ class Server:
 
     def say_closed(self, connection: Connection, reason: str) -> None:
         """Log why the server closes a connection, in a bounded number of lines."""
-        self._lines += 1
-        if self._lines <= LINES_PER_SWEEP:
+        if self.may_say():
             logger.warning("closing %s: %s", connection, reason)
+
+    def may_say(self) -> bool:
+        """Whether a line that any client can cause may be logged; it is counted in any case."""
+        self._lines += 1
+        return self._lines <= LINES_PER_SWEEP
 
     def _sweep(self) -> None:
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
         if self._lines > LINES_PER_SWEEP:
-            logger.warning("closed %d more connections likewise", self._lines - LINES_PER_SWEEP)
+            more = self._lines - LINES_PER_SWEEP
+            logger.warning("%d more lines about clients were left out", more)
         self._lines = 0
         now = self.loop.time()
         contended = self.requests.contended or not self.unsent.left

@@ -1,0 +1,139 @@
+"""What one request costs a broker: CPU of its process per Produce and per Fetch, over loopback.
+
+The broker (without a controller) is a child process; the client sends ready-made frames, so many in
+flight at a time, and reads the answers. CPU is user + system of the broker from /proc. Run:
+``python benchmarks/broker_requests.py [--profile]``. Result: docs/internals/broker.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.support.lone_broker import LoneBroker  # noqa: E402
+from tests.support.processes import cpu_s, resident_bytes  # noqa: E402
+from tidelog.protocol import codec, messages  # noqa: E402
+from tidelog.records.builder import NewRecord, build_batch  # noqa: E402
+from tidelog.runtime.loop import run, tame_collector  # noqa: E402
+
+IN_FLIGHT = 5
+
+
+async def serve(folder: Path, config: dict[str, object], profile: str | None) -> None:
+    lone = LoneBroker(folder, config)
+    await lone.start()
+    lone.lead("t")
+    tame_collector()
+    print(lone.port, flush=True)
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    if profile:
+        import cProfile
+
+        profiler = cProfile.Profile()
+        profiler.enable()
+        await ended.wait()
+        profiler.disable()
+        profiler.dump_stats(profile)
+    else:
+        await ended.wait()
+    await lone.stop()
+
+
+def produce_frame(value_bytes: int, version: int = 9) -> bytes:
+    batch = build_batch([NewRecord(int(time.time() * 1000), None, b"x" * value_bytes)])
+    request = messages.ProduceRequest
+    part = request.PartitionProduceData(index=0, records=batch)
+    topic = request.TopicProduceData(name="t", partition_data=[part])
+    whole = request(acks=-1, timeout_ms=30000, topic_data=[topic])
+    return b"".join(codec.encode_request(0, version, 1, "bench", whole))
+
+
+def fetch_frame(offset: int, max_bytes: int) -> bytes:
+    request = messages.FetchRequest
+    part = request.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
+    topic = request.FetchTopic(topic="t", partitions=[part])
+    whole = request(max_wait_ms=500, min_bytes=1, max_bytes=max_bytes, topics=[topic])
+    return b"".join(codec.encode_request(1, 11, 1, "bench", whole))
+
+
+class Client:
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.buffer = bytearray(4 << 20)
+
+    def receive(self) -> int:
+        view = memoryview(self.buffer)
+        got = 0
+        while got < 4:
+            got += self.socket.recv_into(view[got:], 4 - got)
+        (size,) = struct.unpack_from(">i", self.buffer)
+        left = size
+        while left:
+            left -= self.socket.recv_into(view[: min(left, len(view))])
+        return size
+
+    def exchange(self, frame: bytes, count: int) -> int:
+        """Send ``count`` frames, ``IN_FLIGHT`` at a time; return the bytes received."""
+        received = 0
+        for _ in range(IN_FLIGHT):
+            self.socket.sendall(frame)
+        for done in range(count):
+            received += self.receive()
+            if done + IN_FLIGHT < count:
+                self.socket.sendall(frame)
+        return received
+
+
+def measure(name: str, pid: int, client: Client, frame: bytes, count: int) -> None:
+    client.exchange(frame, max(20, count // 20))
+    cpu, begun = cpu_s(pid), time.perf_counter()
+    received = client.exchange(frame, count)
+    elapsed = time.perf_counter() - begun
+    used_us = (cpu_s(pid) - cpu) / count * 1e6
+    print(
+        f"{name:28s} {count:7d} requests  {used_us:8.1f} us CPU each  "
+        f"{count / elapsed:9.0f} /s  {received / elapsed / 1e6:8.1f} MB/s back",
+        flush=True,
+    )
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["serve"]:
+        config = dict(pair.split("=", 1) for pair in sys.argv[4:])
+        run(serve(Path(sys.argv[2]), config, sys.argv[3] if sys.argv[3] != "-" else None))
+        return
+    profile = "/tmp/broker_requests.prof" if "--profile" in sys.argv else "-"
+    with tempfile.TemporaryDirectory() as folder:
+        child = subprocess.Popen(
+            [sys.executable, __file__, "serve", folder, profile], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert child.stdout is not None
+            port = int(child.stdout.readline())
+            print(f"idle: {resident_bytes(child.pid) / 1e6:.1f} MB resident")
+            client = Client(port)
+            measure("Produce 100 B, acks=all", child.pid, client, produce_frame(100), 40000)
+            measure("Produce 16 kB, acks=all", child.pid, client, produce_frame(16000), 20000)
+            measure("Produce 1 MB, acks=all", child.pid, client, produce_frame(1_000_000), 400)
+            measure("Fetch 1 MB", child.pid, client, fetch_frame(42000, 1_000_000), 3000)
+            measure("Fetch 16 kB", child.pid, client, fetch_frame(42000, 17_000), 20000)
+            print(f"after: {resident_bytes(child.pid) / 1e6:.1f} MB resident")
+        finally:
+            child.send_signal(signal.SIGTERM)
+            child.wait(30)
+
+
+if __name__ == "__main__":
+    main()
