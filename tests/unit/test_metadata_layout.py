@@ -37,8 +37,8 @@ ROWS: list[tuple[str, str, Record]] = [
     # KIP-253, "Zookeeper" 1) and 2), with values.
     (
         "/brokers/topics/orders",
-        '{"version": 3, "partitions": {"0": [1, 2], "1": [2, 3]}, "topic_id": "rB5qkJ2QTeyPfS9hWzD9Vg",'
-        ' "adding_replicas": {}, "removing_replicas": {},'
+        '{"version": 3, "partitions": {"0": [1, 2], "1": [2, 3]}, "topic_id":'
+        ' "rB5qkJ2QTeyPfS9hWzD9Vg", "adding_replicas": {}, "removing_replicas": {},'
         ' "initial_partition_count": 1, "undeleted_partition_count": 2}',
         TopicNode(
             {0: [1, 2], 1: [2, 3]},
@@ -113,8 +113,9 @@ ROWS: list[tuple[str, str, Record]] = [
     # Ours.
     (
         "/tidelog/topics/orders",
-        '{"version":1, "topic_id":"rB5qkJ2QTeyPfS9hWzD9Vg", "initial_partition_count":1, "resize_epoch":2,'
-        ' "migrated":true, "original_replicas":{"0":[1,2]}, "pending_stops":{"0":{"4":7}},'
+        '{"version":1, "topic_id":"rB5qkJ2QTeyPfS9hWzD9Vg", "initial_partition_count":1,'
+        ' "resize_epoch":2, "migrated":true, "original_replicas":{"0":[1,2]},'
+        ' "pending_stops":{"0":{"4":7}},'
         ' "resize":{"from_count":1,"to_count":2,"resize_epoch":2,"step":"plan","published":false},'
         ' "former":{"6":{"end_offset":99,"leader_epoch":8}},'
         ' "unclean":{"0":{"leader":1,"leader_epoch":7,"end_offset":50,"end_epoch":6,'

@@ -1,0 +1,85 @@
+"""A cluster for tests of the controller's decisions: what they write goes through a store.
+
+After every commit the state is held against what a restart would load.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from tidelog.controller.decisions.cluster import Cluster, Decision, Write, load
+from tidelog.controller.decisions.creation import Created, Defaults, NewTopic, create_topics
+from tidelog.controller.decisions.journal import committed, operations, with_revision
+from tidelog.metadata import layout
+from tidelog.metadata import records as nodes
+from tidelog.metadata.memory import MemoryTree
+from tidelog.metadata.store import Create, Node
+
+DEFAULTS = Defaults(1, 1)
+
+
+class Chance:
+    """Ids that count, and always the first of several."""
+
+    def __init__(self) -> None:
+        self.ids = 0
+
+    def new_uuid(self) -> UUID:
+        self.ids += 1
+        return UUID(int=self.ids)
+
+    def below(self, bound: int) -> int:
+        return 0
+
+
+class World:
+    """A cluster whose decisions go through a store, as the controller's do."""
+
+    def __init__(self, *brokers: int, racks: dict[int, str] | None = None) -> None:
+        self.tree = MemoryTree()
+        self.session = self.tree.new_session()
+        self.cluster = Cluster()
+        self.chance = Chance()
+        start = [Create(path, b"") for path in layout.CONTAINERS]
+        start.append(Create(layout.CONTROLLER_EPOCH, b"1"))
+        assert self.tree.apply(self.session, start) is None
+        load(self.cluster, self.nodes())
+        for broker in brokers:
+            node = nodes.BrokerNode(
+                [f"PLAINTEXT://h{broker}:1"],
+                {"PLAINTEXT": "PLAINTEXT"},
+                "h",
+                1,
+                -1,
+                "0",
+                rack=(racks or {}).get(broker),
+                broker_epoch=broker,
+            )
+            self.cluster.brokers[broker] = node
+
+    def nodes(self) -> dict[str, Node]:
+        return {path: Node(kept.data, kept.version) for path, kept in self.tree.nodes.items()}
+
+    def commit(self, writes: tuple[Write, ...]) -> None:
+        """Store and apply writes; then the state must be what a restart would load."""
+        if writes:
+            complete = with_revision(self.cluster, writes)
+            found = operations(self.cluster, complete)
+            assert self.tree.apply(self.session, found) is None
+            committed(self.cluster, found, complete)
+        again = Cluster(brokers=self.cluster.brokers)
+        load(again, self.nodes())
+        for kept in ("suspected", "shutting_down", "presumed", "broken", "inventories"):
+            setattr(again, kept, getattr(self.cluster, kept))
+        assert again == self.cluster
+
+    def do(self, decision: Decision[Any]) -> Any:
+        self.commit(decision.writes)
+        return decision.answer
+
+    def create(self, *topics: NewTopic, validate_only: bool = False) -> list[Created]:
+        answer: list[Created] = self.do(
+            create_topics(self.cluster, topics, DEFAULTS, self.chance, validate_only)
+        )
+        return answer

@@ -1,0 +1,276 @@
+"""Creating, growing and deleting topics: decisions as tables, applied as they would be stored."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.support.controller_world import World
+
+from tidelog.controller.decisions import deletion
+from tidelog.controller.decisions.cluster import (
+    NO_ID,
+    Refusal,
+    load,
+)
+from tidelog.controller.decisions.creation import (
+    Growth,
+    NewTopic,
+    create_partitions,
+)
+from tidelog.controller.decisions.deletion import Doomed, delete_topics
+from tidelog.controller.decisions.placement import place
+from tidelog.metadata import layout
+from tidelog.metadata import records as nodes
+from tidelog.metadata.store import Create
+from tidelog.model.errors import ErrorCode as E
+from tidelog.model.topics import TopicPartition
+
+
+def test_a_topic_is_made_of_its_nodes() -> None:
+    world = World(1, 2, 3)
+    (created,) = world.create(NewTopic("t", 2, 3, configs=(("retention.ms", "5"),)))
+    assert created.refusal is None
+    assert (created.partitions, created.replication_factor) == (2, 3)
+    cluster = world.cluster
+    text = layout.id_text(created.topic_id)
+    assert cluster.topics["t"] == nodes.TopicNode(
+        {0: [1, 2, 3], 1: [2, 3, 1]},
+        topic_id=text,
+        initial_partition_count=2,
+        undeleted_partition_count=2,
+    )
+    assert cluster.memories["t"] == nodes.TopicMemory(text, 2)
+    assert cluster.topic_configs["t"] == {"retention.ms": "5"}
+    state = nodes.PartitionState(2, 0, 1, [2, 3, 1])
+    assert cluster.states[TopicPartition("t", 1)] == state
+    assert [cluster.lives[TopicPartition("t", i)].partition_epoch for i in (0, 1)] == [1, 2]
+    assert cluster.counters[layout.PARTITION_EPOCH] == 2
+    assert cluster.revision == 1
+    values = {entry.name: entry.value for entry in created.configs}
+    assert values["retention.ms"] == "5"
+    # The next partition of the cluster goes on counting.
+    world.create(NewTopic("u"))
+    assert cluster.lives[TopicPartition("u", 0)].partition_epoch == 3
+
+
+def assigned(*replicas: tuple[int, ...]) -> NewTopic:
+    return NewTopic("t", assignment=tuple(enumerate(replicas)))
+
+
+@pytest.mark.parametrize(
+    ("topic", "error"),
+    [
+        (NewTopic(""), E.INVALID_TOPIC_EXCEPTION),
+        (NewTopic("."), E.INVALID_TOPIC_EXCEPTION),
+        (NewTopic(".."), E.INVALID_TOPIC_EXCEPTION),
+        (NewTopic("a/b"), E.INVALID_TOPIC_EXCEPTION),
+        (NewTopic("é"), E.INVALID_TOPIC_EXCEPTION),
+        (NewTopic("x" * 250), E.INVALID_TOPIC_EXCEPTION),
+        (NewTopic("x" * 249), None),
+        (NewTopic("known"), E.TOPIC_ALREADY_EXISTS),
+        (NewTopic("with.dot"), E.TOPIC_ALREADY_EXISTS),
+        (NewTopic("with_dot"), E.INVALID_TOPIC_EXCEPTION),
+        (NewTopic("damaged"), E.TOPIC_ALREADY_EXISTS),
+        (NewTopic("t", 0), E.INVALID_PARTITIONS),
+        (NewTopic("t", -2), E.INVALID_PARTITIONS),
+        (NewTopic("t", 50_001), E.INVALID_PARTITIONS),
+        (NewTopic("t", 2**31 - 1), E.INVALID_PARTITIONS),
+        (NewTopic("t", 1, 0), E.INVALID_REPLICATION_FACTOR),
+        (NewTopic("t", 1, -2), E.INVALID_REPLICATION_FACTOR),
+        (NewTopic("t", 1, 4), E.INVALID_REPLICATION_FACTOR),
+        (NewTopic("t", 1, 3), None),
+        (NewTopic("t"), None),
+        (NewTopic("t", configs=(("no.such", "1"),)), E.INVALID_CONFIG),
+        (NewTopic("t", configs=(("retention.ms", "x"),)), E.INVALID_CONFIG),
+        (NewTopic("t", configs=(("retention.ms", None),)), E.INVALID_CONFIG),
+        (NewTopic("t", configs=(("retention.ms", "1"), ("retention.ms", "2"))), E.INVALID_CONFIG),
+        (assigned((1, 2), (2, 3)), None),
+        (assigned((1,), (2, 3)), E.INVALID_REPLICA_ASSIGNMENT),
+        (assigned((1, 1)), E.INVALID_REPLICA_ASSIGNMENT),
+        (assigned((9,)), E.INVALID_REPLICA_ASSIGNMENT),
+        (assigned(()), E.INVALID_REPLICA_ASSIGNMENT),
+        (NewTopic("t", assignment=((1, (1,)),)), E.INVALID_REPLICA_ASSIGNMENT),
+        (NewTopic("t", assignment=((0, (1,)), (0, (2,)))), E.INVALID_REPLICA_ASSIGNMENT),
+        (NewTopic("t", 1, assignment=((0, (1,)),)), E.INVALID_REQUEST),
+        (NewTopic("t", -1, 1, assignment=((0, (1,)),)), E.INVALID_REQUEST),
+    ],
+)
+def test_what_is_refused_and_how(topic: NewTopic, error: E | None) -> None:
+    world = World(1, 2, 3)
+    world.create(NewTopic("known"), NewTopic("with.dot"))
+    damage = [Create(layout.topic("damaged"), b"{")]
+    assert world.tree.apply(world.session, damage) is None
+    load(world.cluster, world.nodes())
+    before = dict(world.cluster.topics)
+    (answer,) = world.create(topic, validate_only=True)
+    assert (None if answer.refusal is None else answer.refusal.error) == error
+    assert answer.topic_id == NO_ID
+    assert world.cluster.topics == before
+    (answer,) = world.create(topic)
+    assert (None if answer.refusal is None else answer.refusal.error) == error
+    assert (topic.name in world.cluster.topics) == (error is None or topic.name in before)
+    if answer.refusal is not None:
+        assert answer.refusal.sentence.endswith(".")
+        assert len(answer.refusal.sentence) < 500
+
+
+def test_topics_of_one_request_are_judged_each_and_together() -> None:
+    world = World(1)
+    answers = world.create(
+        NewTopic("twice"), NewTopic("a.b"), NewTopic("twice"), NewTopic("a_b"), NewTopic("fine")
+    )
+    found = [(x.name, None if x.refusal is None else x.refusal.error) for x in answers]
+    assert found == [
+        ("twice", E.INVALID_REQUEST),
+        ("a.b", None),
+        ("a_b", E.INVALID_TOPIC_EXCEPTION),
+        ("fine", None),
+    ]
+    assert set(world.cluster.topics) == {"a.b", "fine"}
+
+
+def test_suspected_brokers_are_not_in_the_first_isr() -> None:
+    world = World(1, 2, 3)
+    world.cluster.suspected.add(1)
+    world.create(NewTopic("t", 1, 3))
+    state = world.cluster.states[TopicPartition("t", 0)]
+    assert (state.leader, state.isr) == (2, [2, 3])
+
+
+@pytest.mark.parametrize(
+    ("count", "assignments", "error"),
+    [
+        (3, None, None),
+        (3, ((2,),), None),
+        (2, None, E.INVALID_PARTITIONS),
+        (1, None, E.INVALID_PARTITIONS),
+        (0, None, E.INVALID_PARTITIONS),
+        (-1, None, E.INVALID_PARTITIONS),
+        (50_001, None, E.INVALID_PARTITIONS),
+        (3, ((2,), (1,)), E.INVALID_REPLICA_ASSIGNMENT),
+        (3, ((9,),), E.INVALID_REPLICA_ASSIGNMENT),
+        (3, ((1, 2),), E.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+def test_growing(count: int, assignments: Any, error: E | None) -> None:
+    world = World(1, 2)
+    world.create(NewTopic("t", 2, 1))
+    asked = [Growth("t", count, assignments)]
+    for validate_only in (True, False):
+        ((name, refusal),) = world.do(
+            create_partitions(world.cluster, asked, world.chance, validate_only)
+        )
+        assert name == "t"
+        assert (None if refusal is None else refusal.error) == error
+    node = world.cluster.topics["t"]
+    if error is not None:
+        assert len(node.partitions) == 2
+        return
+    assert node.partitions[2] == [2 if assignments else 1]
+    assert (node.initial_partition_count, node.undeleted_partition_count) == (3, 3)
+    assert world.cluster.memories["t"].initial_partition_count == 3
+    assert world.cluster.lives[TopicPartition("t", 2)].partition_epoch == 3
+    assert world.cluster.states[TopicPartition("t", 2)].leader_epoch == 0
+
+
+def test_shrinking_says_what_it_needs() -> None:
+    world = World(1)
+    world.create(NewTopic("t", 2, 1))
+    decision = create_partitions(world.cluster, [Growth("t", 1), Growth("u", 1)], world.chance)
+    (_, shrink), (_, unknown) = decision.answer
+    assert shrink is not None
+    assert "inter.broker.protocol.version 1.5" in shrink.sentence
+    assert unknown is not None
+    assert unknown.error is E.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def errors(answers: list[deletion.Deleted]) -> list[E | None]:
+    return [None if x.refusal is None else x.refusal.error for x in answers]
+
+
+def test_what_can_be_deleted() -> None:
+    world = World(1)
+    known, other = world.create(NewTopic("known"), NewTopic("other"))
+    rows: list[tuple[list[Doomed], list[E | None]]] = [
+        ([Doomed("none")], [E.UNKNOWN_TOPIC_OR_PARTITION]),
+        ([Doomed(None, UUID(int=99))], [E.UNKNOWN_TOPIC_ID]),
+        ([Doomed("known", known.topic_id)], [E.INVALID_REQUEST]),
+        ([Doomed(None)], [E.INVALID_REQUEST]),
+        ([Doomed("known"), Doomed(None, known.topic_id)], [E.INVALID_REQUEST] * 2),
+    ]
+    for asked, expected in rows:
+        decision = delete_topics(world.cluster, asked)
+        assert errors(decision.answer) == expected
+        assert decision.writes == ()
+    disabled = delete_topics(world.cluster, [Doomed("known")], enabled=False)
+    assert errors(disabled.answer) == [E.TOPIC_DELETION_DISABLED]
+    answer = world.do(delete_topics(world.cluster, [Doomed(None, other.topic_id), Doomed("known")]))
+    assert [(x.name, x.topic_id, x.refusal) for x in answer] == [
+        ("other", other.topic_id, None),
+        ("known", known.topic_id, None),
+    ]
+
+
+def test_a_deleted_topic_leaves_nothing_but_its_place_in_the_queue() -> None:
+    world = World(1, 2)
+    before = set(world.tree.nodes)
+    (created,) = world.create(NewTopic("t", 2, 2, configs=(("retention.ms", "1"),)))
+    world.do(delete_topics(world.cluster, [Doomed("t")]))
+    path = layout.deletion(created.topic_id)
+    counters = {layout.PARTITION_EPOCH, layout.REVISION}
+    assert set(world.tree.nodes) - before == {path} | counters
+    assert world.cluster.deletions[created.topic_id].partitions == {0: [1, 2], 1: [2, 1]}
+    assert world.cluster.topic_configs == {}
+    # Its name is free, and the next life of the name has another id.
+    (again,) = world.create(NewTopic("t"))
+    assert again.refusal is None
+    assert again.topic_id != created.topic_id
+    # Broker 1 deleted one partition, then the other; a FULL was answered by broker 2.
+    assert deletion.held_by(world.cluster, 1) == {created.topic_id: [0, 1]}
+    steps: list[tuple[int, dict[UUID, Any], dict[int, list[int]] | None]] = [
+        (1, {created.topic_id: [0]}, {0: [2], 1: [2, 1]}),
+        (1, {created.topic_id: [0]}, {0: [2], 1: [2, 1]}),
+        (3, {created.topic_id: [0]}, {0: [2], 1: [2, 1]}),
+        (1, {UUID(int=77): None}, {0: [2], 1: [2, 1]}),
+        (2, {created.topic_id: None}, {1: [1]}),
+        (1, {created.topic_id: [1]}, None),
+    ]
+    for broker, gone, left in steps:
+        world.do(deletion.confirm(world.cluster, broker, gone))
+        found = world.cluster.deletions.get(created.topic_id)
+        assert (None if found is None else found.partitions) == left
+    assert set(world.cluster.topics) == {"t"}
+
+
+def test_placement_takes_turns() -> None:
+    placed = place({1: None, 2: None, 3: None}, 6, 2, start=0)
+    assert placed == [[1, 2], [2, 3], [3, 1], [1, 3], [2, 1], [3, 2]]
+    assert place({5: None}, 3, 1, start=2) == [[5], [5], [5]]
+
+
+def test_placement_is_even_and_spreads_over_racks() -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for _ in range(100):
+        count = chance.randrange(1, 10)
+        racks = {broker: chance.choice("abc") for broker in range(count)}
+        factor = chance.randrange(1, min(3, count) + 1)
+        partitions = count * count
+        placed = place(racks, partitions, factor, chance.randrange(100))
+        leaders = Counter(replicas[0] for replicas in placed)
+        assert set(leaders.values()) == {count}
+        for replicas in placed:
+            assert len(set(replicas)) == factor
+            spread = len({racks[broker] for broker in replicas})
+            assert spread == min(factor, len(set(racks.values())))
+
+
+def test_unknown_topic_node_ids_never_match() -> None:
+    assert isinstance(
+        delete_topics(World(1).cluster, [Doomed(None, NO_ID)]).answer[0].refusal, Refusal
+    )
