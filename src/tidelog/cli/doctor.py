@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import cluster_options, json_option, run
+from tidelog.cli.connecting import json_option, run
 from tidelog.cli.failures import Failed
 from tidelog.cli.findings import Facts, Finding, Level, judge
 from tidelog.cli.output import print_json, say
@@ -104,11 +104,9 @@ async def look(cluster: Cluster) -> Facts:
     """Ask the cluster everything that ``judge`` wants to know."""
     described = await describe_cluster(cluster)
     view = await cluster.all_topics()
-    minimums = {}
     names = sorted(view.topics)
-    for name, minimum in zip(names, await _each(names, _minimum_of(cluster)), strict=True):
-        if isinstance(minimum, int):
-            minimums[name] = minimum
+    answers = zip(names, await _each(names, _minimum_of(cluster)), strict=True)
+    minimums = {name: minimum for name, minimum in answers if isinstance(minimum, int)}
     nodes = [broker.node_id for broker in described.brokers]
     dirs = await _each(nodes, lambda node_id: describe_log_dirs(cluster, node_id))
     conditions = await _each(nodes, lambda node_id: describe_condition(cluster, node_id))

@@ -30,9 +30,9 @@ def main(arguments: list[str] | None = None) -> None:
     """Run ``tidelog ARGUMENTS`` (default: the process's) and exit with its status."""
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == ["server"]:
-        from tidelog.cli import server
+        from tidelog.cli.server import main as serve
 
-        sys.exit(server.main(words[1:]))
+        sys.exit(serve(words[1:]))
     from tidelog.cli import failures
 
     sys.exit(failures.run(_commands(), words))

@@ -1,0 +1,260 @@
+"""``tidelog server FILE``: one process with the roles that its properties file names.
+
+Owns the life of the process: configuration, logs, the order of start (controller, then broker,
+which talk over loopback) and of stop, signals, the metrics address, the ready line. Imports
+neither click nor rich: a server starts in a fraction of a second and stays small.
+
+Ready line on standard output, once the process serves:
+``ready node=1 roles=broker,controller PLAINTEXT=127.0.0.1:9092 CONTROLLER=127.0.0.1:9093``, with
+``metrics=HOST:PORT`` when there is such an address. Logs go to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from tidelog.model.server_configs import ServerConfigs, from_mapping, parse_properties
+from tidelog.runtime import loop as runtime_loop
+from tidelog.runtime.seams import Seams
+
+if TYPE_CHECKING:
+    from tidelog.broker.process import BrokerProcess
+    from tidelog.controller.process import Controller
+    from tidelog.observe.endpoint import Endpoint
+
+logger = logging.getLogger(__name__)
+
+THREADS = 8
+"""Threads for fsync and long CRCs; they release the GIL, so more than cores are useful."""
+
+HELPER_PROCESSES = 1
+"""Processes for compaction: one, so that it never takes more than a core from its broker."""
+
+FAILED = 1
+WRONG_USAGE = 2
+
+
+class _StartFailed(Exception):
+    """The process cannot start; one line that says why."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run a server until it is told to stop; return the exit status."""
+    options = _parse(arguments)
+    try:
+        with open(options.file, encoding="utf-8") as file:
+            texts = parse_properties(file.read())
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        print(f"error: {options.file} cannot be read: {why}", file=sys.stderr)
+        return FAILED
+    for pair in options.override:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            print(f"error: --override takes NAME=VALUE, not {pair!r}", file=sys.stderr)
+            return WRONG_USAGE
+        texts[name.strip()] = value
+    configs = from_mapping(texts)
+    if not isinstance(configs, ServerConfigs):
+        for refused in configs:
+            print(f"error: {options.file}: {refused.sentence}", file=sys.stderr)
+        return FAILED
+    # Imported late: a file that is refused should be refused at once.
+    from tidelog.observe import logs
+
+    logs.configure()
+    try:
+        runtime_loop.run(_Process(configs, options.until_stdin_closes).run())
+    except _StartFailed as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        return FAILED
+    return 0
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="tidelog server",
+        description="Run one process (broker, controller or both) until SIGTERM or Ctrl-C.",
+    )
+    parser.add_argument("file", metavar="FILE", help="properties in the syntax of Kafka's servers")
+    parser.add_argument(
+        "--override",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a configuration that goes before the file's; may be repeated",
+    )
+    parser.add_argument(
+        "--until-stdin-closes",
+        action="store_true",
+        help="stop, too, when the standard input ends: when the parent process is gone",
+    )
+    return parser.parse_args(arguments)
+
+
+class _Process:
+    """The parts of one process and their order."""
+
+    def __init__(self, configs: ServerConfigs, until_stdin_closes: bool) -> None:
+        self._configs = configs
+        self._until_stdin_closes = until_stdin_closes
+        self._controller: Controller | None = None
+        self._broker: BrokerProcess | None = None
+        self._endpoint: Endpoint | None = None
+
+    async def run(self) -> None:
+        """Start, say so, wait for the signal, stop. Raises _StartFailed."""
+        loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._told_to_stop, number, stop)
+        if self._until_stdin_closes:
+            loop.add_reader(sys.stdin.fileno(), self._stdin_came, stop)
+        threads = ThreadPoolExecutor(THREADS, "tidelog")
+        # Started at the first compaction. Not forked: the loop's threads would be forked along.
+        processes = ProcessPoolExecutor(
+            HELPER_PROCESSES, multiprocessing.get_context("spawn"), _begin_helper
+        )
+        seams = Seams(threads=threads, processes=processes)
+        try:
+            starting = loop.create_task(self._start(seams))
+            stopping = loop.create_task(stop.wait())
+            await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                # Told to stop while it started: undone by what was started.
+                starting.cancel()
+                await asyncio.wait([starting])
+            elif starting.exception() is None:
+                print(self._ready_line(), flush=True)
+                runtime_loop.tame_collector()
+                await stopping
+            stopping.cancel()
+            if not starting.cancelled() and starting.exception() is not None:
+                starting.result()
+        finally:
+            await self._stop()
+            processes.shutdown(cancel_futures=True)
+            threads.shutdown()
+
+    def _told_to_stop(self, number: int, stop: asyncio.Event) -> None:
+        logger.info("stopping: %s", signal.Signals(number).name)
+        stop.set()
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGTERM, signal.SIGINT):
+            # A second signal ends the process at once.
+            loop.remove_signal_handler(each)
+
+    def _stdin_came(self, stop: asyncio.Event) -> None:
+        if not os.read(sys.stdin.fileno(), 4096):
+            asyncio.get_running_loop().remove_reader(sys.stdin.fileno())
+            logger.info("stopping: the standard input has ended")
+            stop.set()
+
+    async def _start(self, seams: Seams) -> None:
+        configs = self._configs
+        if configs.is_controller:
+            await self._start_controller(seams)
+        if configs.is_broker:
+            await self._start_broker(seams)
+        if configs.metrics_address is not None:
+            self._start_endpoint(configs.metrics_address)
+
+    async def _start_controller(self, seams: Seams) -> None:
+        from tidelog.controller.process import Controller
+        from tidelog.metadata.store import StoreRefused, StoreUnavailable
+        from tidelog.network.server import ListenError
+
+        controller = Controller(self._configs, seams)
+        try:
+            await controller.start()
+        except (StoreRefused, StoreUnavailable, ListenError, OSError) as error:
+            raise _StartFailed(str(error)) from error
+        self._controller = controller
+
+    async def _start_broker(self, seams: Seams) -> None:
+        from tidelog.broker.process import BrokerProcess, StartFailed
+
+        controllers = list(self._configs.controller_quorum_bootstrap_servers)
+        if not controllers and self._controller is not None:
+            controllers = [("127.0.0.1", self._controller.listener_port)]
+        broker = BrokerProcess(self._configs, seams, controllers)
+        try:
+            await broker.start()
+        except StartFailed as error:
+            raise _StartFailed(str(error)) from error
+        self._broker = broker
+
+    def _start_endpoint(self, address: tuple[str, int]) -> None:
+        from tidelog.observe.endpoint import Endpoint, PortInUse
+
+        try:
+            self._endpoint = Endpoint(*address, self._collector(), self._health)
+        except PortInUse as error:
+            raise _StartFailed(str(error)) from error
+
+    def _collector(self) -> Any:
+        from prometheus_client.registry import Collector
+
+        if self._broker is None:
+
+            class Nothing(Collector):
+                """A controller alone counts nothing yet; its health is served."""
+
+                def collect(self) -> list[Any]:
+                    return []
+
+            return Nothing()
+        from tidelog.broker.metrics import BrokerCollector
+
+        return BrokerCollector(self._broker.broker)
+
+    def _health(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"healthy": True, "node": self._configs.node_id}
+        if self._broker is not None:
+            from tidelog.broker.metrics import health
+
+            found.update(health(self._broker.broker))
+        if self._controller is not None:
+            found["controller_active"] = self._controller.active
+        return found
+
+    def _ready_line(self) -> str:
+        configs = self._configs
+        words = ["ready", f"node={configs.node_id}"]
+        words.append(f"roles={','.join(sorted(configs.process_roles))}")
+        if self._broker is not None:
+            hosts = {each.name: each.host for each in configs.advertised_listeners}
+            for name, port in self._broker.ports.items():
+                words.append(f"{name}={hosts.get(name, '127.0.0.1')}:{port}")
+        if self._controller is not None:
+            first = configs.controller_listeners[0]
+            host = first.host or "127.0.0.1"
+            words.append(f"{first.name}={host}:{self._controller.listener_port}")
+        if self._endpoint is not None and configs.metrics_address is not None:
+            words.append(f"metrics={configs.metrics_address[0]}:{self._endpoint.port}")
+        return " ".join(words)
+
+    async def _stop(self) -> None:
+        """Stop what was started, the broker first: its controller moves what it led."""
+        if self._endpoint is not None:
+            self._endpoint.close()
+        if self._broker is not None:
+            await self._broker.stop()
+        if self._controller is not None:
+            await self._controller.stop()
+        logger.info("stopped")
+
+
+def _begin_helper() -> None:
+    # Ctrl-C goes to the whole process group; the server ends its helpers itself.
+    with contextlib.suppress(ValueError):
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
