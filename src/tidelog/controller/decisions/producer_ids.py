@@ -34,7 +34,7 @@ def next_block(cluster: Cluster, broker: int) -> Decision[Block | Refusal]:
         )
     last = cluster.producer_ids
     first = 0 if last is None else int(last.block_end) + 1
-    if first > MAX_PRODUCER_ID - BLOCK_SIZE:
+    if first + BLOCK_SIZE - 1 > MAX_PRODUCER_ID:
         sentence = "All producer ids have been handed out."
         return Decision(Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, sentence))
     node = ProducerIdBlock(broker, str(first), str(first + BLOCK_SIZE - 1))
