@@ -218,7 +218,7 @@ class _Process:
         return BrokerCollector(self._broker.broker)
 
     def _health(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"healthy": True, "node": self._configs.node_id}
+        found: dict[str, Any] = {"healthy": True, "node_id": self._configs.node_id}
         if self._broker is not None:
             from tidelog.broker.metrics import health
 
