@@ -166,9 +166,10 @@ def _new_partitions(
     cluster: Cluster, name: str, assignment: dict[int, list[int]], partition_epoch: int
 ) -> list[Write]:
     writes: list[Write] = []
+    fit = cluster.fit
     for index, replicas in assignment.items():
         partition_epoch += 1
-        isr = [broker for broker in replicas if broker in cluster.fit] or list(replicas[:1])
+        isr = [broker for broker in replicas if broker in fit] or list(replicas[:1])
         state = PartitionState(
             leader=isr[0], leader_epoch=0, controller_epoch=cluster.controller_epoch, isr=isr
         )

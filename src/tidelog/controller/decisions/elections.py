@@ -189,28 +189,29 @@ def settle_all(
     """
     writes: list[Write] = []
     debts: dict[str, dict[int, UncleanDebt]] = {}
-    allowed: dict[str, bool] = {}
+    rules: dict[str, tuple[bool, int]] = {}
     for where in places:
         state = cluster.states.get(where)
         replicas = cluster.replicas(where)
         if state is None or not replicas or layout.state(*where) in cluster.damaged:
             continue
         topic = where.topic
-        if topic not in allowed:
+        if topic not in rules:
             configs = cluster.resolve(topic).configs
             wanted = configs.unclean_leader_election_enable
-            allowed[topic] = wanted if allow_unclean is None else allow_unclean
+            allowed = wanted if allow_unclean is None else allow_unclean
+            rules[topic] = allowed, configs.min_insync_replicas
+        allowed, minimum = rules[topic]
         new = state
         if where in lost and standing.new_life is not None:
             ends = _known_ends(cluster, where, replicas, standing)
             new = without_lost(new, standing.new_life, replicas, ends)
         fresh = new.is_unclean_leader and new is not state and not state.is_unclean_leader
         if not (fresh or (new.leader_epoch > state.leader_epoch and new.leader != NO_LEADER)):
-            minimum = cluster.min_insync(topic, len(replicas))
             here = standing
             if cluster.broken:
                 here = standing.without([x for x in replicas if (x, where) in cluster.broken])
-            new = settle(new, replicas, here, minimum, allowed[topic])
+            new = settle(new, replicas, here, min(minimum, len(replicas)), allowed)
         if new == state:
             continue
         writes.append(put_state(cluster, where, new))
