@@ -315,14 +315,14 @@ class PartitionLog(LogFiles):
     def truncate_to(self, offset: int, now_ms: int) -> Rejected | None:
         """Drop every record from ``offset`` on; a batch across it goes as a whole.
 
-        Below the log's start: everything goes. Producers and epochs follow. Durable at once, so
+        Below the first segment: everything goes. Producers and epochs follow. Durable at once, so
         that no power loss can bring back what new batches replaced.
         """
         if self.failed or self.closed:
             return self._out_of_service()
         if offset >= self.end_offset:
             return None
-        if offset <= self.segments[0].base_offset:
+        if offset < self.segments[0].base_offset:
             return self.restart_at(offset, now_ms)
         try:
             self.generation += 1

@@ -88,6 +88,9 @@ class ModelPartition:
     def appended(self, batch: Batch, first_offset: int) -> None:
         """An append has returned."""
         batch.offset = first_offset
+        self.in_doubt = []
+        if first_offset < self.start:
+            return  # a duplicate of what was deleted since
         for place, write in enumerate(batch.writes):
             self.records[first_offset + place] = write.value
             self.first_of[first_offset + place] = first_offset
@@ -124,6 +127,7 @@ class ModelPartition:
                 deleted_on_purpose,
             )
         )
+        self.start = deleted_on_purpose
         self.removing = False
         self.cutting = None
         self.in_doubt = []
