@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.support.lone_broker import LoneBroker  # noqa: E402
 from tests.support.processes import cpu_s, resident_bytes  # noqa: E402
+
 from tidelog.protocol import codec, messages  # noqa: E402
 from tidelog.records.builder import NewRecord, build_batch  # noqa: E402
 from tidelog.runtime.loop import run, tame_collector  # noqa: E402

@@ -26,7 +26,7 @@ from tidelog.model.server_configs import ServerConfigs, from_mapping
 from tidelog.network.limits import Limits
 from tidelog.network.router import Handler, Router
 from tidelog.network.server import Server
-from tidelog.protocol import messages
+from tidelog.protocol import codec, messages
 from tidelog.runtime.loop import new_event_loop
 from tidelog.runtime.seams import Seams
 from tidelog.storage.directory import LogDirectory, open_directory
@@ -131,9 +131,7 @@ class LoneBroker:
             )
             for index in range(partitions)
         ]
-        end = request.UpdateMetadataEndpoint(
-            port=self.port, host="127.0.0.1", listener="PLAINTEXT"
-        )
+        end = request.UpdateMetadataEndpoint(port=self.port, host="127.0.0.1", listener="PLAINTEXT")
         update = request(
             controller_id=1,
             topic_states=[
@@ -183,3 +181,50 @@ class ThreadedBroker:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
         self._loop.close()
+
+
+class Peer:
+    """A client that speaks messages over one connection, in order."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self._sent = 0
+        self._asked: dict[int, tuple[int, int]] = {}
+
+    @classmethod
+    async def connect(cls, port: int) -> Peer:
+        """Connect to a server on this machine."""
+        return cls(*await asyncio.open_connection("127.0.0.1", port, limit=2**27))
+
+    def send(self, request: Any, version: int) -> int:
+        """Send a request; return its correlation id."""
+        name = type(request).__qualname__.removesuffix("Request")
+        key = next(key for key in ApiKey if key.name.replace("_", "") == name.upper())
+        self._sent += 1
+        self._asked[self._sent] = (int(key), version)
+        self.writer.write(b"".join(codec.encode_request(key, version, self._sent, "peer", request)))
+        return self._sent
+
+    async def receive(self) -> Any:
+        """Return the next answer; ConnectionError when the server closes instead."""
+        async with asyncio.timeout(10):
+            try:
+                size = int.from_bytes(await self._reader.readexactly(4), "big")
+                frame = memoryview(await self._reader.readexactly(size))
+            except asyncio.IncompleteReadError as error:
+                raise ConnectionError("the server closed the connection") from error
+        key, version = self._asked.pop(int.from_bytes(frame[:4], "big"))
+        return codec.decode_response(key, version, frame)[1]
+
+    async def ask(self, request: Any, version: int) -> Any:
+        """Send and wait for the answer."""
+        self.send(request, version)
+        return await self.receive()
+
+
+async def until(condition: Callable[[], object], deadline_s: float = 10) -> None:
+    """Wait for a condition on this loop; TimeoutError after the deadline."""
+    async with asyncio.timeout(deadline_s):
+        while not condition():
+            await asyncio.sleep(0.002)

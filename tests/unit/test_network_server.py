@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 from tests.support.processes import free_ports
+
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.limits import Limits
 from tidelog.network.router import CloseConnection, Handler, Router
@@ -69,8 +70,8 @@ class Harness:
     def router(self) -> Router:
         return Router(
             [
-                Handler(ApiKey.HEARTBEAT, range(0, 5), self.heartbeat),
-                Handler(ApiKey.PRODUCE, range(0, 12), self.produce, pipelined=True),
+                Handler(ApiKey.HEARTBEAT, range(5), self.heartbeat),
+                Handler(ApiKey.PRODUCE, range(12), self.produce, pipelined=True),
                 Handler(ApiKey.FETCH, range(4, 13), self.fetch, large_answer=True),
             ]
         )
