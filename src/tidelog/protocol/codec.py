@@ -125,8 +125,12 @@ def _has_tags(api_key: int, version: int) -> bool:
 
 
 def decode_request(api_key: int, version: int, frame: memoryview, position: int) -> Any:
-    """Read a request's message from ``position`` to the very end of the frame."""
-    return _finish(request_decoder(api_key, version), frame, position)
+    """Read a request's message from ``position`` to the very end of the frame.
+
+    Bytes behind a Metadata request are passed over: librdkafka (2.16) writes the empty array of a
+    flexible request for all topics as four bytes, and Kafka reads no further than the message.
+    """
+    return _finish(request_decoder(api_key, version), frame, position, api_key == ApiKey.METADATA)
 
 
 def decode_response(api_key: int, version: int, frame: memoryview) -> tuple[int, Any]:
@@ -144,12 +148,14 @@ def decode_response(api_key: int, version: int, frame: memoryview) -> tuple[int,
     return correlation_id, _finish(response_decoder(api_key, version), frame, position)
 
 
-def _finish(decode: compiler.Decoder, frame: memoryview, position: int) -> Any:
+def _finish(
+    decode: compiler.Decoder, frame: memoryview, position: int, may_go_on: bool = False
+) -> Any:
     try:
         message, stop = decode(frame, position)
     except _BAD as error:
         raise DecodeError(f"the message cannot be read: {error}") from None
-    if stop != len(frame):
+    if stop != len(frame) and not may_go_on:
         raise DecodeError(f"{len(frame) - stop} bytes are left behind the message")
     return message
 
