@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from types import SimpleNamespace
 
 import pytest
-
 from tests.support.acked_stream import violations
 
 GOOD = {(0, 0): "w:0", (0, 1): "w:1", (0, 2): "w:2"}

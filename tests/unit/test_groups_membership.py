@@ -403,8 +403,26 @@ def test_waiting_for_others_counts_as_a_heartbeat() -> None:
         assert d.heartbeat(b, 1) is E.REBALANCE_IN_PROGRESS
     assert a in d.group.members
     assert ticket not in d.answers
-    d.advance(15_000)
+    d.advance(1_000)
     assert d.joined(ticket).error is E.NONE
+    # Answered, its session begins anew: silence now ends it.
+    d.advance(9_999)
+    assert a in d.group.members
+    d.advance(1)
+    assert a not in d.group.members
+
+
+def test_a_deadline_that_another_one_puts_off_is_left_alone() -> None:
+    d, a, b = static_pair()
+    d.join(a, instance_id="one", protocols=one_protocol("u"))
+    for _ in range(10):
+        d.heartbeat(b, 1, "two")
+        d.advance(5_000)
+    # The end of the time to join and of this session fall on one moment.
+    d.heartbeat(b, 1, "two")
+    d.advance(10_000)
+    assert d.group.generation == 2
+    assert b in d.group.members
 
 
 def test_a_new_member_that_went_away_is_removed_after_five_minutes() -> None:
@@ -519,6 +537,7 @@ def test_a_static_leader_comes_back(version: int) -> None:
     back = d.joined(d.join(instance_id="one", version=version))
     assert back.generation == 1
     assert d.group.leader == back.member_id
+    assert next(iter(d.group.members)) == back.member_id
     if version >= 9:
         assert back.skip_assignment
         assert back.leader == back.member_id
@@ -575,6 +594,31 @@ def test_a_static_members_new_id_is_answered_when_stored() -> None:
     d.join(a, instance_id="one")
     assert d.joined(ticket).generation == 2
     d.commit()
+
+
+def test_a_static_members_new_id_is_stored_while_a_rebalance_waits_for_others() -> None:
+    d, a, _ = static_pair(hold=True)
+    ticket = d.join(instance_id="two")
+    pending = d.joined(d.join()).member_id
+    other = d.join(a, instance_id="one")
+    assert d.group.state is GroupState.PREPARING_REBALANCE
+    d.commit()
+    assert ticket not in d.answers
+    d.join(pending)
+    assert d.joined(ticket).generation == d.joined(other).generation == 2
+
+
+def test_a_leader_that_misses_a_rebalance_is_followed_by_one_that_joined() -> None:
+    d, a, b = static_pair()
+    ticket = d.join(b, instance_id="two", protocols=one_protocol("u"), session_ms=30_000)
+    for _ in range(12):
+        d.heartbeat(a, 1, "one")
+        d.advance(5_000)
+    assert d.joined(ticket).leader == b
+    d.sync(b, 2, {a: b"A2", b: b"B2"}, instance_id="two")
+    other = d.reloaded()
+    assert other.group.leader == b
+    assert list(other.group.members) == [a, b]
 
 
 def test_a_static_member_in_a_full_group_takes_its_own_place() -> None:

@@ -405,6 +405,19 @@ def test_a_commit_in_flight_keeps_an_offset_from_expiring() -> None:
     assert found.offset == 2
 
 
+def test_a_group_with_a_commit_in_flight_is_not_removed() -> None:
+    d = Driver(hold=True)
+    d.commit_offsets({("t", 0): 1})
+    d.commit()
+    d.advance(WEEK_MS)
+    d.commit_offsets({("t", 1): 2})
+    expire(d)
+    d.commit()
+    for driver in (d, d.reloaded()):
+        assert driver.offset("t", 0) is None
+        assert driver.offset("t", 1) is not None
+
+
 def test_one_look_removes_a_limited_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_EXPIRED_AT_ONCE", 2)
     d = Driver()

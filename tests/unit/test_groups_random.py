@@ -261,7 +261,7 @@ def run(seed: int, steps: int = 1_500) -> Driver:
     return world.driver
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(20))
 def test_random_members(seed: int) -> None:
     run(seed)
 

@@ -36,7 +36,6 @@ def prepare_rebalance(group: Group, reason: str, now_ms: int, out: Outcome) -> N
         drop_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, now_ms, out)
     group.pending_syncs.clear()
     group.deadlines.drop(SYNC_DEADLINE)
-    group.storing_generation = None
     initial = group.state is GroupState.EMPTY
     group.enter(GroupState.PREPARING_REBALANCE, now_ms)
     out.note("a rebalance is prepared", reason=reason, generation=group.generation)
