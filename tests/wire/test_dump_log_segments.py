@@ -162,5 +162,5 @@ def test_a_wrong_index_is_complained_about(tools: ToolRunner, tmp_path: Path) ->
     content = bytearray(index.read_bytes())
     content[3] += 1
     index.write_bytes(content)
-    with pytest.raises(AssertionError, match="(?i)mismatch"):
+    with pytest.raises(AssertionError, match=r"(?i)mismatch"):
         dump(tools, log)

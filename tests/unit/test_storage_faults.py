@@ -1,0 +1,168 @@
+"""A full disk, failing writes and failing fsyncs (promises 25 and 28); group commit."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from tests.support.storage_logs import NOW_MS, FaultyDisk, batch, new_log, records_of, resources
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.records.batch import Rejected
+from tidelog.records.builder import Producer
+from tidelog.storage.log import PartitionLog
+from tidelog.storage.results import Appended
+
+SMALL = TopicConfigs(segment_bytes=800)
+
+
+@pytest.fixture
+def disk() -> FaultyDisk:
+    return FaultyDisk()
+
+
+@pytest.fixture
+def log(tmp_path: Path, disk: FaultyDisk) -> PartitionLog:
+    return new_log(tmp_path, SMALL, resources(disk))
+
+
+def append(log: PartitionLog, count: int = 2) -> Appended | Rejected:
+    return log.append_as_leader(batch(count), 0, NOW_MS)
+
+
+@pytest.mark.parametrize("failing", [".log", ".snapshot.tmp", ".index"])
+def test_a_full_disk_refuses_appends_serves_reads_and_heals(
+    log: PartitionLog, disk: FaultyDisk, failing: str
+) -> None:
+    for _ in range(6):
+        append(log)
+    disk.failing = (failing,)
+    disk.fill_up()
+    seen = set()
+    for _ in range(20):
+        end, size = log.end_offset, log.size
+        got = append(log)
+        if isinstance(got, Rejected):
+            seen.add(got.error)
+            assert "full" in got.reason
+            assert (log.end_offset, log.size) == (end, size)
+        assert len(records_of(log)) == log.end_offset
+    assert failing == ".index" or seen == {ErrorCode.KAFKA_STORAGE_ERROR}
+    assert log.failed is None
+    disk.fault = None
+    end = log.end_offset
+    for _ in range(20):
+        assert isinstance(append(log), Appended)
+    assert len(records_of(log)) == log.end_offset == end + 40
+    log.close()
+    assert log.failed is None
+
+
+def test_a_refused_append_of_an_idempotent_producer_can_be_sent_again(
+    log: PartitionLog, disk: FaultyDisk
+) -> None:
+    made = batch(2, producer=Producer(1, 0, 0))
+    disk.fill_up()
+    assert isinstance(log.append_as_leader(made, 0, NOW_MS), Rejected)
+    disk.fault = None
+    got = log.append_as_leader(made, 0, NOW_MS)
+    assert isinstance(got, Appended) and not got.duplicate
+
+
+def test_any_other_failed_write_is_final_for_the_directory(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    shared = resources(disk)
+    told = []
+    shared.on_failure = told.append
+    log = new_log(tmp_path / "one", SMALL, shared)
+    other = new_log(tmp_path / "two", SMALL, shared)
+    append(log)
+    disk.fault = errno.EIO
+    got = append(log)
+    assert isinstance(got, Rejected) and got.error is ErrorCode.KAFKA_STORAGE_ERROR
+    disk.fault = None
+    for one in (log, other):
+        assert one.failed is not None
+        assert isinstance(append(one), Rejected)
+    assert len(records_of(log)) == 2
+    assert len(told) == 1
+
+
+def test_a_failed_fsync_is_final_and_not_tried_again(log: PartitionLog, disk: FaultyDisk) -> None:
+    append(log)
+    disk.sync_fault = errno.EIO
+    pending = log.unsynced()
+    assert pending is not None
+    pending.run()
+    log.synced(pending)
+    assert log.failed is not None and "fsync" in log.failed
+    assert log.synced_end_offset == 0
+    disk.sync_fault = None
+    syncs = len(disk.syncs)
+    assert isinstance(append(log), Rejected)
+    log.close()
+    assert len(disk.syncs) == syncs
+
+
+def test_the_recovery_point_moves_only_when_a_sync_is_handed_back(
+    log: PartitionLog, disk: FaultyDisk
+) -> None:
+    append(log)
+    first = log.unsynced()
+    append(log)
+    second = log.unsynced()
+    assert first is not None and second is not None
+    assert log.synced_end_offset == 0 and not disk.syncs
+    second.run()
+    first.run()
+    log.synced(second)
+    assert log.synced_end_offset == 4
+    log.synced(first)
+    assert log.synced_end_offset == 4
+    assert log.unsynced() is None
+
+
+def test_nothing_is_synced_at_append_and_a_roll_leaves_the_closed_segment(
+    log: PartitionLog, disk: FaultyDisk
+) -> None:
+    while len(log.segments) < 3:
+        append(log)
+    assert not disk.syncs
+    pending = log.unsynced(closed_only=True)
+    assert pending is not None
+    pending.run()
+    log.synced(pending)
+    assert log.synced_end_offset == log.segments[-1].base_offset
+    assert log.segments[-1].log_path not in disk.syncs
+    assert {segment.log_path for segment in log.segments[:-1]} <= set(disk.syncs)
+    assert log.unsynced(closed_only=True) is None
+
+
+def test_a_sync_that_was_under_way_claims_nothing_after_a_truncation(log: PartitionLog) -> None:
+    append(log, 5)
+    pending = log.unsynced()
+    assert pending is not None
+    pending.run()
+    log.truncate_to(0, NOW_MS)
+    append(log, 5)
+    log.synced(pending)
+    assert log.synced_end_offset == 0
+
+
+def test_segments_may_be_deleted_while_they_are_synced(log: PartitionLog) -> None:
+    while len(log.segments) < 4:
+        append(log)
+    pending = log.unsynced()
+    assert pending is not None
+    log.configure(TopicConfigs(segment_bytes=800, retention_bytes=0, file_delete_delay_ms=0))
+    log.high_watermark = log.end_offset
+    assert log.housekeep(NOW_MS)
+    assert len(log.segments) == 1
+    pending.run()
+    log.synced(pending)
+    assert log.failed is None
+    log.sync()
+    log.housekeep(NOW_MS)
+    assert not list(Path(log.path).glob("*.deleted"))

@@ -1,0 +1,268 @@
+"""Starting after any end: torn tails are cut, damage is named, leftovers are done with."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.records.batch import Rejected
+from tidelog.records.builder import Producer
+from tidelog.storage.log import PartitionLog
+from tidelog.storage.recovery import Ending
+from tidelog.storage.results import Appended
+
+SMALL = TopicConfigs(segment_bytes=1000, index_interval_bytes=150)
+
+
+def write(path: Path, batches: int = 30) -> PartitionLog:
+    """A log of batches of two records, killed without a stop."""
+    log = new_log(path, SMALL)
+    for number in range(batches):
+        made = batch(2, timestamp=NOW_MS + number, producer=Producer(3, 0, number * 2))
+        assert isinstance(log.append_as_leader(made, 0, NOW_MS), Appended)
+    log.resources.files.close()
+    return log
+
+
+def test_cut_at_every_byte_of_the_last_two_batches(tmp_path: Path) -> None:
+    log = write(tmp_path, 4)
+    assert len(log.segments) == 1
+    saved = tmp_path / "saved"
+    shutil.copytree(tmp_path / "t-0", saved)
+    one = log.size // 4
+    name = Path(log.segments[0].log_path).name
+    for size in range(2 * one, 4 * one + 1):
+        shutil.rmtree(tmp_path / "t-0")
+        shutil.copytree(saved, tmp_path / "t-0")
+        file = tmp_path / "t-0" / name
+        file.write_bytes(file.read_bytes()[:size])
+        log = reopen(tmp_path, SMALL)
+        assert log.damaged is None
+        assert log.end_offset == size // one * 2
+        assert log.recovered.cut_bytes == size % one
+        assert len(records_of(log)) == log.end_offset
+        entry = log.producers.entries[3]
+        assert entry.last_sequence == log.end_offset - 1
+        assert log.append_as_leader(batch(2), 0, NOW_MS).first_offset == log.end_offset - 2  # type: ignore[union-attr]
+
+
+def test_a_flipped_byte_in_the_last_batch_is_a_torn_tail(tmp_path: Path) -> None:
+    log = write(tmp_path, 4)
+    path = Path(log.segments[0].log_path)
+    content = bytearray(path.read_bytes())
+    for position in range(len(content) - len(content) // 4, len(content), 7):
+        torn = bytearray(content)
+        torn[position] ^= 0x40
+        path.write_bytes(torn)
+        if position % 16 == 0:
+            continue
+        found = reopen(tmp_path, SMALL)
+        offset_or_epoch = (position - 3 * (len(content) // 4)) in (*range(8), *range(12, 16))
+        if not offset_or_epoch:  # those two are outside of the CRC
+            assert (found.damaged, found.end_offset) == (None, 6), position
+        found.resources.files.close()
+
+
+@pytest.mark.parametrize("where", [100, 700, 1500, 3000])
+def test_damage_with_sound_batches_behind_it_is_named_and_nothing_is_cut(
+    tmp_path: Path, where: int
+) -> None:
+    write(tmp_path)
+    files = sorted((tmp_path / "t-0").glob("*.log"))
+    before = {file: file.read_bytes() for file in files}
+    for file in files:
+        if where < len(before[file]):
+            break
+        where -= len(before[file])
+    spoilt = bytearray(before[file])
+    spoilt[where] ^= 1
+    file.write_bytes(spoilt)
+    log = reopen(tmp_path, SMALL)
+    assert log.damaged is not None and str(file) in log.damaged
+    assert file.read_bytes() == spoilt
+    assert [other.read_bytes() for other in files if other != file] == [
+        before[other] for other in files if other != file
+    ]
+    for refused in (log.read(0, 100), log.append_as_leader(batch(), 0, NOW_MS)):
+        assert isinstance(refused, Rejected) and refused.error is ErrorCode.KAFKA_STORAGE_ERROR
+    # Neither a clean stop nor a second start makes one forget it.
+    log.close()
+    assert log.synced_end_offset == 0, "the recovery point on record stays below the damage"
+    again = reopen(tmp_path, SMALL, ending=Ending(0, 0, 0, clean=True))
+    assert again.damaged is not None
+    file.write_bytes(before[file])
+    assert reopen(tmp_path, SMALL).damaged is None, "repaired from a backup, it serves again"
+
+
+def test_an_end_below_the_high_watermark_is_damage_after_a_kill(tmp_path: Path) -> None:
+    log = write(tmp_path, 4)
+    path = Path(log.segments[0].log_path)
+    path.write_bytes(path.read_bytes()[:-5])
+    found = reopen(tmp_path, SMALL, ending=Ending(0, high_watermark=8))
+    assert found.damaged is not None and "high watermark 8" in found.damaged
+    lost_power = Ending(0, high_watermark=8, unsynced_may_be_gone=True)
+    found = reopen(tmp_path, SMALL, ending=lost_power)
+    assert found.damaged is None
+    assert (found.end_offset, found.recovered.cut_at, found.high_watermark) == (6, 6, 6)
+
+
+def test_an_end_below_the_recovery_point_is_always_damage(tmp_path: Path) -> None:
+    log = write(tmp_path, 4)
+    path = Path(log.segments[0].log_path)
+    path.write_bytes(path.read_bytes()[:-5])
+    for ending in (Ending(8), Ending(8, unsynced_may_be_gone=True), Ending(8, clean=True)):
+        found = reopen(tmp_path, SMALL, ending=ending)
+        assert found.damaged is not None and "recovery point 8" in found.damaged
+
+
+def test_after_a_power_loss_the_log_is_cut_at_the_first_hole(tmp_path: Path) -> None:
+    write(tmp_path)
+    files = sorted((tmp_path / "t-0").glob("*.log"))
+    spoilt = bytearray(files[1].read_bytes())
+    spoilt[300:400] = bytes(100)
+    files[1].write_bytes(spoilt)
+    first_of_second = int(files[1].stem)
+    found = reopen(tmp_path, SMALL, ending=Ending(first_of_second, unsynced_may_be_gone=True))
+    assert found.damaged is None
+    assert found.recovered.lost_sound_batches
+    assert found.recovered.cut_at == found.end_offset > first_of_second
+    assert len(records_of(found)) == found.end_offset
+    assert len(found.segments) == 2
+
+
+def test_a_lost_tail_before_a_later_segment_is_seen(tmp_path: Path) -> None:
+    write(tmp_path)
+    files = sorted((tmp_path / "t-0").glob("*.log"))
+    content = files[0].read_bytes()
+    files[0].write_bytes(content[: len(content) // 2])
+    found = reopen(tmp_path, SMALL)
+    assert found.damaged is not None and str(files[0]) in found.damaged
+    # Ending exactly between two batches, too.
+    batch_size = int.from_bytes(content[8:12], "big") + 12
+    files[0].write_bytes(content[: len(content) - batch_size])
+    found = reopen(tmp_path, SMALL)
+    assert found.damaged is not None
+
+
+def test_an_interrupted_roll(tmp_path: Path) -> None:
+    log = write(tmp_path, 4)
+    for leftover in ("00000000000000000008.index", "00000000000000000008.timeindex"):
+        (tmp_path / "t-0" / leftover).write_bytes(b"")
+    assert reopen(tmp_path, SMALL).end_offset == 8
+    (tmp_path / "t-0" / "00000000000000000008.log").write_bytes(b"")
+    (tmp_path / "t-0" / "00000000000000000008.snapshot").write_bytes(b"\0\1torn")
+    log = reopen(tmp_path, SMALL)
+    assert (log.damaged, log.end_offset, len(log.segments)) == (None, 8, 2)
+    assert log.producers.entries[3].last_sequence == 7
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 7, b"\xff" * 64, bytes(800), None])
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_torn_or_insane_indexes_are_rebuilt(
+    tmp_path: Path, suffix: str, content: bytes | None
+) -> None:
+    log = write(tmp_path)
+    expected = [record.offset for record in records_of(reopen(tmp_path, SMALL))]
+    for clean in (False, True):
+        log = reopen(tmp_path, SMALL)
+        log.close()
+        for file in (tmp_path / "t-0").glob(f"*.{suffix}"):
+            if content is None:
+                file.unlink()
+            else:
+                file.write_bytes(content)
+        log = reopen(tmp_path, SMALL, ending=Ending(60, 60, clean=clean))
+        assert log.damaged is None
+        assert [record.offset for record in records_of(log)] == expected
+        for number in range(30):
+            found = log.offset_for_time(NOW_MS + number)
+            assert found is not None and found.offset == max(0, number * 2 - 1)  # type: ignore[union-attr]
+
+
+def test_leftovers_of_the_cleaner_and_of_deletion_are_removed(tmp_path: Path) -> None:
+    log = write(tmp_path)
+    folder = tmp_path / "t-0"
+    for name in (
+        "00000000000000000000.log.cleaned",
+        "00000000000000000000.index.swap",
+        "00000000000000000099.log.deleted",
+        "leader-epoch-checkpoint.tmp",
+    ):
+        (folder / name).write_bytes(b"rest")
+    log = reopen(tmp_path, SMALL)
+    assert log.end_offset == 60 and len(records_of(log)) == 60
+    left = {file.name for file in folder.iterdir()}
+    assert not any(name.endswith((".cleaned", ".swap", ".deleted", ".tmp")) for name in left)
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"0\n1\n3 9\n4", b"0\n2\n5 0\n4 8\n", None])
+def test_a_lost_epoch_checkpoint_is_rebuilt_from_the_batches(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    log = new_log(tmp_path, SMALL)
+    for epoch in (2, 2, 5, 7, 7):
+        log.append_as_leader(batch(2), epoch, NOW_MS)
+    log.close()
+    file = tmp_path / "t-0" / "leader-epoch-checkpoint"
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content)
+    log = reopen(tmp_path, SMALL, ending=Ending(10, 10, clean=True))
+    assert log.epochs.entries == [(2, 0), (5, 4), (7, 6)]
+
+
+def test_recovery_reads_only_what_is_behind_the_recovery_point(tmp_path: Path) -> None:
+    big = TopicConfigs(index_interval_bytes=1000)
+    log = new_log(tmp_path, big)
+    for _ in range(2000):
+        log.append_as_leader(batch(2, size=100), 0, NOW_MS)
+    log.close()
+    log = reopen(tmp_path, big, ending=Ending(3900))
+    assert log.recovered.scanned_bytes < log.size / 20
+    everything = reopen(tmp_path, big)
+    assert everything.recovered.scanned_bytes == log.size
+
+
+def test_deleted_offsets_are_never_given_out_again(tmp_path: Path) -> None:
+    write(tmp_path, 4)
+    log = reopen(tmp_path, SMALL, ending=Ending(0, 20, log_start=20, unsynced_may_be_gone=True))
+    assert (log.start_offset, log.end_offset) == (20, 20)
+    assert log.append_as_leader(batch(), 0, NOW_MS).first_offset == 20  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_bytes_never_kill_a_start(tmp_path: Path, seed: int) -> None:
+    """Any flip, cut or junk in any file: the log opens, or says that it is damaged."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    write(tmp_path)
+    reopen(tmp_path, SMALL).close()
+    for _ in range(3):
+        file = chance.choice(sorted((tmp_path / "t-0").iterdir()))
+        content = bytearray(file.read_bytes())
+        kind = chance.randrange(3)
+        if kind == 0 and content:
+            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+        elif kind == 1:
+            del content[chance.randrange(len(content) + 1) :]
+        else:
+            content += chance.randbytes(chance.randrange(200))
+        file.write_bytes(content)
+    ending = Ending(
+        chance.choice([0, 20, 60]),
+        60,
+        clean=chance.random() < 0.3,
+        unsynced_may_be_gone=chance.random() < 0.5,
+    )
+    log = reopen(tmp_path, SMALL, ending=ending)
+    if log.damaged is None:
+        assert log.append_as_leader(batch(1), 3, NOW_MS)
+        log.offset_for_time(NOW_MS + 10)
+        log.close()
