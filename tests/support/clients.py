@@ -35,7 +35,7 @@ class Record:
 
 def admin(bootstrap: str) -> AdminClient:
     """librdkafka's admin client."""
-    return AdminClient({"bootstrap.servers": bootstrap})
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: object) -> None:

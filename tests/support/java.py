@@ -241,10 +241,15 @@ def java_command(
 
 
 def run_java(
-    tool: str, *args: str, stdin: str = "", deadline_s: float = 60, set_name: str = "kafka"
+    tool: str,
+    *args: str,
+    stdin: str = "",
+    deadline_s: float = 60,
+    flags: tuple[str, ...] = TOOL_FLAGS,
+    set_name: str = "kafka",
 ) -> ToolResult:
     """Run one tool in a JVM of its own. For many runs in a row take `ToolRunner`."""
-    command = java_command(tool, *args, set_name=set_name)
+    command = java_command(tool, *args, flags=flags, set_name=set_name)
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=deadline_s)
     return ToolResult(tool, args, done.returncode, done.stdout, done.stderr)
 

@@ -135,4 +135,13 @@ def resident_bytes(pid: int) -> int:
     raise ProcessLookupError(f"process {pid} has no memory: it ended")
 
 
+def tree_resident_bytes(pid: int) -> int:
+    """Resident memory of a process and its living descendants, shared pages counted in each."""
+    total = resident_bytes(pid)
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            total += tree_resident_bytes(int(child))
+    return total
+
+
 SIGSTOP, SIGCONT = signal.SIGSTOP, signal.SIGCONT

@@ -1,0 +1,1 @@
+"""Speed, side by side with Apache Kafka: `python -m benchmarks.run`; one script per question."""

@@ -1,0 +1,159 @@
+"""tidelog beside Apache Kafka in one run: `python -m benchmarks.run [--quick] [--rows WORD,...]`.
+
+Both nodes run all the time; in each round every row measures one and then the other, and the order
+changes with the round. A first round warms both up and is thrown away. Prints the table and writes
+`benchmarks/RESULTS.md`, to which the notes of `benchmarks/NOTES.md` are added.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import Protocol
+
+from tests.support.java import missing
+
+from benchmarks import (
+    consumer_throughput,
+    java_producer,
+    latency,
+    one_record_requests,
+    spark_read,
+    start_and_memory,
+)
+from benchmarks.measuring import Metric, Samples, table
+from benchmarks.nodes import MAKERS, Target
+
+HERE = Path(__file__).parent
+OURS, THEIRS = "tidelog", "Apache Kafka"
+
+
+class Row(Protocol):
+    """One question: its metrics, and one measurement of each of them."""
+
+    title: str
+    metrics: tuple[Metric, ...]
+
+    def measure(self, target: Target, quick: bool) -> list[float]:
+        """One value per metric, in their order."""
+        ...
+
+
+ALL_ROWS: tuple[Row, ...] = (
+    *java_producer.ROWS,
+    *one_record_requests.ROWS,
+    *latency.ROWS,
+    *consumer_throughput.ROWS,
+    *start_and_memory.ROWS,
+    *spark_read.ROWS,
+)
+
+
+def chosen_rows(words: str | None) -> list[Row]:
+    """The rows whose title contains one of the words."""
+    if words is None:
+        return list(ALL_ROWS)
+    wanted = [word.strip().lower() for word in words.split(",")]
+    found = [row for row in ALL_ROWS if any(word in row.title.lower() for word in wanted)]
+    if not found:
+        titles = ", ".join(row.title for row in ALL_ROWS)
+        sys.exit(f"no row is called like {words}; there are: {titles}")
+    return found
+
+
+def run(rows: Sequence[Row], targets: list[Target], rounds: int, quick: bool) -> list[Samples]:
+    """Measure all rows; the rounds alternate the order of the targets."""
+    samples = {metric.name: Samples(metric) for row in rows for metric in row.metrics}
+    for round_number in range(rounds + 1):
+        for row in rows:
+            ordered = targets if round_number % 2 == 0 else targets[::-1]
+            for target in ordered:
+                values = row.measure(target, quick)
+                say(round_number, rounds, row, target, values)
+                if round_number > 0:
+                    for metric, value in zip(row.metrics, values, strict=True):
+                        samples[metric.name].add(target.name, value)
+    return list(samples.values())
+
+
+def say(round_number: int, rounds: int, row: Row, target: Target, values: list[float]) -> None:
+    """One line of progress on standard error."""
+    which = "warm-up" if round_number == 0 else f"round {round_number}/{rounds}"
+    shown = ", ".join(
+        f"{value:,.4g} {metric.unit}" for metric, value in zip(row.metrics, values, strict=True)
+    )
+    print(f"{which:>9}  {row.title}: {target.name}: {shown}", file=sys.stderr, flush=True)
+
+
+def circumstances(rounds: int, quick: bool) -> str:
+    """What a reader must know of the run, in one paragraph."""
+    said = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=30).stderr
+    load = ", ".join(f"{part:.1f}" for part in os.getloadavg())
+    when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return (
+        f"{when}. {os.cpu_count()} cores that broker and client share, "
+        f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB, "
+        f"Linux {platform.release()}, Python {platform.python_version()}, "
+        f"Java {said.split()[2].strip(chr(34))}, librdkafka {version('confluent-kafka')}, "
+        f"tidelog {version('tidelog')}, Apache Kafka 4.3.0. {rounds} rounds after a warm-up "
+        f"round{', quick form' if quick else ''}; load average at the end {load}."
+    )
+
+
+def report(samples: list[Samples], head: str) -> str:
+    """The page: circumstances, table, notes."""
+    notes = HERE / "NOTES.md"
+    parts = [
+        "# Speed beside Apache Kafka\n",
+        "Printed by `make bench`. Both nodes ran side by side with stock clients over loopback,",
+        "alternating. Each cell is the median and, in brackets, the least and the most of the",
+        "rounds; a ratio is taken within a round. Broker CPU is utime + stime of the broker's",
+        "processes. Times move with what else the machine does; CPU and ratios move less.\n",
+        head + "\n",
+        table(samples, OURS, THEIRS) + "\n",
+    ]
+    if notes.exists():
+        parts.append(notes.read_text())
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Parse the command line, measure, print, write."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="smaller rows, about six minutes")
+    parser.add_argument("--rounds", type=int, help="measured rounds (5; quick: 3)")
+    parser.add_argument("--rows", help="only rows whose title contains one of these words")
+    parser.add_argument("--control", action="store_true", help="Apache Kafka in both places")
+    parser.add_argument("--out", type=Path, default=HERE / "RESULTS.md", help="where to write")
+    options = parser.parse_args()
+    reason = missing()
+    if reason is not None:
+        sys.exit(reason)
+    rounds = options.rounds or (3 if options.quick else 5)
+    rows = chosen_rows(options.rows)
+    with ExitStack() as running:
+        folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="tidelog-bench-")))
+        makers = {THEIRS: MAKERS[THEIRS], OURS: MAKERS[THEIRS if options.control else OURS]}
+        targets = [
+            Target(name, make, folder / name.replace(" ", "-")) for name, make in makers.items()
+        ]
+        for target in targets:
+            running.enter_context(target.node)
+        samples = run(rows, targets, rounds, options.quick)
+        page = report(samples, circumstances(rounds, options.quick))
+    print(page)
+    options.out.write_text(page)
+    print(f"written to {options.out}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
