@@ -226,5 +226,5 @@ class Peer:
 async def until(condition: Callable[[], object], deadline_s: float = 10) -> None:
     """Wait for a condition on this loop; TimeoutError after the deadline."""
     async with asyncio.timeout(deadline_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - any condition, not an event of ours
             await asyncio.sleep(0.002)

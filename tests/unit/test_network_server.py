@@ -122,7 +122,7 @@ async def serving(
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(DEADLINE_S):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - any condition, not an event of ours
             await asyncio.sleep(0.002)
 
 

@@ -1,0 +1,116 @@
+"""Retention, compaction and checkpoints of a broker without a controller."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from tests.support.lone_broker import LoneBroker, until
+
+from tidelog.broker.partition import HostedPartition
+from tidelog.records.batch import walk
+from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime.loop import helper_processes
+from tidelog.runtime.seams import Seams
+
+HOUR_MS = 3_600_000
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+def fill(hosted: HostedPartition, count: int, keys: int, age_ms: int = 0) -> None:
+    now = int(time.time() * 1000)
+    for number in range(count):
+        record = NewRecord(now - age_ms, b"%d" % (number % keys), b"v%d" % number)
+        result = hosted.append(build_batch([record]), now)
+        assert hasattr(result, "first_offset"), result
+
+
+def stored(hosted: HostedPartition) -> int:
+    count, offset = 0, hosted.start_offset
+    while offset < hosted.high_watermark:
+        data = hosted.read(offset, 2**26)
+        assert isinstance(data, memoryview), data
+        for _, header in walk(data):
+            count += 1
+            offset = header.next_offset
+        if not len(data):
+            break
+    return count
+
+
+def test_retention_acts_when_its_configuration_changes(tmp_path: Path) -> None:
+    async def main() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        lone.broker.maintenance.start()
+        configs = {"segment.bytes": "1048576", "retention.ms": "-1"}
+        hosted = lone.lead("t", configs=configs)
+        fill(hosted, 50, 10, age_ms=5 * HOUR_MS)
+        await lone.broker.maintenance.look_at_retention()
+        assert hosted.start_offset == 0
+        lone.lead("t", configs={**configs, "retention.ms": str(HOUR_MS)})
+        await until(lambda: hosted.start_offset == 50)
+        await lone.stop()
+
+    run(main())
+
+
+def test_nothing_is_done_to_a_replica_that_nobody_assigned(tmp_path: Path) -> None:
+    async def main() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        hosted = lone.lead("t", configs={"retention.ms": "-1"})
+        fill(hosted, 5, 5, age_ms=300 * HOUR_MS)
+        await lone.stop()
+        again = LoneBroker(tmp_path)
+        await again.start()
+        found = again.broker.partitions.get("t", 0)
+        assert found is not None
+        await again.broker.maintenance.look_at_retention()
+        assert (found.start_offset, found.end_offset) == (0, 5)
+        await again.stop()
+
+    run(main())
+
+
+def test_compaction_runs_in_a_helper_process_and_keeps_the_newest(tmp_path: Path) -> None:
+    async def main() -> None:
+        helper = helper_processes()
+        lone = LoneBroker(tmp_path, seams=Seams(processes=helper))
+        await lone.start()
+        configs = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0"}
+        hosted = lone.lead("c", configs=configs)
+        for _ in range(3):
+            fill(hosted, 30, 10)
+            hosted.log.roll(int(time.time() * 1000))
+        lone.broker.commit.want(hosted)
+        await lone.broker.commit.settled()
+        before = stored(hosted)
+        await lone.broker.maintenance.clean()
+        assert (before, stored(hosted)) == (90, 10)
+        assert hosted.end_offset == 90
+        await lone.stop()
+        helper.shutdown()
+
+    run(main())
+
+
+def test_checkpoints_are_what_a_restart_begins_from(tmp_path: Path) -> None:
+    async def main() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        lone.broker.maintenance.start()
+        hosted = lone.lead("t")
+        fill(hosted, 7, 7)
+        lone.broker.maintenance.checkpoint_soon()
+        path = tmp_path / "replication-offset-checkpoint"
+        await until(lambda: path.exists() and "t 0 7" in path.read_text())
+        await lone.stop()
+
+    run(main())

@@ -1,0 +1,175 @@
+"""A broker with a controller in one process: how it starts, what stops it, what it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.lone_broker import Peer, until
+
+from tidelog.broker import process
+from tidelog.broker.process import BrokerProcess, StartFailed
+from tidelog.controller.process import Controller
+from tidelog.metadata.memory import MemoryStore
+from tidelog.model.server_configs import ServerConfigs, from_mapping
+from tidelog.protocol import messages
+from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime.seams import Seams
+from tidelog.storage.directory import LastLife
+
+
+def configs_for(folder: Path, **changes: object) -> ServerConfigs:
+    texts = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+        "log.dirs": str(folder),
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "2",
+    } | {name.replace("_", "."): str(value) for name, value in changes.items()}
+    configs = from_mapping(texts)
+    assert isinstance(configs, ServerConfigs), configs
+    return configs
+
+
+@asynccontextmanager
+async def controller_for(configs: ServerConfigs, store: MemoryStore) -> AsyncIterator[Controller]:
+    controller = Controller(configs, Seams(), store)
+    await controller.start()
+    try:
+        yield controller
+    finally:
+        await controller.stop()
+
+
+def broker_of(configs: ServerConfigs, controller: Controller) -> BrokerProcess:
+    return BrokerProcess(configs, Seams(), [("127.0.0.1", controller.listener_port)])
+
+
+async def create(peer: Peer, name: str) -> None:
+    request = messages.CreateTopicsRequest
+    topic = request.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+    answer = await peer.ask(request(topics=[topic], timeout_ms=10_000), 7)
+    assert answer.topics[0].error_code == 0, answer
+
+
+async def produce(peer: Peer, topic: str, value: bytes) -> Any:
+    request = messages.ProduceRequest
+    records = build_batch([NewRecord(-1, None, value)])
+    part = request.PartitionProduceData(index=0, records=records)
+    data = request.TopicProduceData(name=topic, partition_data=[part])
+    answer = await peer.ask(request(acks=-1, timeout_ms=5000, topic_data=[data]), 9)
+    return answer.responses[0].partition_responses[0]
+
+
+def test_a_clean_stop_leaves_its_marker_and_all_data(tmp_path: Path) -> None:
+    async def main() -> None:
+        configs, store = configs_for(tmp_path), MemoryStore()
+        async with controller_for(configs, store) as controller:
+            broker = broker_of(configs, controller)
+            await broker.start()
+            peer = await Peer.connect(broker.ports["PLAINTEXT"])
+            await create(peer, "t")
+            assert (await produce(peer, "t", b"a")).base_offset == 0
+            await broker.stop()
+            await broker.stop()
+            again = broker_of(configs, controller)
+            await again.start()
+            (directory,) = again.broker.directories
+            assert directory.last_life is LastLife.CLEAN
+            await until(lambda: again.broker.partitions.get("t", 0).is_leader)
+            peer = await Peer.connect(again.ports["PLAINTEXT"])
+            assert (await produce(peer, "t", b"b")).base_offset == 1
+            await again.stop()
+
+    asyncio.run(main())
+
+
+def test_topic_configurations_reach_the_log_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        configs, store = configs_for(tmp_path), MemoryStore()
+        async with controller_for(configs, store) as controller:
+            broker = broker_of(configs, controller)
+            await broker.start()
+            peer = await Peer.connect(broker.ports["PLAINTEXT"])
+            await create(peer, "t")
+            request = messages.IncrementalAlterConfigsRequest
+            change = request.AlterableConfig(
+                name="max.message.bytes", config_operation=0, value="200"
+            )
+            resource = request.AlterConfigsResource(
+                resource_type=2, resource_name="t", configs=[change]
+            )
+            answer = await peer.ask(request(resources=[resource]), 1)
+            assert answer.responses[0].error_code == 0, answer
+            hosted = broker.broker.partitions.get("t", 0)
+            assert hosted is not None
+            await until(lambda: hosted.log.configs.max_message_bytes == 200)
+            assert (await produce(peer, "t", b"x" * 300)).error_code == 10
+            await broker.stop()
+
+    asyncio.run(main())
+
+
+def test_a_second_server_on_the_same_directory_is_one_line(tmp_path: Path) -> None:
+    async def main() -> None:
+        configs, store = configs_for(tmp_path), MemoryStore()
+        async with controller_for(configs, store) as controller:
+            broker = broker_of(configs, controller)
+            await broker.start()
+            with pytest.raises(StartFailed, match="in use by another server") as refused:
+                await broker_of(configs, controller).start()
+            assert "\n" not in str(refused.value)
+            await broker.stop()
+
+    asyncio.run(main())
+
+
+def test_a_port_in_use_is_one_line_and_leaves_the_directory_free(tmp_path: Path) -> None:
+    async def main() -> None:
+        with socket.socket() as holder:
+            holder.bind(("127.0.0.1", 0))
+            holder.listen()
+            port = holder.getsockname()[1]
+            listeners = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:0"
+            configs, store = configs_for(tmp_path, listeners=listeners), MemoryStore()
+            async with controller_for(configs, store) as controller:
+                with pytest.raises(StartFailed, match=f"{port}: the port is in use"):
+                    await broker_of(configs, controller).start()
+                free = broker_of(configs_for(tmp_path), controller)
+                await free.start()
+                await free.stop()
+
+    asyncio.run(main())
+
+
+def test_a_directory_of_another_cluster_is_one_line(tmp_path: Path) -> None:
+    async def main() -> None:
+        configs = configs_for(tmp_path)
+        async with controller_for(configs, MemoryStore()) as controller:
+            broker = broker_of(configs, controller)
+            await broker.start()
+            await broker.stop()
+        async with controller_for(configs, MemoryStore()) as controller:
+            with pytest.raises(StartFailed, match="belongs to cluster"):
+                await broker_of(configs, controller).start()
+
+    asyncio.run(main())
+
+
+def test_without_a_controller_the_start_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "FIND_CONTROLLER_MS", 50)
+
+    async def main() -> None:
+        broker = BrokerProcess(configs_for(tmp_path), Seams(), [("127.0.0.1", 1)])
+        with pytest.raises(StartFailed, match=r"127\.0\.0\.1:1"):
+            await broker.start()
+
+    asyncio.run(main())
