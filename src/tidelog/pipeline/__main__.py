@@ -91,6 +91,35 @@ def archive(**given: Any) -> None:
     )
 
 
+@main.command()
+@_source_options
+@click.option("--sequence", metavar="FIELD", help="JSON field that never decreases for a key.")
+@click.option("--complete", is_flag=True, help="The lake must hold all that the log holds now.")
+@click.option("--report", metavar="FOLDER", help="Write report.txt, report.json, report.html.")
+def audit(**given: Any) -> int:
+    """Compare a lake with its live topics: counts, gaps, duplicates, contents, order per key.
+
+    Exit status 0: right; 1: faults were found; 2: it could not be judged.
+    """
+    from tidelog.pipeline.jobs import audit as job
+    from tidelog.pipeline.session import session
+
+    options = _pairs("--option", given["options"])
+    settings = job.AuditSettings(
+        bootstrap_servers=given["bootstrap_server"],
+        lake=given["lake"],
+        sequence=given["sequence"],
+        complete=given["complete"],
+        report=given["report"],
+        options=options,
+    )
+    _check(settings.bootstrap_servers, options, "batch", ("any",))
+    with session("tidelog audit", given["master"], _pairs("--conf", given["conf"])) as spark:
+        done = job.run(spark, settings)
+    click.echo(done.json if given["as_json"] else done.text)
+    return 0 if done.is_right else 1
+
+
 def _check(servers: str, options: dict[str, str], mode: str, topics: tuple[str, ...]) -> None:
     """Refuse wrong options before Spark starts, which takes seconds."""
     from tidelog.pipeline.options import Mode, parse

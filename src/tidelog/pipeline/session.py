@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -30,9 +31,15 @@ def is_submitted() -> bool:
 
 @contextmanager
 def session(
-    name: str, master: str | None = None, settings: Mapping[str, str] | None = None
+    name: str,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    log: Path | None = None,
 ) -> Iterator[SparkSession]:
-    """A session for one job, stopped at its end."""
+    """A session for one job, stopped at its end.
+
+    `log` takes what Spark's JVM says, which else goes to standard error.
+    """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # A machine with two network cards or none: driver and executors of a local master meet here.
     if not is_submitted():
@@ -45,9 +52,27 @@ def session(
     for key, value in {**_DEFAULTS, **(settings or {})}.items():
         if not is_submitted() or key in (settings or {}):
             builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    with _error_output_to(log):
+        spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _error_output_to(log: Path | None) -> Iterator[None]:
+    """Processes that start within write their standard error to a file: the JVM inherits it."""
+    if log is None:
+        yield
+        return
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as out:
+            os.dup2(out.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

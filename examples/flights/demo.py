@@ -1,0 +1,250 @@
+"""`python -m examples.flights.demo`: a server, a year of flights, an archive, answers, an audit.
+
+Starts a tidelog server of its own (or takes one with --bootstrap-server), publishes all flights
+while the archive job runs, computes on the lake, audits it, and prints a short table. Everything it
+makes lies in demo-out/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from examples.flights import questions
+from examples.flights.data import flights, messages
+from examples.flights.publish import create_topic, publish
+from examples.flights.server import running_server
+from pyspark.sql import DataFrame, SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tidelog.pipeline.jobs import archive, audit
+from tidelog.pipeline.report.page import heading, paragraph, table, text_table
+from tidelog.pipeline.report.pictures import heat_map
+from tidelog.pipeline.session import session
+
+TOPIC = "flights"
+PARTITIONS = 4
+_ARCHIVE_DEADLINE_S = 120.0
+# Short runs are over before the optimizing compiler has paid for itself on two cores.
+_SPARK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.shuffle.partitions": "4",
+}
+
+
+class Screen:
+    """What the demo says while it runs: steps with their times, and bars on a terminal."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+        self._begun = time.monotonic()
+
+    def say(self, line: str) -> None:
+        """One line, with the seconds since the start."""
+        self._console.print(f"{time.monotonic() - self._begun:6.1f} s  {line}", markup=False)
+
+    def text(self, block: str) -> None:
+        """Result text as it is."""
+        self._console.print(block, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def bars(self) -> Iterator[Progress]:
+        """Bars that vanish when they are full."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+        hidden = not self._console.is_terminal
+        with Progress(
+            *columns, TimeElapsedColumn(), console=self._console, transient=True, disable=hidden
+        ) as progress:
+            yield progress
+
+
+@dataclass
+class Archiving:
+    """The archive job in a thread of its own; also its reporter."""
+
+    spark: SparkSession
+    settings: archive.ArchiveSettings
+    screen: Screen
+    rows: int = 0
+    wanted: int | None = None
+    result: dict[str, Any] = field(default_factory=dict)
+    failure: BaseException | None = None
+
+    def __post_init__(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="archive")
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.result = archive.run(self.spark, self.settings, self, self._is_done)
+        except BaseException as error:
+            self.failure = error
+
+    def _is_done(self) -> bool:
+        return self._stopped.is_set() or (self.wanted is not None and self.rows >= self.wanted)
+
+    def finish(self, wanted: int) -> dict[str, Any]:
+        """Wait until all records are archived; what the job returned."""
+        self.wanted = wanted
+        self._thread.join(_ARCHIVE_DEADLINE_S)
+        self.stop()
+        if self.failure is not None:
+            raise self.failure
+        return self.result
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def __enter__(self) -> Archiving:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def update(self, done: int, total: int, **facts: Any) -> None:
+        self.rows = done
+
+    def say(self, line: str) -> None:
+        self.screen.say(line)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; 0 when the audit finds everything right."""
+    parser = argparse.ArgumentParser(prog="flights demo", description=__doc__.splitlines()[0])
+    parser.add_argument("--bootstrap-server", help="use this server instead of starting one")
+    parser.add_argument("--out", default="demo-out", help="where everything goes")
+    parser.add_argument("--flights", type=int, help="only so many of the first flights")
+    given = parser.parse_args(arguments)
+    out = Path(given.out).absolute()
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    screen = Screen()
+    server = nullcontext(given.bootstrap_server) if given.bootstrap_server else running_server(out)
+    with server as bootstrap:
+        screen.say(f"server on {bootstrap}")
+        create_topic(bootstrap, TOPIC, PARTITIONS)
+        screen.say(f"topic {TOPIC} with {PARTITIONS} partitions; starting Spark")
+        with session("flights demo", "local[2]", _SPARK, log=out / "spark.log") as spark:
+            return show(spark, bootstrap, out, screen, given.flights)
+
+
+def show(spark: SparkSession, bootstrap: str, out: Path, screen: Screen, limit: int | None) -> int:
+    """The demo on a running server and session."""
+    lake = out / "lake"
+    settings = archive.ArchiveSettings(bootstrap, (TOPIC,), str(lake), trigger_ms=1000)
+    frame = flights() if limit is None else flights().head(limit)
+    archiving = Archiving(spark, settings, screen)
+    screen.say("Spark is up; the archive job reads the topic while it fills")
+    archiving.start()
+    try:
+        with screen.bars() as bars:
+            sent = bars.add_task("published", total=len(frame))
+            kept = bars.add_task("archived", total=len(frame))
+
+            def report(acked: int) -> None:
+                bars.update(sent, completed=acked)
+                bars.update(kept, completed=archiving.rows)
+
+            begun = time.monotonic()
+            count = publish(bootstrap, TOPIC, messages(frame), report)
+            rate = count / (time.monotonic() - begun)
+            screen.say(
+                f"published {count:,} flights with confluent-kafka, {rate:,.0f}/s;"
+                f" {archiving.rows:,} archived meanwhile"
+            )
+            archiving.wanted = count
+            while archiving._thread.is_alive() and archiving.failure is None:
+                bars.update(kept, completed=archiving.rows)
+                archiving._thread.join(0.1)
+        done = archiving.finish(count)
+    finally:
+        archiving.stop()
+    screen.say(
+        f"archived {done['rows']:,} records once each:"
+        f" {done['files']} files, {done['batch'] + 1} batches"
+    )
+    screen.say("asking Spark")
+    text, parts = answers(spark.read.parquet(str(lake / TOPIC)))
+    screen.say("auditing the lake against the live topic, record by record")
+    result = audit.run(
+        spark, audit.AuditSettings(bootstrap, str(lake), sequence="moment", complete=True)
+    )
+    audit.write_reports(result, out, parts)
+    screen.say("done")
+    screen.text(f"\n{text}\n\n{result.text}\n\nreport: {out / 'report.html'}")
+    return 0 if result.is_right else 1
+
+
+def answers(lake: DataFrame) -> tuple[str, list[str]]:
+    """The answers as text and as parts of the page."""
+    left = questions.departures(lake).cache()
+    planes = questions.aircraft(left).cache()
+    columns = ("tailnum", "departures", "mean_gap_h", "longest_gap_h")
+    head = ("aircraft", "departures", "mean hours between", "longest idle, hours")
+    busiest = _rows(questions.busiest(planes, 3), columns)
+    idle = _rows(questions.longest_idle(planes, 3), columns)
+    delays = questions.delays(left).orderBy("carrier", "hour").collect()
+    worst = sorted(
+        (line for line in delays if line["departures"] >= 100), key=lambda line: -line["mean_delay"]
+    )[:5]
+    delay_head = ("carrier", "hour", "departures", "mean delay, min", "still there next time, %")
+    names = ("carrier", "hour", "departures", "mean_delay", "still_there")
+    delay_rows = [tuple(line[name] for name in names) for line in worst]
+    blocks = (
+        ("Busiest aircraft", text_table(head, busiest)),
+        ("Longest idle aircraft", text_table(head, idle)),
+        ("Worst delays by carrier and hour (100 departures or more)",
+         text_table(delay_head, delay_rows)),
+    )  # fmt: skip
+    text = "\n\n".join(f"{title}\n{block}" for title, block in blocks)
+    parts = [
+        heading("Busiest aircraft"),
+        table(head, busiest),
+        heading("Longest idle aircraft"),
+        table(head, idle),
+        heading("Mean departure delay by carrier and scheduled hour"),
+        _heat(delays, "mean_delay", "minutes"),
+        heading("How much of a delay is still there at the aircraft's next departure"),
+        paragraph("Share of the delayed minutes, of departures followed by another.", "soft"),
+        _heat(delays, "still_there", "%"),
+    ]
+    planes.unpersist()
+    left.unpersist()
+    return text, parts
+
+
+def _rows(frame: DataFrame, columns: Sequence[str]) -> list[tuple[object, ...]]:
+    return [tuple(line[name] for name in columns) for line in frame.collect()]
+
+
+def _heat(lines: Sequence[Any], name: str, unit: str) -> str:
+    values = {
+        (line["carrier"], f"{line['hour']:02d}"): line[name]
+        for line in lines
+        if line[name] is not None and line["departures"] >= 20
+    }
+    carriers = sorted({carrier for carrier, _ in values})
+    hours = sorted({hour for _, hour in values})
+    return heat_map(carriers, hours, values, name, unit)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

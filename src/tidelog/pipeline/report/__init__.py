@@ -1,0 +1,1 @@
+"""Owns how results look as text and as one HTML page; does not compute them."""
