@@ -403,7 +403,7 @@ def test_waiting_for_others_counts_as_a_heartbeat() -> None:
         assert d.heartbeat(b, 1) is E.REBALANCE_IN_PROGRESS
     assert a in d.group.members
     assert ticket not in d.answers
-    d.advance(1_000)
+    d.advance(10_000)
     assert d.joined(ticket).error is E.NONE
     # Answered, its session begins anew: silence now ends it.
     d.advance(9_999)
