@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.parked import DelayedProduce, refuse
@@ -20,7 +21,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS
 from tidelog.network.router import CloseConnection, Handler, RequestContext
 from tidelog.protocol import messages
-from tidelog.records.batch import Rejected
+from tidelog.records.batch import HEADER_SIZE, LENGTH_OVERHEAD, Rejected
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -32,6 +33,11 @@ NO_TRANSACTIONS = "this version has no transactions: send without a transactiona
 INTERNAL = "clients must not write to an internal topic"
 ADMIN_CLIENT_ID = "__admin_client"
 """Kafka's own tools may write to internal topics under this client id."""
+
+_ONE_BATCH = Rejected(
+    ErrorCode.INVALID_RECORD, "a produce request must have exactly one batch for each partition"
+)
+_length_at = struct.Struct(">i").unpack_from
 
 _Response = messages.ProduceResponse
 _Topic = messages.ProduceResponse.TopicProduceResponse
@@ -85,7 +91,14 @@ def _append_all(
                 too_few = Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, partition.why_too_few())
                 answers.append(_rejected(index, too_few))
                 continue
-            result = partition.append(data.records or b"", now_ms)  # type: ignore[arg-type]
+            records: Any = data.records or b""
+            if (
+                len(records) > HEADER_SIZE
+                and _length_at(records, 8)[0] < len(records) - LENGTH_OVERHEAD
+            ):
+                answers.append(_rejected(index, _ONE_BATCH))
+                continue
+            result = partition.append(records, now_ms)
             if isinstance(result, Rejected):
                 answers.append(_rejected(index, result))
                 continue
