@@ -23,7 +23,7 @@ from tidelog.model.server_configs import parse_properties
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-OPEN_TIMEOUT_MS = 5_000
+OPEN_TIMEOUT_MS = 3_000
 """How long a command tries to reach a cluster before it says that it cannot."""
 
 CONNECT_TIMEOUT_MS = 5_000

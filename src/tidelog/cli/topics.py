@@ -68,6 +68,16 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
             f"--config and --replication-factor go with --create, not with {action}; "
             "`tidelog configs --alter` changes the configurations of a topic"
         )
+    # Looked at before anything is asked: wrong usage needs no cluster.
+    flags["configs"] = key_values(flags["config"], "--config")
+    flags["assignment"] = parse_assignment(flags["replica_assignment"])
+    topic_pattern(flags["topic"])
+    if flags["assignment"] and action == "--create":
+        if flags["partitions"] is not None or flags["replication_factor"] is not None:
+            raise WrongUsage(
+                "--replica-assignment says both counts: leave --partitions and "
+                "--replication-factor out"
+            )
     work = {
         "--create": _create,
         "--list": _list,
@@ -87,16 +97,13 @@ async def _create(cluster: Cluster, flags: dict[str, Any]) -> None:
     invalid = why_invalid(name)
     if invalid is not None:
         raise Failed(f"topic {name!r} cannot be created: {invalid} (INVALID_TOPIC_EXCEPTION)")
-    assignment = parse_assignment(flags["replica_assignment"])
-    if assignment and (flags["partitions"] or flags["replication_factor"]):
-        raise WrongUsage("--replica-assignment says both counts: leave --partitions out")
     default = admin.BROKER_DEFAULT
     topic = admin.NewTopic(
         name,
         default if flags["partitions"] is None else flags["partitions"],
         default if flags["replication_factor"] is None else flags["replication_factor"],
-        key_values(flags["config"], "--config"),
-        dict(enumerate(assignment)),
+        flags["configs"],
+        dict(enumerate(flags["assignment"])),
     )
     outcome = (await admin.create_topics(cluster, [topic]))[name]
     existed = outcome is not None and outcome.code == ErrorCode.TOPIC_ALREADY_EXISTS
@@ -216,13 +223,12 @@ async def _alter(cluster: Cluster, flags: dict[str, Any]) -> None:
         _missing(flags)
         return
     count = flags["partitions"]
-    assignment = parse_assignment(flags["replica_assignment"])
     chosen = {}
-    if assignment:
+    if flags["assignment"]:
         for name in found:
             have = len(cluster.view.topics[name].partitions)
             # As in Kafka: all partitions are listed, the existing ones are not looked at.
-            chosen[name] = assignment[have:]
+            chosen[name] = flags["assignment"][have:]
     outcomes = await admin.create_partitions(
         cluster, dict.fromkeys(found, count), assignments=chosen
     )

@@ -1,0 +1,212 @@
+"""Arguments of the commands: what they mean and how a wrong one is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tidelog.cli import configs, consume, main, produce, topics, up
+from tidelog.cli.connecting import exactly_one, key_values, settings_from
+from tidelog.cli.failures import WrongUsage, explain
+from tidelog.client.errors import ClusterUnreachable, Refused
+from tidelog.client.fetcher import OffsetReset
+from tidelog.client.offsets import EARLIEST, LATEST
+from tidelog.model.errors import ErrorCode
+from tidelog.model.server_configs import ServerConfigs, load
+
+SERVER = ["--bootstrap-server", "127.0.0.1:1"]
+
+
+def status_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main.main(arguments)
+    out, err = capsys.readouterr()
+    assert isinstance(ended.value.code, int)
+    return ended.value.code, out, err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nonsense"],
+        ["topics"],
+        ["topics", "--list"],
+        ["topics", *SERVER],
+        ["topics", *SERVER, "--list", "--describe"],
+        ["topics", *SERVER, "--create"],
+        ["topics", *SERVER, "--create", "--topic", "t", "--config", "novalue"],
+        ["topics", *SERVER, "--create", "--topic", "t", "--partitions", "many"],
+        ["topics", *SERVER, "--alter", "--topic", "t", "--config", "a=b"],
+        ["topics", "--bootstrap-server", "nowhere:port", "--list"],
+        ["groups", *SERVER, "--describe"],
+        ["groups", *SERVER, "--reset-offsets", "--group", "g", "--topic", "t"],
+        ["groups", *SERVER, "--reset-offsets", "--group", "g", "--to-earliest"],
+        ["groups", *SERVER, "--delete-offsets", "--group", "g"],
+        ["configs", *SERVER, "--describe"],
+        ["configs", *SERVER, "--alter", "--topic", "t"],
+        ["configs", *SERVER, "--alter", "--topic", "t", "--add-config", "[a"],
+        ["produce", *SERVER],
+        ["produce", *SERVER, "--topic", "t", "--property", "parse.key"],
+        ["produce", *SERVER, "--topic", "t", "--compression-codec", "brotli"],
+        ["consume", *SERVER],
+        ["consume", *SERVER, "--topic", "t", "--offset", "5"],
+        ["consume", *SERVER, "--topic", "t", "--partition", "0", "--offset", "-5"],
+        ["doctor"],
+        ["up", "--brokers", "3"],
+        ["up", "--store", "zookeeper://localhost:2181"],
+        ["up", "--config", "novalue"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage_is_one_line_and_status_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = status_of(arguments, capsys)
+    assert status == 2
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert err.startswith("error: ")
+
+
+@pytest.mark.parametrize("name", [None, *main.COMMANDS])
+def test_every_command_explains_itself(
+    name: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = status_of([*([name] if name else []), "--help"], capsys)
+    assert (status, err) == (0, "")
+    assert "Usage" in out or "usage" in out
+
+
+def test_added_configurations() -> None:
+    assert configs.parse_add_config("a=1,b=[x,y],c=,d=e=f") == {
+        "a": "1",
+        "b": "x,y",
+        "c": "",
+        "d": "e=f",
+    }
+    assert configs.parse_add_config(None) == {}
+    with pytest.raises(WrongUsage):
+        configs.parse_add_config("a=[1,2")
+    with pytest.raises(WrongUsage):
+        configs.parse_add_config("=1")
+
+
+def test_a_plain_topic_name_matches_itself_only() -> None:
+    assert topics.topic_pattern("a.b").fullmatch("a.b")
+    assert not topics.topic_pattern("a.b").fullmatch("axb")
+    assert topics.topic_pattern("a.*").fullmatch("abc")
+    assert topics.topic_pattern("a,b").fullmatch("b")
+    assert not topics.topic_pattern("a,b").fullmatch("a,b")
+    with pytest.raises(WrongUsage):
+        topics.topic_pattern("a[")
+
+
+def test_replica_assignments() -> None:
+    assert topics.parse_assignment("1:2,2:3") == [[1, 2], [2, 3]]
+    assert topics.parse_assignment(None) == []
+    for text in ("1:1", "a", "1:2,", "1,,2"):
+        with pytest.raises(WrongUsage):
+            topics.parse_assignment(text)
+
+
+def test_pairs_and_choices() -> None:
+    assert key_values(("a=1", "b=x=y", "c="), "--config") == {"a": "1", "b": "x=y", "c": ""}
+    assert exactly_one({"--a": False, "--b": True}) == "--b"
+    for chosen in ({"--a": False}, {"--a": True, "--b": True}):
+        with pytest.raises(WrongUsage):
+            exactly_one(chosen)
+
+
+def test_client_configurations() -> None:
+    assert settings_from({"client.id": "me", "request.timeout.ms": "7"}).client_id == "me"
+    for wrong in ({"nope": "1"}, {"request.timeout.ms": "x"}, {"security.protocol": "SSL"}):
+        with pytest.raises(WrongUsage):
+            settings_from(wrong)
+
+
+PRODUCE = {
+    "producer_property": (),
+    "acks": None,
+    "compression_codec": None,
+    "linger_ms": None,
+    "batch_size": None,
+    "max_memory_bytes": None,
+}
+
+
+def test_producer_settings() -> None:
+    assert produce.send_settings(PRODUCE).idempotent
+    chosen = produce.send_settings(
+        {
+            **PRODUCE,
+            "acks": "1",
+            "producer_property": ("linger.ms=7", "compression.type=lz4", "acks=all"),
+            "batch_size": 99,
+        }
+    )
+    assert (chosen.acks, chosen.idempotent, chosen.linger_ms) == (1, False, 7)
+    assert (chosen.compression, chosen.batch_bytes) == ("lz4", 99)
+    for wrong in ("acks=2", "linger.ms=x", "nope=1", "compression.type=zip"):
+        with pytest.raises(WrongUsage):
+            produce.send_settings({**PRODUCE, "producer_property": (wrong,)})
+
+
+CONSUME = {
+    "consumer_property": (),
+    "topic": "t",
+    "include": None,
+    "group": None,
+    "partition": None,
+    "offset": None,
+    "from_beginning": False,
+    "isolation_level": None,
+    "max_messages": None,
+    "timeout_ms": None,
+    "properties": (),
+    "as_json": False,
+}
+
+
+def test_where_reading_begins() -> None:
+    assert consume.plan_of(CONSUME).offset == LATEST
+    assert consume.plan_of({**CONSUME, "from_beginning": True}).offset == EARLIEST
+    named = consume.plan_of({**CONSUME, "partition": 0, "offset": "5"})
+    assert (named.offset, named.reset) == (5, OffsetReset.NONE)
+    early = consume.plan_of({**CONSUME, "consumer_property": ("auto.offset.reset=earliest",)})
+    assert (early.offset, early.reset) == (EARLIEST, OffsetReset.EARLIEST)
+    grouped = consume.plan_of({**CONSUME, "consumer_property": ("group.id=g",)})
+    assert grouped.group == "g"
+
+
+def test_refusals_say_what_to_do() -> None:
+    said = explain(Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic 't'", "Whatever."))
+    assert said.startswith("topic 't' does not exist (UNKNOWN_TOPIC_OR_PARTITION); ")
+    said = explain(Refused(ErrorCode.POLICY_VIOLATION, "t-0", "No."))
+    assert said == "t-0: No (POLICY_VIOLATION)"
+    assert "--bootstrap-server" in explain(ClusterUnreachable("no broker can be reached"))
+
+
+def test_the_file_of_a_development_node_is_a_valid_one(tmp_path: Path) -> None:
+    text = up.server_properties(tmp_path / "a b\\c", 19092, {"num.partitions": "3"})
+    configs_of = load(text)
+    assert isinstance(configs_of, ServerConfigs), configs_of
+    assert configs_of.log_dirs == (str(tmp_path / "a b\\c" / "broker-1"),)
+    assert configs_of.num_partitions == 3
+    assert configs_of.offsets_topic_replication_factor == 1
+
+
+def test_ready_lines() -> None:
+    ready = up.parse_ready(
+        "ready node=1 roles=broker,controller PLAINTEXT=127.0.0.1:9092 CONTROLLER=127.0.0.1:1 "
+        "metrics=127.0.0.1:7\n"
+    )
+    assert ready == up.Ready(("127.0.0.1", 9092), ("127.0.0.1", 1), ("127.0.0.1", 7))
+    assert up.parse_ready("something else") is None
+    assert ready is not None
+    assert json.loads(json.dumps(up.cluster_json(ready, 5))) == {
+        "bootstrap": "127.0.0.1:9092",
+        "brokers": [{"id": 1, "host": "127.0.0.1", "port": 9092, "pid": 5, "metrics_port": 7}],
+        "controllers": [{"id": 1, "port": 1, "pid": 5}],
+    }

@@ -1,0 +1,94 @@
+"""What the doctor makes of what it saw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+from tidelog.cli.findings import Facts, Level, judge, readable
+from tidelog.client.admin.nodes import LogDir
+from tidelog.client.errors import ConnectionLost, Refused
+from tidelog.client.group_offsets import Position
+from tidelog.client.metadata import Broker, Partition, Topic
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+
+def topic(leader: int, isr: tuple[int, ...]) -> Topic:
+    partition = Partition(0, leader, 0, (1, 2, 3), isr, ())
+    return Topic("t", UUID(int=1), False, {0: partition})
+
+
+HEALTHY = Facts(
+    cluster_id="c",
+    controller_id=1,
+    brokers=[Broker(n, "h", 9000 + n) for n in (1, 2, 3)],
+    topics={"t": topic(1, (1, 2, 3))},
+    minimum_isr={"t": 2},
+    log_dirs={1: [LogDir("/d", None, {TopicPartition("t", 0): 10}, 1000, 500)]},
+)
+
+
+def said(facts: Facts, level: Level) -> str:
+    return "\n".join(finding.what for finding in judge(facts) if finding.level is level)
+
+
+def test_a_healthy_cluster_has_nothing_to_do() -> None:
+    findings = judge(HEALTHY)
+    assert {finding.level for finding in findings} == {Level.GOOD}
+    assert not any(finding.advice for finding in findings)
+
+
+def test_missing_brokers_and_controllers() -> None:
+    facts = replace(HEALTHY, brokers=HEALTHY.brokers[:2], controller_id=-1)
+    assert "broker 3" in said(facts, Level.BAD)
+    assert "no controller" in said(facts, Level.BAD)
+
+
+def test_partitions_by_how_bad_it_is() -> None:
+    for leader, isr, level, words in [
+        (-1, (), Level.BAD, "t-0: no leader"),
+        (1, (1,), Level.BAD, "min.insync.replicas"),
+        (1, (1, 2), Level.NOTICE, "under-replicated"),
+    ]:
+        facts = replace(HEALTHY, topics={"t": topic(leader, isr)})
+        assert words in said(facts, level)
+
+
+def test_disks() -> None:
+    failed = LogDir("/d", Refused(ErrorCode.KAFKA_STORAGE_ERROR, "/d"), {}, -1, -1)
+    for entry, level, words in [
+        (failed, Level.BAD, "out of service"),
+        (LogDir("/d", None, {}, 1000, 90), Level.NOTICE, "free"),
+        (LogDir("/d", None, {}, 1000, 20), Level.BAD, "free"),
+        (LogDir("/d", None, {}, -1, -1), Level.GOOD, "0 replicas"),
+    ]:
+        assert words in said(replace(HEALTHY, log_dirs={1: [entry]}), level)
+    silent = replace(HEALTHY, log_dirs={1: ConnectionLost("gone")})
+    assert "does not tell" in said(silent, Level.BAD)
+
+
+def test_groups_with_offsets_of_nothing() -> None:
+    committed = {"g": {TopicPartition("old", 0): Position(1)}}
+    assert "old" in said(replace(HEALTHY, committed=committed), Level.NOTICE)
+
+
+def test_what_processes_say_themselves_is_passed_on() -> None:
+    facts = replace(HEALTHY, conditions={2: {"problems": [{"what": "it burns", "advice": "run"}]}})
+    assert said(facts, Level.BAD) == "broker 2: it burns"
+    assert judge(facts)[0].advice == "run"
+
+
+def test_the_worst_comes_first() -> None:
+    facts = replace(HEALTHY, controller_id=-1, topics={"t": topic(1, (1, 2))})
+    levels = [finding.level for finding in judge(facts)]
+    assert levels == sorted(levels, key=[Level.BAD, Level.NOTICE, Level.GOOD].index)
+
+
+def test_sizes() -> None:
+    assert [readable(n) for n in (0, 1023, 1536, 5 * 2**30)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "5.0 GiB",
+    ]

@@ -1,0 +1,58 @@
+"""What a fetch request says in a session, and what it leaves out."""
+
+from __future__ import annotations
+
+from tidelog.client.fetch_sessions import MAX_EPOCH, FetchSession, Question, Wanted
+from tidelog.model.topics import TopicPartition
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def at(offset: int) -> Wanted:
+    return Wanted(offset, 100, 0)
+
+
+def test_only_changes_are_said_again() -> None:
+    session = FetchSession()
+    assert session.ask({A: at(0), B: at(0)}) == Question(0, 0, {A: at(0), B: at(0)}, [])
+    session.answered(7)
+    assert session.ask({A: at(5), B: at(0)}) == Question(7, 1, {A: at(5)}, [])
+    session.answered(7)
+    assert session.ask({A: at(5)}) == Question(7, 2, {}, [B])
+    session.answered(7)
+    assert session.ask({A: at(5), B: at(9)}) == Question(7, 3, {B: at(9)}, [])
+
+
+def test_without_a_session_everything_is_said_every_time() -> None:
+    session = FetchSession()
+    for _ in range(3):
+        assert session.ask({A: at(1)}) == Question(0, 0, {A: at(1)}, [])
+        session.answered(0)
+
+
+def test_an_error_starts_over() -> None:
+    session = FetchSession()
+    session.ask({A: at(1)})
+    session.answered(7)
+    session.ask({A: at(2)})
+    session.reset()
+    assert session.open_id == 0
+    assert session.ask({A: at(2)}) == Question(0, 0, {A: at(2)}, [])
+
+
+def test_a_broker_that_ends_the_session_is_believed() -> None:
+    session = FetchSession()
+    session.ask({A: at(1)})
+    session.answered(7)
+    session.ask({A: at(2)})
+    session.answered(0)
+    assert session.ask({A: at(2)}).wanted == {A: at(2)}
+
+
+def test_the_epoch_wraps_to_one() -> None:
+    session = FetchSession()
+    session.ask({A: at(1)})
+    session.answered(7)
+    session._epoch = MAX_EPOCH
+    session.answered(7)
+    assert session.ask({A: at(1)}).epoch == 1

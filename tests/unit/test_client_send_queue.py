@@ -1,0 +1,283 @@
+"""Order and sequence numbers of one partition's batches, whatever goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from tidelog.client.errors import ConnectionLost, Refused
+from tidelog.client.send_queue import Answer, Batch, SendQueue
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import crc_is_right, read_header
+from tidelog.records.builder import FastBuilder, Producer
+from tidelog.records.reader import read_batch
+
+WHERE = TopicPartition("t", 0)
+ONE, TWO = Producer(1, 0), Producer(2, 0)
+OK = Answer(None, 10, -1)
+LOST = Answer(ConnectionLost("gone"))
+
+
+def refused(code: ErrorCode) -> Answer:
+    return Answer(Refused(code, "t-0"))
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """For futures only: it never runs."""
+    made = asyncio.new_event_loop()
+    yield made
+    made.close()
+
+
+class Sending:
+    """A queue and what was put into it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, idempotent: bool = True) -> None:
+        self.queue = SendQueue(WHERE, 5, idempotent=idempotent)
+        self.loop = loop
+        self.identity: Producer | None = ONE
+        self.count = 0
+
+    def add(self, records: int = 1) -> Batch:
+        batch = self.queue.open(FastBuilder(1 << 20))
+        for _ in range(records):
+            batch.builder.append(1, None, b"%d" % self.count, [])
+            batch.outcomes.append((self.loop.create_future(), 1))
+            self.count += 1
+        return batch
+
+    def send(self) -> tuple[Batch, int, int] | None:
+        """Send the next batch; it, its producer id and its first sequence number."""
+        batch = self.queue.next(self.identity)
+        if batch is None:
+            return None
+        data = self.queue.sent(batch)
+        header = read_header(data)
+        assert crc_is_right(data, header.crc)
+        return batch, header.producer_id, header.base_sequence
+
+
+def test_sequences_count_records(loop: asyncio.AbstractEventLoop) -> None:
+    sending = Sending(loop)
+    batches = [sending.add(3), sending.add(2), sending.add(1)]
+    assert [sending.send() for _ in range(4)] == [
+        (batches[0], 1, 0),
+        (batches[1], 1, 3),
+        (batches[2], 1, 5),
+        None,
+    ]
+
+
+def test_at_most_five_are_under_way(loop: asyncio.AbstractEventLoop) -> None:
+    sending = Sending(loop)
+    for _ in range(7):
+        sending.add()
+    sent = [sending.send() for _ in range(6)]
+    assert sent[5] is None
+    assert sent[0] is not None
+    assert sending.queue.answered(sent[0][0], OK)
+    assert sending.send() is not None
+
+
+def test_without_an_identity_one_at_a_time(loop: asyncio.AbstractEventLoop) -> None:
+    sending = Sending(loop, idempotent=False)
+    first, second = sending.add(), sending.add()
+    assert sending.send() == (first, -1, -1)
+    assert sending.send() is None
+    assert not sending.queue.answered(first, LOST)
+    assert sending.send() == (first, -1, -1)
+    assert sending.queue.answered(first, OK)
+    assert sending.send() == (second, -1, -1)
+
+
+def test_nothing_is_sent_before_there_is_an_identity(loop: asyncio.AbstractEventLoop) -> None:
+    sending = Sending(loop)
+    sending.identity = None
+    batch = sending.add()
+    assert sending.queue.needs_identity(None)
+    assert sending.send() is None
+    sending.identity = ONE
+    assert not sending.queue.needs_identity(ONE)
+    assert sending.send() == (batch, 1, 0)
+
+
+def test_a_lost_connection_repeats_in_order_under_the_same_numbers(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    sending = Sending(loop)
+    batches = [sending.add(2) for _ in range(3)]
+    for _ in batches:
+        sending.send()
+    for batch in reversed(batches):
+        assert not sending.queue.answered(batch, LOST)
+    assert [sending.send() for _ in range(3)] == [
+        (batches[0], 1, 0),
+        (batches[1], 1, 2),
+        (batches[2], 1, 4),
+    ]
+
+
+def test_what_was_sent_behind_a_failed_one_is_repeated_behind_it(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    sending = Sending(loop)
+    first, second = sending.add(), sending.add()
+    sending.send()
+    sending.send()
+    assert not sending.queue.answered(first, refused(ErrorCode.NOT_ENOUGH_REPLICAS))
+    assert not sending.queue.answered(second, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    assert [sending.send(), sending.send()] == [(first, 1, 0), (second, 1, 1)]
+    assert not sending.queue.broken
+
+
+def test_a_duplicate_is_a_success(loop: asyncio.AbstractEventLoop) -> None:
+    sending = Sending(loop)
+    batch = sending.add(2)
+    sending.send()
+    answer = refused(ErrorCode.DUPLICATE_SEQUENCE_NUMBER)
+    answer.base_offset = 40
+    assert sending.queue.answered(batch, answer)
+    assert [outcome.result().offset for outcome, _ in batch.outcomes] == [40, 41]
+
+
+def test_behind_a_refused_batch_a_new_identity_starts(loop: asyncio.AbstractEventLoop) -> None:
+    sending = Sending(loop)
+    first, second, third = sending.add(), sending.add(), sending.add()
+    sending.send()
+    sending.send()
+    assert sending.queue.answered(first, refused(ErrorCode.MESSAGE_TOO_LARGE))
+    assert isinstance(first.outcomes[0][0].exception(), Refused)
+    # Nothing new while an answer is due: it tells whether the second one was appended.
+    assert sending.send() is None
+    assert not sending.queue.answered(second, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    assert sending.queue.needs_identity(ONE)
+    assert sending.send() is None
+    sending.identity = TWO
+    assert [sending.send(), sending.send()] == [(second, 2, 0), (third, 2, 1)]
+
+
+def test_in_a_broken_queue_an_unclear_batch_is_repeated_under_its_old_number(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    sending = Sending(loop)
+    first, second, third = sending.add(), sending.add(), sending.add()
+    for _ in range(3):
+        sending.send()
+    sending.queue.answered(first, refused(ErrorCode.INVALID_RECORD))
+    sending.queue.answered(second, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    sending.queue.answered(third, LOST)
+    sending.identity = TWO
+    # Whether the third was appended is not known: only its old number can tell.
+    assert sending.send() == (third, 1, 2)
+    assert sending.send() is None
+    sending.queue.answered(third, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    assert [sending.send(), sending.send()] == [(second, 2, 0), (third, 2, 1)]
+
+
+def test_the_bytes_under_a_new_identity_are_whole(loop: asyncio.AbstractEventLoop) -> None:
+    sending = Sending(loop)
+    first, second = sending.add(2), sending.add(3)
+    sending.send()
+    sending.send()
+    sending.queue.answered(first, refused(ErrorCode.INVALID_RECORD))
+    sending.queue.answered(second, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    sending.identity = TWO
+    batch = sending.queue.next(TWO)
+    assert batch is second
+    records = read_batch(sending.queue.sent(second))
+    assert [record.value for record in records] == [b"2", b"3", b"4"]
+
+
+def test_an_expired_batch_in_flight_is_answered_quietly(loop: asyncio.AbstractEventLoop) -> None:
+    sending = Sending(loop)
+    batch = sending.add()
+    sending.send()
+    sending.queue.fail(batch, ConnectionLost("too late"))
+    assert sending.queue.broken
+    assert sending.queue.answered(batch, OK)
+    assert isinstance(batch.outcomes[0][0].exception(), ConnectionLost)
+    assert sending.queue.empty
+
+
+class Leader:
+    """A log that judges sequences as a broker does, and forgets nothing."""
+
+    def __init__(self) -> None:
+        self.values: list[bytes] = []
+        self.next: dict[int, int] = {}
+        self.seen: dict[tuple[int, int], int] = {}
+
+    def append(self, data: bytes) -> Answer:
+        header = read_header(data)
+        place = (header.producer_id, header.base_sequence)
+        if place in self.seen:
+            return Answer(None, self.seen[place])
+        if header.base_sequence != self.next.get(header.producer_id, 0):
+            return refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        self.seen[place] = len(self.values)
+        answer = Answer(None, len(self.values))
+        records = read_batch(data)
+        self.values += [record.value or b"" for record in records]
+        self.next[header.producer_id] = header.base_sequence + len(records)
+        return answer
+
+
+def test_random_failures_lose_repeat_and_reorder_nothing(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    for _ in range(60):
+        sending, leader = Sending(loop), Leader()
+        made = [sending.add(chance.randint(1, 3)) for _ in range(25)]
+        under_way: list[tuple[Batch, bytes]] = []
+        given_up = set()
+        identities = 1
+        steps = 0
+        while not sending.queue.empty:
+            steps += 1
+            assert steps < 5000
+            if sending.queue.needs_identity(sending.identity) and chance.random() < 0.5:
+                identities += 1
+                sending.identity = Producer(identities, 0)
+            batch = sending.queue.next(sending.identity)
+            if batch is not None and chance.random() < 0.6:
+                under_way.append((batch, sending.queue.sent(batch)))
+            elif under_way:
+                # A broker takes the requests of one connection in order.
+                batch, data = under_way.pop(0)
+                dice = chance.random()
+                if dice < 0.1:
+                    answer = LOST
+                elif dice < 0.2:
+                    leader.append(data)
+                    answer = LOST
+                elif dice < 0.3:
+                    answer = refused(ErrorCode.NOT_ENOUGH_REPLICAS)
+                elif dice < 0.34 and batch.attempts == 1:
+                    answer = refused(ErrorCode.MESSAGE_TOO_LARGE)
+                    given_up.add(batch)
+                else:
+                    answer = leader.append(data)
+                done = sending.queue.answered(batch, answer)
+                if answer.error is None:
+                    assert done
+        order = [int(value) for value in leader.values]
+        assert order == sorted(order)
+        assert len(order) == len(set(order))
+        acknowledged = 0
+        for batch in made:
+            for outcome, _ in batch.outcomes:
+                assert outcome.done()
+                if outcome.exception() is None:
+                    assert leader.values[outcome.result().offset] is not None
+                    acknowledged += 1
+                else:
+                    assert batch in given_up
+        assert acknowledged == len(order)
