@@ -121,7 +121,7 @@ class FastBuilder:
         headers: Sequence[Header] = (),
     ) -> bool:
         """Add a record; False when it does not fit into a batch that already has one."""
-        added = self._builder.append(self._next, timestamp, key, value, headers)
+        added = self._builder.append(self._next, timestamp, key, value, list(headers))
         if added is None:
             return False
         self._next += 1

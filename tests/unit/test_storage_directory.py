@@ -1,0 +1,290 @@
+"""One log directory: whose it is, how its last life ended, loading, deleting, checkpoints."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.support.storage_logs import NOW_MS, batch, records_of
+
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.topics import TopicPartition
+from tidelog.runtime.seams import Seams
+from tidelog.storage.checkpoints import PartitionMetadata, decode_offsets, encode_uuid
+from tidelog.storage.directory import DirectoryRefused, LastLife, LogDirectory, open_directory
+from tidelog.storage.names import DirectoryName, marked_name, parse_directory
+
+CONFIGS = TopicConfigs(segment_bytes=1000)
+T0 = TopicPartition("t", 0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = NOW_MS
+
+    def wall_ms(self) -> int:
+        return self.now
+
+    def monotonic_ms(self) -> int:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+class Opener:
+    """Opens one directory again and again; ``kill`` gives the lock back as a dead process does."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self.path = path
+        self.seams = Seams(clock=clock, random=random.Random(5))
+        self.opened: list[LogDirectory] = []
+
+    def try_open(
+        self, cluster: str = "c1", node: int = 1, boot: str = "b1"
+    ) -> LogDirectory | DirectoryRefused:
+        found = open_directory(
+            self.seams, str(self.path / "data"), cluster_id=cluster, node_id=node, boot_id=boot
+        )
+        if isinstance(found, LogDirectory):
+            self.opened.append(found)
+        return found
+
+    def open(self, boot: str = "b1") -> LogDirectory:
+        found = self.try_open(boot=boot)
+        assert isinstance(found, LogDirectory), found
+        self.loaded = found.load(lambda _: CONFIGS)
+        return found
+
+    def kill(self, found: LogDirectory) -> None:
+        found.resources.files.close()
+        found._lock.close()
+
+
+@pytest.fixture
+def opener(tmp_path: Path, clock: Clock) -> Iterator[Opener]:
+    made = Opener(tmp_path, clock)
+    yield made
+    for found in made.opened:
+        made.kill(found)
+
+
+def fill(found: LogDirectory, partition: TopicPartition = T0, batches: int = 20) -> None:
+    log = found.create(partition, CONFIGS, PartitionMetadata(uuid.UUID(int=9), 4))
+    for _ in range(batches):
+        log.append_as_leader(batch(2), 1, NOW_MS)
+    log.high_watermark = log.end_offset
+
+
+def checkpoint(found: LogDirectory) -> None:
+    for log in found.logs.values():
+        log.sync()
+    made = found.checkpoint()
+    if made is not None:
+        made.run()
+        found.checkpointed(made)
+
+
+def test_a_second_server_is_refused(opener: Opener) -> None:
+    first = opener.open()
+    refused = opener.try_open()
+    assert isinstance(refused, DirectoryRefused) and "in use by another server" in refused.reason
+    first.close()
+    assert isinstance(opener.try_open(), LogDirectory)
+
+
+def test_the_directory_of_another_cluster_or_node_is_refused(opener: Opener) -> None:
+    opener.open().close()
+    for cluster, node, name in (("c2", 1, "cluster c1"), ("c1", 2, "node 1")):
+        refused = opener.try_open(cluster, node)
+        assert isinstance(refused, DirectoryRefused) and name in refused.reason
+    assert isinstance(opener.try_open(), LogDirectory), "a refusal leaves no lock behind"
+
+
+def test_a_damaged_meta_properties_is_refused(opener: Opener, tmp_path: Path) -> None:
+    opener.open().close()
+    (tmp_path / "data" / "meta.properties").write_text("version=1\n")
+    refused = opener.try_open()
+    assert isinstance(refused, DirectoryRefused) and "meta.properties" in refused.reason
+
+
+def test_how_the_last_life_ended(opener: Opener) -> None:
+    found = opener.open()
+    assert found.last_life is LastLife.NEW
+    opener.kill(found)
+    found = opener.open()
+    assert found.last_life is LastLife.UNCLEAN, "no boot on record: it may have been another one"
+    found.record_life("b1", durability="replicated")
+    opener.kill(found)
+    found = opener.open()
+    assert found.last_life is LastLife.CRASHED
+    assert found.close()
+    found = opener.open(boot="b2")
+    assert found.last_life is LastLife.CLEAN
+    opener.kill(found)
+    found = opener.open(boot="b2")
+    assert found.last_life is LastLife.UNCLEAN, "the boot on record is older than this life"
+
+
+def test_a_clean_stop_brings_everything_back_without_a_scan(opener: Opener) -> None:
+    found = opener.open()
+    fill(found)
+    fill(found, TopicPartition("other", 3), 3)
+    assert found.close(broker_epoch=12)
+    found = opener.open()
+    assert (opener.loaded.logs, opener.loaded.recovered_bytes) == (2, 0)
+    log = found.logs[T0]
+    assert (log.end_offset, log.high_watermark, log.synced_end_offset) == (40, 40, 40)
+    assert log.metadata == PartitionMetadata(uuid.UUID(int=9), 4)
+    assert log.epochs.entries == [(1, 0)]
+    assert len(records_of(log)) == 40
+
+
+def test_after_a_kill_the_checkpoint_bounds_the_scan(opener: Opener) -> None:
+    found = opener.open()
+    fill(found, batches=200)
+    checkpoint(found)
+    found.record_life("b1", durability="replicated")
+    fill(found, batches=5)
+    opener.kill(found)
+    found = opener.open()
+    log = found.logs[T0]
+    assert log.end_offset == 410
+    assert 0 < opener.loaded.recovered_bytes <= 2 * 1000
+    assert log.high_watermark == 400, "as of the checkpoint"
+
+
+def test_a_partition_metadata_file_as_kafka_writes_it(opener: Opener, tmp_path: Path) -> None:
+    found = opener.open()
+    fill(found)
+    topic_id = encode_uuid(uuid.UUID(int=9))
+    file = tmp_path / "data" / "t-0" / "partition.metadata"
+    assert file.read_text() == f"version: 0\ntopic_id: {topic_id}\npartition_epoch: 4\n"
+    found.close()
+    file.write_text(f"version: 0\ntopic_id: {topic_id}")
+    found = opener.open()
+    assert found.logs[T0].metadata == PartitionMetadata(uuid.UUID(int=9), -1)
+    found.close()
+    file.write_text("version: 9")
+    found = opener.open()
+    assert found.logs[T0].damaged is not None
+    assert [partition for partition, _ in opener.loaded.damaged] == [T0]
+
+
+def test_a_deleted_replica_is_renamed_and_removed_after_its_delay(
+    opener: Opener, tmp_path: Path, clock: Clock
+) -> None:
+    found = opener.open()
+    fill(found)
+    log = found.logs[T0]
+    found.delete(T0, delay_ms=1000)
+    assert T0 not in found.logs and log.closed
+    names = [path.name for path in (tmp_path / "data").iterdir() if path.is_dir()]
+    assert len(names) == 1 and names[0].startswith("t-0.") and names[0].endswith("-delete")
+    assert found.remove_due() == 0
+    clock.now += 1000
+    assert found.remove_due() == 1
+    assert not [path for path in (tmp_path / "data").iterdir() if path.is_dir()]
+    fill(found, batches=1)
+    assert found.logs[T0].end_offset == 2
+
+
+def test_deletion_goes_on_after_a_restart_and_strays_stay(
+    opener: Opener, tmp_path: Path, clock: Clock
+) -> None:
+    found = opener.open()
+    fill(found)
+    fill(found, TopicPartition("stale", 0))
+    found.delete(T0)
+    stray = Path(found.mark_stray(TopicPartition("stale", 0)))
+    (tmp_path / "data" / "lost+found").mkdir()
+    found.close()
+    found = opener.open()
+    assert not found.logs
+    assert opener.loaded.strays == [stray.name]
+    assert opener.loaded.unknown == ["lost+found"]
+    clock.now += 60_000
+    assert found.remove_due() == 1
+    assert stray.exists()
+
+
+def test_checkpoints_say_only_what_was_synced(opener: Opener, tmp_path: Path) -> None:
+    found = opener.open()
+    fill(found)
+    made = found.checkpoint()
+    assert made is not None
+    made.run()
+    found.checkpointed(made)
+    folder = tmp_path / "data"
+    assert decode_offsets((folder / "recovery-point-offset-checkpoint").read_bytes()) == {T0: 0}
+    assert decode_offsets((folder / "replication-offset-checkpoint").read_bytes()) == {T0: 40}
+    assert found.checkpoint() is None
+    checkpoint(found)
+    assert decode_offsets((folder / "recovery-point-offset-checkpoint").read_bytes()) == {T0: 40}
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"0\n5\nt 0 3\n", b"\xff\xfe"])
+def test_a_damaged_checkpoint_costs_time_not_data(
+    opener: Opener, tmp_path: Path, content: bytes
+) -> None:
+    found = opener.open()
+    fill(found)
+    found.record_life("b1", durability="replicated")
+    checkpoint(found)
+    opener.kill(found)
+    for file in (tmp_path / "data").glob("*-checkpoint"):
+        file.write_bytes(content)
+    found = opener.open()
+    assert len(records_of(found.logs[T0])) == 40
+
+
+def test_the_limit_on_open_files_holds(tmp_path: Path, clock: Clock) -> None:
+    opened = open_directory(
+        Seams(clock=clock, random=random.Random(5)),
+        str(tmp_path / "data"),
+        cluster_id="c",
+        node_id=1,
+        boot_id="b",
+        open_files=10,
+    )
+    assert isinstance(opened, LogDirectory)
+    opened.load(lambda _: CONFIGS)
+    for number in range(20):
+        fill(opened, TopicPartition("t", number), 12)
+    for log in opened.logs.values():
+        assert len(records_of(log)) == 24
+        log.sync()
+    assert len(opened.resources.files) <= 10
+    assert opened.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("t-0", DirectoryName(T0, "")),
+        ("a-b.c_d-12", DirectoryName(TopicPartition("a-b.c_d", 12), "")),
+        ("t-0.0123abc-delete", DirectoryName(T0, "-delete")),
+        ("t-0.0123abc-stray", DirectoryName(T0, "-stray")),
+        ("x-delete-3", DirectoryName(TopicPartition("x-delete", 3), "")),
+        ("t", None),
+        ("t-", None),
+        ("-1", None),
+        ("t-x", None),
+        ("lost+found", None),
+        ("t-٣", None),
+    ],
+)
+def test_names_of_directories(name: str, expected: DirectoryName | None) -> None:
+    assert parse_directory(name) == expected
+
+
+def test_the_longest_name_still_fits_when_it_is_marked() -> None:
+    name = marked_name(TopicPartition("x" * 249, 2**31 - 1), "f" * 32, "-delete")
+    assert len(name) <= 255
+    found = parse_directory(name)
+    assert found is not None and found.ending == "-delete"

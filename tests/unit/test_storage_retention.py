@@ -1,0 +1,164 @@
+"""When segments begin and end: rolling, retention by time, size and log start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.records.batch import Rejected
+from tidelog.storage.log import PartitionLog
+from tidelog.storage.recovery import Ending
+
+KEEP = TopicConfigs(segment_bytes=1000, retention_ms=-1, file_delete_delay_ms=500)
+
+
+def fill(log: PartitionLog, batches: int, *, step_ms: int = 1000, size: int = 20) -> None:
+    for number in range(batches):
+        log.append_as_leader(batch(2, timestamp=NOW_MS + number * step_ms, size=size), 0, NOW_MS)
+    log.high_watermark = log.end_offset
+
+
+def test_a_segment_never_grows_above_segment_bytes(tmp_path: Path) -> None:
+    log = new_log(tmp_path, KEEP)
+    fill(log, 50)
+    assert len(log.segments) > 3
+    for segment in log.segments[:-1]:
+        assert segment.size <= 1000 < segment.size + log.segments[0].size // 8
+    got = log.append_as_leader(batch(1, size=1200), 0, NOW_MS)
+    assert isinstance(got, Rejected) and got.error is ErrorCode.RECORD_LIST_TOO_LARGE
+
+
+def test_a_segment_ends_after_segment_ms_of_record_time(tmp_path: Path) -> None:
+    log = new_log(tmp_path, replace(KEEP, segment_ms=5000, segment_bytes=10**6))
+    for at in (0, 4999, 5000, 5001, 5002):
+        log.append_as_leader(batch(1, timestamp=NOW_MS + at), 0, NOW_MS)
+    assert [segment.base_offset for segment in log.segments] == [0, 3]
+
+
+def test_without_timestamps_the_clock_ends_a_segment(tmp_path: Path) -> None:
+    log = new_log(tmp_path, replace(KEEP, segment_ms=5000))
+    for at in (0, 5000, 5001):
+        log.append_as_leader(batch(1, timestamp=-1, step=0), 0, NOW_MS + at)
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+def test_jitter_shortens_segments_by_at_most_itself(tmp_path: Path) -> None:
+    configs = replace(KEEP, segment_ms=5000, segment_jitter_ms=2000, segment_bytes=10**6)
+    log = new_log(tmp_path, configs)
+    for at in range(0, 60_000, 100):
+        log.append_as_leader(batch(1, timestamp=NOW_MS + at), 0, NOW_MS)
+    lengths = [
+        (later.base_offset - earlier.base_offset) * 100
+        for earlier, later in zip(log.segments, log.segments[1:], strict=False)
+    ]
+    assert all(3000 <= length <= 5100 for length in lengths)
+    assert len(set(lengths)) > 1
+
+
+def test_a_full_index_ends_a_segment(tmp_path: Path) -> None:
+    configs = replace(KEEP, segment_bytes=10**6, index_interval_bytes=1, segment_index_bytes=120)
+    log = new_log(tmp_path, configs)
+    fill(log, 60)
+    assert {len(segment.index) for segment in log.segments[:-1]} == {9}, "12-byte entries, one free"
+
+
+def test_time_retention_removes_whole_old_segments_only(tmp_path: Path) -> None:
+    log = new_log(tmp_path, KEEP)
+    fill(log, 60)
+    log.configure(replace(KEEP, retention_ms=20_000))
+    limit = NOW_MS + 60_000
+    said = log.housekeep(limit)
+    assert said is not None and "retention.ms=20000" in said
+    first = log.segments[0]
+    assert limit - first.largest_timestamp <= 20_000
+    assert log.start_offset == first.base_offset > 0
+    assert records_of(log)[0].offset == first.base_offset
+    assert log.housekeep(limit) is None
+    assert isinstance(log.read(0, 100), Rejected)
+
+
+def test_files_go_after_the_delay_and_after_the_renaming_is_durable(tmp_path: Path) -> None:
+    log = new_log(tmp_path, KEEP)
+    fill(log, 30)
+    log.configure(replace(KEEP, retention_bytes=1000))
+    log.housekeep(NOW_MS)
+    deleted = list((tmp_path / "t-0").glob("*.deleted"))
+    assert deleted
+    log.housekeep(NOW_MS + 500)
+    assert list((tmp_path / "t-0").glob("*.deleted")) == deleted
+    log.sync()
+    log.housekeep(NOW_MS + 499)
+    assert list((tmp_path / "t-0").glob("*.deleted")) == deleted
+    log.housekeep(NOW_MS + 500)
+    assert not list((tmp_path / "t-0").glob("*.deleted"))
+
+
+def test_size_retention_keeps_at_least_the_bytes_asked_for(tmp_path: Path) -> None:
+    log = new_log(tmp_path, KEEP)
+    fill(log, 60)
+    log.configure(replace(KEEP, retention_bytes=2500))
+    first = log.segments[0].size
+    log.housekeep(NOW_MS)
+    assert 2500 <= log.size < 2500 + first
+
+
+@pytest.mark.parametrize("by", [{"retention_ms": 0}, {"retention_bytes": 0}])
+def test_nothing_at_or_above_the_high_watermark_goes(tmp_path: Path, by: dict[str, int]) -> None:
+    log = new_log(tmp_path, KEEP)
+    fill(log, 60)
+    log.high_watermark = 41
+    log.configure(replace(KEEP, **by))
+    log.housekeep(NOW_MS + 10**9)
+    assert log.segments[0].base_offset <= 41 < log.segments[1].base_offset
+    assert [record.offset for record in records_of(log)][-1] == 119
+
+
+def test_when_everything_is_too_old_an_empty_segment_remains(tmp_path: Path) -> None:
+    log = new_log(tmp_path, replace(KEEP, retention_ms=1000))
+    fill(log, 10)
+    assert log.housekeep(NOW_MS + 10**6)
+    assert (log.start_offset, log.end_offset, log.size) == (20, 20, 0)
+    log.close()
+    log = reopen(tmp_path, KEEP, ending=Ending(20, 20, 20, clean=True))
+    assert log.append_as_leader(batch(), 0, NOW_MS).first_offset == 20  # type: ignore[union-attr]
+
+
+def test_compacted_logs_expire_only_below_the_log_start(tmp_path: Path) -> None:
+    configs = replace(KEEP, cleanup_policy=frozenset({"compact"}), retention_ms=0)
+    log = new_log(tmp_path, configs)
+    fill(log, 60)
+    assert log.housekeep(NOW_MS + 10**9) is None
+    assert log.advance_start(50) is None
+    assert log.housekeep(NOW_MS) is not None
+    assert log.segments[0].base_offset <= 50 < log.segments[1].base_offset
+    assert log.start_offset == 50
+
+
+def test_delete_records_moves_the_start_up_to_the_high_watermark(tmp_path: Path) -> None:
+    log = new_log(tmp_path, KEEP)
+    fill(log, 20)
+    log.high_watermark = 30
+    refused = log.advance_start(31)
+    assert refused is not None and refused.error is ErrorCode.OFFSET_OUT_OF_RANGE
+    assert log.advance_start(13) is None
+    assert log.start_offset == 13
+    assert isinstance(log.read(12, 100), Rejected)
+    assert records_of(log)[0].offset == 13
+    assert log.advance_start(5) is None and log.start_offset == 13
+    found = log.offset_for_time(0)
+    assert found is not None and found.offset == 13  # type: ignore[union-attr]
+
+
+def test_new_settings_work_at_once(tmp_path: Path) -> None:
+    log = new_log(tmp_path, KEEP)
+    fill(log, 4)
+    log.configure(replace(KEEP, segment_bytes=200, max_message_bytes=100))
+    got = log.append_as_leader(batch(1, size=100), 0, NOW_MS)
+    assert isinstance(got, Rejected) and got.error is ErrorCode.MESSAGE_TOO_LARGE
+    log.append_as_leader(batch(1, size=5), 0, NOW_MS)
+    assert len(log.segments) == 2
