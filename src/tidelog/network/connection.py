@@ -95,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
         self._starved = False
         self._depth = 0
         self._pending: deque[_Slot] = deque()
-        self._futures: set[asyncio.Future[Any]] = set()
+        self._futures: dict[asyncio.Future[Any], None] = {}
         self._out: list[Buffer] = []
         self._in_turn = False
         self._on_close: list[Callable[[], None]] = []
@@ -130,7 +130,7 @@ class Connection(asyncio.BufferedProtocol):
         self.server.unsent.forget(self, self._unsent)
         self._unsent = 0
         self._pending.clear()
-        for future in self._futures:
+        for future in list(self._futures):
             # A task finishes what it began; a future only waited for this client.
             if not isinstance(future, asyncio.Task):
                 future.cancel()
@@ -333,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
             self._blocked |= HANDLER
         elif self._depth >= self._limits.max_pipelined:
             self._blocked |= DEPTH
-        self._futures.add(future)
+        self._futures[future] = None
         future.add_done_callback(partial(self._unpark, slot, route, request, correlation_id))
 
     def _unpark(
@@ -344,7 +344,7 @@ class Connection(asyncio.BufferedProtocol):
         correlation_id: int,
         future: asyncio.Future[Any],
     ) -> None:
-        self._futures.discard(future)
+        self._futures.pop(future, None)
         self._depth -= 1
         route.tally.parked -= 1
         if self._transport is None:

@@ -44,7 +44,8 @@ class Server:
         self.loop = asyncio.get_running_loop()
         self.requests = Account(self.limits.queued_request_bytes)
         self.unsent = Account(self.limits.unsent_answer_bytes)
-        self.connections: set[Connection] = set()
+        # A dict: everything that goes through it does so in the same order every time.
+        self.connections: dict[Connection, None] = {}
         self.bytes_in = 0
         self.bytes_out = 0
         self.accepted = 0
@@ -118,7 +119,7 @@ class Server:
 
     def opened(self, connection: Connection) -> str | None:
         """Count a connection; return why it is refused, or None."""
-        self.connections.add(connection)
+        self.connections[connection] = None
         self.accepted += 1
         self._per_ip[connection.client_host] += 1
         if self._stopping:
@@ -132,7 +133,7 @@ class Server:
 
     def closed(self, connection: Connection) -> None:
         """Uncount a connection."""
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         host = connection.client_host
         self._per_ip[host] -= 1
         if self._per_ip[host] <= 0:
