@@ -1,0 +1,267 @@
+"""Control requests handed to a real broker over sockets: the channel, KIP-570, KIP-516."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.support.lone_broker import LoneBroker, Peer
+
+from tidelog.broker.control import Control
+from tidelog.broker.handlers import leader_and_isr as leader_and_isr_handler
+from tidelog.broker.handlers import open_control_channel, stop_replica
+from tidelog.broker.session import ControllerSession
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, Router
+from tidelog.protocol import messages
+
+A, B = UUID(int=0xA), UUID(int=0xB)
+FULL, INCREMENTAL = 2, 1
+OK = int(ErrorCode.NONE)
+
+
+class Obedient(LoneBroker):
+    """A broker that obeys a controller: the test, as life 7."""
+
+    async def start(self) -> None:
+        await super().start()
+        broker = self.broker
+        broker.session = ControllerSession(
+            [("127.0.0.1", 1)], 500, 1000, report=lambda: None, when_registered=lambda _: None
+        )
+        broker.session.broker_epoch = 7
+        broker.control = Control(broker, broker.directories[0].path)
+
+    def router(self, extra: Iterable[Handler] = ()) -> Router:
+        return super().router(
+            (open_control_channel.HANDLER, leader_and_isr_handler.HANDLER, stop_replica.HANDLER)
+        )
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncIterator[tuple[LoneBroker, Peer]]:
+    lone = Obedient(folder)
+    await lone.start()
+    try:
+        channel = await Peer.connect(lone.port)
+        assert await open_channel(channel) == ErrorCode.NONE
+        yield lone, channel
+    finally:
+        await lone.stop()
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+async def open_channel(
+    peer: Peer, epoch: int = 1, number: int = 1, broker_epoch: int = 7, revision: int = 5
+) -> ErrorCode:
+    request = messages.OpenControlChannelRequest(1, epoch, broker_epoch, number, revision)
+    return ErrorCode((await peer.ask(request, 0)).error_code)
+
+
+def leader_and_isr(
+    topics: dict[str, tuple[UUID, dict[int, tuple[int, int]]]],
+    kind: int = INCREMENTAL,
+    epoch: int = 1,
+    broker_epoch: int = 7,
+    migrated: bool = False,
+) -> Any:
+    """Topic -> (id, partition -> (leader epoch, ISR version))."""
+    request = messages.LeaderAndIsrRequest
+    return request(
+        controller_id=1,
+        controller_epoch=epoch,
+        broker_epoch=broker_epoch,
+        type=kind,
+        topic_states=[
+            request.LeaderAndIsrTopicState(
+                topic_name=name,
+                topic_id=topic_id,
+                migrated=migrated,
+                partition_states=[
+                    request.LeaderAndIsrPartitionState(
+                        partition_index=index,
+                        controller_epoch=epoch,
+                        leader=1,
+                        leader_epoch=leader_epoch,
+                        isr=[1],
+                        replicas=[1],
+                        isr_version=version,
+                    )
+                    for index, (leader_epoch, version) in partitions.items()
+                ],
+            )
+            for name, (topic_id, partitions) in topics.items()
+        ],
+    )
+
+
+def stop(
+    topic_id: UUID, leader_epoch: int, *, delete: bool = True, partition: int = 0, epoch: int = 1
+) -> Any:
+    request = messages.StopReplicaRequest
+    state = request.StopReplicaPartitionState(partition, leader_epoch, delete)
+    topic = request.StopReplicaTopicState("t", topic_id, [state])
+    return request(controller_id=1, controller_epoch=epoch, broker_epoch=7, topic_states=[topic])
+
+
+async def order(peer: Peer, request: Any, version: int = 5) -> list[int]:
+    answer = await peer.ask(request, version)
+    assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
+    if isinstance(request, messages.StopReplicaRequest):
+        return [error.error_code for error in answer.partition_errors]
+    if version < 5:
+        return [error.error_code for error in answer.partition_errors]
+    return [error.error_code for topic in answer.topics for error in topic.partition_errors]
+
+
+def epoch_of(lone: LoneBroker, partition: int = 0) -> int | None:
+    hosted = lone.broker.partitions.get("t", partition)
+    return None if hosted is None else hosted.leader_epoch
+
+
+def metadata_file(folder: Path) -> str:
+    (file,) = folder.rglob("partition.metadata")
+    return file.read_text()
+
+
+def set_aside(folder: Path, ending: str) -> list[str]:
+    return sorted(path.name for path in folder.rglob(f"*-{ending}") if path.is_dir())
+
+
+def test_a_newer_channel_closes_the_older_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as (lone, first):
+            second = await Peer.connect(lone.port)
+            stray = await Peer.connect(lone.port)
+            orders = leader_and_isr({"t": (A, {0: (0, 0)})})
+            assert (await stray.ask(orders, 5)).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+            assert await open_channel(second, 1, 1) is ErrorCode.STALE_CONTROLLER_EPOCH
+            assert await open_channel(second, 0, 9) is ErrorCode.STALE_CONTROLLER_EPOCH
+            assert await open_channel(second, 1, 2, broker_epoch=6) is ErrorCode.STALE_BROKER_EPOCH
+            assert await order(first, orders) == [OK]
+            assert await open_channel(second, 1, 2) is ErrorCode.NONE
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await first.ask(leader_and_isr({"t": (A, {0: (1, 1)})}), 5)
+            assert epoch_of(lone) == 0
+            assert await order(second, leader_and_isr({"t": (A, {0: (1, 1)})})) == [OK]
+            assert epoch_of(lone) == 1
+
+    run(work())
+
+
+def test_an_order_for_a_former_life_is_refused(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as (lone, channel):
+            orders = leader_and_isr({"t": (A, {0: (0, 0)})}, broker_epoch=6)
+            assert (await channel.ask(orders, 5)).error_code == ErrorCode.STALE_BROKER_EPOCH
+            older = leader_and_isr({"t": (A, {0: (0, 0)})}, epoch=0)
+            assert (await channel.ask(older, 5)).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+            assert epoch_of(lone) is None
+
+    run(work())
+
+
+def test_what_was_seen_survives_a_restart(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as (lone, channel):
+            assert await open_channel(channel, 9, 2, revision=70) is ErrorCode.NONE
+            assert lone.broker.control.seen.controller_epoch == 9
+        again = Obedient(tmp_path)
+        await again.start()
+        try:
+            assert again.broker.control.seen.store_revision == 70
+            peer = await Peer.connect(again.port)
+            old = await open_channel(peer, 8, 1)
+            assert old is ErrorCode.STALE_CONTROLLER_EPOCH
+        finally:
+            await again.stop()
+
+    run(work())
+
+
+def test_a_stop_that_was_held_back_is_fenced(tmp_path: Path) -> None:
+    # KIP-570: the replica was assigned again with a newer epoch before the old delete arrived.
+    async def work() -> None:
+        async with running(tmp_path) as (lone, channel):
+            await order(channel, leader_and_isr({"t": (A, {0: (5, 0)})}))
+            await order(channel, leader_and_isr({"t": (A, {0: (6, 1)})}))
+            fenced = int(ErrorCode.FENCED_LEADER_EPOCH)
+            for version in (3, 4):
+                assert await order(channel, stop(A, 5), version) == [fenced]
+            assert epoch_of(lone) == 6
+            assert await order(channel, stop(A, 6, delete=False), 4) == [OK]
+            assert set_aside(tmp_path, "delete") == []
+            assert await order(channel, stop(A, 6), 4) == [OK]
+            assert epoch_of(lone) is None
+            assert len(set_aside(tmp_path, "delete")) == 1
+            assert await order(channel, stop(A, 6), 4) == [OK], "a repeated stop must succeed"
+
+    run(work())
+
+
+def test_a_delete_of_a_former_topic_does_not_hit_the_new_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as (lone, channel):
+            await order(channel, leader_and_isr({"t": (B, {0: (0, 0)})}))
+            inconsistent = int(ErrorCode.INCONSISTENT_TOPIC_ID)
+            assert await order(channel, stop(A, -2), 4) == [inconsistent]
+            assert epoch_of(lone) == 0
+            assert await order(channel, stop(B, -2), 4) == [OK]
+            assert epoch_of(lone) is None
+
+    run(work())
+
+
+def test_a_full_sets_aside_what_it_does_not_name(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as (lone, channel):
+            await order(channel, leader_and_isr({"t": (A, {0: (0, 0), 1: (0, 0)})}))
+            unspecified = leader_and_isr({"t": (A, {0: (0, 0)})}, kind=0)
+            assert await order(channel, unspecified) == [OK]
+            assert epoch_of(lone, 1) == 0
+            incremental = leader_and_isr({"t": (A, {0: (0, 0)})}, kind=INCREMENTAL)
+            assert await order(channel, incremental) == [OK]
+            assert epoch_of(lone, 1) == 0
+            full = leader_and_isr({"t": (A, {0: (0, 0)})}, kind=FULL)
+            assert await order(channel, full) == [OK]
+            assert epoch_of(lone, 0) == 0
+            assert epoch_of(lone, 1) is None
+            assert len(set_aside(tmp_path, "stray")) == 1
+
+    run(work())
+
+
+def test_another_topic_id_makes_the_local_partition_stale(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as (lone, channel):
+            await order(channel, leader_and_isr({"t": (A, {0: (9, 0)})}))
+            assert await order(channel, leader_and_isr({"t": (B, {0: (0, 0)})})) == [OK]
+            hosted = lone.broker.partitions.get("t", 0)
+            assert hosted is not None and hosted.topic_id == B and hosted.leader_epoch == 0
+            assert len(set_aside(tmp_path, "stray")) == 1
+
+    run(work())
+
+
+def test_older_versions_have_no_ids_and_answer_by_name(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as (lone, channel):
+            orders = leader_and_isr({"t": (A, {0: (0, 0)})})
+            assert await order(channel, orders, 2) == [OK]
+            hosted = lone.broker.partitions.get("t", 0)
+            assert hosted is not None and hosted.topic_id == UUID(int=0)
+            migrated = leader_and_isr({"t": (A, {0: (0, 0)})}, migrated=True)
+            assert await order(channel, migrated) == [OK]
+            assert hosted.topic_id == A
+            assert "topic_id" in metadata_file(tmp_path)
+            assert await order(channel, leader_and_isr({"t": (A, {0: (-1, 0)})})) != [OK]
+
+    run(work())
