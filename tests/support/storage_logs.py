@@ -23,7 +23,25 @@ NOW_MS = 1_700_000_000_000
 PARTITION = TopicPartition("t", 0)
 
 
-class FaultyFile(RealFile):
+class QuickFile(RealFile):
+    """A file that is never synced: tests that are not about syncing need not wait for it."""
+
+    def sync(self) -> None:
+        pass
+
+
+class QuickDisk(RealDisk):
+    """The real disk without waiting for it."""
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+        plain = super().open(path, create=create, read_only=read_only)
+        return QuickFile(plain.path, plain._fd)
+
+    def sync_directory(self, path: str) -> None:
+        pass
+
+
+class FaultyFile(QuickFile):
     """A file whose disk can be told to fail."""
 
     disk: FaultyDisk
@@ -41,10 +59,9 @@ class FaultyFile(RealFile):
         self.disk.syncs.append(self.path)
         if self.disk.sync_fault is not None:
             raise OSError(self.disk.sync_fault, "a fault of the test", self.path)
-        super().sync()
 
 
-class FaultyDisk(RealDisk):
+class FaultyDisk(QuickDisk):
     """The real disk, with writes to paths ending in ``failing`` refused with ``fault``."""
 
     def __init__(self) -> None:
@@ -67,7 +84,7 @@ class FaultyDisk(RealDisk):
 
 
 def resources(disk: RealDisk | None = None, open_files: int = 64) -> Resources:
-    made = Resources.of(disk or RealDisk(), open_files)
+    made = Resources.of(disk or QuickDisk(), open_files)
     made.random = random.Random(1)
     return made
 

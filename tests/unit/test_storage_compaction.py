@@ -9,12 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
+from tests.support.storage_logs import NOW_MS, QuickDisk, batch, new_log, records_of, reopen
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.records.batch import walk
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
-from tidelog.runtime.disk import RealDisk
 from tidelog.storage.cleaner import compact
 from tidelog.storage.compaction import dirtiness, plan_compaction
 from tidelog.storage.log import PartitionLog
@@ -54,7 +53,7 @@ def clean(log: PartitionLog, now_ms: int = NOW_MS, max_keys: int = 1000) -> str 
     plan = plan_compaction(log, now_ms, max_keys=max_keys)
     if plan is None:
         return None
-    result = pickle.loads(pickle.dumps(compact(RealDisk(), pickle.loads(pickle.dumps(plan)))))
+    result = pickle.loads(pickle.dumps(compact(QuickDisk(), pickle.loads(pickle.dumps(plan)))))
     return apply_compaction(log, result, now_ms)
 
 
@@ -203,7 +202,7 @@ def test_a_result_that_no_longer_fits_is_dropped(tmp_path: Path) -> None:
     log.sync()
     plan = plan_compaction(log, NOW_MS)
     assert plan is not None
-    result = compact(RealDisk(), plan)
+    result = compact(QuickDisk(), plan)
     assert log.truncate_to(30, NOW_MS) is None
     before = records_of(log)
     assert apply_compaction(log, result, NOW_MS) is None
@@ -211,7 +210,7 @@ def test_a_result_that_no_longer_fits_is_dropped(tmp_path: Path) -> None:
     assert not list((tmp_path / "t-0").glob("*.cleaned"))
 
 
-class StopsAt(RealDisk):
+class StopsAt(QuickDisk):
     """A disk whose process dies before its n-th rename."""
 
     def __init__(self, renames: int) -> None:
@@ -233,7 +232,7 @@ def test_a_crash_at_every_rename_leaves_the_old_or_the_new(tmp_path: Path) -> No
     expected, end = contents(log), log.end_offset
     plan = plan_compaction(log, NOW_MS)
     assert plan is not None
-    result = compact(RealDisk(), plan)
+    result = compact(QuickDisk(), plan)
     log.resources.files.close()
     saved = tmp_path / "saved"
     shutil.copytree(tmp_path / "t-0", saved)
