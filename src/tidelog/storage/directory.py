@@ -379,6 +379,8 @@ def open_directory(
         lock.close()
         return meta
     found, last_life = meta
+    # What a killed life created may have no durable name yet.
+    disk.sync_directory(path)
     if last_life is not LastLife.NEW:
         last_life = _how_it_ended(disk, path, boot_id)
     return LogDirectory(
@@ -392,6 +394,16 @@ def open_directory(
     )
 
 
+def _sync_names_above(disk: Disk, path: str) -> None:
+    """Make the names of a fresh directory and of all above it durable."""
+    while path.strip("/") and path != ".":
+        path = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+        try:
+            disk.sync_directory(path)
+        except PermissionError:
+            return  # not readable for us, so not made by us
+
+
 def _identify(
     seams: Seams, path: str, cluster_id: str, node_id: int
 ) -> tuple[MetaProperties, LastLife] | DirectoryRefused:
@@ -400,6 +412,7 @@ def _identify(
         meta = decode_meta_properties(seams.disk.read(file))
     except FileNotFoundError:
         meta = MetaProperties(cluster_id, node_id, uuid.UUID(int=seams.new_uuid().int))
+        _sync_names_above(seams.disk, path)
         seams.disk.replace(file, encode_meta_properties(meta))
         return meta, LastLife.NEW
     except DamagedFile as error:
