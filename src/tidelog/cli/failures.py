@@ -84,7 +84,9 @@ def _one_line(text: str) -> str:
 def run(command: click.Command, words: list[str]) -> int:
     """Run a command and return its exit status; every failure is one line on stderr."""
     try:
-        status = command.main(args=words, prog_name="tidelog", standalone_mode=False)
+        # Not ``command.main``: that has its own way with pipes that end early.
+        with command.make_context("tidelog", list(words)) as context:
+            status = command.invoke(context)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except click.exceptions.Exit as ended:

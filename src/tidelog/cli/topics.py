@@ -72,12 +72,11 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
     flags["configs"] = key_values(flags["config"], "--config")
     flags["assignment"] = parse_assignment(flags["replica_assignment"])
     topic_pattern(flags["topic"])
-    if flags["assignment"] and action == "--create":
-        if flags["partitions"] is not None or flags["replication_factor"] is not None:
-            raise WrongUsage(
-                "--replica-assignment says both counts: leave --partitions and "
-                "--replication-factor out"
-            )
+    counted = flags["partitions"] is not None or flags["replication_factor"] is not None
+    if flags["assignment"] and action == "--create" and counted:
+        raise WrongUsage(
+            "--replica-assignment says both counts: leave --partitions and --replication-factor out"
+        )
     work = {
         "--create": _create,
         "--list": _list,

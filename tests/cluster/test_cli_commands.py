@@ -1,0 +1,434 @@
+"""The commands against a running server: what they print, change, and how they fail.
+
+Runs against Apache Kafka too (`TIDELOG_TEST_TARGET=kafka`): the flags and what they do are Kafka's.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import pytest
+from tests.support.clients import create_topic
+from tests.support.processes import free_ports, wait_until
+from tests.support.server import run_tidelog, tidelog_command
+
+from tidelog.cli import main
+
+
+class Said(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+    def good(self) -> str:
+        assert self.status == 0, self
+        return self.out
+
+    def json(self) -> Any:
+        return json.loads(self.good())
+
+    def failed(self, *words: str, status: int = 1) -> None:
+        """Assert that it failed with one line that has these words."""
+        assert self.status == status, self
+        assert len(self.err.splitlines()) == 1, self
+        assert self.err.startswith("error: "), self
+        for word in words:
+            assert word in self.err, self
+
+
+Tide = Callable[..., Said]
+
+
+@pytest.fixture
+def tide(bootstrap: str, capfd: pytest.CaptureFixture[str]) -> Tide:
+    """Run a command in this process against the shared node."""
+
+    def run(*arguments: str) -> Said:
+        capfd.readouterr()
+        command, *rest = arguments
+        with pytest.raises(SystemExit) as ended:
+            main.main([command, "--bootstrap-server", bootstrap, *rest])
+        out, err = capfd.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Said(ended.value.code, out, err)
+
+    return run
+
+
+def produce(bootstrap: str, topic: str, text: str, *arguments: str) -> Said:
+    """`tidelog produce` in a process of its own, for it reads a real standard input."""
+    done = run_tidelog(
+        "produce", "--bootstrap-server", bootstrap, "--topic", topic, *arguments, stdin=text
+    )
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+# Topics
+
+
+def test_a_topic_from_creation_to_deletion(tide: Tide, topic_name: str) -> None:
+    created = tide(
+        "topics",
+        "--create",
+        "--topic",
+        topic_name,
+        "--partitions",
+        "2",
+        "--config",
+        "retention.ms=5000",
+    )
+    assert created.good() == f"Created topic {topic_name}.\n"
+    assert topic_name in tide("topics", "--list").good().splitlines()
+    assert topic_name in tide("topics", "--list", "--json").json()
+    (shown,) = tide("topics", "--describe", "--topic", topic_name, "--json").json()
+    assert shown["partition_count"] == 2
+    assert shown["configs"] == {"retention.ms": "5000"}
+    assert [item["partition"] for item in shown["partitions"]] == [0, 1]
+    assert all(item["leader"] == 1 and item["isr"] == [1] for item in shown["partitions"])
+    table = tide("topics", "--describe", "--topic", topic_name).good()
+    assert f"Topic: {topic_name}  TopicId: {shown['topic_id']}  PartitionCount: 2" in table
+    assert table.splitlines()[1].split() == [
+        "Partition", "Leader", "Replicas", "Isr", "Offline", "LeaderEpoch",
+    ]  # fmt: skip
+    tide("topics", "--alter", "--topic", topic_name, "--partitions", "3").good()
+    (shown,) = tide("topics", "--describe", "--topic", topic_name, "--json").json()
+    assert shown["partition_count"] == 3
+    assert tide("topics", "--delete", "--topic", topic_name).good() == (
+        f"Deleted topic {topic_name}.\n"
+    )
+    wait_until(
+        lambda: topic_name not in tide("topics", "--list").good().splitlines(), 10, "it is gone"
+    )
+
+
+def test_what_topics_refuse(tide: Tide, bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name, 2)
+    tide("topics", "--create", "--topic", topic_name).failed("exists already", "--if-not-exists")
+    again = tide("topics", "--create", "--topic", topic_name, "--if-not-exists", "--json")
+    assert again.json() == {"topic": topic_name, "created": False}
+    tide("topics", "--create", "--topic", "no spaces").failed("'no spaces'", "character")
+    fresh = topic_name + "-x"
+    tide(
+        "topics", "--create", "--topic", fresh, "--partitions", "1", "--replication-factor", "9"
+    ).failed("INVALID_REPLICATION_FACTOR")
+    tide("topics", "--create", "--topic", fresh, "--config", "no.such.config=1").failed(
+        "no.such.config"
+    )
+    tide("topics", "--create", "--topic", fresh, "--config", "retention.ms=soon").failed(
+        "retention.ms"
+    )
+    tide("topics", "--alter", "--topic", topic_name, "--partitions", "1").failed(
+        "INVALID_PARTITIONS"
+    )
+    for action in ("--describe", "--delete"):
+        tide("topics", action, "--topic", fresh).failed("does not exist", fresh)
+        assert tide("topics", action, "--topic", fresh, "--if-exists").status == 0
+
+
+# Configurations
+
+
+def test_configurations_of_a_topic(tide: Tide, bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name)
+    tide(
+        "configs", "--alter", "--topic", topic_name,
+        "--add-config", "cleanup.policy=[compact,delete],max.message.bytes=2000",
+    ).good()  # fmt: skip
+    (shown,) = tide("configs", "--describe", "--topic", topic_name, "--json").json()
+    values = {entry["name"]: entry["value"] for entry in shown["configs"]}
+    assert values == {"cleanup.policy": "compact,delete", "max.message.bytes": "2000"}
+    tide(
+        "configs", "--alter", "--entity-type", "topics", "--entity-name", topic_name,
+        "--delete-config", "cleanup.policy",
+    ).good()  # fmt: skip
+    table = tide("configs", "--describe", "--topic", topic_name).good()
+    assert "max.message.bytes" in table
+    assert "cleanup.policy" not in table
+    (everything,) = tide("configs", "--describe", "--topic", topic_name, "--all", "--json").json()
+    sources = {entry["name"]: entry["source"] for entry in everything["configs"]}
+    assert sources["max.message.bytes"] == "DYNAMIC_TOPIC_CONFIG"
+    assert sources["cleanup.policy"] == "DEFAULT_CONFIG"
+
+
+def test_what_configurations_refuse(tide: Tide, bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name)
+    alter = ("configs", "--alter", "--topic", topic_name)
+    tide(*alter, "--add-config", "cleanup.policy=burn").failed("cleanup.policy", "INVALID_CONFIG")
+    tide(*alter, "--add-config", "no.such=1").failed("no.such")
+    tide("configs", "--describe", "--topic", topic_name + "-x").failed("does not exist")
+    tide("configs", "--describe", "--broker", "77").failed("no broker '77'")
+
+
+def test_configurations_of_a_broker(tide: Tide) -> None:
+    (shown,) = tide("configs", "--describe", "--broker", "1", "--all", "--json").json()
+    names = {entry["name"] for entry in shown["configs"]}
+    assert {"log.dirs", "num.partitions", "log.retention.ms"} <= names
+
+
+# Records
+
+
+def test_keys_headers_and_nulls_go_through(tide: Tide, bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name)
+    said = produce(
+        bootstrap, topic_name, "h:1,g:2\tk1=v1\n\tk2=NULL\n\tNULL=v3\n",
+        "--property", "parse.key=true", "--property", "key.separator==",
+        "--property", "parse.headers=true", "--property", "null.marker=NULL",
+        "--compression-codec", "lz4", "--json",
+    )  # fmt: skip
+    assert said.json() == {"sent": 3, "failed": 0}
+    read = tide(
+        "consume", "--topic", topic_name, "--from-beginning", "--max-messages", "3", "--json"
+    )
+    found = [json.loads(line) for line in read.good().splitlines()]
+    assert [(r["offset"], r["key"], r["value"], r["headers"]) for r in found] == [
+        (0, "k1", "v1", [["h", "1"], ["g", "2"]]),
+        (1, "k2", None, []),
+        (2, None, "v3", []),
+    ]
+    lines = tide(
+        "consume", "--topic", topic_name, "--partition", "0", "--offset", "1",
+        "--max-messages", "2", "--property", "print.key=true", "--property", "print.offset=true",
+    )  # fmt: skip
+    assert lines.good() == "Offset:1\tk2\tnull\nOffset:2\tnull\tv3\n"
+    assert lines.err == "Processed a total of 2 messages\n"
+
+
+def test_many_lines_keep_their_order(tide: Tide, bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name)
+    text = "".join(f"{number}\n" for number in range(20_000))
+    assert produce(bootstrap, topic_name, text).status == 0
+    read = tide("consume", "--topic", topic_name, "--from-beginning", "--max-messages", "20000")
+    assert read.good() == text
+
+
+def test_reading_ends_after_silence(tide: Tide, bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name)
+    produce(bootstrap, topic_name, "a\nb\n")
+    read = tide("consume", "--topic", topic_name, "--from-beginning", "--timeout-ms", "1500")
+    assert read.good() == "a\nb\n"
+
+
+def test_what_producing_and_consuming_refuse(tide: Tide, bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name, max_message_bytes=1000)
+    produce(bootstrap, topic_name, "x" * 2000 + "\n").failed(
+        "1 of 1 records", "MESSAGE_TOO_LARGE", "max.message.bytes"
+    )
+    produce(
+        bootstrap, topic_name, "k=v\nbad\nk=w\n",
+        "--property", "parse.key=true", "--property", "key.separator==",
+    ).failed("line 2", "key.separator")  # fmt: skip
+    tide("consume", "--topic", topic_name + "-x", "--from-beginning").failed("does not exist")
+    tide("consume", "--topic", topic_name, "--partition", "7").failed("no partition 7")
+    tide("consume", "--topic", topic_name, "--partition", "0", "--offset", "999").failed(
+        "OFFSET_OUT_OF_RANGE", "--from-beginning"
+    )
+
+
+# Groups
+
+
+def consume_as(tide: Tide, topic: str, group: str, count: int) -> list[str]:
+    said = tide(
+        "consume", "--topic", topic, "--group", group, "--from-beginning",
+        "--max-messages", str(count),
+    )  # fmt: skip
+    return said.good().splitlines()
+
+
+def lags(tide: Tide, group: str) -> dict[int, tuple[int, int]]:
+    (shown,) = tide("groups", "--describe", "--group", group, "--json").json()
+    return {row["partition"]: (row["current_offset"], row["lag"]) for row in shown["offsets"]}
+
+
+def test_a_group_goes_on_where_it_was(tide: Tide, bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name)
+    produce(bootstrap, topic_name, "".join(f"{number}\n" for number in range(10)))
+    assert consume_as(tide, topic_name, topic_name, 4) == ["0", "1", "2", "3"]
+    assert lags(tide, topic_name) == {0: (4, 6)}
+    assert consume_as(tide, topic_name, topic_name, 6) == ["4", "5", "6", "7", "8", "9"]
+    table = tide("groups", "--describe", "--group", topic_name)
+    assert table.good().splitlines()[1].split()[:6] == [
+        topic_name,
+        topic_name,
+        "0",
+        "10",
+        "10",
+        "0",
+    ]
+    assert "no active members" in table.err
+    assert topic_name in tide("groups", "--list").good().splitlines()
+    states = tide("groups", "--describe", "--group", topic_name, "--state").good()
+    assert "Empty" in states
+
+
+def test_resetting_a_group(tide: Tide, bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name)
+    produce(bootstrap, topic_name, "".join(f"{number}\n" for number in range(10)))
+    between = datetime.now(UTC).isoformat()
+    wait_until(lambda: datetime.now(UTC).isoformat() > between, 5, "the clock moves")
+    time_between = time.monotonic()
+    wait_until(lambda: time.monotonic() > time_between + 0.01, 5, "some milliseconds pass")
+    produce(bootstrap, topic_name, "".join(f"{number}\n" for number in range(5)))
+    consume_as(tide, topic_name, topic_name, 3)
+
+    def reset(*how: str) -> int:
+        named = ("--group", topic_name, "--topic", topic_name)
+        said = tide("groups", "--reset-offsets", *named, *how, "--json").json()
+        (row,) = said["offsets"]
+        assert said["executed"] is ("--execute" in how)
+        offset: int = row["new_offset"]
+        return offset
+
+    assert reset("--to-latest") == 15
+    assert lags(tide, topic_name) == {0: (3, 12)}, "a dry run changes nothing"
+    for how, offset in [
+        (("--to-earliest",), 0),
+        (("--to-offset", "7"), 7),
+        (("--shift-by", "-2"), 5),
+        (("--shift-by", "1"), 6),
+        (("--to-current",), 6),
+        (("--to-datetime", between), 10),
+        (("--by-duration", "P1D"), 0),
+        (("--to-latest",), 15),
+    ]:
+        assert reset(*how, "--execute") == offset, how
+        assert lags(tide, topic_name) == {0: (offset, 15 - offset)}, how
+
+
+def test_deleting_offsets_and_groups(tide: Tide, bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name, 2)
+    group = ("--group", topic_name)
+    tide(
+        "groups", "--reset-offsets", *group, "--topic", topic_name, "--to-latest", "--execute"
+    ).good()
+    assert set(lags(tide, topic_name)) == {0, 1}
+    tide("groups", "--delete-offsets", *group, "--topic", f"{topic_name}:1").good()
+    assert set(lags(tide, topic_name)) == {0}
+    assert tide("groups", "--delete", *group).good() == f"Deleted group {topic_name}.\n"
+    tide("groups", "--delete", *group).failed("does not exist", "--list")
+    tide("groups", "--describe", *group).failed("does not exist")
+
+
+def test_a_group_with_members_is_left_alone_and_leaves_cleanly(
+    tide: Tide, bootstrap: str, topic_name: str
+) -> None:
+    create_topic(bootstrap, topic_name)
+    produce(bootstrap, topic_name, "a\nb\n")
+    with subprocess.Popen(
+        tidelog_command(
+            "consume", "--bootstrap-server", bootstrap, "--topic", topic_name,
+            "--group", topic_name, "--from-beginning",
+        ),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as reader:  # fmt: skip
+        try:
+            assert reader.stdout is not None
+            assert [reader.stdout.readline(), reader.stdout.readline()] == ["a\n", "b\n"]
+            (shown,) = tide("groups", "--describe", "--group", topic_name, "--json").json()
+            assert (shown["state"], len(shown["members"])) == ("Stable", 1)
+            assert shown["members"][0]["partitions"] == [[topic_name, 0]]
+            tide(
+                "groups", "--reset-offsets", "--group", topic_name, "--topic", topic_name,
+                "--to-earliest", "--execute",
+            ).failed("stop its consumers")  # fmt: skip
+            tide("groups", "--delete", "--group", topic_name).failed("NON_EMPTY_GROUP")
+            reader.send_signal(signal.SIGINT)
+            _, err = reader.communicate(timeout=20)
+        finally:
+            if reader.poll() is None:
+                reader.kill()
+    assert reader.returncode == 0
+    assert err == "Processed a total of 2 messages\n"
+    (shown,) = tide("groups", "--describe", "--group", topic_name, "--json").json()
+    assert (shown["state"], shown["members"]) == ("Empty", [])
+    assert lags(tide, topic_name) == {0: (2, 0)}
+
+
+# The doctor, and addresses where nothing is
+
+
+def test_the_doctor_finds_nothing_wrong(tide: Tide, bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name)
+    said = tide("doctor")
+    assert said.good().startswith("Cluster ")
+    assert "all lead, all in sync" in said.out
+    shown = tide("doctor", "--json").json()
+    assert shown["healthy"] is True
+    assert all(finding["level"] != "bad" for finding in shown["findings"])
+
+
+def test_an_address_where_nothing_listens() -> None:
+    (port,) = free_ports(1)
+    begun = time.monotonic()
+    done = run_tidelog("topics", "--bootstrap-server", f"127.0.0.1:{port}", "--list")
+    Said(done.returncode, done.stdout, done.stderr).failed(
+        f"127.0.0.1:{port}", "--bootstrap-server"
+    )
+    assert time.monotonic() - begun < 20
+
+
+@contextmanager
+def peer(answer: bytes | None) -> Iterator[int]:
+    """A server that answers everything with the same bytes, or with nothing at all."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held = []
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = server.accept()
+                except OSError:
+                    return
+                held.append(connection)
+                if answer is not None:
+                    connection.recv(1000)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        for connection in held:
+            connection.close()
+        thread.join(10)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\x08" + b"?" * 8, None]
+)
+def test_a_peer_that_is_no_broker(answer: bytes | None) -> None:
+    with peer(answer) as port:
+        done = run_tidelog("topics", "--bootstrap-server", f"127.0.0.1:{port}", "--list")
+        Said(done.returncode, done.stdout, done.stderr).failed(f"127.0.0.1:{port}")
+
+
+def test_output_into_a_pipe_that_ends_early(bootstrap: str) -> None:
+    command = tidelog_command("topics", "--bootstrap-server", bootstrap, "--describe")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        err = process.stderr.read()
+        assert process.wait(timeout=30) == 0
+    assert err == b"", err.decode()
+
+
+def test_the_module_and_the_script_are_the_same() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tidelog.cli.main", "--version"],
+        capture_output=True, text=True, timeout=30, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith("tidelog ")
