@@ -34,6 +34,7 @@ from tidelog.records.batch import HEADER_SIZE, Rejected, crc_is_right, walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_batch
 from tidelog.records.record import CorruptRecords
+from tidelog.records.record import Record as RecordOfLog
 from tidelog.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
@@ -42,10 +43,10 @@ LOAD_CHUNK_BYTES = 262_144
 """How much of the log is read at once while loading."""
 
 SLICE_MS = 2
-"""How long loading and sweeping may hold the loop before others have their turn."""
+"""How long loading, sweeping and the timer may hold the loop before others have their turn."""
 
-GROUPS_PER_TURN = 50
-"""Groups looked at in one turn of the loop, by the timer and by sweeps."""
+RECORDS_PER_LOOK = 64
+"""Records that are replayed between two looks at the clock while loading."""
 
 MAX_IN_FLIGHT = 10_000
 """Most writes that wait for the high watermark; more are refused (the replicas do not follow)."""
@@ -146,7 +147,7 @@ class LedPartition:
     async def _read_to(self, end: int) -> None:
         """Replay everything below ``end``. Grows with the log; gives way every ``SLICE_MS``."""
         position = self.hosted.start_offset
-        slice_end = self._clock.monotonic_ms() + SLICE_MS
+        turn = _Turn(self._clock)
         while position < end:
             found = self.hosted.read(position, LOAD_CHUNK_BYTES, committed=False)
             if isinstance(found, Rejected):
@@ -158,21 +159,26 @@ class LedPartition:
                 batch = found[at : at + header.size]
                 if not crc_is_right(batch, header.crc):
                     raise LoadFailed(f"the batch at offset {header.base_offset} has a wrong CRC")
-                if not header.control:
-                    now = self._now()
-                    for record in read_batch(batch):
-                        self.table.replay(record.key, record.value, now)
+                if not header.control and not await self._replay(read_batch(batch), turn):
+                    return
                 position = header.next_offset
-                if self._clock.monotonic_ms() >= slice_end:
-                    await asyncio.sleep(0)
-                    if self.error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                        return
-                    slice_end = self._clock.monotonic_ms() + SLICE_MS
             if position == before:
                 if found:
                     raise LoadFailed(f"no whole batch at offset {position}")
                 # The cleaner may leave nothing at all between here and the end of the log.
                 return
+
+    async def _replay(self, records: Sequence[RecordOfLog], turn: _Turn) -> bool:
+        """Replay one batch; False when the partition is not to be loaded any more."""
+        for start in range(0, len(records), RECORDS_PER_LOOK):
+            now = self._now()
+            for record in records[start : start + RECORDS_PER_LOOK]:
+                self.table.replay(record.key, record.value, now)
+            if turn.is_over:
+                await turn.give_way()
+                if self.error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                    return False
+        return True
 
     async def _end_of(self, offset: int) -> ErrorCode:
         done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
@@ -198,13 +204,14 @@ class LedPartition:
             await self._for_all(RemoveTopics(topics))
 
     async def _for_all(self, event: Event) -> None:
-        for count, group_id in enumerate(list(self.table), 1):
+        turn = _Turn(self._clock)
+        for group_id in list(self.table):
             if self.error is not ErrorCode.NONE:
                 return
             if self.table.get(group_id) is not None:
                 self.decide(group_id, event)
-            if count % GROUPS_PER_TURN == 0:
-                await asyncio.sleep(0)
+            if turn.is_over:
+                await turn.give_way()
 
     # Performing --------------------------------------------------------------------------------
 
@@ -300,13 +307,34 @@ class LedPartition:
             return
         now = self._now()
         self._due.extend(self.table.due(now))
-        for _ in range(min(len(self._due), GROUPS_PER_TURN)):
+        turn = _Turn(self._clock)
+        while self._due:
             self._perform(self.table.decide(self._due.popleft(), Tick(), now))
+            if turn.is_over:
+                break
         if self._due:
             self._timer_at_ms = now
             self._timer = asyncio.get_running_loop().call_soon(self._tick)
         else:
             self._arm()
+
+
+class _Turn:
+    """A piece of long work: over after ``SLICE_MS``, then others have their turn."""
+
+    __slots__ = ("_clock", "_end_ms")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._end_ms = clock.monotonic_ms() + SLICE_MS
+
+    @property
+    def is_over(self) -> bool:
+        return self._clock.monotonic_ms() >= self._end_ms
+
+    async def give_way(self) -> None:
+        await asyncio.sleep(0)
+        self._end_ms = self._clock.monotonic_ms() + SLICE_MS
 
 
 class _InFlight:
