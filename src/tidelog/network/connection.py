@@ -265,7 +265,7 @@ class Connection(asyncio.BufferedProtocol):
             self.close(f"it sent bytes that are no request: {error}")
             return False
         correlation_id = header[2]
-        context = RequestContext(self, route.version, correlation_id, client_id)
+        context = RequestContext(self, route.version, correlation_id, client_id, self.principal)
         route.tally.requests += 1
         try:
             result = route.handle(self._context, request, context)

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
@@ -22,19 +24,14 @@ class CloseConnection(Exception):
     """Raised by a handler that has no other way to refuse (Produce with acks=0): one log line."""
 
 
-class RequestContext:
+class RequestContext(msgspec.Struct, gc=False):
     """What a handler knows of a request beside its message."""
 
-    __slots__ = ("client_id", "connection", "correlation_id", "principal", "version")
-
-    def __init__(
-        self, connection: Connection, version: int, correlation_id: int, client_id: str | None
-    ) -> None:
-        self.connection = connection
-        self.version = version
-        self.correlation_id = correlation_id
-        self.client_id = client_id
-        self.principal = connection.principal
+    connection: Connection
+    version: int
+    correlation_id: int
+    client_id: str | None
+    principal: str
 
     @property
     def client_host(self) -> str:

@@ -296,8 +296,14 @@ def _encode_struct(code: _Code, depth: int, source: str, fields: list[Field], ou
 
 
 def _encode_length(code: _Code, depth: int, expression: str, classic: str, out: str) -> None:
-    if code.flexible:
-        code.put(depth, f"{out} += uvb({expression} + 1)")
+    if code.flexible and expression == "-1":
+        code.put(depth, f"{out}.append(0)")
+    elif code.flexible:
+        # Most lengths fit one byte: no call then.
+        length = code.fresh("n")
+        code.put(depth, f"{length} = {expression} + 1")
+        code.put(depth, f"if {length} < 128: {out}.append({length})")
+        code.put(depth, f"else: {out} += uvb({length})")
     else:
         name, _ = code.fixed(classic, "pack")
         code.put(depth, f"{out} += {name}({expression})")
