@@ -17,11 +17,13 @@ import pytest
 
 from tidelog.client.connection import Connection, connect
 from tidelog.controller.process import Controller
+from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore, MemoryTree
-from tidelog.metadata.store import StoreRefused
+from tidelog.metadata.store import Create, Set, StoreRefused, StoreUnavailable
 from tidelog.model import server_configs
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 from tidelog.network.router import Handler, Router
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
@@ -472,6 +474,140 @@ def test_configurations_reach_brokers_before_the_answer() -> None:
         answer = await broker.forward(request([request.AlterConfigsResource(2, "t", [bad])]), 1)
         assert answer.responses[0].error_code == ErrorCode.INVALID_CONFIG
         assert "retention.ms" in answer.responses[0].error_message
+
+    run(scenario)
+
+
+def test_a_channel_that_breaks_begins_again_with_everything() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller()
+        broker = await world.broker(controller, 1)
+        assert (await broker.forward(topic("t", 1, 1), 7)).topics[0].error_code == 0
+        assert broker.server is not None
+        broker.requests.clear()
+        for connection in list(broker.server.connections):
+            connection.abort()
+        await broker.told(lambda requests: len(requests) >= 4)
+        assert broker.names() == OPENING
+        opening, _, full, _ = broker.requests
+        assert opening.channel_number == 2
+        assert [x.topic_name for x in full.topic_states] == ["t"]
+
+    run(scenario)
+
+
+def test_leaders_change_their_isr_and_damaged_replicas_are_taken_out() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller()
+        one = await world.broker(controller, 1)
+        two = await world.broker(controller, 2)
+        request = messages.CreateTopicsRequest
+        assignment = [request.CreatableReplicaAssignment(0, [1, 2])]
+        wanted = request([request.CreatableTopic("t", -1, -1, assignment)], 5000)
+        topic_id = (await one.forward(wanted, 7)).topics[0].topic_id
+        alter = messages.AlterIsrRequest
+
+        async def ask(broker: RecordedBroker, version: int, *isr: int) -> Any:
+            part = alter.PartitionData(0, 0, list(isr), version)
+            asked = alter(broker.node_id, broker.epoch, [alter.TopicData("t", [part], topic_id)])
+            assert broker.session is not None
+            return await broker.session.send(asked, 0)
+
+        (part,) = (await ask(one, 0, 1)).topics[0].partitions
+        assert (part.error_code, part.isr, part.isr_version) == (0, [1], 1)
+        (part,) = (await ask(one, 0, 1, 2)).topics[0].partitions
+        assert part.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert (part.leader_id, part.leader_epoch, part.isr, part.isr_version) == (1, 0, [1], 1)
+        (part,) = (await ask(one, 1, 1, 2)).topics[0].partitions
+        assert (part.error_code, part.isr, part.isr_version) == (0, [1, 2], 2)
+        (part,) = (await ask(two, 2, 2)).topics[0].partitions
+        assert part.error_code == ErrorCode.FENCED_LEADER_EPOCH
+        two.epoch -= 1
+        assert (await ask(two, 2, 2)).error_code == ErrorCode.STALE_BROKER_EPOCH
+
+        heartbeat = messages.BrokerHeartbeatRequest
+        damaged = heartbeat.DamagedReplica("t", topic_id, 0)
+        await one.heartbeat(failures=heartbeat.Failures([], [damaged]))
+        state = controller.cluster.states[TopicPartition("t", 0)]
+        assert (state.leader, state.leader_epoch, state.isr) == (2, 1, [2])
+
+    run(scenario)
+
+
+class FailingStore(MemoryStore):
+    """A store whose next write fails, made or not."""
+
+    fails_after: bool | None = None
+
+    async def multi(self, operations: Any) -> Any:
+        fails, self.fails_after = self.fails_after, None
+        conflict = None
+        if fails is not False:
+            conflict = await super().multi(operations)
+        if fails is not None:
+            raise StoreUnavailable("planted")
+        return conflict
+
+
+@pytest.mark.parametrize("made", [True, False], ids=["made", "not made"])
+def test_a_store_that_fails_is_loaded_anew_and_the_outcome_is_what_it_says(made: bool) -> None:
+    async def scenario(world: World) -> None:
+        store = FailingStore(MemoryTree())
+        controller = Controller(configs(), Seams(), store)
+        world.controllers.append(controller)
+        await controller.start()
+        broker = await world.broker(controller, 1)
+        store.fails_after = made
+        answer = await broker.forward(topic("t", 1, 1), 7)
+        assert answer.topics[0].error_code == ErrorCode.NOT_CONTROLLER
+        async with asyncio.timeout(DEADLINE_S):
+            await controller.activated.wait()
+        assert controller.cluster.controller_epoch == 2
+        assert set(controller.cluster.topics) == ({"t"} if made else set())
+        # The broker's session ended with the epoch: it registers again and is told everything.
+        broker.requests.clear()
+        assert (await broker.register(controller.listener_port)).broker_epoch == 1
+        await broker.told(lambda requests: len(requests) >= 4)
+        assert broker.requests[0].controller_epoch == 2
+        assert [x.topic_name for x in broker.requests[2].topic_states] == (["t"] if made else [])
+
+    run(scenario)
+
+
+def test_a_paused_controller_cannot_write_after_another_took_over() -> None:
+    """Promise 22; "Known traps": a paused controller wakes after another was elected."""
+
+    async def scenario(world: World) -> None:
+        tree = MemoryTree()
+        first = await world.controller(tree)
+        broker = await world.broker(first, 1)
+        epoch = [
+            Set(layout.CONTROLLER_EPOCH, b"7"),
+            Create("/brokers/topics/other", b'{"version":1,"partitions":{"0":[1]}}'),
+        ]
+        assert tree.apply(99, epoch) is None
+        answer = await broker.forward(topic("t", 1, 1), 7)
+        assert answer.topics[0].error_code == ErrorCode.NOT_CONTROLLER
+        assert "/brokers/topics/t" not in tree.nodes
+
+    run(scenario)
+
+
+def test_a_store_that_went_back_in_time_commands_nobody() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller()
+        broker = RecordedBroker(1)
+        world.brokers.append(broker)
+        await broker.listen()
+        seen = messages.BrokerRegistrationRequest.HighestSeen(1, 1000)
+        answer = await broker.register(controller.listener_port, highest_seen=seen)
+        assert answer.error_code == 0
+        await broker.told(lambda requests: len(requests) >= 1)
+        wanted = topic("t", 1, 1)
+        wanted.timeout_ms = 200
+        answer = await broker.forward(wanted, 7)
+        assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert broker.names() == ["OpenControlChannel"]
 
     run(scenario)
 

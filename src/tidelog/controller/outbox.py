@@ -12,7 +12,6 @@ everything again, with a larger number.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Collection
 from typing import Any, Protocol
@@ -34,6 +33,7 @@ RETRY_MS = 50
 """First pause before a broken channel is opened again; it doubles up to ``RETRY_MAX_MS``."""
 
 RETRY_MAX_MS = 1_000
+CANCEL_AGAIN_S = 0.05
 
 
 class ChannelRefused(Exception):
@@ -90,9 +90,10 @@ class Outbox:
         """End the channel."""
         if self._retry is not None:
             self._retry.cancel()
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        while not self._task.done():
+            # Again until it ended: wait_for of Python 3.11 can swallow a cancellation.
+            self._task.cancel()
+            await asyncio.wait({self._task}, timeout=CANCEL_AGAIN_S)
 
     async def _run(self) -> None:
         pause_ms = RETRY_MS
@@ -228,7 +229,7 @@ class Outbox:
     async def _delete(self, connection: Connection) -> None:
         cluster = self._office.cluster
         doomed = deletion.held_by(cluster, self.broker)
-        if not doomed:
+        if not doomed or cluster.went_back is not None:
             return
         order = requests.stop_replica(cluster, self._office.sender, self.broker, doomed)
         answer = await self._send(connection, order, requests.STOP_REPLICA_VERSION)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tidelog.controller.decisions.cluster import Cluster, Put, Remove, Write
 from tidelog.controller.requests import BROKER, TOPIC, Gone
 from tidelog.metadata import layout
+from tidelog.metadata.records import DeletionNode, PartitionState
 from tidelog.model.topics import TopicPartition
 
 
@@ -86,3 +87,27 @@ def _add_debts(before: Cluster, found: Changes, name: str) -> None:
     memory = before.memories.get(name)
     if memory is not None and memory.unclean:
         found.partitions.update(TopicPartition(name, index) for index in memory.unclean)
+
+
+def audit_lines(before: Cluster, writes: Iterable[Write]) -> list[str]:
+    """Return one line for each deletion of a topic and each unclean election (promise 32)."""
+    lines = []
+    for write in writes:
+        if not isinstance(write, Put):
+            continue
+        if isinstance(write.record, DeletionNode) and write.path not in before.versions:
+            topic_id = write.path.rpartition("/")[2]
+            count = len(write.record.partitions)
+            name = write.record.name
+            lines.append(f"topic {name} deleted, id {topic_id}, {count} partitions")
+        place = layout.partition_of(write.path)
+        if place is not None and isinstance(write.record, PartitionState):
+            where, state = TopicPartition(*place), write.record
+            known = before.states.get(where)
+            new_epoch = known is None or known.leader_epoch < state.leader_epoch
+            if state.is_unclean_leader and new_epoch:
+                lines.append(
+                    f"unclean election of {where}: broker {state.leader} leads in epoch "
+                    f"{state.leader_epoch}; committed records may be lost"
+                )
+    return lines

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 from tidelog.controller.activation import activate
@@ -23,8 +23,8 @@ from tidelog.controller.decisions import deletion, registration
 from tidelog.controller.decisions.cluster import Cluster, Decision
 from tidelog.controller.decisions.journal import committed, operations, with_revision
 from tidelog.controller.decisions.sessions import Condition, Sessions
-from tidelog.controller.outbox import Outbox
-from tidelog.controller.pending import changes_of
+from tidelog.controller.outbox import CANCEL_AGAIN_S, Outbox
+from tidelog.controller.pending import audit_lines, changes_of
 from tidelog.controller.requests import Sender
 from tidelog.controller.routing import make_router
 from tidelog.controller.serving import NotActive
@@ -40,6 +40,7 @@ from tidelog.network.server import Server
 from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
+audit = logging.getLogger("tidelog.audit")
 
 A = TypeVar("A")
 
@@ -88,7 +89,7 @@ class Controller:
         self.sessions = Sessions(configs.broker_session_grace_ms, configs.broker_session_timeout_ms)
         self.outboxes: dict[int, Outbox] = {}
         self.peers: dict[int, Connection] = {}
-        self.active = False
+        self.activated = asyncio.Event()
         self.listener_port = -1
         self.server: Server | None = None
         self._turn = asyncio.Lock()
@@ -97,6 +98,11 @@ class Controller:
         self._lost = asyncio.Event()
         self._sessions_changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def active(self) -> bool:
+        """Whether this controller owns the metadata now; ``activated`` is the event of it."""
+        return self.activated.is_set()
 
     # -- life
 
@@ -124,9 +130,10 @@ class Controller:
 
     async def stop(self) -> None:
         """Stop serving, close the channels and the store. A second call does nothing."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while pending := [task for task in self._tasks if not task.done()]:
+            for task in pending:
+                task.cancel()
+            await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
         self._tasks = []
         await self._resign()
         if self.server is not None:
@@ -146,7 +153,7 @@ class Controller:
         self.cluster.presumed = set(self.cluster.brokers)
         self._channels = 0
         self._lost.clear()
-        self.active = True
+        self.activated.set()
         self._sessions_changed.set()
         logger.info(
             "controller %s is active, epoch %s, revision %s",
@@ -158,7 +165,7 @@ class Controller:
             logger.error("%s", damaged)
 
     async def _resign(self) -> None:
-        self.active = False
+        self.activated.clear()
         self.peers.clear()
         self.sessions.by_broker.clear()
         outboxes, self.outboxes = self.outboxes, {}
@@ -190,6 +197,7 @@ class Controller:
         """
         # A caller that goes away must not leave a write that is made and not applied.
         work = asyncio.get_running_loop().create_task(self._perform(decide))
+        work.add_done_callback(_look_at)
         return await asyncio.shield(work)
 
     async def _perform(self, decide: Callable[[Cluster], Decision[A]]) -> tuple[A, int]:
@@ -210,6 +218,8 @@ class Controller:
                 self._lose(f"another controller wrote: {conflict}")
                 raise NotActive
             changes = changes_of(self.cluster, writes)
+            for line in audit_lines(self.cluster, writes):
+                audit.warning("%s", line)
             committed(self.cluster, found, writes)
             for outbox in self.outboxes.values():
                 outbox.notice(changes)
@@ -228,7 +238,7 @@ class Controller:
     def _lose(self, why: str) -> None:
         if self.active:
             logger.error("controller %s is not active any more: %s", self.configs.node_id, why)
-        self.active = False
+        self.activated.clear()
         self._lost.set()
 
     # -- the outboxes' office
@@ -256,7 +266,6 @@ class Controller:
         """
         self.peers[broker] = peer
         peer.on_close(lambda: self._closed(broker, peer))
-        self.cluster.suspected.discard(broker)
         self.cluster.presumed.discard(broker)
         self.heard(broker)
         former = self.outboxes.get(broker)
@@ -273,6 +282,7 @@ class Controller:
 
     def heard(self, broker: int) -> None:
         """A broker gave a sign of life."""
+        self.cluster.suspected.discard(broker)
         self.sessions.heard(broker, self.seams.clock.monotonic_ms())
 
     def is_session(self, peer: Connection) -> bool:
@@ -296,7 +306,11 @@ class Controller:
             try:
                 await self._judge_sessions()
             except NotActive:
-                logger.debug("sessions are not judged while inactive")
+                await asyncio.sleep(RETRY_S)
+            except Exception:
+                # A bug in one decision must not stop the watch over all brokers.
+                logger.exception("the sessions could not be judged")
+                await asyncio.sleep(RETRY_S)
 
     def _until_next_change_s(self) -> float:
         sessions = self.sessions
@@ -347,6 +361,12 @@ class Controller:
             kept.discard(broker)
         cluster.inventories.pop(broker, None)
         cluster.broken = {(x, where) for x, where in cluster.broken if x != broker}
+
+
+def _look_at(work: asyncio.Task[Any]) -> None:
+    """Look at what a task raised whose caller may be gone, so that the loop does not complain."""
+    if not work.cancelled():
+        work.exception()
 
 
 def _limits(configs: ServerConfigs) -> Limits:

@@ -55,6 +55,8 @@ class Gone:
 
 def why_no_full(cluster: Cluster) -> str | None:
     """Return why nothing may be sent that could make a partition stale (promise 20), or None."""
+    if cluster.went_back is not None:
+        return cluster.went_back
     for path, damaged in cluster.damaged.items():
         if path.rpartition("/")[0] == layout.TOPICS:
             return str(damaged)

@@ -84,9 +84,10 @@ class LogEnd(NamedTuple):
 class Cluster:
     """All that decisions read. Only ``apply`` and the session rules change it.
 
-    The last five are not in the store: ``suspected`` and ``shutting_down`` brokers; ``presumed``
+    The last six are not in the store: ``suspected`` and ``shutting_down`` brokers; ``presumed``
     ones, which registered with an earlier controller only; ``broken`` replicas, which a broker
-    reported as damaged; what each broker said of its logs when it registered.
+    reported as damaged; what each broker said of its logs when it registered; ``went_back``, the
+    sentence that says why the store must be an older copy of itself.
     """
 
     layers: BrokerLayers = field(default_factory=BrokerLayers)
@@ -111,6 +112,7 @@ class Cluster:
     presumed: set[int] = field(default_factory=set)
     broken: set[tuple[int, TopicPartition]] = field(default_factory=set)
     inventories: dict[int, dict[tuple[UUID, int], LogEnd]] = field(default_factory=dict)
+    went_back: str | None = None
 
     @property
     def controller_epoch(self) -> int:

@@ -102,6 +102,21 @@ def register(cluster: Cluster, request: Registration, wall_ms: int) -> Decision[
     return Decision(epoch, (*writes, *settle_all(cluster, places, standing, lost)))
 
 
+def why_gone_back(cluster: Cluster, broker: int, epoch: int, revision: int) -> str | None:
+    """Return a sentence when a broker has seen a newer store than this one is, else None.
+
+    ``epoch`` and ``revision`` are the highest controller epoch and store revision it ever saw.
+    """
+    if epoch <= cluster.controller_epoch and revision <= cluster.revision:
+        return None
+    return (
+        f"The metadata store has gone back in time: broker {broker} has seen revision {revision} "
+        f"of controller epoch {epoch}, the store is at {cluster.revision} of "
+        f"{cluster.controller_epoch}. Nothing is deleted and no broker is commanded: put the newer "
+        "store back."
+    )
+
+
 def bury(cluster: Cluster, dead: Sequence[int]) -> Decision[None]:
     """Remove brokers whose session timed out, and replace them where they led."""
     gone = [broker for broker in dead if broker in cluster.brokers]

@@ -2,6 +2,8 @@
 
 - The answer is the broker epoch: a new one for a new life, the same one for the same life.
 - From then on the connection is the broker's session: when it closes, the broker is suspected.
+- A broker that has seen a newer store shows that this one is an old copy: then no broker is
+  commanded and nothing is deleted (the design, "Who may lead").
 - INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION (another directory under a live id),
   INVALID_REGISTRATION (no listener). An empty cluster id is accepted: the first life of a disk.
 """
@@ -12,7 +14,13 @@ import logging
 from typing import TYPE_CHECKING
 
 from tidelog.controller.decisions.cluster import Cluster, Decision, LogEnd, Refusal
-from tidelog.controller.decisions.registration import Address, LifeEnded, Registration, register
+from tidelog.controller.decisions.registration import (
+    Address,
+    LifeEnded,
+    Registration,
+    register,
+    why_gone_back,
+)
 from tidelog.controller.requests import PROTOCOL_NAMES
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
@@ -31,10 +39,16 @@ async def serve(
 ) -> messages.BrokerRegistrationResponse:
     registration = _registration(request)
     broker = registration.broker
+    seen = request.highest_seen
 
     def decide(cluster: Cluster) -> Decision[tuple[bool, int | Refusal]]:
         known = cluster.brokers.get(broker)
         decision = _decide(cluster, registration, controller.seams.clock.wall_ms())
+        is_ours = not isinstance(decision.answer, Refusal)
+        if is_ours and seen is not None and cluster.went_back is None:
+            cluster.went_back = why_gone_back(
+                cluster, broker, seen.controller_epoch, seen.store_revision
+            )
         changed = known is None or known.broker_epoch != decision.answer
         return Decision((changed, decision.answer), decision.writes)
 

@@ -55,7 +55,11 @@ async def serve(
         logger.warning("an Envelope of %s cannot be read: %s", context.client_host, error)
         return response(error_code=ErrorCode.INVALID_REQUEST)
     inner_context = RequestContext(
-        context.connection, header.api_version, header.correlation_id, header.client_id
+        context.connection,
+        header.api_version,
+        header.correlation_id,
+        header.client_id,
+        context.principal,
     )
     answer: Any = await route.handle(controller, inner, inner_context)
     chunks = codec.encode_response(
