@@ -69,10 +69,17 @@ def delays(left: DataFrame) -> DataFrame:
     )
 
 
-def _delay() -> Column:
+def _if_late(column: Column) -> Column:
     late = (sql.col("dep_delay") > 0) & sql.col("next_delay").isNotNull()
-    return sql.when(late, sql.col("dep_delay"))
+    return sql.when(late, column)
+
+
+def _delay() -> Column:
+    return _if_late(sql.col("dep_delay"))
 
 
 def _left_over() -> Column:
-    return sql.least(sql.greatest(sql.col("next_delay"), sql.lit(0.0)), _delay())
+    # Only for late flights: `least` and `greatest` pass over nulls.
+    return _if_late(
+        sql.least(sql.greatest(sql.col("next_delay"), sql.lit(0.0)), sql.col("dep_delay"))
+    )

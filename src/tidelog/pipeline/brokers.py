@@ -66,7 +66,10 @@ class Brokers:
     """One cluster. All methods block and raise ClientError or PipelineError."""
 
     def __init__(self, bootstrap: str, settings: ClusterSettings) -> None:
-        self._client = BlockingCluster(bootstrap, settings)
+        # A wrong address should not cost a minute before it is named.
+        self._client = BlockingCluster(
+            bootstrap, settings, open_timeout_ms=settings.request_timeout_ms
+        )
         self._cluster = self._client.cluster
 
     def snapshot(self, options: SourceOptions) -> Snapshot:

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelog.pipeline.errors import LakeRefused, PipelineError
-from tidelog.pipeline.lag import Lag, lag_of
+from tidelog.pipeline.lag import lag_of
 from tidelog.pipeline.lake import files
 from tidelog.pipeline.lake.layout import Layout
 from tidelog.pipeline.lake.manifest import (
@@ -126,6 +126,14 @@ class Archive:
         self.rows += manifest.rows
         self.files += len(made)
 
+    def behind(self, query: StreamingQuery) -> int:
+        """Offsets between the end of the lake and the end of the log as the query last saw it."""
+        progress = query.lastProgress
+        if progress is None or self._last is None:
+            return 0
+        lag = lag_of(json.dumps(self._last.end.to_json()), progress["sources"][0]["latestOffset"])
+        return lag.total if lag else 0
+
     def facts(self) -> dict[str, Any]:
         """What JSON progress carries."""
         return {"batch": self.batch, "rows": self.rows, "files": self.files}
@@ -152,12 +160,12 @@ def run(
         query = archive.start(spark)
         with reporter:
             try:
-                while query.isActive:
+                while not (signalled() or stop()):
                     _report(reporter, archive, query)
-                    if signalled() or stop():
+                    if query.awaitTermination(_LOOK_S):
                         break
-                    query.awaitTermination(_LOOK_S)
-                _raise_failure(query)
+            except PySparkException as error:
+                raise PipelineError(one_line(error)) from error
             finally:
                 query.stop()
             _report(reporter, archive, query)
@@ -165,26 +173,8 @@ def run(
 
 
 def _report(reporter: Reporter, archive: Archive, query: StreamingQuery) -> None:
-    lag = _lag(query)
-    behind = lag.total if lag else 0
+    behind = archive.behind(query)
     reporter.update(archive.rows, archive.rows + behind, lag=behind, **archive.facts())
-
-
-def _lag(query: StreamingQuery) -> Lag | None:
-    progress = query.lastProgress
-    if progress is None:
-        return None
-    source = progress["sources"][0]
-    return lag_of(source["endOffset"], source["latestOffset"])
-
-
-def _raise_failure(query: StreamingQuery) -> None:
-    try:
-        error = query.exception()
-    except PySparkException as failure:  # pragma: no cover - the driver's JVM is gone
-        raise PipelineError(one_line(failure)) from failure
-    if error is not None:
-        raise PipelineError(one_line(error)) from error
 
 
 def _logged_offset(checkpoint: Path, batch: int) -> Positions | None:

@@ -1,0 +1,132 @@
+"""One Spark session for all tests of this folder, and topics on tidelog and on Apache Kafka.
+
+A JVM costs seconds on two cores: tests share the session and take topics and folders of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from tests.support import java
+from tests.support.clients import create_topic
+from tests.support.kafka import KafkaNode
+
+from tidelog.pipeline.session import session
+
+# Tests are over before the optimizing compiler has paid for itself.
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+DEADLINE_S = 90.0
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """local[2]; skipped, in one line, only where there is no Java."""
+    if java.missing() is not None and "Java" in str(java.missing()):
+        pytest.skip(str(java.missing()))
+    settings = {"spark.driver.extraJavaOptions": JVM, "spark.sql.shuffle.partitions": "2"}
+    log = tmp_path_factory.mktemp("spark") / "spark.log"
+    with session("tests", "local[2]", settings, log) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an Apache Kafka."""
+    if java.missing() is not None:
+        pytest.skip(str(java.missing()))
+    with KafkaNode(tmp_path_factory.mktemp("kafka")) as node:
+        yield node.bootstrap
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic on one of the two brokers."""
+
+    bootstrap: str
+    name: str
+
+    def create(self, partitions: int = 1, **config: object) -> Topic:
+        create_topic(self.bootstrap, self.name, partitions, **config)
+        return self
+
+    def write(
+        self,
+        records: Sequence[tuple[bytes | None, bytes | None]],
+        *,
+        partition: int = 0,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        timestamps_ms: Sequence[int] | None = None,
+        **config: object,
+    ) -> Topic:
+        """Produce with librdkafka and wait until all is acked."""
+        failed: list[object] = []
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": self.bootstrap, "linger.ms": 20, **config}
+        )
+        for index, (key, value) in enumerate(records):
+            stamp = {} if timestamps_ms is None else {"timestamp": timestamps_ms[index]}
+            producer.produce(
+                self.name,
+                value,
+                key,
+                partition,
+                on_delivery=lambda error, _: error and failed.append(error),
+                headers=list(headers) or None,
+                **stamp,
+            )
+            producer.poll(0)
+        assert producer.flush(DEADLINE_S) == 0 and not failed, failed
+        return self
+
+    def options(self, **more: object) -> dict[str, str]:
+        given = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": self.name, **more}
+        return {key: str(value) for key, value in given.items() if value is not None}
+
+    def read(self, spark: SparkSession, **options: object) -> DataFrame:
+        return spark.read.format("tidelog").options(**self.options(**options)).load()
+
+    def stream(self, spark: SparkSession, **options: object) -> DataFrame:
+        defaults = {"startingOffsets": "earliest"}
+        given = self.options(**{**defaults, **options})
+        return spark.readStream.format("tidelog").options(**given).load()
+
+
+@pytest.fixture
+def topic(bootstrap: str, topic_name: str) -> Topic:
+    """A topic of the target that does not exist yet."""
+    return Topic(bootstrap, topic_name)
+
+
+@pytest.fixture
+def drain(spark: SparkSession, tmp_path: Path) -> Callable[..., list[dict[str, object]]]:
+    """`drain(rows)` reads a stream to its end and returns the rows; the checkpoint stays.
+
+    `drain.last` is the query of the last run.
+    """
+
+    def run(rows: DataFrame, checkpoint: str = "checkpoint") -> list[dict[str, object]]:
+        found: list[dict[str, object]] = []
+
+        def keep(batch: DataFrame, number: int) -> None:
+            found.extend({**row.asDict(), "batch": number} for row in batch.collect())
+
+        query: StreamingQuery = (
+            rows.writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(DEADLINE_S), "the query does not end"
+        finally:
+            run.last = query  # type: ignore[attr-defined]
+            query.stop()
+        return found
+
+    return run

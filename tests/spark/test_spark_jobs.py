@@ -1,0 +1,143 @@
+"""The jobs `archive` and `audit` in one session: resume, refusals, and planted faults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+from tests.spark.conftest import Topic
+from tests.spark.test_spark_source import delete_records, numbered
+
+from tidelog.pipeline.errors import LakeRefused, PipelineError
+from tidelog.pipeline.jobs import archive, audit
+from tidelog.pipeline.lake.files import COLUMNS
+from tidelog.pipeline.lake.layout import Layout
+from tidelog.pipeline.lake.manifest import read_manifests
+from tidelog.pipeline.progress import Bar, JsonLines
+
+pytestmark = pytest.mark.spark
+
+
+def archived(spark: SparkSession, topic: Topic, lake: Path, **more: object) -> dict[str, object]:
+    settings = archive.ArchiveSettings(
+        topic.bootstrap,
+        (topic.name,),
+        str(lake),
+        once=True,
+        **more,  # type: ignore[arg-type]
+    )
+    return archive.run(spark, settings, Bar("archived"))
+
+
+def audited(spark: SparkSession, topic: Topic, lake: Path, **more: object) -> audit.Audit:
+    settings = audit.AuditSettings(topic.bootstrap, str(lake), **more)  # type: ignore[arg-type]
+    return audit.run(spark, settings)
+
+
+def rules(result: audit.Audit) -> set[str]:
+    return {finding.rule for finding in result.findings if finding.is_fault}
+
+
+def counted(count: int, first: int = 0) -> list[tuple[bytes | None, bytes | None]]:
+    return [
+        (None if n % 7 == 0 else b"k%d" % (n % 5), json.dumps({"n": n}).encode())
+        for n in range(first, first + count)
+    ]
+
+
+def test_archive_resumes_and_the_audit_finds_it_right_until_it_is_not(
+    spark: SparkSession, topic: Topic, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = tmp_path / "lake"
+    topic.create(2).write(counted(60), headers=[("h", b"1")]).write(counted(40, 60), partition=1)
+    options = {"maxOffsetsPerTrigger": "40"}
+    settings = archive.ArchiveSettings(
+        topic.bootstrap, (topic.name,), str(lake), once=True, options=options
+    )
+    done = archive.run(spark, settings, JsonLines("archive"))
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert (lines[-1]["done"], lines[-1]["total"], lines[-1]["lag"]) == (100, 100, 0)
+    assert done["rows"] == 100
+    topic.write(counted(10, 100))
+    assert archived(spark, topic, lake)["new_rows"] == 10
+    assert archived(spark, topic, lake)["new_rows"] == 0
+    report = tmp_path / "report"
+    # Producers wrote `n` in order to each partition, and keys of both partitions overlap.
+    result = audited(spark, topic, lake, complete=True, report=str(report))
+    assert rules(result) == {"home"}
+    assert sum(part.lake_rows for part in result.facts.partitions) == 110
+    assert {each.name for each in report.iterdir()} == {"report.txt", "report.json", "report.html"}
+    # A folder that Spark reads without the manifest, and its columns.
+    plain = spark.read.parquet(str(lake / topic.name))
+    assert plain.count() == 110 and set(COLUMNS) <= set(plain.columns)
+    plant_faults(spark, topic, lake)
+
+
+def plant_faults(spark: SparkSession, topic: Topic, lake: Path) -> None:
+    """Damage the lake in five ways, one after the other; the audit names each."""
+    layout = Layout.at(str(lake))
+    first, *rest = (file for each in read_manifests(layout) for file in each.files)
+    place = lake / first.path
+    table = pq.ParquetFile(place).read()
+    pq.write_table(table.slice(0, table.num_rows - 1), place)
+    assert rules(audited(spark, topic, lake)) >= {"missing", "file"}
+    pq.write_table(table.slice(0, 1), place)
+    values = table.column("value").to_pylist()
+    changed = table.set_column(1, table.schema.field(1), [[b"{}", *values[1:]]])
+    pq.write_table(changed, place)
+    assert rules(audited(spark, topic, lake)) == {"content", "home"}
+    pq.write_table(table.take(list(reversed(range(table.num_rows)))), place)
+    assert "order" in rules(audited(spark, topic, lake))
+    pq.write_table(table, place)
+    twice = lake / rest[0].path
+    other = pq.ParquetFile(twice).read()
+    pq.write_table(other.take([0, *range(other.num_rows)]), twice)
+    assert rules(audited(spark, topic, lake)) >= {"duplicates", "file"}
+    twice.unlink()
+    assert rules(audited(spark, topic, lake)) >= {"file", "missing"}
+
+
+def test_the_order_of_each_key_by_a_field(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    records = [(b"a", b'{"n":1}'), (b"b", b'{"n":9}'), (b"a", b'{"n":3}'), (b"a", b'{"n":2}')]
+    topic.create().write(records)
+    archived(spark, topic, lake)
+    result = audited(spark, topic, lake, sequence="n")
+    assert rules(result) == {"sequence"}
+    assert result.facts.keys.out_of_sequence_examples == ("a (record 3)",)
+
+
+def test_retention_and_being_behind_are_notes(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    topic.create().write(numbered(10))
+    archived(spark, topic, lake)
+    topic.write(numbered(5, 10))
+    delete_records(topic, 4)
+    result = audited(spark, topic, lake)
+    assert result.is_right
+    assert {finding.rule for finding in result.findings} == {"behind"}
+    assert not audited(spark, topic, lake, complete=True).is_right
+
+
+def test_what_the_jobs_refuse(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    topic.create().write(numbered(3))
+    with pytest.raises(LakeRefused, match="there is no lake"):
+        audited(spark, topic, lake)
+    archived(spark, topic, lake)
+    with pytest.raises(LakeRefused, match="there is no checkpoint"):
+        archived(spark, topic, lake, checkpoint=str(tmp_path / "other"))
+    (lake / "_manifest").rename(tmp_path / "kept")
+    topic.write(numbered(3))
+    with pytest.raises(PipelineError, match="the lake is empty, but its checkpoint is at batch"):
+        archived(spark, topic, lake)
+    admin = AdminClient({"bootstrap.servers": topic.bootstrap})
+    admin.delete_topics([topic.name])[topic.name].result(20)

@@ -1,0 +1,203 @@
+"""`format("tidelog")` as batch and stream, on tidelog and on Apache Kafka."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from tests.spark.conftest import Topic
+from tests.support.processes import wait_until
+
+from tidelog.pipeline.lag import LagListener, lag_of
+from tidelog.pipeline.spark_errors import one_line
+
+pytestmark = pytest.mark.spark
+
+Drain = Callable[..., list[dict[str, object]]]
+
+
+def numbered(count: int, first: int = 0) -> list[tuple[bytes | None, bytes | None]]:
+    return [(b"k%d" % (n % 5), b"v%d" % n) for n in range(first, first + count)]
+
+
+@pytest.mark.parametrize("where", ["tidelog", "kafka"])
+def test_a_batch_read_gives_what_was_written(
+    spark: SparkSession, topic: Topic, where: str, request: pytest.FixtureRequest
+) -> None:
+    """All compressions, keys and values that are null, headers; then both ends of a read."""
+    if where == "kafka":
+        topic = Topic(request.getfixturevalue("kafka_bootstrap"), topic.name)
+    topic.create(2)
+    wanted = []
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        records = [(b"k", codec.encode() * 20), (None, b"no key"), (b"gone", None)]
+        topic.write(
+            records, headers=[("h", codec.encode()), ("null", None)], **{"compression.type": codec}
+        )
+        wanted += [(key, value, codec.encode()) for key, value in records]
+    rows = topic.read(spark, includeHeaders="true").orderBy("partition", "offset").collect()
+    assert [(row.key, row.value, row.headers[0].value) for row in rows] == wanted
+    assert [row.offset for row in rows] == list(range(15))
+    assert {(row.topic, row.partition, row.timestampType, row.epoch) for row in rows} == {
+        (topic.name, 0, 0, 0)
+    }
+    assert rows[0].headers[1].key == "null" and rows[0].headers[1].value is None
+    some = topic.read(
+        spark,
+        startingOffsets=json.dumps({topic.name: {"0": 4, "1": -2}}),
+        endingOffsets=json.dumps({topic.name: {"0": 9, "1": -1}}),
+        columns="offset,value",
+        minPartitions=3,
+    )
+    assert some.columns == ["value", "offset"]
+    assert some.rdd.getNumPartitions() == 3
+    assert sorted(row.offset for row in some.collect()) == [4, 5, 6, 7, 8]
+
+
+def test_times_patterns_and_assignments(spark: SparkSession, topic: Topic) -> None:
+    # Timestamps of 1970: retention must not look at them.
+    topic.create(2, retention_ms=-1).write(numbered(4), timestamps_ms=[1000, 2000, 3000, 4000])
+    topic.write(numbered(1), partition=1, timestamps_ms=[9000])
+
+    def offsets(**options: object) -> list[tuple[int, int]]:
+        found = topic.read(spark, **options).select("partition", "offset").collect()
+        return sorted((row.partition, row.offset) for row in found)
+
+    assert offsets(startingTimestamp=2500, endingTimestamp=3500) == [(0, 2)]
+    by_partition = json.dumps({topic.name: {"0": 4000, "1": 1}})
+    assert offsets(startingOffsetsByTimestamp=by_partition) == [(0, 3), (1, 0)]
+    assert offsets(subscribe=None, subscribePattern=f"{topic.name[:-1]}.") == [
+        (0, 0), (0, 1), (0, 2), (0, 3), (1, 0),
+    ]  # fmt: skip
+    assert offsets(subscribe=None, assign=json.dumps({topic.name: [1]})) == [(1, 0)]
+    with pytest.raises(PySparkException) as failed:
+        offsets(startingTimestamp=5000)
+    assert "no record at or after 5000 ms" in one_line(failed.value)
+    assert offsets(startingTimestamp=5000, startingOffsetsByTimestampStrategy="latest") == [(1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"startingOffset": "earliest"}, "option startingOffset does not exist"),
+        ({"subscribe": "no-such-topic"}, "topic no-such-topic cannot be read"),
+        ({"kafka.bootstrap.servers": "127.0.0.1:1"}, "127.0.0.1:1"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    spark: SparkSession, topic: Topic, options: dict[str, str], line: str
+) -> None:
+    quick = {"fetchOffset.numRetries": "0", "kafka.request.timeout.ms": "2000"}
+    with pytest.raises(PySparkException) as failed:
+        topic.create().read(spark, **quick, **options).collect()
+    # Spark hands options on in lower case.
+    assert line.lower() in one_line(failed.value).lower()
+
+
+def test_a_stream_is_limited_resumes_and_commits_to_its_group(
+    spark: SparkSession, topic: Topic, drain: Drain
+) -> None:
+    topic.create(2).write(numbered(60)).write(numbered(30), partition=1)
+    stream = topic.stream(
+        spark, maxOffsetsPerTrigger=45, **{"kafka.group.id": f"{topic.name}-group"}
+    )
+    first = drain(stream)
+    assert [sum(row["batch"] == number for row in first) for number in range(4)] == [0, 45, 45, 0]
+    progress = drain.last.lastProgress  # type: ignore[attr-defined]
+    source = progress["sources"][0]
+    lag = lag_of(source["endOffset"], source["latestOffset"])
+    assert lag is not None and lag.total == 0
+    topic.write(numbered(5, 60))
+    again = drain(stream)
+    assert sorted(row["value"] for row in again) == sorted(b"v%d" % n for n in range(60, 65))
+    # Spark commits a batch when the next one is in its log: all but the last.
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": topic.bootstrap, "group.id": f"{topic.name}-group"}
+    )
+    parts = [confluent_kafka.TopicPartition(topic.name, number) for number in (0, 1)]
+    assert [part.offset for part in consumer.committed(parts, timeout=20)] == [60, 30]
+    consumer.close()
+    from_group = topic.read(
+        spark, startingOffsets="group", **{"kafka.group.id": f"{topic.name}-group"}
+    )
+    assert from_group.count() == 5
+
+
+def test_new_records_of_a_new_partition_are_read(
+    spark: SparkSession, topic: Topic, drain: Drain
+) -> None:
+    topic.create(1).write(numbered(3))
+    stream = topic.stream(spark)
+    assert len(drain(stream)) == 3
+    grown = confluent_kafka.admin.NewPartitions(topic.name, 2)
+    admin = AdminClient({"bootstrap.servers": topic.bootstrap})
+    admin.create_partitions([grown])[topic.name].result(20)
+    topic.write(numbered(2), partition=1)
+    assert [(row["partition"], row["offset"]) for row in drain(stream)] == [(1, 0), (1, 1)]
+
+
+def test_a_checkpoint_of_another_topic_id_is_refused(
+    spark: SparkSession, topic: Topic, drain: Drain
+) -> None:
+    topic.create().write(numbered(3))
+    stream = topic.stream(spark)
+    drain(stream)
+    admin = AdminClient({"bootstrap.servers": topic.bootstrap})
+    admin.delete_topics([topic.name])[topic.name].result(20)
+
+    def created() -> bool:
+        try:
+            topic.create()
+        except confluent_kafka.KafkaException:
+            return False
+        return True
+
+    # A deletion takes its time.
+    wait_until(created, 30, "the topic can be created again", 0.2)
+    topic.write(numbered(5))
+    with pytest.raises(PySparkException) as failed:
+        drain(stream)
+    assert "deleted and created again" in one_line(failed.value)
+
+
+def delete_records(topic: Topic, before: int) -> None:
+    place = confluent_kafka.TopicPartition(topic.name, 0, before)
+    admin = AdminClient({"bootstrap.servers": topic.bootstrap})
+    admin.delete_records([place])[place].result(20)
+
+
+def test_data_lost_to_retention(spark: SparkSession, topic: Topic, drain: Drain) -> None:
+    topic.create().write(numbered(10))
+    stream = topic.stream(spark, startingOffsets=json.dumps({topic.name: {"0": 0}}))
+    drain(stream)
+    topic.write(numbered(10, 10))
+    delete_records(topic, 15)
+    with pytest.raises(PySparkException) as failed:
+        drain(stream)
+    assert "offsets 10 to 14 were removed before they were read" in one_line(failed.value)
+    rows = drain(topic.stream(spark, failOnDataLoss="false"))
+    assert [row["offset"] for row in rows] == [15, 16, 17, 18, 19]
+    start = json.dumps({topic.name: {"0": 3}})
+    with pytest.raises(PySparkException) as failed:
+        topic.read(spark, startingOffsets=start).collect()
+    assert "offsets 3 to 14 were removed" in one_line(failed.value)
+    assert topic.read(spark, startingOffsets=start, failOnDataLoss="false").count() == 5
+
+
+def test_the_lag_listener(spark: SparkSession, topic: Topic, tmp_path: Path, drain: Drain) -> None:
+    topic.create().write(numbered(20))
+    seen: list[int] = []
+    listener = LagListener(lambda name, lag: seen.append(lag.total))
+    spark.streams.addListener(listener)
+    try:
+        drain(topic.stream(spark, maxOffsetsPerTrigger=10))
+        wait_until(lambda: 0 in seen, 20, "a lag of 0 is reported")
+    finally:
+        spark.streams.removeListener(listener)
+    assert sorted(set(seen), reverse=True) == [20, 10, 0]
