@@ -149,6 +149,17 @@ def test_only_as_many_as_may_wait_in_a_rebalance() -> None:
     assert len(d.joined(tickets[0]).members) == 2
 
 
+def test_the_bytes_of_all_subscriptions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_GROUP_METADATA_BYTES", 100)
+    d = Driver()
+    a, _ = d.stable(2, protocols=(("range", bytes(50)),))
+    assert d.group.metadata_bytes == 100
+    assert d.error_of(d.join(protocols=(("range", b"x"),))) is E.GROUP_MAX_SIZE_REACHED
+    assert d.error_of(d.join(a, protocols=(("range", bytes(51)),))) is E.GROUP_MAX_SIZE_REACHED
+    assert d.group.metadata_bytes == 50
+    assert d.group.state is GroupState.PREPARING_REBALANCE
+
+
 def test_ids_that_are_handed_out_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_PENDING_MEMBERS", 3)
     d = Driver()

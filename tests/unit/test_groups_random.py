@@ -189,6 +189,7 @@ def check_group(group: Group, seed: int) -> None:
     assert set(group.static_members.values()) <= set(group.members), seed
     assert group.pending_syncs <= set(group.members), seed
     assert not group.pending_joins & set(group.members), seed
+    assert group.metadata_bytes == sum(m.metadata_bytes for m in members), seed
     assert len(group.members) <= 2 * SETTINGS.group_max_size, seed
     assert group.offset_count == sum(map(len, group.offsets.values())), seed
     for name, count in group.supported.items():

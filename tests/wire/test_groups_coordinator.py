@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.group_broker import BY_KEY, GroupBroker
 from tests.support.group_driver import subscription
+from tests.support.lone_broker import until
 from tidelog.broker import coordinator_partition
 from tidelog.broker.coordinator_partition import batches_of
 from tidelog.broker.handlers import (
@@ -67,11 +68,11 @@ def run(
     asyncio.run(main())
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait for a condition; the pause only bounds how often it is looked at."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0.002)
+async def turn() -> None:
+    """Let everything that is ready run once."""
+    done = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(done.set_result, None)
+    await done
 
 
 def commit_request(offset: int, topic: str = "t", partition: int = 0, **more: Any) -> Any:
@@ -188,7 +189,7 @@ def test_writes_in_flight_are_limited(tmp_path: Path, monkeypatch: pytest.Monkey
         broker.lead_offsets(epoch=1)
         await until(lambda: not broker.coordinator.is_loading)
         waiting = [asyncio.ensure_future(commit(broker, offset)) for offset in (1, 2)]
-        await asyncio.sleep(0)
+        await turn()
         assert await commit(broker, 3) is E.COORDINATOR_NOT_AVAILABLE
         assert not any(task.done() for task in waiting)
         broker.lead_offsets(epoch=2, leader=2)
@@ -276,8 +277,8 @@ def test_offsets_expire(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         await commit(broker, 5, version=2, retention_time_ms=1)
         await commit(broker, 6, partition=1)
-        await until(lambda: broker.seams.clock.wall_ms() > 0)
-        await asyncio.sleep(0.01)
+        began = broker.seams.clock.wall_ms()
+        await until(lambda: broker.seams.clock.wall_ms() > began + 1)
         await broker.coordinator.expire_offsets()
         assert (await committed(broker), await committed(broker, 1)) == (-1, 6)
 
@@ -305,7 +306,7 @@ def test_two_members_and_a_change_of_coordinator(tmp_path: Path) -> None:
         assert other.members == []
         generation = again.generation_id
         waiting = asyncio.ensure_future(broker.ask(sync_group, sync_request(b, generation), 5))
-        await asyncio.sleep(0)
+        await turn()
         shares = {a: b"A", b: b"B"}
         assert (
             await broker.ask(sync_group, sync_request(a, generation, shares), 5)
@@ -359,7 +360,7 @@ def test_parked_requests_are_answered_when_leadership_goes(tmp_path: Path) -> No
         generation = (await one).generation_id
         await broker.ask(sync_group, sync_request(a, generation, {a: b"A"}), 5)
         _, joining = await new_member(broker)
-        await asyncio.sleep(0)
+        await turn()
         assert not joining.done()
         broker.lead_offsets(epoch=1, leader=2)
         assert (await joining).error_code == E.NOT_COORDINATOR
@@ -380,7 +381,7 @@ def test_a_client_that_goes_away_leaves_no_trace(tmp_path: Path) -> None:
         a, one = await new_member(broker)
         await one
         _, joining = await new_member(broker)
-        await asyncio.sleep(0)
+        await turn()
         joining.cancel()
         again = await broker.ask(join_group, join_request(a), 9)
         assert len(again.members) == 2
@@ -434,11 +435,11 @@ def test_what_is_not_committed_is_not_served_after_a_change_of_leader(tmp_path: 
         broker.lead_offsets(epoch=1)
         await until(lambda: not broker.coordinator.is_loading)
         waiting = asyncio.ensure_future(commit(broker, 5))
-        await asyncio.sleep(0)
+        await turn()
         broker.lead_offsets(epoch=2)
         assert await waiting is E.NOT_COORDINATOR
         for _ in range(10):
-            await asyncio.sleep(0)
+            await turn()
         assert broker.coordinator.is_loading
         hosted = broker.broker.partitions.get(OFFSETS_TOPIC, 0)
         assert hosted is not None
@@ -480,7 +481,7 @@ def test_loading_many_groups_gives_way(tmp_path: Path) -> None:
         turns = 0
         while broker.coordinator.is_loading:
             turns += 1
-            await asyncio.sleep(0)
+            await turn()
         assert broker.coordinator.statistics()["groups"] == 20_000
         # Forty batches: at most one of them is read in a turn that is already too long.
         assert turns >= 20

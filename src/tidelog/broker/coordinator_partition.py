@@ -330,9 +330,11 @@ class _Turn:
 
     @property
     def is_over(self) -> bool:
+        """Whether others should have their turn now."""
         return self._clock.monotonic_ms() >= self._end_ms
 
     async def give_way(self) -> None:
+        """Let others have their turn, and begin the next."""
         await asyncio.sleep(0)
         self._end_ms = self._clock.monotonic_ms() + SLICE_MS
 
@@ -348,6 +350,7 @@ class _InFlight:
         self.timer: asyncio.TimerHandle | None = None
 
     def finish(self) -> None:
+        """Nobody waits for it any more."""
         self.done = True
         if self.timer is not None:
             self.timer.cancel()

@@ -103,6 +103,11 @@ class Member:
         """Whether a request of it is parked, which says as much as a heartbeat."""
         return self.join_ticket is not None or self.sync_ticket is not None
 
+    @property
+    def metadata_bytes(self) -> int:
+        """The bytes of its subscriptions, to all the assignors that it offers."""
+        return sum(map(len, self.protocols.values()))
+
     def offers(self, protocols: dict[str, bytes]) -> bool:
         """Whether it offers just these assignors, in this order, with these subscriptions."""
         return list(self.protocols.items()) == list(protocols.items())
@@ -122,6 +127,7 @@ class Group:
         "initial_rebalance_left_ms",
         "leader",
         "members",
+        "metadata_bytes",
         "new_member_added",
         "offset_count",
         "offsets",
@@ -153,6 +159,7 @@ class Group:
         self.members: dict[str, Member] = {}
         self.static_members: dict[str, str] = {}
         self.supported: Counter[str] = Counter()
+        self.metadata_bytes = 0
         self.awaiting_joins = 0
         self.pending_joins: set[str] = set()
         self.pending_syncs: set[str] = set()
@@ -240,7 +247,7 @@ class Group:
         if self.leader is None:
             self.leader = member.member_id
         self.members[member.member_id] = member
-        self.supported.update(member.protocols.keys())
+        self._admit(member)
         self.pending_joins.discard(member.member_id)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
@@ -272,7 +279,7 @@ class Group:
         """Let a member offer something else, with other timeouts in ms."""
         self._withdraw(member)
         member.protocols = protocols
-        self.supported.update(protocols.keys())
+        self._admit(member)
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
@@ -346,7 +353,12 @@ class Group:
         )
         return GroupRecord(self.group_id, stored)
 
+    def _admit(self, member: Member) -> None:
+        self.supported.update(member.protocols.keys())
+        self.metadata_bytes += member.metadata_bytes
+
     def _withdraw(self, member: Member) -> None:
+        self.metadata_bytes -= member.metadata_bytes
         for name in member.protocols:
             self.supported[name] -= 1
             if not self.supported[name]:

@@ -14,6 +14,7 @@ from tidelog.groups.events import UNKNOWN_MEMBER_ID, Join, JoinResult, SyncResul
 from tidelog.groups.group import Group, GroupState, Member, session_of
 from tidelog.groups.rebalancing import (
     complete_join_if_ready,
+    member_gone,
     prepare_or_complete,
     prepare_rebalance,
     present_generation,
@@ -28,8 +29,7 @@ def join(group: Group, event: Join, now_ms: int, out: Outcome) -> None:
     if error is not ErrorCode.NONE:
         out.answer(event.ticket, JoinResult(error, event.member_id))
     elif not _has_room(group, event):
-        remove_parked(group, event.member_id, out)
-        out.answer(event.ticket, JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED))
+        _turn_away(group, event, now_ms, out)
     elif not group.supports(event.protocol_type, dict(event.protocols)):
         out.answer(event.ticket, JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, event.member_id))
     elif event.member_id == UNKNOWN_MEMBER_ID:
@@ -78,6 +78,10 @@ def _has_room(group: Group, event: Join) -> bool:
     if member_id == UNKNOWN_MEMBER_ID and event.instance_id is not None:
         member_id = group.static_members.get(event.instance_id, UNKNOWN_MEMBER_ID)
     known = group.members.get(member_id)
+    asked_bytes = sum(len(metadata) for _, metadata in event.protocols)
+    others_bytes = group.metadata_bytes - (0 if known is None else known.metadata_bytes)
+    if others_bytes + asked_bytes > limits.MAX_GROUP_METADATA_BYTES:
+        return False
     if group.state is GroupState.PREPARING_REBALANCE:
         return (known is not None and known.join_ticket is not None) or (
             group.awaiting_joins < most
@@ -85,6 +89,14 @@ def _has_room(group: Group, event: Join) -> bool:
     if group.state is GroupState.EMPTY:
         return True
     return known is not None or len(group.members) < most
+
+
+def _turn_away(group: Group, event: Join, now_ms: int, out: Outcome) -> None:
+    known = event.member_id in group.members or event.member_id in group.pending_joins
+    remove_parked(group, event.member_id, out)
+    out.answer(event.ticket, JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED))
+    if known:
+        member_gone(group, "a member finds no room any more", now_ms, out)
 
 
 def _join_without_id(group: Group, event: Join, now_ms: int, out: Outcome) -> None:

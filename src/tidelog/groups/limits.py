@@ -18,14 +18,18 @@ MAX_PROTOCOLS = 100
 MAX_METADATA_BYTES = 1_048_576
 """Most bytes of subscription one member may send, over all its assignors."""
 
+MAX_GROUP_METADATA_BYTES = 16_777_216
+"""Most bytes of subscriptions of all members of one group."""
+
 MAX_OFFSETS = 200_000
 """Most partitions for which one group keeps an offset."""
 
 MAX_EXPIRED_AT_ONCE = 1_000
 """Most offsets that one look at a group's retention removes; the rest wait for the next look."""
 
-MAX_GROUPS = 100_000
-"""Most groups of one partition of ``__consumer_offsets``."""
+MAX_GROUPS = 20_000
+"""Most groups of one partition of ``__consumer_offsets``; what its log has is loaded all the
+same. With 50 partitions a million, at some KB each."""
 
 MAX_REASON_CHARACTERS = 255
 """How much of a client's reason to join or leave is kept for the log (KIP-800)."""

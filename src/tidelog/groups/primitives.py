@@ -33,15 +33,19 @@ class Reader:
         return len(self._buffer) - self._at
 
     def int16(self) -> int:
+        """Return a signed number of two bytes."""
         return int(_INT16.unpack(self._take(2))[0])
 
     def int32(self) -> int:
+        """Return a signed number of four bytes."""
         return int(_INT32.unpack(self._take(4))[0])
 
     def int64(self) -> int:
+        """Return a signed number of eight bytes."""
         return int(_INT64.unpack(self._take(8))[0])
 
     def uuid(self) -> UUID:
+        """Return an id of sixteen bytes."""
         return UUID(bytes=bytes(self._take(16)))
 
     def string(self) -> str:
@@ -82,18 +86,22 @@ class Writer:
         self._parts: list[bytes] = []
 
     def int16(self, value: int) -> Writer:
+        """Add a signed number of two bytes."""
         self._parts.append(_INT16.pack(value))
         return self
 
     def int32(self, value: int) -> Writer:
+        """Add a signed number of four bytes."""
         self._parts.append(_INT32.pack(value))
         return self
 
     def int64(self, value: int) -> Writer:
+        """Add a signed number of eight bytes."""
         self._parts.append(_INT64.pack(value))
         return self
 
     def uuid(self, value: UUID) -> Writer:
+        """Add an id of sixteen bytes."""
         self._parts.append(value.bytes)
         return self
 
@@ -113,4 +121,5 @@ class Writer:
         return self
 
     def done(self) -> bytes:
+        """Return all that was added."""
         return b"".join(self._parts)
