@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import Awaitable, Callable
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.zookeeper import ZooKeeper, why_not
 
 from tidelog.metadata.memory import MemoryStore, MemoryTree
 from tidelog.metadata.sqlite import SqliteStore, backup
@@ -26,17 +28,31 @@ from tidelog.metadata.store import (
     StoreUnavailable,
     why_invalid,
 )
+from tidelog.metadata.zookeeper import ZookeeperStore
 from tidelog.runtime.disk import RealDisk
 
 Maker = Callable[[], MetadataStore]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    why = why_not()
+    if why is not None:
+        pytest.skip(why)
+    with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "sqlite", "zookeeper"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Maker:
     """Makes sessions on one and the same tree."""
     if request.param == "memory":
         tree = MemoryTree()
         return lambda: MemoryStore(tree)
+    if request.param == "zookeeper":
+        server = request.getfixturevalue("zookeeper")
+        address = f"{server.address}/{uuid.uuid4().hex}"
+        return lambda: ZookeeperStore(address)
     return lambda: SqliteStore(str(tmp_path / "deep" / "metadata.sqlite"), RealDisk())
 
 
@@ -151,9 +167,22 @@ def test_watches(make: Maker) -> None:
         on_a = store.watch("/a", lambda path: calls.append("a " + path))
         store.watch("/", lambda path: calls.append("root " + path))
 
+        assert await store.multi([Create("/end", b"")]) is None
+        end = asyncio.Event()
+        store.watch("/end", lambda _: end.set())
+
+        async def all_told() -> None:
+            # Changes are told in order: when the last one was, those before it were.
+            end.clear()
+            assert await store.multi([Set("/end", b"")]) is None
+            await asyncio.wait_for(end.wait(), 10)
+
+        await all_told()
+
         async def told_after(*write: Create | Set | Delete | Check) -> set[str]:
             calls.clear()
             assert await store.multi(write) is None
+            await all_told()
             return set(calls)
 
         assert await told_after(Create("/a", b"")) == {"a /a", "root /"}
@@ -169,6 +198,18 @@ def test_watches(make: Maker) -> None:
         assert calls == []
 
     run(make, scenario)
+
+
+def test_a_store_is_reachable_while_it_is_open(make: Maker) -> None:
+    async def main() -> None:
+        store = make()
+        assert not store.reachable
+        await store.open()
+        assert store.reachable
+        await store.close()
+        assert not store.reachable
+
+    asyncio.run(main())
 
 
 def test_paths_that_cannot_be_are_a_bug_of_the_caller(make: Maker) -> None:

@@ -118,12 +118,16 @@ class MemoryStore:
 
     def __init__(self, tree: MemoryTree | None = None) -> None:
         self.tree = tree if tree is not None else MemoryTree()
+        self.reachable = False
+        self.when_lost: Callable[[str], None] | None = None
         self._session: int | None = None
 
     async def open(self) -> None:
         self._session = self.tree.new_session()
+        self.reachable = True
 
     async def close(self) -> None:
+        self.reachable = False
         if self._session is not None:
             self.tree.end_session(self._session)
             self._session = None

@@ -52,6 +52,8 @@ class SqliteStore:
 
     def __init__(self, path: str, disk: Disk, threads: Executor | None = None) -> None:
         self.path = path
+        self.reachable = False
+        self.when_lost: Callable[[str], None] | None = None
         self._disk = disk
         self._threads = threads
         self._database: sqlite3.Connection | None = None
@@ -72,8 +74,10 @@ class SqliteStore:
         except BaseException:
             self._unlock()
             raise
+        self.reachable = True
 
     async def close(self) -> None:
+        self.reachable = False
         self._watches.clear()
         database, self._database = self._database, None
         if database is not None:

@@ -104,6 +104,12 @@ class Watch(Protocol):
 class MetadataStore(Protocol):
     """One process's session with the store. Every method may wait for the disk or the network."""
 
+    reachable: bool
+    """Whether the store answers now, as far as this session knows; False while it is not open."""
+
+    when_lost: Callable[[str], None] | None
+    """Called once in the loop, with the reason, when an open session ended by itself."""
+
     async def open(self) -> None:
         """Begin the session. Raises StoreRefused or StoreUnavailable."""
 

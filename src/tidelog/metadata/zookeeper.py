@@ -1,0 +1,291 @@
+"""The metadata store on a real ZooKeeper (3.8 or newer), through kazoo: several controllers.
+
+Owns one session: its life, and the bridge between kazoo's threads and the event loop. Everything a
+caller sees happens in the loop. A write whose answer was lost has an unknown outcome and raises
+``StoreUnavailable``; it is never tried again here, for it may have been made.
+
+States: closed -> open -> (connection lost: not ``reachable``) -> open again, or lost for good when
+the session expired: ``when_lost`` is told once and every later call raises ``StoreUnavailable``.
+``load`` is no snapshot: a node may change while others are read. A controller's first write is
+conditional on the controller epoch that it loaded, and each later one on the versions it loaded,
+so what was read too early is noticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo import exceptions
+from kazoo.client import KazooClient, KazooState
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.interfaces import IAsyncResult
+
+from tidelog.metadata.memory import check_paths
+from tidelog.metadata.store import (
+    ROOT,
+    Conflict,
+    Create,
+    Delete,
+    Node,
+    Operation,
+    Reason,
+    Set,
+    StoreRefused,
+    StoreUnavailable,
+    Watch,
+)
+
+logger = logging.getLogger(__name__)
+
+SESSION_TIMEOUT_S = 4.0
+"""The session's timeout; the design's 4 s."""
+
+CONNECT_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 10.0
+"""Longer than the session lives without answers, so that kazoo says first what happened."""
+
+MAX_WRITE_BYTES = 1_000_000
+"""ZooKeeper closes the connection of a request above jute.maxbuffer (1 MiB by default)."""
+
+READS_AT_ONCE = 512
+OWN_CHILD = "zookeeper"
+"""ZooKeeper's own node under the real root."""
+
+_REASONS: tuple[tuple[type[Exception], Reason], ...] = (
+    (exceptions.NodeExistsError, Reason.EXISTS),
+    (exceptions.NoNodeError, Reason.MISSING),
+    (exceptions.BadVersionError, Reason.VERSION),
+    (exceptions.NotEmptyError, Reason.NOT_EMPTY),
+    (exceptions.NoChildrenForEphemeralsError, Reason.EPHEMERAL_PARENT),
+)
+_LOST = (
+    exceptions.ConnectionLoss,
+    exceptions.SessionExpiredError,
+    exceptions.ConnectionClosedError,
+    exceptions.OperationTimeoutError,
+    KazooTimeoutError,
+)
+
+
+class ZookeeperStore:
+    """One controller's session with ZooKeeper. ``hosts`` is "host:port,host:port/chroot"."""
+
+    def __init__(self, hosts: str, session_timeout_s: float = SESSION_TIMEOUT_S) -> None:
+        self.hosts = hosts
+        self.reachable = False
+        self.when_lost: Callable[[str], None] | None = None
+        self._session_timeout_s = session_timeout_s
+        self._client: KazooClient | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._watches: dict[_Watch, None] = {}
+
+    async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        addresses, _, chroot = self.hosts.partition("/")
+        client = KazooClient(
+            hosts=addresses,
+            timeout=self._session_timeout_s,
+            connection_retry={"max_tries": -1, "max_delay": 1.0, "delay": 0.05},
+            logger=logging.getLogger("kazoo"),
+        )
+        client.add_listener(lambda state: self._in_loop(self._state_changed, client, state))
+        self._client = client
+        try:
+            await self._loop.run_in_executor(None, client.start, CONNECT_TIMEOUT_S)
+            # The chroot is set when its node is there: kazoo warns of one that is missing.
+            await self._loop.run_in_executor(None, client.ensure_path, f"/{chroot}")
+            client.chroot = f"/{chroot}" if chroot else ""
+        except (KazooTimeoutError, exceptions.KazooException) as error:
+            await self.close()
+            raise StoreUnavailable(
+                f"ZooKeeper at {self.hosts} does not answer ({error or type(error).__name__}): "
+                "is it running?"
+            ) from error
+        except (exceptions.ConfigurationError, ValueError) as error:
+            await self.close()
+            raise StoreRefused(f"{self.hosts!r} is no ZooKeeper address: {error}") from error
+        self.reachable = True
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        self.reachable = False
+        self._watches.clear()
+        if client is not None:
+            await asyncio.get_running_loop().run_in_executor(None, _end, client)
+
+    async def get(self, path: str) -> Node | None:
+        try:
+            data, stat = await self._ask(lambda client: client.get_async(path))
+        except exceptions.NoNodeError:
+            return None
+        return Node(data, stat.version)
+
+    async def exists(self, path: str) -> bool:
+        return await self._ask(lambda client: client.exists_async(path)) is not None
+
+    async def children(self, path: str) -> list[str]:
+        try:
+            names = await self._ask(lambda client: client.get_children_async(path))
+        except exceptions.NoNodeError:
+            return []
+        return sorted(name for name in names if path != ROOT or name != OWN_CHILD)
+
+    async def load(self) -> dict[str, Node]:
+        """Return all nodes; see the module's note. Grows with the nodes, in two passes a level."""
+        found: dict[str, Node] = {}
+        level = [ROOT]
+        while level:
+            below: list[str] = []
+            for start in range(0, len(level), READS_AT_ONCE):
+                part = level[start : start + READS_AT_ONCE]
+                nodes = await asyncio.gather(*map(self.get, part))
+                names = await asyncio.gather(*map(self.children, part))
+                for path, node, children in zip(part, nodes, names, strict=True):
+                    if node is not None:
+                        found[path] = node
+                        above = "" if path == ROOT else path
+                        below += [f"{above}/{name}" for name in children]
+            level = below
+        return dict(sorted(found.items()))
+
+    async def multi(self, operations: Sequence[Operation]) -> Conflict | None:
+        check_paths(operations)
+        size = sum(len(x.path) + len(getattr(x, "data", b"")) + 64 for x in operations)
+        if size > MAX_WRITE_BYTES:
+            raise StoreUnavailable(
+                f"A write of {size} bytes is more than ZooKeeper takes ({MAX_WRITE_BYTES}): "
+                "create fewer partitions at once."
+            )
+        answers = await self._ask(lambda client: _transaction(client, operations).commit_async())
+        for operation, answer in zip(operations, answers, strict=True):
+            if isinstance(answer, Exception) and not isinstance(
+                answer, exceptions.RolledBackError | exceptions.RuntimeInconsistency
+            ):
+                return Conflict(operation.path, _reason(answer))
+        return None
+
+    def watch(self, path: str, callback: Callable[[str], None]) -> Watch:
+        self._open_client()
+        watch = _Watch(self, path, callback)
+        self._watches[watch] = None
+        self._arm(watch, tell=False)
+        return watch
+
+    # -- the bridge
+
+    async def _ask(self, start: Callable[[KazooClient], IAsyncResult]) -> Any:
+        client = self._open_client()
+        answer: asyncio.Future[Any] = self._loop.create_future()
+
+        def finish(result: IAsyncResult) -> None:
+            if answer.done():
+                return
+            error = result.exception
+            if error is None:
+                answer.set_result(result.value)
+            else:
+                answer.set_exception(error)
+
+        try:
+            start(client).rawlink(lambda result: self._in_loop(finish, result))
+            return await asyncio.wait_for(answer, ANSWER_TIMEOUT_S)
+        except (*_LOST, TimeoutError) as error:
+            raise StoreUnavailable(
+                f"ZooKeeper at {self.hosts} did not answer ({error or type(error).__name__})."
+            ) from error
+
+    def _in_loop(self, work: Callable[..., None], *args: Any) -> None:
+        # From kazoo's threads; a loop that is closing has nobody left to tell.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(work, *args)
+
+    def _open_client(self) -> KazooClient:
+        if self._client is None:
+            raise StoreUnavailable("The metadata store is not open.")
+        return self._client
+
+    def _state_changed(self, client: KazooClient, state: str) -> None:
+        if client is not self._client:
+            return
+        was_reachable = self.reachable
+        self.reachable = state == KazooState.CONNECTED
+        if state == KazooState.SUSPENDED:
+            logger.warning("the connection to ZooKeeper at %s was lost", self.hosts)
+        elif state == KazooState.LOST:
+            reason = f"the session with ZooKeeper at {self.hosts} expired"
+            logger.error("%s", reason)
+            if self.when_lost is not None:
+                self.when_lost(reason)
+        elif not was_reachable:
+            # Watches do not survive a new connection: set them again and look at everything.
+            for watch in list(self._watches):
+                self._arm(watch, tell=True)
+
+    def _arm(self, watch: _Watch, *, tell: bool) -> None:
+        """Set ZooKeeper's one-shot watches anew, then tell: so no change falls in between."""
+        client = self._client
+        if client is None or watch not in self._watches:
+            return
+        watch.round += 1
+        this_round = watch.round
+
+        def fired(event: object) -> None:
+            self._in_loop(self._fired, watch, this_round)
+
+        def armed(result: IAsyncResult) -> None:
+            if tell and not isinstance(result.exception, _LOST):
+                self._in_loop(self._tell, watch)
+
+        client.exists_async(watch.path, watch=fired)
+        client.get_children_async(watch.path, watch=fired).rawlink(armed)
+
+    def _fired(self, watch: _Watch, its_round: int) -> None:
+        # Both one-shot watches of a round may fire; a lost connection fires them too, and then
+        # the new connection arms again.
+        if its_round == watch.round and self.reachable:
+            self._arm(watch, tell=True)
+
+    def _tell(self, watch: _Watch) -> None:
+        if watch in self._watches:
+            watch.callback(watch.path)
+
+
+class _Watch:
+    def __init__(self, store: ZookeeperStore, path: str, callback: Callable[[str], None]) -> None:
+        self._store = store
+        self.path = path
+        self.callback = callback
+        self.round = 0
+
+    def cancel(self) -> None:
+        self._store._watches.pop(self, None)
+
+
+def _transaction(client: KazooClient, operations: Sequence[Operation]) -> Any:
+    write = client.transaction()
+    for operation in operations:
+        if isinstance(operation, Create):
+            write.create(operation.path, operation.data, ephemeral=operation.ephemeral)
+        elif isinstance(operation, Set):
+            write.set_data(operation.path, operation.data, operation.version)
+        elif isinstance(operation, Delete):
+            write.delete(operation.path, operation.version)
+        else:
+            write.check(operation.path, operation.version)
+    return write
+
+
+def _reason(error: Exception) -> Reason:
+    for kind, reason in _REASONS:
+        if isinstance(error, kind):
+            return reason
+    raise StoreUnavailable(f"ZooKeeper refused a write: {error or type(error).__name__}") from error
+
+
+def _end(client: KazooClient) -> None:
+    client.stop()
+    client.close()

@@ -1,0 +1,124 @@
+"""What only a ZooKeeper store meets: a server that dies and returns, a session that expires."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+from tests.support.lone_broker import until
+from tests.support.zookeeper import ZooKeeper, why_not
+
+from tidelog.metadata.store import Conflict, Create, Node, Reason, Set, StoreUnavailable
+from tidelog.metadata.zookeeper import MAX_WRITE_BYTES, ZookeeperStore
+
+pytestmark = pytest.mark.java
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> ZooKeeper:
+    why = why_not()
+    if why is not None:
+        pytest.skip(why)
+    return ZooKeeper(tmp_path)
+
+
+async def end_session(store: ZookeeperStore, address: str) -> None:
+    """End a session from outside: who has its id and password may close it."""
+    assert store._client is not None
+    second = KazooClient(hosts=address, client_id=store._client.client_id)
+    loop = asyncio.get_running_loop()
+    await loop.run_in_executor(None, second.start)
+    await loop.run_in_executor(None, second.stop)
+    await loop.run_in_executor(None, second.close)
+
+
+def test_a_session_survives_a_restart_of_the_server_and_its_watches_too(server: ZooKeeper) -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        store = ZookeeperStore(f"{server.address}/t", session_timeout_s=20)
+        other = ZookeeperStore(f"{server.address}/t", session_timeout_s=20)
+        await store.open()
+        await other.open()
+        told: list[str] = []
+        assert await store.multi([Create("/a", b"1")]) is None
+        store.watch("/a", told.append)
+        await loop.run_in_executor(None, server.kill)
+        await until(lambda: not store.reachable, 30)
+        with pytest.raises(StoreUnavailable):
+            await store.multi([Set("/a", b"lost")])
+        await loop.run_in_executor(None, server.start)
+        await until(lambda: store.reachable and other.reachable, 30)
+        await until(lambda: told, 30)
+        node = await store.get("/a")
+        assert node is not None and node.data in (b"1", b"lost"), "its outcome was unknown"
+        told.clear()
+        assert await other.multi([Set("/a", b"2")]) is None
+        await until(lambda: told, 30)
+        assert (await store.get("/a") or Node(b"", 0)).data == b"2"
+        await store.close()
+        await other.close()
+
+    with server:
+        asyncio.run(main())
+
+
+def test_an_expired_session_is_lost_for_good_and_its_ephemeral_nodes_go(server: ZooKeeper) -> None:
+    async def main() -> None:
+        store, other = ZookeeperStore(server.address), ZookeeperStore(server.address)
+        await store.open()
+        await other.open()
+        lost: list[str] = []
+        gone = asyncio.Event()
+        store.when_lost = lost.append
+        assert await store.multi([Create("/mine", b"", ephemeral=True)]) is None
+        other.watch("/mine", lambda _: gone.set())
+        await end_session(store, server.address)
+        await until(lambda: lost, 30)
+        assert "expired" in lost[0] and not store.reachable
+        with pytest.raises(StoreUnavailable):
+            await store.get("/mine")
+        with pytest.raises(StoreUnavailable):
+            await store.multi([Create("/zombie", b"")])
+        await asyncio.wait_for(gone.wait(), 30)
+        assert await other.get("/mine") is None
+        assert await other.get("/zombie") is None
+        await store.close()
+        await store.open()
+        assert store.reachable and await store.get("/mine") is None
+        await store.close()
+        await other.close()
+
+    with server:
+        asyncio.run(main())
+
+
+def test_of_two_conditional_writes_one_fails(server: ZooKeeper) -> None:
+    async def main() -> None:
+        one, two = ZookeeperStore(f"{server.address}/c"), ZookeeperStore(f"{server.address}/c")
+        await one.open()
+        await two.open()
+        assert await one.multi([Create("/epoch", b"1")]) is None
+        answers = await asyncio.gather(
+            one.multi([Set("/epoch", b"2", 0), Create("/one", b"")]),
+            two.multi([Set("/epoch", b"2", 0), Create("/two", b"")]),
+        )
+        assert sorted(answers, key=str) == [Conflict("/epoch", Reason.VERSION), None]
+        assert len(await one.children("/")) == 2
+        with pytest.raises(StoreUnavailable, match="more than ZooKeeper takes"):
+            await one.multi([Set("/epoch", bytes(MAX_WRITE_BYTES))])
+        await one.close()
+        await two.close()
+
+    with server:
+        asyncio.run(main())
+
+
+def test_a_store_that_does_not_answer_is_one_clear_line(server: ZooKeeper) -> None:
+    async def main() -> None:
+        store = ZookeeperStore(server.address)
+        with pytest.raises(StoreUnavailable, match=f"{server.address} does not answer"):
+            await store.open()
+
+    asyncio.run(main())

@@ -1,0 +1,87 @@
+"""A real ZooKeeper for the tests, from the jars that the PySpark wheel brings.
+
+Started, killed and started again on the same data; ended by its own id.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+from pathlib import Path
+
+from tests.support.java import missing
+from tests.support.processes import Program, free_ports, wait_until
+
+START_DEADLINE_S = 60
+TICK_MS = 500
+
+
+class ZooKeeper:
+    """One server on 127.0.0.1; used as a context it ends with the block."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (self.port,) = free_ports(1)
+        self.program: Program | None = None
+
+    @property
+    def address(self) -> str:
+        """host:port, to which a chroot may be added."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it and wait until it answers. JavaUnavailable's reasons are the caller's to ask."""
+        data = self.folder / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        config = self.folder / "zoo.cfg"
+        config.write_text(
+            f"tickTime={TICK_MS}\ndataDir={data}\nclientPort={self.port}\n"
+            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+            "4lw.commands.whitelist=ruok,srvr\nminSessionTimeout=1000\nmaxSessionTimeout=40000\n"
+        )
+        spec = importlib.util.find_spec("pyspark")
+        assert spec is not None and spec.origin is not None
+        jars = Path(spec.origin).parent / "jars"
+        command = [
+            "java",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+            "-Xmx256m",
+            "-Dzookeeper.extendedTypesEnabled=true",
+            "-cp",
+            f"{jars}{os.sep}*",
+            "org.apache.zookeeper.server.ZooKeeperServerMain",
+            str(config),
+        ]
+        self.program = Program(command, self.folder / "zookeeper.log")
+        wait_until(self._answers, START_DEADLINE_S, "ZooKeeper answers")
+
+    def _answers(self) -> bool:
+        assert self.program is not None
+        if self.program.exit_status() is not None:
+            raise AssertionError(f"ZooKeeper ended:\n{self.program.output()[-2000:]}")
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as probe:
+                probe.sendall(b"ruok")
+                return probe.recv(4) == b"imok"
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.program is not None:
+            self.program.kill()
+
+    def __enter__(self) -> ZooKeeper:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.program is not None:
+            self.program.__exit__()
+
+
+def why_not() -> str | None:
+    """Why no ZooKeeper can be started here, in one line, or None."""
+    return missing()
