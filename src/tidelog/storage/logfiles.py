@@ -216,7 +216,7 @@ class LogFiles:
             paths += (segment.log_path, segment.index_path, segment.time_index_path)
         if not (paths or self._dirty_files or self._dirty_directories):
             return None
-        paths += self._dirty_files
+        paths += sorted(self._dirty_files)
         directories = sorted(self._dirty_directories)
         self._dirty_files, self._dirty_directories = set(), set()
         self._directories_in_flight += len(directories)

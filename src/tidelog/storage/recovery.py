@@ -90,7 +90,7 @@ def _tidy(resources: Resources, directory: str) -> None:
             disk.remove(f"{directory}/{name}")
     present = set(disk.list(directory))
     for suffix in (names.INDEX, names.TIME_INDEX):
-        for name in present:
+        for name in sorted(present):
             base = names.offset_of(name, suffix)
             if base is not None and names.file_name(base, names.LOG) not in present:
                 disk.remove(f"{directory}/{name}")
@@ -108,7 +108,7 @@ def _complete_swap(resources: Resources, directory: str, base: int) -> None:
     finally:
         file.close()
     present = set(disk.list(directory))
-    for name in present:
+    for name in sorted(present):
         for suffix in names.SEGMENT_SUFFIXES:
             offset = names.offset_of(name, suffix)
             if offset is not None and base <= offset < end:
