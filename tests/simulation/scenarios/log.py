@@ -42,18 +42,24 @@ from tests.simulation.scenarios.result import Result
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
-from tidelog.records.batch import Rejected
+from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_all
+from tidelog.records.record import CorruptRecords
 from tidelog.runtime.seams import Seams
 from tidelog.storage.checkpoints import PartitionMetadata
+from tidelog.storage.cleaner import compact, discard_cleaned
+from tidelog.storage.compaction import CompactionResult, plan_compaction
 from tidelog.storage.directory import LastLife, LogDirectory, open_directory
 from tidelog.storage.log import PartitionLog
+from tidelog.storage.swap import apply_compaction
 from tidelog.storage.syncing import PendingSync
 
 PATH = "/data/logs"
 START_MS = 1_767_225_600_000
 RETENTION_MS = 60_000
+DELETE = frozenset({"delete"})
+COMPACT = frozenset({"compact"})
 METADATA = PartitionMetadata(uuid.UUID(int=7), 3)
 
 
@@ -86,14 +92,15 @@ class LogRun:
         self.found: list[str] = []
         """Violations that the driver itself saw."""
         self.counts = {"appends": 0, "crashes": 0, "duplicates": 0, "refusals": 0, "reads": 0}
+        self.counts["compactions"] = 0
         self.regime = self.rng.choice(("kill", "power", "lossy"))
         self.boot = 1
         self.life = 0
         self.logs: dict[str, PartitionLog] = {}
         self.pending: dict[str, PendingSync] = {}
+        self.cleaned: dict[str, CompactionResult] = {}
         self.disk_failed = False
         self.models = [self._new_model(number) for number in range(self.rng.randint(1, 3))]
-        self._prepare()
         self.directory: LogDirectory
         self.view: DiskView
 
@@ -106,6 +113,8 @@ class LogRun:
             retention_bytes=rng.choice((-1, -1, 6_000)),
             file_delete_delay_ms=rng.choice((0, 2_000, 60_000)),
             message_timestamp_before_max_ms=2**62,
+            cleanup_policy=rng.choice((DELETE, DELETE, COMPACT)),
+            min_cleanable_dirty_ratio=0.0,
         )
         producers = [
             ModelProducer(100 + 10 * number + place, f"p{place}")
@@ -113,19 +122,16 @@ class LogRun:
         ]
         return ModelPartition(TopicPartition("t", number), configs, producers)
 
-    def _prepare(self) -> None:
-        view = self.disk.view("mkfs")
-        view.make_directory(PATH)
-        view.sync_directory("/")
-        view.sync_directory("/data")
-
     # --- the course of a run -----------------------------------------------------------------
 
     def run(self) -> Result:
         lives = self.rng.randint(2, 6)
-        for number in range(lives):
-            self._one_life(last=number + 1 == lives)
-        self._finish()
+        try:
+            for number in range(lives):
+                self._one_life(last=number + 1 == lives)
+            self._finish()
+        except CorruptRecords as error:
+            self.found.append(f"unreadable bytes were served: {error}")
         checkers = (only_the_torn_tail_is_cut,) if self.regime == "lossy" else ALL
         return Result(
             self.scenario,
@@ -140,12 +146,12 @@ class LogRun:
         kind = {"kill": "kill", "lossy": "power"}.get(self.regime) or self.rng.choice(
             ("kill", "power")
         )
-        crash_in = int(2 ** self.rng.uniform(0, 9))
+        crash_in = int(2 ** self.rng.uniform(0, 11))
         fail_in = self.rng.randint(1, 300) if self.rng.random() < 0.25 else 0
         self._plan(crash_in, kind, fail_in)
         try:
             self._open()
-            for _ in range(self.rng.randint(20, 150)):
+            for _ in range(self.rng.randint(20, 200)):
                 self._step()
             if not last and self.rng.random() < 0.2:
                 self._close_cleanly()
@@ -187,6 +193,7 @@ class LogRun:
         self.disk.capacity = UNLIMITED
         self.logs.clear()
         self.pending.clear()
+        self.cleaned.clear()
         # After a failed sync the page cache holds what is not on the disk: only a machine that
         # starts anew tells the truth.
         if kind == "power" or (self.disk_failed and self.regime == "power"):
@@ -218,6 +225,8 @@ class LogRun:
             model.cut(log.end_offset)
             fresh = [offset for offset in after if offset not in model.first_of]
             model.first_of.update({offset: min(fresh) for offset in fresh})
+            if self.regime == "lossy":
+                model.start = min(model.start, log.start_offset)
             self._trust_what_is_there(model, kind, was)
         self.disk.kill(self.view)
         self.logs.clear()
@@ -294,8 +303,9 @@ class LogRun:
                 self._housekeep,
                 self._checkpoint,
                 self._rare,
+                self._compact,
             ),
-            (30, 8, 4, 15, 8, 12, 10, 4, 3, 3),
+            (30, 8, 4, 15, 8, 12, 10, 4, 3, 3, 5),
         )[0]
         step(model, log)
 
@@ -441,11 +451,31 @@ class LogRun:
             self.directory.checkpointed(checkpoint)
 
     def _rare(self, model: ModelPartition, log: PartitionLog) -> None:
-        step = self.rng.choice((self._roll, self._delete_records, self._truncate, self._space))
+        steps = [self._roll, self._delete_records, self._truncate, self._space]
+        if model.configs.compacted:
+            steps += [self._roll, self._compact, self._compact]
+        step = self.rng.choice(steps)
         step(model, log)
 
     def _roll(self, _model: ModelPartition, log: PartitionLog) -> None:
         log.roll(self.clock.now_ms)
+
+    def _compact(self, model: ModelPartition, log: PartitionLog) -> None:
+        """Rewrite now, put the result in place at the next call: other things happen between."""
+        result = self.cleaned.pop(model.name, None)
+        if result is not None:
+            if apply_compaction(log, result, self.clock.now_ms) is not None:
+                self.counts["compactions"] += 1
+            return
+        plan = plan_compaction(log, self.clock.now_ms)
+        if plan is None:
+            return
+        try:
+            self.cleaned[model.name] = compact(self.view, plan)
+        except OSError:
+            if not self._is_full():
+                raise
+            discard_cleaned(self.view, plan)
 
     def _delete_records(self, model: ModelPartition, log: PartitionLog) -> None:
         watermark = log.high_watermark
@@ -499,8 +529,17 @@ class LogRun:
             self.found.append(f"after a clean stop the life counts as {self.directory.last_life}")
         for model in self.models:
             log = self.logs[model.name]
+            found = self._read_back(log)
+            keys = {offset: model.keys.get(offset) for offset in found}
             self.history.finals.append(
-                Final(model.name, log.start_offset, log.end_offset, self._read_back(log))
+                Final(
+                    model.name,
+                    log.start_offset,
+                    log.end_offset,
+                    found,
+                    keys,
+                    model.configs.compacted,
+                )
             )
         give_up(self.history, self.models)
 
@@ -518,6 +557,7 @@ class LogRun:
         self.disk.kill(self.view)
         self.logs.clear()
         self.pending.clear()
+        self.cleaned.clear()
         kind = "kill"
         if self.disk_failed and self.regime == "power":
             self.disk.lose_power()
@@ -538,9 +578,9 @@ class LogRun:
                 self.found.append(f"{log.partition}: reading back {position} got {data}")
                 break
             before = position
-            for record in read_all(data, position):
-                found[record.offset] = bytes(record.value or b"")
-                position = record.offset + 1
+            found.update((r.offset, bytes(r.value or b"")) for r in read_all(data, position))
+            for _, header in walk(data):
+                position = header.next_offset
             if position == before:
                 self.found.append(f"{log.partition}: nothing at {position}, end {log.end_offset}")
                 break

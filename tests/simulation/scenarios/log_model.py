@@ -78,6 +78,9 @@ class ModelPartition:
     """The high watermark that readers went by."""
     cutting: int | None = None
     """A truncation to this offset is under way: what lies behind may be there or not."""
+    keys: dict[int, bytes | None] = field(default_factory=dict)
+    ever: dict[int, bytes] = field(default_factory=dict)
+    """Offset to value, also of what was compacted away: until a sync it may come back."""
     first_of: dict[int, int] = field(default_factory=dict)
     """Offset to the first offset of its batch."""
 
@@ -93,6 +96,8 @@ class ModelPartition:
             return  # a duplicate of what was deleted since
         for place, write in enumerate(batch.writes):
             self.records[first_offset + place] = write.value
+            self.keys[first_offset + place] = write.key
+            self.ever[first_offset + place] = write.value
             self.first_of[first_offset + place] = first_offset
         self.end = max(self.end, first_offset + len(batch.writes))
         self.in_doubt = []
@@ -110,10 +115,23 @@ class ModelPartition:
         self.claimed = min(self.claimed, end)
         self.readable = min(self.readable, end)
 
+    def _forgive_compaction(self, after: dict[int, bytes]) -> None:
+        """Forget records that are gone and have a newer one of their key."""
+        newest: dict[bytes | None, int] = {}
+        self.in_doubt += [value for at, value in self.ever.items() if after.get(at) == value]
+        for offset in after:
+            key = self.keys.get(offset)
+            newest[key] = max(newest.get(key, -1), offset)
+        for offset in [offset for offset in self.records if offset not in after]:
+            if newest.get(self.keys[offset], -1) > offset:
+                del self.records[offset]
+
     def recovered(self, history: History, kind: str, start: int, after: dict[int, bytes]) -> None:
         """Write down a recovery, then believe the log."""
         deleted_on_purpose = max(self.start, start) if self.removing else self.start
         cut = self.end if self.cutting is None else self.cutting
+        if self.configs.compacted:
+            self._forgive_compaction(after)
         before = {at: value for at, value in self.records.items() if deleted_on_purpose <= at < cut}
         self.in_doubt += [value for at, value in self.records.items() if at >= cut]
         history.recoveries.append(
