@@ -95,16 +95,28 @@ class Coordinator:
         }
 
     def _find(self, group_id: str) -> LedPartition | ErrorCode:
-        topic = self._broker.metadata.topic(OFFSETS_TOPIC)
-        if topic is None or not topic.partitions:
-            return ErrorCode.NOT_COORDINATOR
-        led = self._led.get(partition_for(group_id, len(topic.partitions)))
+        number = self.partition_of(group_id)
+        led = None if number is None else self._led.get(number)
         if led is None:
             return ErrorCode.NOT_COORDINATOR
         error = led.error
         return led if error is ErrorCode.NONE else error
 
     # The topic ---------------------------------------------------------------------------------
+
+    def partition_of(self, group_id: str) -> int | None:
+        """Return the partition that keeps a group; None while the topic is not known here.
+
+        By the count that the controller names: a topic of which not every partition is known yet
+        must not put a group anywhere else.
+        """
+        topic = self._broker.metadata.topic(OFFSETS_TOPIC)
+        if topic is None:
+            return None
+        count = topic.undeleted_partition_count
+        if count <= 0:
+            count = len(topic.partitions)
+        return partition_for(group_id, count) if count else None
 
     async def ensure_topic(self) -> ErrorCode:
         """Have ``__consumer_offsets`` created; NONE once its leaders are known here.

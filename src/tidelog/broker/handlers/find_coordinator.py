@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tidelog.groups.placement import partition_for
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC
@@ -57,10 +56,10 @@ def _find(broker: Broker, key_type: int, key: str, listener_name: str) -> Any:
         return _refusal(key, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
     if key_type != GROUP:
         return _refusal(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is not known")
-    topic = broker.metadata.topic(OFFSETS_TOPIC)
-    if topic is None or not topic.partitions:
+    number = broker.coordinator.partition_of(key)
+    if number is None:
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, NOT_YET)
-    partition = topic.partitions.get(partition_for(key, len(topic.partitions)))
+    partition = broker.metadata.partition(OFFSETS_TOPIC, number)
     leader = None if partition is None else broker.metadata.brokers.get(partition.leader)
     endpoint = None if leader is None else leader.endpoints.get(listener_name)
     if leader is None or endpoint is None:
