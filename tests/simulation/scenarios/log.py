@@ -440,8 +440,9 @@ class LogRun:
 
     def _note_start(self, model: ModelPartition, log: PartitionLog, watermark: int) -> None:
         model.removing = False
-        if log.start_offset > model.start:
-            model.start = log.start_offset
+        start = max(log.start_offset, log.segments[0].base_offset)
+        if start > model.start:
+            model.start = start
             self.history.deleted(model.name, model.start, watermark)
 
     def _checkpoint(self, _model: ModelPartition, _log: PartitionLog) -> None:
