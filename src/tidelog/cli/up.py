@@ -24,6 +24,7 @@ import click
 from tidelog.cli.connecting import key_values
 from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note, say
+from tidelog.runtime.disk import RealDisk
 
 NODE_ID = 1
 HOST = "127.0.0.1"
@@ -72,7 +73,13 @@ def command(
     except OSError as error:
         raise Failed(f"{data} cannot be made a data folder: {error.strerror}") from None
     configs = key_values(config, "--config")
-    asyncio.run(_Up(folder, port, configs, restart=restart).run())
+    held = RealDisk().lock(str(folder / "up.lock"))
+    if held is None:
+        raise Failed(f"another `tidelog up` runs on {data}: stop it, or take another --data")
+    try:
+        asyncio.run(_Up(folder, port, configs, restart=restart).run())
+    finally:
+        held.close()
 
 
 def server_properties(folder: Path, port: int, configs: dict[str, str]) -> str:
@@ -149,6 +156,7 @@ class _Up:
         self._configs = configs
         self._restart = restart
         self._log = folder / f"node-{NODE_ID}.log"
+        self._cluster_file = folder / "cluster.json"
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -156,6 +164,8 @@ class _Up:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
+        # A file of a former run would send scripts to ports that are another's now.
+        self._cluster_file.unlink(missing_ok=True)
         first = True
         while True:
             child = await self._start()
@@ -245,11 +255,10 @@ class _Up:
             await child.wait()
 
     def _write_cluster_json(self, ready: Ready, pid: int) -> None:
-        path = self._folder / "cluster.json"
         # Replaced as a whole: a script never reads half of it.
-        temporary = path.with_suffix(".json.tmp")
+        temporary = self._cluster_file.with_suffix(".json.tmp")
         temporary.write_text(json.dumps(cluster_json(ready, pid), indent=2) + "\n")
-        os.replace(temporary, path)
+        os.replace(temporary, self._cluster_file)
 
     def _last_words(self) -> str:
         """Return the child's own error line, or where its log is."""

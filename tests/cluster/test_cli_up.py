@@ -1,0 +1,289 @@
+"""`tidelog up` and `tidelog server` as processes: ready, stopped, killed, refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.node import answers_metadata
+from tests.support.processes import Program, free_ports, wait_until
+from tests.support.server import TidelogNode, run_tidelog, tidelog_command
+
+START_DEADLINE_S = 60
+
+
+class Up:
+    """A running `tidelog up` on a folder."""
+
+    def __init__(self, folder: Path, *arguments: str, port: int = 0) -> None:
+        self.folder = folder
+        self.log = folder.parent / f"out-{len(list(folder.parent.glob('out-*')))}"
+        self.program = Program(
+            tidelog_command("up", "--data", str(folder), "--port", str(port), *arguments), self.log
+        )
+
+    def __enter__(self) -> Up:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.program.exit_status() is None:
+            self.program.stop(60)
+
+    def lines(self, word: str) -> list[str]:
+        return [line for line in self.program.output().splitlines() if word in line]
+
+    def until_said(self, word: str) -> str:
+        wait_until(
+            lambda: self.lines(word) or self.program.exit_status() is not None,
+            START_DEADLINE_S,
+            f"`tidelog up` says {word!r}",
+        )
+        found = self.lines(word)
+        assert found, self.program.output()
+        return found[-1]
+
+    def cluster(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "cluster.json").read_text())
+        return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "cluster"
+
+
+def is_alive(pid: int) -> bool:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        # A zombie is dead: whoever adopted it has not looked yet.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def test_it_says_where_it_is_serves_and_keeps_its_data(folder: Path) -> None:
+    with Up(folder, "--config", "num.partitions=3") as up:
+        ready = up.until_said("ready")
+        cluster = up.cluster()
+        assert ready == f"ready bootstrap={cluster['bootstrap']}"
+        (broker,) = cluster["brokers"]
+        (controller,) = cluster["controllers"]
+        assert cluster["bootstrap"] == f"{broker['host']}:{broker['port']}"
+        assert answers_metadata(broker["port"])
+        assert controller["port"] > 0
+        assert is_alive(broker["pid"]) and controller["pid"] == broker["pid"]
+        url = f"http://127.0.0.1:{broker['metrics_port']}/health"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            assert json.load(answer)["healthy"] is True
+        server = ("--bootstrap-server", cluster["bootstrap"])
+        assert run_tidelog("produce", *server, "--topic", "t", stdin="a\nb\n").returncode == 0
+        assert up.program.stop(60) == 0
+    assert not is_alive(broker["pid"])
+    with Up(folder) as up:
+        up.until_said("ready")
+        read = run_tidelog(
+            "consume", "--bootstrap-server", up.cluster()["bootstrap"], "--topic", "t",
+            "--from-beginning", "--max-messages", "2",
+        )  # fmt: skip
+        assert sorted(read.stdout.split()) == ["a", "b"], read
+        up.program.send(signal.SIGINT)
+        assert up.program.wait(60) == 0
+
+
+def test_a_child_that_dies_is_reported(folder: Path) -> None:
+    with Up(folder) as up:
+        up.until_said("ready")
+        pid = up.cluster()["brokers"][0]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        assert up.program.wait(30) == 1
+        assert up.lines("error: ") == [
+            f"error: broker 1 (pid {pid}) was ended by SIGKILL; see {folder / 'node-1.log'}"
+        ]
+
+
+def test_a_child_that_dies_is_started_again_when_that_is_asked_for(folder: Path) -> None:
+    with Up(folder, "--restart") as up:
+        up.until_said("ready")
+        before = up.cluster()
+        pid = before["brokers"][0]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        up.until_said("is back")
+        after = up.cluster()
+        assert after["bootstrap"] == before["bootstrap"]
+        assert after["brokers"][0]["pid"] != pid
+        assert answers_metadata(after["brokers"][0]["port"])
+
+
+def test_children_end_when_it_is_killed(folder: Path) -> None:
+    with Up(folder) as up:
+        up.until_said("ready")
+        pid = up.cluster()["brokers"][0]["pid"]
+        up.program.kill()
+        wait_until(lambda: not is_alive(pid), 30, "the child has stopped")
+    assert "stopped" in (folder / "node-1.log").read_text().splitlines()[-1]
+
+
+def test_a_port_in_use_is_said(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with Up(folder, port=port) as up:
+            assert up.program.wait(START_DEADLINE_S) == 1
+            (line,) = up.lines("error: ")
+            assert str(port) in line
+
+
+def test_a_second_one_on_the_same_folder_is_refused(folder: Path) -> None:
+    with Up(folder) as first:
+        first.until_said("ready")
+        second = Up(folder)
+        assert second.program.wait(START_DEADLINE_S) == 1
+        assert len(second.lines("error: another `tidelog up` runs on")) == 1
+        assert answers_metadata(first.cluster()["brokers"][0]["port"])
+
+
+# tidelog server
+
+
+def refused(file: Path, *words: str) -> None:
+    done = run_tidelog("server", str(file))
+    assert done.returncode == 1, done
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert lines and all(line.startswith("error: ") for line in lines)
+    for word in words:
+        assert word in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("num.partitons", "3", ["num.partitons"]),
+        ("num.partitions", "many", ["num.partitions"]),
+        ("listeners", "PLAINTEXT:9092", ["listeners"]),
+        ("process.roles", "zookeeper", ["process.roles"]),
+        ("metadata.store", "postgres:x", ["metadata.store", "sqlite:PATH"]),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_name(
+    tmp_path: Path, name: str, value: str | None, words: list[str]
+) -> None:
+    refused(TidelogNode(tmp_path, {name: value}).file, *words)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    refused(tmp_path / "nothing.properties", "nothing.properties", "No such file")
+
+
+def test_wrong_words_are_wrong_usage() -> None:
+    done = run_tidelog("server")
+    assert done.returncode == 2
+    assert "FILE" in done.stderr
+
+
+def test_an_override_goes_before_the_file(tmp_path: Path) -> None:
+    node = TidelogNode(tmp_path)
+    done = run_tidelog("server", str(node.file), "--override", "num.partitions=many")
+    assert done.returncode == 1
+    assert "num.partitions" in done.stderr
+
+
+def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        listeners = f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:0"
+        node = TidelogNode(
+            tmp_path,
+            {
+                "listeners": listeners,
+                "advertised.listeners": None,
+                "controller.quorum.bootstrap.servers": None,
+            },
+        )
+        done = run_tidelog("server", str(node.file))
+    assert done.returncode == 1
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and str(port) in errors[0]
+
+
+def test_it_is_ready_once_and_stops_cleanly(tmp_path: Path) -> None:
+    node = TidelogNode(tmp_path)
+    with subprocess.Popen(
+        node.command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            ready = process.stdout.readline()
+            assert ready.startswith("ready node=1 roles=broker,controller ")
+            assert f" PLAINTEXT=127.0.0.1:{node.port} " in ready
+            assert ready.rstrip().endswith(f" metrics=127.0.0.1:{node.metrics_port}")
+            assert answers_metadata(node.port)
+            process.terminate()
+            out, err = process.communicate(timeout=30)
+        finally:
+            if process.poll() is None:
+                process.kill()
+    assert process.returncode == 0, err
+    assert out == ""
+
+
+def test_it_stops_while_it_starts(tmp_path: Path) -> None:
+    # A broker alone waits for its controller: there is none.
+    (nobody,) = free_ports(1)
+    node = TidelogNode(
+        tmp_path,
+        {
+            "process.roles": "broker",
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "advertised.listeners": None,
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{nobody}",
+            "metrics_port": None,
+        },
+    )
+    with Program(node.command(), tmp_path / "log") as program:
+        wait_until(lambda: program.resident_bytes() > 25_000_000, 20, "it has begun")
+        program.send(signal.SIGTERM)
+        assert program.wait(20) in (0, -signal.SIGTERM), program.output()
+    assert "Traceback" not in program.output()
+
+
+def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
+    with TidelogNode(tmp_path) as first:
+        other = TidelogNode(tmp_path, {"metadata.store": f"sqlite:{tmp_path / 'other.db'}"})
+        done = run_tidelog("server", str(other.file))
+        assert done.returncode == 1, done
+        assert str(first.data) in done.stderr
+        assert answers_metadata(first.port)
+
+
+def test_the_store_is_copied_while_it_is_used(tmp_path: Path) -> None:
+    with TidelogNode(tmp_path / "node") as node:
+        store = node.config["metadata.store"]
+        copy = tmp_path / "copy.db"
+        done = run_tidelog("doctor", "backup", str(copy), "--store", str(store))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert copy.stat().st_size > 0
+        again = run_tidelog("doctor", "backup", str(copy), "--store", str(store))
+        assert again.returncode == 1
+        assert again.stderr.startswith("error: ")
+
+
+def test_a_server_needs_neither_click_nor_rich() -> None:
+    script = (
+        "import sys\n"
+        "import tidelog.cli.main, tidelog.cli.server\n"
+        "import tidelog.controller.process, tidelog.broker.process, tidelog.broker.metrics\n"
+        "print([m for m in ('click', 'rich', 'aiokafka', 'numpy', 'kazoo') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+    )
+    assert done.stdout == "[]\n"
