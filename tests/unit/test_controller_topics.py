@@ -188,6 +188,16 @@ def test_shrinking_says_what_it_needs() -> None:
     assert unknown.error is E.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def test_the_groups_topic_does_not_grow() -> None:
+    world = World(1)
+    world.create(NewTopic("__consumer_offsets", 2, 1))
+    decision = create_partitions(world.cluster, [Growth("__consumer_offsets", 3)], world.chance)
+    ((_, refusal),) = decision.answer
+    assert refusal is not None
+    assert refusal.error is E.INVALID_PARTITIONS
+    assert not decision.writes
+
+
 def errors(answers: list[deletion.Deleted]) -> list[E | None]:
     return [None if x.refusal is None else x.refusal.error for x in answers]
 

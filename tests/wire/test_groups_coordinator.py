@@ -22,6 +22,7 @@ from tidelog.broker.handlers import (
     join_group,
     leave_group,
     list_groups,
+    metadata,
     offset_commit,
     offset_delete,
     offset_fetch,
@@ -527,6 +528,28 @@ def test_finding_creates_the_topic_and_names_the_leader(tmp_path: Path) -> None:
         assert (await broker.ask(find_coordinator, request(key="x", key_type=2), 3)).error_code == (
             E.INVALID_REQUEST
         )
+
+    run(tmp_path, story, lead=False)
+
+
+def test_asking_for_the_topic_creates_it_as_finding_does(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        request = messages.MetadataRequest
+        asked = request(topics=[request.MetadataRequestTopic(name=OFFSETS_TOPIC)])
+        asked.allow_auto_topic_creation = True
+        answer = await broker.ask(metadata, asked, 9)
+        assert [len(topic.partitions) for topic in answer.topics] == [3]
+
+    run(tmp_path, story, lead=False, **{"auto.create.topics.enable": "true"})
+
+
+def test_a_topic_that_is_half_known_moves_no_group(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        broker.lead_offsets(partitions=3)
+        topic = broker.broker.metadata.topic(OFFSETS_TOPIC)
+        assert topic is not None
+        topic.undeleted_partition_count = 50
+        assert broker.coordinator.partition_of("g") == partition_for("g", 50)
 
     run(tmp_path, story, lead=False)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.metadata_cache import PartitionMetadata, TopicMetadata
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import INTERNAL_TOPICS, why_invalid
+from tidelog.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, why_invalid
 from tidelog.network.router import Handler, RequestContext
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
@@ -55,9 +55,16 @@ async def _create_first(
     broker: Broker, asked: list[Any], missing: list[str], context: RequestContext
 ) -> Any:
     names = sorted(set(missing))
-    codes = await asyncio.gather(*(broker.topic_creation.ensure(name) for name in names))
+    codes = await asyncio.gather(*(_ensure(broker, name) for name in names))
     refused = {name: code for name, code in zip(names, codes, strict=True) if code}
     return _answer(broker, [_asked_for(broker, t, refused) for t in asked], context)
+
+
+async def _ensure(broker: Broker, name: str) -> ErrorCode:
+    # The groups' topic is compacted and has its own counts, whoever asks for it first.
+    if name == OFFSETS_TOPIC:
+        return await broker.coordinator.ensure_topic()
+    return await broker.topic_creation.ensure(name)
 
 
 def _asked_for(broker: Broker, asked: Any, refused: dict[str, ErrorCode]) -> Any:

@@ -35,7 +35,7 @@ from tidelog.metadata.records import (
 )
 from tidelog.model.config_definitions import ConfigEntry, check_topic_configs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import metric_name, why_invalid
+from tidelog.model.topics import OFFSETS_TOPIC, metric_name, why_invalid
 
 USE_DEFAULT = -1
 """A count or factor of CreateTopics v4+ that the broker's configuration fills in."""
@@ -316,6 +316,9 @@ def _why_not_grown(cluster: Cluster, growth: Growth) -> Refusal | None:
     if node is None:
         sentence = f"There is no topic {growth.name}."
         return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence)
+    if growth.name == OFFSETS_TOPIC:
+        sentence = f"{OFFSETS_TOPIC} cannot grow: its groups are placed by its partition count."
+        return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
     now = len(node.partitions)
     if growth.count == now:
         sentence = f"The topic {growth.name} has {now} partitions already."
