@@ -231,7 +231,7 @@ def test_rows_of_a_broker() -> None:
     retention = rows["log.retention.ms"]
     assert (retention.value, retention.read_only) == ("9", False)
     assert rows["broker.rack"].value is None
-    assert rows["num.io.threads"].documentation.endswith("(Without effect in tidelog.)")
+    assert rows["num.io.threads"].documentation.endswith("(Without effect in this version.)")
     assert rows["num.io.threads"].type is ConfigType.INT
     default = definitions.describe_brokers_default({"log.retention.ms": "9"})
     assert [(x.name, x.source) for x in default] == [

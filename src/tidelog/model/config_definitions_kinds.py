@@ -177,9 +177,9 @@ class ConfigDefinition:
 
     @property
     def described(self) -> str:
-        """The documentation as DescribeConfigs shows it, with the mark ``without effect``."""
+        """The documentation as DescribeConfigs shows it, with the mark where nothing is governed."""
         if self.without_effect:
-            return f"{self.documentation} (Without effect in tidelog.)"
+            return f"{self.documentation} (Without effect in this version.)"
         return self.documentation
 
 

@@ -119,7 +119,8 @@ _ROWS = (
         "enable.ordered.delivery",
         _B,
         "true",
-        "Keep the order of each key when the number of partitions changes (KIP-253).",
+        "Keep the order of each key when the number of partitions changes (KIP-253, level 1.5).",
+        without_effect=True,
     ),
     _topic(
         "file.delete.delay.ms",

@@ -79,7 +79,6 @@ class ServerConfigs:
     log_flush_scheduler_interval_ms: int
     log_flush_offset_checkpoint_interval_ms: int
     log_flush_start_offset_checkpoint_interval_ms: int
-    log_segment_delete_delay_ms: int
     producer_id_expiration_ms: int
     log_cleaner_enable: bool
     log_cleaner_backoff_ms: int

@@ -1,0 +1,80 @@
+"""Writes ``configuration.md`` beside this file, from the tables in ``tidelog.model``.
+
+Run it after a change of the tables: ``python docs/operating/write_configuration.py``. A test holds
+the page against the tables.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidelog.model.config_definitions import SECTIONS, TOPIC, ConfigDefinition, Update
+
+PAGE = Path(__file__).with_name("configuration.md")
+
+HEAD = """# Configuration
+
+Written by `write_configuration.py` from the tables of the code; do not edit.
+
+A process reads one file in the syntax of Kafka's `server.properties` (`tidelog server FILE`).
+Names and defaults are Kafka's. A name that is not on this page, or a value that cannot be, is
+refused at start with a line that names it; so is a combination that cannot be (a controller
+without a listener of its own, for instance). The smallest file is `node.id=1`: one process that
+is broker and controller.
+
+Where a default is not Kafka's, it is for a reason: `broker.session.timeout.ms` and
+`broker.heartbeat.interval.ms` (a dead leader is replaced sooner), `queued.max.request.bytes` (a
+limit that holds), `log.dir`, `process.roles` and `controller.listener.names` (a one-line file
+starts a whole node).
+
+*Without effect* marks what Kafka's files and tools name and what has nothing to govern here.
+
+## Which value holds
+
+For a topic: its own value; then, for each broker's configuration in the column "asked next" in
+turn, the broker's dynamic value (`tidelog configs --entity-type brokers --entity-name N`), the
+dynamic default of all brokers (`--entity-default`), and the file; last the default. `tidelog
+configs --describe --all` shows each value with where it comes from.
+
+A broker's configuration is *dynamic* if the last column says so: per broker, or for all of them.
+The others need a restart. A change of a topic's configuration takes effect when it is answered.
+"""
+
+
+def page() -> str:
+    """Return the whole page."""
+    parts = [HEAD, "\n## Topics\n\n", _topics()]
+    for title, rows in SECTIONS.items():
+        parts += [f"\n## Server: {title.lower()}\n\n", _section(rows)]
+    return "".join(parts)
+
+
+def _topics() -> str:
+    lines = ["| name | type | default | allowed | asked next | what it is |", "|---|" + "---|" * 5]
+    for row in TOPIC.values():
+        asked = ", ".join(f"`{synonym.name}`" for synonym in row.synonyms)
+        lines.append(f"| {_cells(row)} | {asked} | {_text(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _section(rows: tuple[ConfigDefinition, ...]) -> str:
+    lines = ["| name | type | default | allowed | what it is | dynamic |", "|---|" + "---|" * 5]
+    dynamic = {Update.READ_ONLY: "", Update.PER_BROKER: "per broker", Update.CLUSTER_WIDE: "yes"}
+    for row in rows:
+        lines.append(f"| {_cells(row)} | {_text(row)} | {dynamic[row.update]} |")  # noqa: PERF401
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: ConfigDefinition) -> str:
+    default = "" if row.default is None else f"`{row.default}`" if row.default else "empty"
+    allowed = "" if row.check is None else str(row.check)
+    return f"`{row.name}` | {row.type.name.lower()} | {default} | {allowed}"
+
+
+def _text(row: ConfigDefinition) -> str:
+    mark = " *Without effect.*" if row.without_effect else ""
+    return row.documentation.replace("|", "\\|") + mark
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
