@@ -7,7 +7,7 @@ clients goes through ``reader.FastReader``. Knows nothing of compression.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 Buffer = bytes | bytearray | memoryview
@@ -135,21 +135,59 @@ def decode_records(
     return records
 
 
-def spans(payload: bytes, count: int) -> Iterable[RecordSpan]:
-    """Yield the span of each record without decoding value and headers."""
+def spans(payload: bytes, count: int) -> list[RecordSpan]:
+    """Return the span of each record without decoding value and headers.
+
+    The lengths that a byte or two hold are read in place: compaction lives in this loop.
+    """
+    found = []
+    make = tuple.__new__
     position = 0
-    for _ in range(count):
-        start = position
-        size, position = read_varint(payload, position)
-        end = position + size
-        if size < 0 or end > len(payload):
-            raise CorruptRecords("a record is longer than its batch")
-        timestamp, after = read_varint(payload, position + 1)
-        offset, at = read_varint(payload, after)
-        key, at = _read_bytes(payload, at, end)
-        value_size, at = read_varint(payload, at)
-        yield RecordSpan(start, end, offset, timestamp, key, value_size >= 0, after)
-        position = end
+    limit = len(payload)
+    try:
+        for _ in range(count):
+            start = position
+            byte = payload[position]
+            if byte < 0x80:
+                end = position + 1 + (byte >> 1)
+                position += 2
+            else:
+                size, position = read_varint(payload, position)
+                end = position + size
+                position += 1
+            if byte & 1 or end > limit:
+                raise CorruptRecords("a record is longer than its batch")
+            byte = payload[position]
+            if byte < 0x80:
+                timestamp = (byte >> 1) ^ -(byte & 1)
+                after = position + 1
+            else:
+                timestamp, after = read_varint(payload, position)
+            byte = payload[after]
+            if byte < 0x80:
+                offset = (byte >> 1) ^ -(byte & 1)
+                position = after + 1
+            else:
+                offset, position = read_varint(payload, after)
+            byte = payload[position]
+            if byte < 0x80:
+                size = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                size, position = read_varint(payload, position)
+            key = None
+            if size >= 0:
+                key = payload[position : position + size]
+                position += size
+            # A length of null is the one with the lowest bit set (zigzag -1).
+            has_value = not payload[position] & 1
+            if position >= end:
+                raise CorruptRecords("a field is longer than its record")
+            found.append(make(RecordSpan, (start, end, offset, timestamp, key, has_value, after)))
+            position = end
+    except IndexError:
+        raise CorruptRecords("a record ends inside a field") from None
+    return found
 
 
 def first_without_key(payload: bytes, count: int) -> int | None:

@@ -113,18 +113,18 @@ def _newest_offsets(shared: Resources, plan: CompactionPlan) -> tuple[dict[bytes
                 if header.last_offset < plan.first_dirty_offset or header.control:
                     continue
                 base = header.base_offset
-                for span in spans(payload_of(header, batch), header.record_count):
-                    if span.key is not None:
-                        newest[_short(span.key)] = base + span.offset_delta
+                payload = payload_of(header, batch)
+                for _, _, delta, _, key, _, _ in spans(payload, header.record_count):
+                    if key is not None:
+                        short = key if len(key) < _DIGEST_BYTES else _digest(key)
+                        newest[short] = base + delta
                 if len(newest) >= plan.max_keys:
                     return newest, header.next_offset
     return newest, plan.end_offset
 
 
-def _short(key: bytes) -> bytes:
-    """Return what stands for a key in memory: itself, or its digest if that is shorter."""
-    if len(key) < _DIGEST_BYTES:
-        return key
+def _digest(key: bytes) -> bytes:
+    """Return what stands for a long key in memory; short ones stand for themselves."""
     return hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
 
 
@@ -192,12 +192,15 @@ def _clean_batch(
     tombstones_go = horizon is not None and plan.now_ms >= horizon
     kept: list[RecordSpan] = []
     has_tombstone = False
+    base = header.base_offset
     for span in spans(payload, header.record_count):
-        if span.key is None:
+        _, _, delta, _, key, has_value, _ = span
+        if key is None:
             continue
-        if header.base_offset + span.offset_delta < newest.get(_short(span.key), -1):
+        short = key if len(key) < _DIGEST_BYTES else _digest(key)
+        if base + delta < newest.get(short, -1):
             continue
-        if not span.has_value:
+        if not has_value:
             if tombstones_go:
                 continue
             has_tombstone = True

@@ -1,0 +1,114 @@
+"""How long a start, a recovery and a compaction take.
+
+Not a test. Run: ``python benchmarks/log_start_and_compaction.py``. CPU seconds of this process;
+the files lie in the page cache.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.topics import TopicPartition
+from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime.disk import RealDisk
+from tidelog.runtime.seams import Seams
+from tidelog.storage.cleaner import compact
+from tidelog.storage.compaction import plan_compaction
+from tidelog.storage.directory import LogDirectory, open_directory
+from tidelog.storage.log import PartitionLog
+
+NOW_MS = 1_700_000_000_000
+LOGS = 1000
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        start_of_many(folder)
+        recovery(folder, "one batch of 16 kB after another", 160, 30_000)
+        recovery(folder, "one record after another", 1, 300_000)
+        compaction(folder)
+
+
+def timed(work: Callable[[], object]) -> float:
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin
+
+
+def opened(path: str, configs: TopicConfigs) -> LogDirectory:
+    found = open_directory(Seams(), path, cluster_id="c", node_id=1, boot_id="b")
+    assert isinstance(found, LogDirectory), found
+    found.record_life("b", durability="replicated")
+    found.load(lambda _: configs)
+    return found
+
+
+def start_of_many(folder: str) -> None:
+    path = f"{folder}/many"
+    configs = TopicConfigs()
+    found = opened(path, configs)
+    batch = build_batch([NewRecord(NOW_MS, b"k", bytes(100))] * 20)
+    logs: list[PartitionLog] = []
+
+    def create() -> None:
+        for number in range(LOGS):
+            logs.append(found.create(TopicPartition("t", number), configs))
+            logs[-1].begin_epoch(0)
+
+    print(f"create {LOGS} logs and begin an epoch in each: {timed(create):.2f} s")
+    for log in logs:
+        for _ in range(5):
+            log.append_as_leader(batch, 0, NOW_MS)
+    print(f"stop with {LOGS} logs cleanly: {timed(found.close):.2f} s of CPU")
+    print(f"start with {LOGS} logs: {timed(lambda: opened(path, configs)):.2f} s")
+
+
+def recovery(folder: str, label: str, count: int, batches: int) -> None:
+    path = f"{folder}/crashed"
+    configs = TopicConfigs()
+    found = opened(path, configs)
+    log = found.create(TopicPartition("t", 0), configs)
+    batch = build_batch([NewRecord(NOW_MS, None, bytes(100))] * count)
+    for _ in range(batches):
+        log.append_as_leader(batch, 0, NOW_MS)
+    size = log.size
+    found.resources.files.close()
+    found._lock.close()
+    took = timed(lambda: opened(path, configs))
+    print(f"recover {size / 1e6:.0f} MB, {label}: {took:.2f} s, {size / 1e6 / took:.0f} MB/s")
+    shutil.rmtree(path)
+
+
+def compaction(folder: str) -> None:
+    path = Path(folder) / "compacted"
+    configs = TopicConfigs(cleanup_policy=frozenset({"compact"}), segment_bytes=32 * 2**20)
+    found = opened(str(path), configs)
+    log = found.create(TopicPartition("t", 0), configs)
+    chance = random.Random(1)
+    for _ in range(6_000):
+        records = [
+            NewRecord(NOW_MS, b"key-%08d" % chance.randrange(100_000), bytes(100))
+            for _ in range(150)
+        ]
+        log.append_as_leader(build_batch(records), 0, NOW_MS)
+    log.high_watermark = log.end_offset
+    log.sync()
+    plan = plan_compaction(log, NOW_MS)
+    assert plan is not None
+    begin = time.process_time()
+    result = compact(RealDisk(), plan)
+    took = time.process_time() - begin
+    print(
+        f"compact {result.bytes_read / 1e6:.0f} MB, {result.records_read} records of 100 bytes to "
+        f"{result.records_kept}: {took:.1f} s, {result.records_read / took / 1e3:.0f} k records/s"
+    )
+
+
+if __name__ == "__main__":
+    main()
