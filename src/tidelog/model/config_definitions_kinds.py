@@ -177,7 +177,7 @@ class ConfigDefinition:
 
     @property
     def described(self) -> str:
-        """The documentation as DescribeConfigs shows it, with the mark where nothing is governed."""
+        """The documentation as DescribeConfigs shows it; marked if it governs nothing."""
         if self.without_effect:
             return f"{self.documentation} (Without effect in this version.)"
         return self.documentation
