@@ -22,6 +22,7 @@ from tidelog.client.connection import Connection, connect
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
+from tidelog.records.batch import Buffer, walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
 
@@ -134,10 +135,11 @@ class SimulatedProducer:
 
     async def _session(self, pause: float) -> None:
         connection = await self._target.connect()
+        pending: deque[tuple[_Batch, asyncio.Future[object]]] = deque()
         try:
             if self._identity is None:
                 self._identity = await self._initialise(connection)
-            pending = deque((batch, self._submit(connection, batch)) for batch in self._window)
+            pending.extend((batch, self._submit(connection, batch)) for batch in self._window)
             while self._left or pending:
                 while self._left and len(pending) < IN_FLIGHT and self._rng.random() < 0.8:
                     batch = self._new_batch()
@@ -149,6 +151,8 @@ class SimulatedProducer:
                     await asyncio.sleep(self._rng.uniform(0, pause))
         finally:
             connection.close()
+            for _, future in pending:
+                future.exception()  # seen: the window is sent again
 
     async def _initialise(self, connection: Connection) -> tuple[int, int]:
         request = messages.InitProducerIdRequest(
@@ -288,10 +292,18 @@ class SimulatedReader:
             self.errors.add(error)
             raise _TryAgain
         self.high_watermark = found.high_watermark
-        for record in read_all(found.records or b"", self.position):
+        data = found.records or b""
+        for record in read_all(data, self.position):
             assert record.value is not None
             self._history.read(self._target.name, record.offset, bytes(record.value), self.name)
-            self.position = record.offset + 1
+        self.position = _behind(data, self.position)
+
+
+def _behind(data: Buffer, position: int) -> int:
+    """Return where reading goes on: behind the last whole batch, records in it or not."""
+    for _, header in walk(data):
+        position = header.next_offset
+    return position
 
 
 async def fetch(
@@ -346,13 +358,11 @@ async def _read_once(target: Target, compacted: bool) -> Final:
             found = await fetch(connection, target, position, 1 << 20)
             if found.error_code:
                 raise _TryAgain
-            before = position
-            for record in read_all(found.records or b"", position):
+            data = found.records or b""
+            for record in read_all(data, position):
                 records[record.offset] = bytes(record.value or b"")
-                keys[record.offset] = record.key
-                position = record.offset + 1
-            if position == before:
-                break
+                keys[record.offset] = None if record.key is None else bytes(record.key)
+            position = _behind(data, position)
         return Final(target.name, start, end, records, keys, compacted)
     finally:
         connection.close()
