@@ -8,6 +8,7 @@ flight at a time, and reads the answers. CPU is user + system of the broker from
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import struct
@@ -21,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from tests.support.lone_broker import LoneBroker  # noqa: E402
-from tests.support.processes import cpu_s, resident_bytes  # noqa: E402
+from tests.support.processes import resident_bytes  # noqa: E402
 
 from tidelog.protocol import codec, messages  # noqa: E402
 from tidelog.records.builder import NewRecord, build_batch  # noqa: E402
@@ -99,15 +100,23 @@ class Client:
 
 def measure(name: str, pid: int, client: Client, frame: bytes, count: int) -> None:
     client.exchange(frame, max(20, count // 20))
-    cpu, begun = cpu_s(pid), time.perf_counter()
+    before, begun = cpu_us(pid), time.perf_counter()
     received = client.exchange(frame, count)
     elapsed = time.perf_counter() - begun
-    used_us = (cpu_s(pid) - cpu) / count * 1e6
+    user, system = ((b - a) / count for a, b in zip(before, cpu_us(pid), strict=True))
     print(
-        f"{name:28s} {count:7d} requests  {used_us:8.1f} us CPU each  "
+        f"{name:28s} {count:7d} requests  {user + system:8.1f} us CPU each "
+        f"(user {user:6.1f}, system {system:6.1f})  "
         f"{count / elapsed:9.0f} /s  {received / elapsed / 1e6:8.1f} MB/s back",
         flush=True,
     )
+
+
+def cpu_us(pid: int) -> tuple[float, float]:
+    """User and system CPU of a process, in microseconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    tick_us = 1e6 / os.sysconf("SC_CLK_TCK")
+    return int(fields[11]) * tick_us, int(fields[12]) * tick_us
 
 
 def main() -> None:

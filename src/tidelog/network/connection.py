@@ -347,7 +347,7 @@ class Connection(asyncio.BufferedProtocol):
         self._futures.pop(future, None)
         self._depth -= 1
         route.tally.parked -= 1
-        if self._transport is None:
+        if self._transport is None or self._blocked & CLOSED:
             if not future.cancelled() and future.exception() is not None:
                 logger.error("%s failed", route.handler.api_key.name, exc_info=future.exception())
             return

@@ -61,8 +61,9 @@ class _Reading:
         self.hosted.clear()
         self.size = 0
         request, broker = self.request, self.broker
-        limit = min(request.max_bytes, broker.configs.fetch_max_bytes)
-        limit = min(limit, max(1, self.context.answer_budget()))
+        limit = max(1, min(request.max_bytes, broker.configs.fetch_max_bytes))
+        # Nothing at all while other clients leave too much unread: the next request waits.
+        limit = min(limit, self.context.answer_budget())
         full = self.plan.full
         by_topic = broker.partitions.by_topic
         found = []
