@@ -175,8 +175,11 @@ def test_precedence_and_sources_of_retention() -> None:
         ("log.retention.ms", "4000", "DYNAMIC_BROKER_CONFIG"),
         ("log.retention.ms", "3000", "DYNAMIC_DEFAULT_BROKER_CONFIG"),
         ("log.retention.hours", "2", "STATIC_BROKER_CONFIG"),
-        ("log.retention.hours", "168", "DEFAULT_CONFIG"),
     ]
+    # Kafka shows the default of the first synonym, if it has one, and no other.
+    entries = {entry.name: entry for entry in resolve_topic({}, BrokerLayers()).entries}
+    assert entries["retention.ms"].synonyms == ()
+    assert [s.name for s in entries["segment.bytes"].synonyms] == ["log.segment.bytes"]
 
 
 def test_for_ever_is_for_ever_in_every_unit() -> None:

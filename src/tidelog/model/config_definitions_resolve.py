@@ -79,13 +79,16 @@ def resolve_topic(configs: Mapping[str, str], layers: BrokerLayers) -> ResolvedT
     problems: list[Refused] = []
     for definition in TOPIC.values():
         places: list[ConfigSynonym] = []
+        # Kafka shows the default of the first synonym only (not that of log.retention.hours).
+        first = definition.synonyms[0].name if definition.synonyms else definition.name
         chosen: tuple[Value, str | None, ConfigSource] | None = None
         for place, factor in _places(definition, configs, layers):
             value = _at(definition, place, factor)
             if isinstance(value, Refused):
                 problems.append(value)
                 continue
-            places.append(place)
+            if place.source is not ConfigSource.DEFAULT_CONFIG or place.name == first:
+                places.append(place)
             if chosen is None:
                 text = place.value if factor == 1 else str(value)
                 chosen = (value, text, place.source)

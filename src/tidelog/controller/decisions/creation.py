@@ -184,7 +184,8 @@ def _why_not_name(cluster: Cluster, name: str, batch: _Batch) -> Refusal | None:
         sentence = f"{name[:300]!r} is no name for a topic: {clause}."
         return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, sentence)
     if name in cluster.topics or layout.topic(name) in cluster.damaged:
-        return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"The topic {name} exists already.")
+        # In Kafka's words: people and scripts look for them.
+        return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     form = metric_name(name)
     other = batch.names.get(form) or cluster.names_in_metrics.get(form)
     if other is not None:
