@@ -12,6 +12,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import Producer
+from tidelog.runtime.disk import RealFile
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.results import Appended
 
@@ -149,6 +150,33 @@ def test_a_sync_that_was_under_way_claims_nothing_after_a_truncation(log: Partit
     append(log, 5)
     log.synced(pending)
     assert log.synced_end_offset == 0
+
+
+def test_fewer_files_than_promised_are_lived_with(tmp_path: Path) -> None:
+    class FewFiles(FaultyDisk):
+        left = 12
+
+        def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+            if self.left == 0:
+                raise OSError(errno.EMFILE, "too many open files", path)
+            self.left -= 1
+            file = super().open(path, create=create, read_only=read_only)
+            close = file.close
+
+            def count() -> None:
+                if file._fd >= 0:
+                    self.left += 1
+                close()
+
+            file.close = count  # type: ignore[method-assign]
+            return file
+
+    shared = resources(FewFiles(), open_files=1000)
+    log = new_log(tmp_path, SMALL, shared)
+    for _ in range(100):
+        assert isinstance(append(log), Appended)
+    assert len(records_of(log)) == 200
+    assert 2 <= len(shared.files) <= 12
 
 
 def test_segments_may_be_deleted_while_they_are_synced(log: PartitionLog) -> None:

@@ -164,9 +164,8 @@ def _clean_group(
             )
         counts.bytes_read += source.size
     if not changed:
-        for path in (target.index_path, target.time_index_path, target.log_path):
-            shared.files.forget(path)
-            shared.disk.remove(path)
+        shared.files.forget(target.log_path)
+        shared.disk.remove(target.log_path)
         return None
     target.close_indexes()
     for path in (target.index_path, target.time_index_path, target.log_path):

@@ -7,11 +7,13 @@ handles beyond the pinned ones.
 
 from __future__ import annotations
 
+import errno
 from collections import OrderedDict
 
 from tidelog.runtime.disk import Disk, File
 
 DEFAULT_OPEN_FILES = 4096
+_TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class OpenFiles:
@@ -32,12 +34,23 @@ class OpenFiles:
         if file is not None:
             self._open.move_to_end(path)
             return file
-        file = self.disk.open(path, create=create)
+        try:
+            file = self.disk.open(path, create=create)
+        except OSError as error:
+            if error.errno not in _TOO_MANY or len(self._open) < 2:
+                raise
+            # The operating system allows fewer than we were told: live with half of what we have.
+            self._limit = max(2, len(self._open) // 2)
+            self._shrink()
+            file = self.disk.open(path, create=create)
         self._open[path] = file
+        self._shrink()
+        return file
+
+    def _shrink(self) -> None:
         while len(self._open) > self._limit:
             _, oldest = self._open.popitem(last=False)
             self._close(oldest)
-        return file
 
     def pin(self, path: str) -> File:
         """Return the open file, which stays open until ``release``."""

@@ -305,8 +305,9 @@ class LogFiles:
 
     def _trouble(self, error: OSError) -> Rejected:
         """A full disk heals (promise 28); any other failed write is final (promise 25)."""
-        if self.resources.is_full(error):
-            return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"the disk of {self.path} is full")
+        passing = self.resources.passing(error)
+        if passing is not None:
+            return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{passing}: {self.path}")
         self.resources.fail(f"a write to {self.path} failed: {error}")
         return self._out_of_service()
 
@@ -316,7 +317,7 @@ class LogFiles:
 
 
 def new_segment(resources: Resources, directory: str, base_offset: int, now_ms: int) -> Segment:
-    """Create the three files of an empty segment; after an OSError it does not exist."""
+    """Create an empty segment; after an OSError it does not exist."""
     segment = Segment(resources, directory, base_offset, 0, base_offset)
     segment.created_ms = now_ms
     # The log file comes last: once it exists, nothing may be appended to the segment before it.

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 DEFAULT_INDEX_CACHE_BYTES = 64 * 1024 * 1024
 
 
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_HEALS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EMFILE: "this process has too many open files",
+    errno.ENFILE: "this machine has too many open files",
+}
 
 
 class IndexCache:
@@ -70,9 +75,13 @@ class Resources:
     def of(cls, disk: Disk, open_files: int = DEFAULT_OPEN_FILES) -> Resources:
         return cls(disk, OpenFiles(disk, open_files))
 
+    def passing(self, error: OSError) -> str | None:
+        """Name a want that heals (a full disk); None for any other failed write, which is final."""
+        return _HEALS.get(error.errno or 0)
+
     def is_full(self, error: OSError) -> bool:
-        """Whether an error is a full disk, which heals; every other failed write is final."""
-        return error.errno in _DISK_FULL
+        """Whether the want heals: the same work may be tried again later."""
+        return self.passing(error) is not None
 
     def fail(self, reason: str) -> None:
         """Take the directory out of service for good; only the first reason is kept."""

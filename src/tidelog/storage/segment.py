@@ -99,13 +99,15 @@ class Segment:
         ):
             if index is not None and index.written < len(index):
                 position, content = index.unwritten()
-                self._resources.files.get(path).write_at(position, [content])
+                self._resources.files.get(path, create=True).write_at(position, [content])
                 index.written = len(index)
 
     def close_indexes(self) -> None:
         """Write the indexes with the newest time as last entry, as a closed segment has them."""
         self.time_index.add(*self.newest)
         self.write_indexes()
+        for path in (self.index_path, self.time_index_path):
+            self._resources.files.get(path, create=True)
 
     def truncate(self, size: int, end_offset: int) -> None:
         """Cut the segment to ``size`` bytes and ``end_offset``; the indexes follow."""
@@ -195,8 +197,11 @@ class Segment:
         self._newest = (UNKNOWN_TIME, self.base_offset)
         self._first_time = None
         self._bytes_since_entry = 0
+        # The files of a fresh segment come with their first entries: creating files is what
+        # creating a topic of many partitions costs.
         for path in (self.index_path, self.time_index_path):
-            self._resources.files.get(path, create=True).truncate(0)
+            if self._disk.exists(path):
+                self._resources.files.get(path).truncate(0)
 
     def truncate_indexes(self, size: int, end_offset: int) -> None:
         """Drop the entries of batches at or behind a position, in memory and on disk.
@@ -206,8 +211,10 @@ class Segment:
         files = self._resources.files
         self.index.truncate(size)
         self.time_index.truncate(end_offset)
-        files.get(self.index_path).truncate(self.index.written * OFFSET_ENTRY_BYTES)
-        files.get(self.time_index_path).truncate(self.time_index.written * TIME_ENTRY_BYTES)
+        offsets = files.get(self.index_path, create=True)
+        offsets.truncate(self.index.written * OFFSET_ENTRY_BYTES)
+        times = files.get(self.time_index_path, create=True)
+        times.truncate(self.time_index.written * TIME_ENTRY_BYTES)
         self._newest = self.time_index.last() or (UNKNOWN_TIME, self.base_offset)
 
     # Times -----------------------------------------------------------------------------------
