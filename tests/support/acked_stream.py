@@ -84,6 +84,13 @@ class Writer:
         """One line for a failure."""
         return f"{self.name}: {self.sent} sent, {len(self.acked)} acked, failed {self.failed[:2]}"
 
+    def abandon(self) -> None:
+        """Send no more; what has no answer yet is dropped."""
+        self._stop.set()
+        self._thread.join(10)
+        self._producer.purge()
+        self._producer.flush(5)
+
     def finish(self, deadline_s: float = 60) -> None:
         """Send no more and wait for every answer; AssertionError when one does not come."""
         self._stop.set()
@@ -102,6 +109,8 @@ class GroupReader:
         self.seen: Counter[str] = Counter()
         self.errors: list[str] = []
         self.commits: dict[int, list[int]] = defaultdict(list)
+        self._doing = "nothing"
+        self._since_s = time.monotonic()
         self._stop = threading.Event()
         self._consumer = confluent_kafka.Consumer(
             {
@@ -123,6 +132,7 @@ class GroupReader:
 
     def _run(self) -> None:
         while not self._stop.is_set():
+            self._begin("consume")
             got = self._consumer.consume(500, 0.1)
             for message in got:
                 if message.error() is None:
@@ -130,8 +140,13 @@ class GroupReader:
                 elif not message.error().retriable():
                     self.errors.append(str(message.error()))
             if got:
+                self._begin("commit")
                 self._commit()
+        self._begin("close")
         self._consumer.close()
+
+    def _begin(self, what: str) -> None:
+        self._doing, self._since_s = what, time.monotonic()
 
     def _commit(self) -> None:
         try:
@@ -143,7 +158,25 @@ class GroupReader:
             # The node is down or the group is rebalancing: what was not committed is read again.
             self.errors.append(f"commit: {refused}")
 
+    def missing(self, found: dict[Place, str]) -> list[tuple[Place, str]]:
+        """What is in the log and was not read yet, by place."""
+        return sorted((place, v) for place, v in found.items() if not self.seen[v])
+
+    def state(self) -> str:
+        """One line for a failure: last commits and last errors."""
+        last = {partition: offsets[-1] for partition, offsets in self.commits.items()}
+        busy_s = time.monotonic() - self._since_s
+        return (
+            f"{self.seen.total()} read, committed {last}, in {self._doing} for {busy_s:.1f} s, "
+            f"errors {self.errors[-3:]}"
+        )
+
+    def abandon(self) -> None:
+        """Read no more; the thread ends when its call does."""
+        self._stop.set()
+
     def finish(self, deadline_s: float = 60) -> None:
+        """Read no more and leave the group."""
         self._stop.set()
         self._thread.join(deadline_s)
 

@@ -211,6 +211,9 @@ class HostedPartition:
         if self.is_leader and not (same_epoch and led_before):
             self._follower_ends.clear()
             self.log.begin_epoch(state.leader_epoch)
+            if self._synced and self.log.synced_end_offset < self.log.end_offset:
+                # A crash left a tail that is readable only when synced; no append may ever come.
+                self._commit.want(self)
         if led_before and not (same_epoch and self.is_leader):
             self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.configure()
