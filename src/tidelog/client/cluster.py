@@ -28,6 +28,8 @@ from tidelog.protocol import messages
 GROUP_COORDINATOR = 0
 """Key type of FindCoordinator for groups."""
 
+COORDINATOR_PURPOSE = "coordinator"
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
@@ -323,13 +325,22 @@ class Cluster:
         self._coordinators.pop(group, None)
 
     async def send_to_coordinator(
-        self, group: str, request: Any, *, timeout_ms: int | None = None
+        self,
+        group: str,
+        request: Any,
+        *,
+        timeout_ms: int | None = None,
+        purpose: str = COORDINATOR_PURPOSE,
     ) -> Any:
-        """Send a request to a group's coordinator; one attempt on a connection of its own."""
+        """Send a request to a group's coordinator; one attempt.
+
+        Members take a ``purpose`` of their own: a join waits for all members, and nothing may
+        wait behind it.
+        """
         node_id = await self.coordinator(group)
         broker = self._coordinators[group]
         try:
-            key = (node_id, "coordinator")
+            key = (node_id, purpose)
             connection = await self._connection_to(key, broker.host, broker.port)
             return await connection.send(
                 request, None, timeout_ms or self.settings.request_timeout_ms

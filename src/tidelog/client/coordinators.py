@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tidelog.client.cluster import Cluster
+from tidelog.client.cluster import COORDINATOR_PURPOSE, Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.model.errors import ErrorCode
 
@@ -23,6 +23,7 @@ async def ask_coordinator(
     *,
     request_timeout_ms: int | None = None,
     timeout_ms: int | None = None,
+    purpose: str = COORDINATOR_PURPOSE,
 ) -> Any:
     """Send a request to the coordinator of ``group`` until it is answered; return the answer.
 
@@ -31,7 +32,9 @@ async def ask_coordinator(
     """
 
     async def attempt() -> Any:
-        answer = await cluster.send_to_coordinator(group, request, timeout_ms=request_timeout_ms)
+        answer = await cluster.send_to_coordinator(
+            group, request, timeout_ms=request_timeout_ms, purpose=purpose
+        )
         code = error_of(answer)
         if code:
             raise Refused(code, f"group {group!r}")

@@ -13,6 +13,7 @@ Owns membership only; positions and fetching are ``group_reader``. States:
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Iterable, Mapping
 
 from tidelog.client.assignors import (
@@ -38,6 +39,8 @@ HEARTBEAT_INTERVAL_MS = 3_000
 LEAVE_TIMEOUT_MS = 5_000
 MAX_JOIN_ROUNDS = 100
 """Rounds of one ``join``: each is answered by the coordinator, so more means a defect."""
+
+_numbers = itertools.count(1)
 
 _REJOIN = frozenset(
     {
@@ -75,6 +78,8 @@ class GroupMember:
         self._heartbeats: asyncio.Task[None] | None = None
         self._rejoin = True
         self._problem: ClientError | None = None
+        # A connection of its own: a join waits for all members, this process's others included.
+        self._purpose = f"member {next(_numbers)}"
 
     @property
     def must_join(self) -> bool:
@@ -110,7 +115,9 @@ class GroupMember:
     async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Commit as this member. Raises Refused; a generation that is over asks for ``join``."""
         try:
-            await commit_offsets(self._cluster, self.group, positions, self.membership)
+            await commit_offsets(
+                self._cluster, self.group, positions, self.membership, purpose=self._purpose
+            )
         except Refused as error:
             self._goes_on_after(error)
             raise
@@ -127,7 +134,9 @@ class GroupMember:
             members=[messages.LeaveGroupRequest.MemberIdentity(member_id=self._member_id)],
         )
         self._member_id, self._generation = "", -1
-        await self._cluster.send_to_coordinator(self.group, request, timeout_ms=LEAVE_TIMEOUT_MS)
+        await self._cluster.send_to_coordinator(
+            self.group, request, timeout_ms=LEAVE_TIMEOUT_MS, purpose=self._purpose
+        )
 
     def _goes_on_after(self, error: Refused) -> bool:
         if error.code not in _REJOIN:
@@ -162,7 +171,12 @@ class GroupMember:
         # The coordinator answers when all members have come, or the rebalance timeout is over.
         wait_ms = self._rebalance_timeout_ms + 5_000
         answer: messages.JoinGroupResponse = await ask_coordinator(
-            self._cluster, self.group, request, error_of, request_timeout_ms=wait_ms
+            self._cluster,
+            self.group,
+            request,
+            error_of,
+            request_timeout_ms=wait_ms,
+            purpose=self._purpose,
         )
         self._member_id, self._generation = answer.member_id, answer.generation_id
         return answer
@@ -202,6 +216,7 @@ class GroupMember:
             request,
             lambda answer: int(answer.error_code),
             request_timeout_ms=self._rebalance_timeout_ms + 5_000,
+            purpose=self._purpose,
         )
         return bytes(answer.assignment)
 
@@ -221,6 +236,7 @@ class GroupMember:
                     request,
                     lambda answer: int(answer.error_code),
                     timeout_ms=self._session_timeout_ms,
+                    purpose=self._purpose,
                 )
             except Refused as error:
                 if not self._goes_on_after(error):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from tidelog.client.cluster import Cluster
+from tidelog.client.cluster import COORDINATOR_PURPOSE, Cluster
 from tidelog.client.coordinators import ask_coordinator
 from tidelog.client.errors import Refused
 from tidelog.model.topics import TopicPartition
@@ -40,6 +40,7 @@ async def commit_offsets(
     membership: Membership = Membership(),  # noqa: B008
     *,
     timeout_ms: int | None = None,
+    purpose: str = COORDINATOR_PURPOSE,
 ) -> None:
     """Commit positions of a group, all in one request.
 
@@ -69,7 +70,9 @@ async def commit_offsets(
         group_instance_id=membership.instance_id,
         topics=list(topics.values()),
     )
-    await ask_coordinator(cluster, group, request, _first_commit_error, timeout_ms=timeout_ms)
+    await ask_coordinator(
+        cluster, group, request, _first_commit_error, timeout_ms=timeout_ms, purpose=purpose
+    )
 
 
 def _first_commit_error(answer: messages.OffsetCommitResponse) -> int:
