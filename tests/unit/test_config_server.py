@@ -137,6 +137,7 @@ def test_a_full_file() -> None:
         ("controller.quorum.bootstrap.servers=:1", "controller.quorum.bootstrap.servers"),
         ("metadata.store=postgres:x", "metadata.store"),
         ("metadata.store=sqlite:", "metadata.store"),
+        ("metadata.store=zookeeper://", "metadata.store"),
         ("inter.broker.protocol.version=2.0", "inter.broker.protocol.version"),
         ("log.durability=maybe", "log.durability"),
         ("metrics_port=http", "metrics_port"),

@@ -7,6 +7,7 @@ told; what it was told, in order, is the subject.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
 import uuid
 from collections.abc import Callable, Coroutine
@@ -374,9 +375,11 @@ def test_suspected_after_the_grace_dead_after_the_timeout() -> None:
 
 
 async def _beat(broker: RecordedBroker) -> None:
-    while True:
+    assert broker.session is not None
+    while not broker.session.closed:
         assert (await broker.heartbeat()).error_code == 0
-        await asyncio.sleep(0.05)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(broker.session.wait_closed(), 0.05)
 
 
 def test_a_broker_that_leaves_gives_its_leadership_away_first() -> None:
@@ -565,6 +568,7 @@ def test_a_store_that_fails_is_loaded_anew_and_the_outcome_is_what_it_says(made:
         assert controller.cluster.controller_epoch == 2
         assert set(controller.cluster.topics) == ({"t"} if made else set())
         # The broker's session ended with the epoch: it registers again and is told everything.
+        assert (await broker.heartbeat()).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
         broker.requests.clear()
         assert (await broker.register(controller.listener_port)).broker_epoch == 1
         await broker.told(lambda requests: len(requests) >= 4)
@@ -589,6 +593,44 @@ def test_a_paused_controller_cannot_write_after_another_took_over() -> None:
         answer = await broker.forward(topic("t", 1, 1), 7)
         assert answer.topics[0].error_code == ErrorCode.NOT_CONTROLLER
         assert "/brokers/topics/t" not in tree.nodes
+
+    run(scenario)
+
+
+def test_a_standby_answers_not_controller_until_the_active_one_is_gone() -> None:
+    async def scenario(world: World) -> None:
+        tree = MemoryTree()
+        first = await world.controller(tree)
+        second = await world.controller(tree)
+        assert (first.active, second.active) == (True, False)
+        broker = await world.broker(first, 1)
+        other = RecordedBroker(2)
+        world.brokers.append(other)
+        await other.listen()
+        answer = await other.register(second.listener_port)
+        assert answer.error_code == ErrorCode.NOT_CONTROLLER
+        answer = await other.forward(topic("t", 1, 1), 7)
+        assert answer.topics[0].error_code == ErrorCode.NOT_CONTROLLER
+        await first.stop()
+        async with asyncio.timeout(DEADLINE_S):
+            await second.activated.wait()
+        assert second.cluster.controller_epoch == 2
+        broker.requests.clear()
+        assert (await broker.register(second.listener_port)).broker_epoch == 1
+        await broker.told(lambda requests: len(requests) >= 4)
+        assert broker.names() == OPENING
+
+    run(scenario)
+
+
+def test_a_controller_that_is_cut_off_from_its_store_answers_no_heartbeat() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller()
+        broker = await world.broker(controller, 1)
+        controller.store.reachable = False
+        assert (await broker.heartbeat()).error_code == ErrorCode.NOT_CONTROLLER
+        controller.store.reachable = True
+        assert (await broker.heartbeat()).error_code == 0
 
     run(scenario)
 

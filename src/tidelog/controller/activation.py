@@ -13,7 +13,7 @@ from tidelog.controller.decisions.cluster import Cluster, Put, Write, load
 from tidelog.controller.decisions.journal import committed, operations, with_revision
 from tidelog.metadata import layout
 from tidelog.metadata.records import ClusterId, ControllerNode, Counter
-from tidelog.metadata.store import Create, MetadataStore, StoreRefused, StoreUnavailable
+from tidelog.metadata.store import Create, MetadataStore, StoreRefused
 from tidelog.model.config_definitions import BrokerLayers
 
 _INDISPENSABLE = (
@@ -26,12 +26,17 @@ _INDISPENSABLE = (
 """Nodes without which nothing can be decided: guessing one could repeat an epoch."""
 
 
+class AnotherActive(Exception):
+    """Another controller is active on this store, or was faster: stand by."""
+
+
 async def activate(
     store: MetadataStore, layers: BrokerLayers, node_id: int, cluster_id: UUID, wall_ms: int
 ) -> Cluster:
     """Load everything and become active; ``cluster_id`` names a cluster that is new.
 
-    Raises StoreRefused when a counter is damaged, StoreUnavailable when another was faster.
+    Raises StoreRefused when a counter is damaged, AnotherActive when another is active or was
+    faster, StoreUnavailable when the store does not answer.
     """
     cluster = Cluster(layers=layers)
     load(cluster, await store.load())
@@ -55,7 +60,7 @@ async def activate(
     ]
     conflict = await store.multi(everything)
     if conflict is not None:
-        raise StoreUnavailable(f"Another controller is becoming active ({conflict}).")
+        raise AnotherActive(f"Another controller is active, or was faster ({conflict}).")
     cluster.versions[layout.CONTROLLER] = 0
     committed(cluster, found, complete)
     return cluster

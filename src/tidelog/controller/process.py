@@ -5,8 +5,9 @@ multi-write that is conditional on the controller epoch), **apply**, then tell b
 One change at a time: ``perform`` holds a lock from the decision to its application, so no decision
 ever sees half of another. Sessions and channels live only as long as this controller is active.
 
-States: starting -> active -> (the store failed, or another controller took over) inactive -> active
-again, until stopped. While inactive every request is answered NOT_CONTROLLER.
+States: standby (another controller is active) -> active -> (the store failed, or another controller
+wrote) inactive -> active or standby again, until stopped. While it is not active every request is
+answered NOT_CONTROLLER.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 from uuid import UUID
 
-from tidelog.controller.activation import activate
+from tidelog.controller.activation import AnotherActive, activate
 from tidelog.controller.decisions import deletion, registration
 from tidelog.controller.decisions.cluster import Cluster, Decision
 from tidelog.controller.decisions.journal import committed, operations, with_revision
@@ -29,6 +30,7 @@ from tidelog.controller.requests import Sender
 from tidelog.controller.routing import make_router
 from tidelog.controller.serving import NotActive
 from tidelog.controller.waiting import Waiting
+from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore
 from tidelog.metadata.sqlite import SqliteStore
 from tidelog.metadata.store import MetadataStore, StoreRefused, StoreUnavailable
@@ -49,6 +51,9 @@ MIN_PAUSE_MS = 10
 
 RETRY_S = 0.5
 """How soon a controller that lost its store tries to become active again."""
+
+STANDBY_LOOK_S = 2.0
+"""How often a standby tries, should it not be told that the active controller is gone."""
 
 
 class Chance:
@@ -71,6 +76,11 @@ def open_store(configs: ServerConfigs, seams: Seams) -> MetadataStore:
     kind, _, place = configs.metadata_store.partition(":")
     if kind == "sqlite":
         return SqliteStore(place, seams.disk, seams.threads)
+    if kind == "zookeeper":
+        # Imported late: kazoo costs a start on SQLite time and memory for nothing.
+        from tidelog.metadata.zookeeper import ZookeeperStore
+
+        return ZookeeperStore(place.removeprefix("//"))
     return MemoryStore()
 
 
@@ -96,6 +106,8 @@ class Controller:
         self._waiting = Waiting()
         self._channels = 0
         self._lost = asyncio.Event()
+        self._store_failed = False
+        self._controller_changed = asyncio.Event()
         self._sessions_changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -107,14 +119,18 @@ class Controller:
     # -- life
 
     async def start(self) -> None:
-        """Open the store, become active, listen.
+        """Open the store, become active or stand by for the active controller, and listen.
 
         Raises StoreRefused or StoreUnavailable with one line, and ListenError. Nothing is left
         behind when it raises.
         """
-        await self.store.open()
+        await self._open_store()
         try:
-            await self._activate()
+            try:
+                await self._activate()
+            except AnotherActive as other:
+                logger.info("controller %s stands by: %s", self.configs.node_id, other)
+                self._lost.set()
             self.server = Server(make_router(), self, _limits(self.configs))
             for listener in self.configs.controller_listeners:
                 port = await self.server.listen(listener.name, listener.host, listener.port)
@@ -141,6 +157,13 @@ class Controller:
             self.server = None
         async with self._turn:
             await self.store.close()
+
+    async def _open_store(self) -> None:
+        await self.store.open()
+        self.store.when_lost = self._lose
+        self._store_failed = False
+        # Told when the active controller's node comes or goes: a standby tries at once then.
+        self.store.watch(layout.CONTROLLER, lambda _: self._controller_changed.set())
 
     async def _activate(self) -> None:
         layers = BrokerLayers(static=self.configs.texts)
@@ -178,14 +201,24 @@ class Controller:
             await self._lost.wait()
             await self._resign()
             while not self.active:
-                try:
-                    async with self._turn:
-                        await self.store.close()
-                        await self.store.open()
-                        await self._activate()
-                except (StoreRefused, StoreUnavailable) as error:
-                    logger.error("not active: %s", error)
-                    await asyncio.sleep(RETRY_S)
+                await self._try_to_activate()
+
+    async def _try_to_activate(self) -> None:
+        self._controller_changed.clear()
+        try:
+            async with self._turn:
+                if self._store_failed:
+                    await self.store.close()
+                    await self._open_store()
+                await self._activate()
+        except AnotherActive:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(STANDBY_LOOK_S):
+                    await self._controller_changed.wait()
+        except (StoreRefused, StoreUnavailable) as error:
+            logger.error("not active: %s", error)
+            self._store_failed = True
+            await asyncio.sleep(RETRY_S)
 
     # -- decide, persist, apply
 
@@ -239,6 +272,8 @@ class Controller:
         if self.active:
             logger.error("controller %s is not active any more: %s", self.configs.node_id, why)
         self.activated.clear()
+        # What was seen of the store is not to be trusted any more: a new session loads it anew.
+        self._store_failed = True
         self._lost.set()
 
     # -- the outboxes' office

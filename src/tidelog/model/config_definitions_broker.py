@@ -56,8 +56,8 @@ _NODE = (
         "metadata.store",
         _S,
         None,
-        "Where the controller keeps the metadata: sqlite:PATH; the default is metadata.sqlite in "
-        "the first log directory.",
+        "Where the controllers keep the metadata: a file for one controller, a ZooKeeper for "
+        "several. The default is metadata.sqlite in the first log directory.",
         StoreAddress(),
         _HIGH,
     ),

@@ -138,12 +138,13 @@ class StoreAddress:
         """Return one clause that says why ``value`` is refused, or None."""
         if value is None or value == "memory:":
             return None
-        if isinstance(value, str) and value.startswith("sqlite:") and len(value) > len("sqlite:"):
-            return None
-        return "it must be sqlite:PATH"
+        for kind in ("sqlite:", "zookeeper://"):
+            if isinstance(value, str) and value.startswith(kind) and len(value) > len(kind):
+                return None
+        return "it must be sqlite:PATH or zookeeper://HOST:PORT,.../CHROOT"
 
     def __str__(self) -> str:
-        return "sqlite:PATH"
+        return "sqlite:PATH or zookeeper://HOST:PORT,.../CHROOT"
 
 
 Check = Between | OneOf | NotEmpty | ThrottledReplicas | StoreAddress

@@ -1,7 +1,7 @@
 """BrokerHeartbeat v0: a broker lives, wants to leave, or names replicas that are damaged.
 
-- STALE_BROKER_EPOCH for a former life, BROKER_ID_NOT_REGISTERED for a dead broker: it registers
-  again.
+- STALE_BROKER_EPOCH for a former life, BROKER_ID_NOT_REGISTERED for a dead broker or one that has
+  not registered with this controller since it became active: it registers again.
 - ``want_shut_down``: leadership moves to other members of the ISRs; ``should_shut_down`` is
   answered when nothing is left that another broker could lead.
 - Damaged replicas (tag 10000) lead no more, and leave ISRs that keep another member.
@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from tidelog.controller.decisions import registration
-from tidelog.controller.serving import served
+from tidelog.controller.serving import NotActive, served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -33,7 +33,10 @@ async def serve(
     cluster = controller.cluster
     broker = request.broker_id
     node = cluster.brokers.get(broker)
-    if node is None:
+    if not controller.store.reachable:
+        # Cut off from its store it is no controller: the broker looks for another one.
+        raise NotActive
+    if node is None or broker in cluster.presumed:
         return response(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED)
     if node.broker_epoch != request.broker_epoch:
         return response(error_code=ErrorCode.STALE_BROKER_EPOCH)
