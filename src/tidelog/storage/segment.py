@@ -61,6 +61,7 @@ class Segment:
         self._bytes_since_entry = 0
 
     def path(self, suffix: str) -> str:
+        """Return the path of the segment's file with this suffix."""
         return f"{self.directory}/{names.file_name(self.base_offset, suffix)}{self._ending}"
 
     # Writing ---------------------------------------------------------------------------------
@@ -124,6 +125,7 @@ class Segment:
 
     @property
     def index(self) -> OffsetIndex:
+        """Positions by offset; loaded, or rebuilt from the batches, when it is not in memory."""
         if self._index is None:
             self._load_indexes()
         elif not self.active:
@@ -138,6 +140,7 @@ class Segment:
 
     @property
     def time_index(self) -> TimeIndex:
+        """Offsets by time; it comes and goes with ``index``."""
         if self._time_index is None:
             self._load_indexes()
         assert self._time_index is not None
@@ -260,9 +263,11 @@ class Segment:
         return self._resources.files.get(self.log_path)
 
     def header_at(self, position: int) -> BatchHeader:
+        """Return the header of the batch at ``position``."""
         return read_header(self.read_bytes(position, HEADER_SIZE))
 
     def read_bytes(self, position: int, size: int) -> bytes:
+        """Return bytes of the log file; fewer only at its end."""
         return self._resources.files.get(self.log_path).read_at(position, size)
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:

@@ -29,6 +29,7 @@ def snapshot_offsets(resources: Resources, directory: str) -> list[int]:
 
 
 def snapshot_path(directory: str, offset: int) -> str:
+    """Return the path of the snapshot of what was before ``offset``."""
     return f"{directory}/{names.file_name(offset, names.SNAPSHOT)}"
 
 
