@@ -1,0 +1,331 @@
+"""A crash in every single disk operation of what a log does rarely: nothing synced is ever lost.
+
+Where the random lives of `test_simulation_log.py` go by chance, this goes through all places: each
+operation is begun again and again, the process or the power goes one disk operation later each
+time, and the directory is opened and read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from tests.simulation.kernel import (
+    Crash,
+    DiskOperation,
+    DiskView,
+    Plan,
+    ProcessKilled,
+    SimulatedDisk,
+    Trace,
+    crash_at,
+)
+from tests.simulation.scenarios.log import COMPACT, DELETE, METADATA, PATH, ManualClock
+
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import Rejected, walk
+from tidelog.records.builder import NewRecord, Producer, build_batch
+from tidelog.records.reader import read_all
+from tidelog.runtime.seams import Seams
+from tidelog.storage.cleaner import compact
+from tidelog.storage.compaction import plan_compaction
+from tidelog.storage.directory import LastLife, LogDirectory, open_directory
+from tidelog.storage.log import PartitionLog
+from tidelog.storage.swap import apply_compaction
+
+P = TopicPartition("t", 0)
+RECORDS = 20
+KEYS = 4
+
+
+@dataclass
+class Node:
+    """One machine with one log directory."""
+
+    seed: int
+    configs: TopicConfigs
+
+    def __post_init__(self) -> None:
+        self.clock = ManualClock()
+        self.disk = SimulatedDisk(
+            random.Random(self.seed), Trace(lambda: 0.0), self.clock.wall_ms, name="disk"
+        )
+        self.view: DiskView
+        self.directory: LogDirectory
+        self.boot = 1
+
+    def open(self) -> LogDirectory:
+        self.view = self.disk.view()
+        seams = Seams(clock=self.clock, random=random.Random(1), disk=self.view)
+        opened = open_directory(seams, PATH, cluster_id="c", node_id=1, boot_id=str(self.boot))
+        assert isinstance(opened, LogDirectory), opened
+        opened.load(lambda _: self.configs)
+        self.directory = opened
+        return opened
+
+    def prepare(self) -> PartitionLog:
+        """A log of many segments, synced, checkpointed, with more unsynced bytes behind."""
+        directory = self.open()
+        directory.record_life(str(self.boot), durability="sync")
+        log = directory.create(P, self.configs, METADATA)
+        for number in range(RECORDS):
+            self.append(log, number)
+        log.sync()
+        log.high_watermark = log.end_offset
+        checkpoint = directory.checkpoint()
+        assert checkpoint is not None
+        checkpoint.run()
+        directory.checkpointed(checkpoint)
+        return log
+
+    def append(self, log: PartitionLog, number: int) -> None:
+        self.clock.now_ms += 1_000
+        record = NewRecord(self.clock.now_ms, b"k%d" % (number % KEYS), b"v%d" % number)
+        producer = Producer(7, 0, number)
+        answer = log.append_as_leader(
+            build_batch([record], producer=producer), 1, self.clock.now_ms
+        )
+        assert not isinstance(answer, Rejected), answer
+
+    def read(self, log: PartitionLog) -> dict[int, bytes]:
+        found: dict[int, bytes] = {}
+        position = log.start_offset
+        while position < log.end_offset:
+            data = log.read(position, 1 << 20)
+            assert not isinstance(data, Rejected), data
+            assert len(data), f"nothing at {position}, end {log.end_offset}"
+            found.update((r.offset, bytes(r.value or b"")) for r in read_all(data, position))
+            for _, header in walk(data):
+                position = header.next_offset
+        return found
+
+
+SMALL = TopicConfigs(segment_bytes=400, index_interval_bytes=100)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to crash in: what it does, and which records must be there afterwards."""
+
+    name: str
+    act: Callable[[Node, PartitionLog], None]
+    safe: Callable[[int], bool] = lambda offset: True
+    configs: TopicConfigs = SMALL
+    may_vanish: bool = False
+
+
+def _expire(node: Node, log: PartitionLog) -> None:
+    log.configure(TopicConfigs(segment_bytes=400, retention_bytes=800, file_delete_delay_ms=0))
+    log.housekeep(node.clock.now_ms)
+    log.sync()
+    node.clock.now_ms += 1
+    log.housekeep(node.clock.now_ms)
+
+
+def _expire_all(node: Node, log: PartitionLog) -> None:
+    log.configure(TopicConfigs(segment_bytes=400, retention_ms=1, file_delete_delay_ms=0))
+    node.clock.now_ms += 1_000_000
+    log.housekeep(node.clock.now_ms)
+    log.sync()
+    log.housekeep(node.clock.now_ms)
+
+
+def _compact(node: Node, log: PartitionLog) -> None:
+    plan = plan_compaction(log, node.clock.now_ms)
+    assert plan is not None
+    assert apply_compaction(log, compact(node.view, plan), node.clock.now_ms) is not None
+    log.sync()
+    log.housekeep(node.clock.now_ms + 1)
+
+
+def _append_and_roll(node: Node, log: PartitionLog) -> None:
+    for number in range(RECORDS, RECORDS + 6):
+        node.append(log, number)
+    log.sync()
+
+
+def _delete(node: Node, _log: PartitionLog) -> None:
+    node.directory.delete(P, delay_ms=0)
+    node.directory.remove_due()
+
+
+def _checkpoint(node: Node, log: PartitionLog) -> None:
+    log.advance_start(3)
+    checkpoint = node.directory.checkpoint()
+    assert checkpoint is not None
+    checkpoint.run()
+    node.directory.checkpointed(checkpoint)
+
+
+def _delete_records(node: Node, log: PartitionLog) -> None:
+    log.advance_start(13)
+    log.housekeep(node.clock.now_ms)
+    log.sync()
+
+
+COMPACTED = TopicConfigs(
+    segment_bytes=400,
+    cleanup_policy=COMPACT,
+    min_cleanable_dirty_ratio=0.0,
+    file_delete_delay_ms=0,
+)
+
+CASES = [
+    Case("append and roll", _append_and_roll),
+    Case("retention", _expire, lambda offset: offset >= RECORDS - 2),
+    Case("retention of everything", _expire_all, lambda offset: False),
+    Case("delete records", _delete_records, lambda offset: offset >= 13),
+    Case(
+        "truncate into an old segment",
+        lambda node, log: log.truncate_to(11, node.clock.now_ms) and None,
+        lambda offset: offset < 11,
+    ),
+    Case(
+        "truncate to the start",
+        lambda node, log: log.truncate_to(0, node.clock.now_ms) and None,
+        lambda offset: False,
+    ),
+    Case("compaction", _compact, lambda offset: offset >= RECORDS - KEYS, COMPACTED),
+    Case("clean stop", lambda node, log: node.directory.close() and None),
+    Case(
+        "deletion of the partition",
+        lambda node, log: (
+            node.directory.delete(P, delay_ms=0) or (node.directory.remove_due() and None)
+        ),
+        may_vanish=True,
+    ),
+    Case("checkpoint", _checkpoint, lambda offset: offset >= 3),
+]
+
+
+@pytest.mark.parametrize("kind", ["kill", "power"])
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_a_crash_anywhere_loses_nothing_safe(case: Case, kind: str) -> None:
+    for number in range(1, 1_000):
+        if not _crash_once(case, kind, number, part=number % 2) and number > 3:
+            return
+        if kind == "power":
+            _crash_once(case, kind, number, part=(number + 1) % 2)
+    raise AssertionError("the operation never ended")
+
+
+def _crash_once(case: Case, kind: str, number: int, part: float) -> bool:
+    """Crash in the operation with this number; False when the case ended before it."""
+    node = Node(number, case.configs)
+    log = node.prepare()
+    node.disk.plan = _at_change(number, Crash(kind, part))
+    crashed = False
+    try:
+        case.act(node, log)
+    except ProcessKilled:
+        crashed = True
+    else:
+        node.disk.lose_power() if kind == "power" else node.disk.kill(node.view)
+    node.disk.plan = None
+    node.boot += kind == "power"
+    _judge(node, case, f"{case.name}: {kind} in operation {number}, part {part}")
+    return crashed
+
+
+def _at_change(number: int, crash: Crash) -> Plan:
+    """Crash in the operation with this number, reads not counted."""
+    changes = itertools.count(1)
+
+    def plan(operation: DiskOperation) -> Crash | None:
+        return crash if operation.kind != "read" and next(changes) == number else None
+
+    return plan
+
+
+def _judge(node: Node, case: Case, where: str) -> None:
+    directory = node.open()
+    log = directory.logs.get(P)
+    if log is None:
+        assert case.may_vanish, where
+        return
+    assert log.damaged is None, f"{where}: {log.damaged}"
+    found = node.read(log)
+    for offset in filter(case.safe, range(RECORDS)):
+        assert found.get(offset) == b"v%d" % offset, f"{where}: {offset} is {found.get(offset)!r}"
+    if not case.configs.compacted:
+        assert sorted(found) == list(range(log.start_offset, log.end_offset)), where
+    # It goes on: offsets are not given out again below what was safe, producers are known.
+    before = log.end_offset
+    node.append(log, RECORDS + 1000 if before == 0 else _next_sequence(log))
+    assert log.end_offset == before + 1, where
+
+
+def _next_sequence(log: PartitionLog) -> int:
+    entry = log.producers.entries.get(7)
+    return 0 if entry is None else entry.last_sequence + 1
+
+
+def test_retention_of_everything_never_rewinds_offsets() -> None:
+    for number in range(1, 60):
+        node = Node(number, CASES[0].configs)
+        log = node.prepare()
+        node.disk.plan = crash_at(node.disk.operations + number, Crash("power", number % 2))
+        try:
+            _expire_all(node, log)
+        except ProcessKilled:
+            pass
+        else:
+            node.disk.lose_power()
+        node.disk.plan = None
+        node.boot += 1
+        assert node.open().logs[P].end_offset == RECORDS, number
+
+
+def test_power_loss_a_start_that_dies_before_registering_a_second_start_still_unclean() -> None:
+    node = Node(1, TopicConfigs(cleanup_policy=DELETE))
+    node.prepare()
+    node.disk.lose_power()
+    node.boot += 1
+    assert node.open().last_life is LastLife.UNCLEAN
+    node.disk.kill(node.view)
+    assert node.open().last_life is LastLife.UNCLEAN
+    node.directory.record_life(str(node.boot), durability="sync")
+    node.disk.kill(node.view)
+    assert node.open().last_life is LastLife.CRASHED
+
+
+@pytest.mark.parametrize("ending", [".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint"])
+def test_a_torn_index_or_checkpoint_does_not_stop_the_start(ending: str) -> None:
+    for seed in range(20):
+        node = Node(seed, CASES[0].configs)
+        node.prepare()
+        node.disk.kill(node.view)
+        rng = random.Random(seed)
+        for path in node.disk.walk(PATH):
+            if path.endswith(ending):
+                file = node.disk.file(path)
+                if rng.random() < 0.5 or not file.data:
+                    file.truncate(rng.randint(0, len(file.data)))
+                else:
+                    file.flip_bit(rng.randrange(8 * len(file.data)))
+        log = node.open().logs[P]
+        assert log.damaged is None, log.damaged
+        assert node.read(log) == {offset: b"v%d" % offset for offset in range(RECORDS)}, seed
+
+
+def test_damage_below_the_tail_is_named_and_never_served() -> None:
+    for seed in range(40):
+        node = Node(seed, CASES[0].configs)
+        log = node.prepare()
+        for number in range(RECORDS, RECORDS + 8):
+            node.append(log, number)
+        # The first unsynced batch of several: sound ones follow.
+        segment = log.segments[log.segment_at(RECORDS)]
+        position = segment.locate(RECORDS)
+        assert position is not None
+        node.disk.kill(node.view)
+        bit = random.Random(seed).randrange(8 * 17, 8 * 61)
+        node.disk.flip_bit(segment.log_path, 8 * position[0] + bit)
+        again = node.open().logs[P]
+        assert again.damaged is not None, f"seed {seed}: bit {bit} went unnoticed"
+        assert isinstance(again.read(0, 100), Rejected)
+        assert isinstance(again.append_as_leader(b"", 1, 0), Rejected)
