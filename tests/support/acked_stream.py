@@ -183,7 +183,9 @@ class GroupReader:
 
 def read_all(bootstrap: str, topic: str, partitions: int) -> dict[Place, str]:
     """The whole topic: (partition, offset) to value."""
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
+    )
     ends = {
         number: consumer.get_watermark_offsets(TopicPartition(topic, number), 30)[1]
         for number in range(partitions)

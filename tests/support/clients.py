@@ -84,7 +84,9 @@ def write_confluent(
 
 
 def read_confluent(bootstrap: str, topic: str, count: int) -> list[Record]:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
+    )
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     got: list[Record] = []
     end = time.monotonic() + DEADLINE_S
