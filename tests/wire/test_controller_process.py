@@ -609,8 +609,9 @@ def test_a_standby_answers_not_controller_until_the_active_one_is_gone() -> None
         await other.listen()
         answer = await other.register(second.listener_port)
         assert answer.error_code == ErrorCode.NOT_CONTROLLER
-        answer = await other.forward(topic("t", 1, 1), 7)
-        assert answer.topics[0].error_code == ErrorCode.NOT_CONTROLLER
+        assert other.session is not None
+        answer = await other.session.send(messages.EnvelopeRequest(b"", b"", b""), 0)
+        assert answer.error_code == ErrorCode.NOT_CONTROLLER
         await first.stop()
         async with asyncio.timeout(DEADLINE_S):
             await second.activated.wait()

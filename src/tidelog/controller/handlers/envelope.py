@@ -4,7 +4,8 @@
   request's correlation id and version.
 - Only what clients may ask of a controller is forwarded: anything else, or bytes that are no
   request, is INVALID_REQUEST; a version that is not served is UNSUPPORTED_VERSION.
-- NOT_CONTROLLER is answered inside, in the words of the inner API.
+- NOT_CONTROLLER stands on the envelope while this controller stands by, and inside, in the words of
+  the inner API, when it was lost in the middle: then the outcome is unknown.
 - The principal and the client's address are carried along for the permissions to come.
 - Pipelined: a creation that waits for brokers must not hold up the next request.
 """
