@@ -1,7 +1,7 @@
 """`python -m tidelog.pipeline JOB ...`: the command line of the jobs.
 
 Owns the arguments and the exit status (0: done and right; 1: the audit found something; 2: it could
-not be done, with one line on standard error). The same file works under spark-submit.
+not be done, with one line on standard error).
 """
 
 from __future__ import annotations
@@ -118,6 +118,14 @@ def audit(**given: Any) -> int:
         done = job.run(spark, settings)
     click.echo(done.json if given["as_json"] else done.text)
     return 0 if done.is_right else 1
+
+
+@main.command()
+def file() -> None:
+    """Print the file to give to spark-submit."""
+    from importlib.resources import files
+
+    click.echo(str(files("tidelog.pipeline.submit") / "tidelog_job.py"))
 
 
 def _check(servers: str, options: dict[str, str], mode: str, topics: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyspark.sql.streaming import StreamingQueryListener
 
-from tidelog.pipeline.planning.positions import Positions, is_sentinel
+from tidelog.pipeline.planning.positions import Positions
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ def lag_of(end_offset: str | None, latest_offset: str | None) -> Lag | None:
     if not end_offset or not latest_offset:
         return None
     end, latest = json.loads(end_offset), json.loads(latest_offset)
-    if not isinstance(end, dict) or "topics" not in end or is_sentinel(latest):
+    # "null" right after a restart; the sentinel in batch 0; an offset of another source.
+    if not all(isinstance(each, dict) and "topics" in each for each in (end, latest)):
         return None
     at, ends = Positions.from_json(end).at, Positions.from_json(latest).at
     behind = [max(0, ends[pid] - at.get(pid, 0)) for pid in ends]

@@ -12,7 +12,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.spark_errors import one_line
 
 _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
@@ -38,7 +43,7 @@ def session(
 ) -> Iterator[SparkSession]:
     """A session for one job, stopped at its end.
 
-    `log` takes what Spark's JVM says, which else goes to standard error.
+    `log` takes what Spark's JVM says, which else goes to standard error. Raises PipelineError.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     # A machine with two network cards or none: driver and executors of a local master meet here.
@@ -49,11 +54,17 @@ def session(
         builder = builder.master(master)
     elif not is_submitted():
         builder = builder.master("local[*]")
-    for key, value in {**_DEFAULTS, **(settings or {})}.items():
-        if not is_submitted() or key in (settings or {}):
-            builder = builder.config(key, value)
-    with _error_output_to(log):
-        spark = builder.getOrCreate()
+    wanted = dict(settings or {}) if is_submitted() else {**_DEFAULTS, **(settings or {})}
+    for key, value in wanted.items():
+        builder = builder.config(key, value)
+    try:
+        with _error_output_to(log):
+            spark = builder.getOrCreate()
+    except (Py4JJavaError, PySparkException) as error:
+        raise PipelineError(f"Spark does not start: {one_line(error)}") from error
+    for key, value in _DEFAULTS.items():
+        if key.startswith("spark.sql.") and not spark.sparkContext.getConf().contains(key):
+            spark.conf.set(key, value)
     spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark
