@@ -10,6 +10,7 @@ from tests.support.storage_logs import NOW_MS, batch, new_log, reopen
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import MAX_INT32, Rejected, read_header
 from tidelog.records.builder import Producer
+from tidelog.storage import logfiles
 from tidelog.storage.checkpoints import DamagedFile
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.producers import KnownBatch, ProducerState
@@ -150,6 +151,24 @@ def test_snapshots_survive_a_round_trip_and_show_every_damage() -> None:
             ProducerState.decode(bytes(torn))
         with pytest.raises(DamagedFile):
             ProducerState.decode(content[:position])
+
+
+def test_a_sync_writes_a_snapshot_after_enough_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logfiles, "SNAPSHOT_INTERVAL_BYTES", 1000)
+    log = new_log(tmp_path)
+    for at in range(40):
+        sent(log, at)
+        if at in (3, 35):
+            log.sync()
+    names = sorted(file.name for file in (tmp_path / "t-0").glob("*.snapshot"))
+    assert names == ["00000000000000000036.snapshot"]
+    log = reopen(tmp_path)
+    assert log.producers.entries[7].last_sequence == 39
+    assert log.truncate_to(20, NOW_MS) is None
+    assert log.producers.entries[7].last_sequence == 19
+    assert not list((tmp_path / "t-0").glob("*36.snapshot"))
 
 
 def test_a_torn_snapshot_falls_back_to_an_older_one(tmp_path: Path) -> None:

@@ -376,6 +376,7 @@ class PartitionLog(LogFiles):
     def _after_cut(self, now_ms: int) -> None:
         end = self.end_offset
         self._hints.clear()
+        self._snapshot_size = 0
         self.start_offset = min(self.start_offset, end)
         self.high_watermark = max(min(self.high_watermark, end), self.start_offset)
         self.synced_end_offset = min(self.synced_end_offset, end)

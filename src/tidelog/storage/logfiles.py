@@ -28,6 +28,10 @@ from tidelog.storage.segment import Segment
 from tidelog.storage.snapshots import thin_out, write_snapshot
 from tidelog.storage.syncing import PendingSync
 
+SNAPSHOT_INTERVAL_BYTES = 64 * 1024 * 1024
+"""After so many bytes a sync writes a producer snapshot too, so that a start after a crash need
+not walk the headers of the whole active segment."""
+
 PRODUCER_EXPIRATION_MS = 86_400_000
 """Default of ``producer.id.expiration.ms``."""
 
@@ -72,6 +76,8 @@ class LogFiles:
         self._dirty_files: set[str] = set()
         self._dirty_directories: set[str] = set()
         self._directories_in_flight = 0
+        self._snapshot_size = self._active.size
+        """Bytes of the active segment that the newest snapshot covers, as far as we know."""
         self._doomed: list[tuple[int, str]] = []
         self.configure(configs)
 
@@ -156,6 +162,7 @@ class LogFiles:
         self.resources.indexes.forget(segment)
         self.segments.append(segment)
         self._active = segment
+        self._snapshot_size = segment.size
         self.configure(self.configs)  # a new jitter for each segment
 
     def remove_segments(self, doomed: Sequence[Segment], now_ms: int) -> None:
@@ -205,6 +212,8 @@ class LogFiles:
         ``run`` it anywhere, then hand it to ``synced`` on the log's own thread, always.
         """
         synced = self.synced_end_offset
+        if not closed_only and self._active.size - self._snapshot_size > SNAPSHOT_INTERVAL_BYTES:
+            self._snapshot()
         paths = []
         for segment in reversed(self.segments):
             if segment.next_offset <= synced and segment is not self._active:
@@ -223,6 +232,20 @@ class LogFiles:
         end = self._active.base_offset if closed_only else self.end_offset
         disk = self.resources.disk
         return PendingSync(disk, self._pin(paths), directories, end, self.generation)
+
+    def _snapshot(self) -> None:
+        """Note the producers of the active segment so far; without room, the next sync tries."""
+        if self.failed:
+            return
+        try:
+            path = write_snapshot(self.resources, self.path, self.end_offset, self.producers)
+            thin_out(self.resources, self.path, self.segments)
+        except OSError as error:
+            self._trouble(error)
+            return
+        self._dirty_files.add(path)
+        self._dirty_directories.add(self.path)
+        self._snapshot_size = self._active.size
 
     def _pin(self, paths: Sequence[str]) -> list[File]:
         pinned = []
