@@ -250,13 +250,17 @@ class Connection(asyncio.BufferedProtocol):
     def _take(self, frame: memoryview) -> bool:
         """Serve one request; False when it must be taken again later (or never)."""
         try:
-            header = _read_header(frame)
+            header = _header_at(frame)
             route = self.router.route(header[0], header[1])
             if route is None:
                 return self._refuse_version(header)
             if route.large_answer and not self._room_for_answer():
                 return False
             client_id, position = _read_rest(header, route, frame)
+            route.tally.requests += 1
+            correlation_id: int = header[2]
+            if route.direct is not None and self._directly(route, frame, position, correlation_id):
+                return not self._blocked & CLOSED
             request, stop = route.decode(frame, position)
             # librdkafka (2.16) writes bytes behind its Metadata requests; see the codec.
             if stop != len(frame) and route.api_key != ApiKey.METADATA:
@@ -264,9 +268,7 @@ class Connection(asyncio.BufferedProtocol):
         except UNREADABLE as error:
             self.close(f"it sent bytes that are no request: {error}")
             return False
-        correlation_id = header[2]
         context = RequestContext(self, route.version, correlation_id, client_id, self.principal)
-        route.tally.requests += 1
         try:
             result = route.handle(self._context, request, context)
         except CloseConnection as error:
@@ -286,6 +288,27 @@ class Connection(asyncio.BufferedProtocol):
                 self._out += chunks
         elif result is not None:
             self._park(route, request, correlation_id, result)
+        return True
+
+    def _directly(
+        self, route: Route, frame: memoryview, position: int, correlation_id: int
+    ) -> bool:
+        """Serve a request on its handler's short way; False when it is not for that."""
+        assert route.direct is not None
+        try:
+            answer = route.direct(self._context, frame, position, route.version, correlation_id)
+        except Exception:
+            # Not to be taken for a request that cannot be read: this is a bug of ours.
+            self._failed(route, None)
+            return True
+        if answer is None:
+            return False
+        if answer.__class__ is not bytes:
+            self._park(route, None, correlation_id, answer)
+        elif self._pending:
+            self._pending.append(_Slot([answer]))
+        else:
+            self._out.append(answer)
         return True
 
     def _room_for_answer(self) -> bool:
@@ -317,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
         route.tally.failures += 1
         if self.server.may_say():
             logger.exception("%s failed for %s", route.handler.api_key.name, self)
-        answer = route.failure(request)
+        answer = None if request is None else route.failure(request)
         if answer is None:
             self.close(f"the answer of {route.handler.api_key.name} has no room for an error")
         return answer
@@ -449,12 +472,6 @@ class Connection(asyncio.BufferedProtocol):
     def is_holding(self) -> bool:
         """Whether it holds memory that others may wait for and that cannot just be given back."""
         return bool(self._unsent or (self._in.held and self._in.end))
-
-
-def _read_header(frame: memoryview) -> tuple[int, int, int, int]:
-    """Return API key, version, correlation id and the length of the client id."""
-    header: tuple[int, int, int, int] = _header_at(frame)
-    return header
 
 
 def _read_rest(

@@ -60,6 +60,11 @@ Refuse = Callable[[Any, ErrorCode, int], Any]
 """(request, error code, version) -> a response that carries it for everything asked."""
 
 
+Direct = Callable[[Any, memoryview, int, int, int], Any]
+"""(server context, frame, position of the message, version, correlation id) -> the answer's whole
+frame as bytes, a future of the response message, or None, with nothing done: decode it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Handler:
     """One API as a server serves it. Each handler file exports one as ``HANDLER``.
@@ -81,6 +86,8 @@ class Handler:
     refuse: Refuse | None = None
     """How an exception in ``handle`` is answered; without it an ``error_code`` at the top of the
     response is set, and where there is none the connection is closed."""
+    direct: Direct | None = None
+    """A shorter way for the requests that matter most; what it does not answer ``handle`` gets."""
 
 
 @dataclass(slots=True)
@@ -100,6 +107,7 @@ class Route:
     __slots__ = (
         "api_key",
         "decode",
+        "direct",
         "encode",
         "flexible",
         "flexible_answer",
@@ -118,6 +126,7 @@ class Route:
         self.version = version
         self.tally = tally
         self.handle = handler.handle
+        self.direct = handler.direct
         self.pipelined = handler.pipelined
         self.large_answer = handler.large_answer
         self.decode = codec.request_decoder(key, version)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker import produce_directly
 from tidelog.broker.parked import DelayedProduce, refuse
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -155,4 +156,11 @@ def _refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
     return _refused(request, error, None) if request.acks else None
 
 
-HANDLER = Handler(ApiKey.PRODUCE, range(12), handle, pipelined=True, refuse=_refuse_all)
+HANDLER = Handler(
+    ApiKey.PRODUCE,
+    range(12),
+    handle,
+    pipelined=True,
+    refuse=_refuse_all,
+    direct=produce_directly.answer,
+)

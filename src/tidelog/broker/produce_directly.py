@@ -1,0 +1,100 @@
+"""Produce on the short way: from the request's bytes to the answer's, without messages between.
+
+Owns one shape of a Produce request, the one that librdkafka always and others mostly send on busy
+connections: version 9-11, acks 1 or all, one partition, no tags. It costs half of the way through
+``handlers.produce`` (docs/internals/broker.md has the figures), which serves everything else and
+gives every refusal: whatever is not plain here returns None, with nothing done.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.parked import DelayedProduce
+from tidelog.model.topics import INTERNAL_TOPICS
+from tidelog.protocol import messages
+from tidelog.protocol.primitives import DecodeError, read_uvarint
+from tidelog.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
+from tidelog.storage.results import Appended
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from tidelog.broker.broker import Broker
+
+ALL_IN_SYNC = -1
+ONE_ELEMENT = 2
+"""A compact array's length field with one element: it is the length plus one."""
+
+_NO_TAGS = b"\0\0\0"
+"""The tag buffers behind the records: of the partition, the topic and the request."""
+
+_acks_and_timeout = struct.Struct(">hi").unpack_from
+_int32 = struct.Struct(">i").unpack_from
+_pack_head = struct.Struct(">iiBBB").pack
+_pack_rest = struct.Struct(">BihqqqBBBBiB").pack
+_FIXED_BYTES = 4 + 3 + 1 + 4 + 2 + 24 + 4 + 4 + 1
+"""Bytes of an answer behind its size, but for the topic's name."""
+
+
+def answer(
+    broker: Broker, frame: memoryview, position: int, version: int, correlation_id: int
+) -> bytes | asyncio.Future[Any] | None:
+    """Append and return the answer's whole frame, or a future of the message; None: not plain."""
+    if version < 9:
+        return None
+    try:
+        found = _read(frame, position)
+    except (struct.error, IndexError, ValueError, DecodeError):
+        return None
+    if found is None:
+        return None
+    acks, timeout_ms, name, index, records = found
+    topic = name.decode()
+    hosted = broker.partitions.by_topic.get(topic)
+    partition = None if hosted is None else hosted.get(index)
+    if partition is None or not partition.is_leader or topic in INTERNAL_TOPICS:
+        return None
+    if acks == ALL_IN_SYNC and len(partition.state.isr) < partition.required_in_sync:
+        return None
+    result = partition.append(records, broker.clock.wall_ms())
+    if result.__class__ is not Appended:
+        # Nothing was appended: the long way tries again, and words the refusal.
+        return None
+    first, last, append_time_ms, start, _ = result
+    if acks == ALL_IN_SYNC and last >= partition.log.high_watermark:
+        response = messages.ProduceResponse
+        part = response.PartitionProduceResponse(index, 0, first, append_time_ms, start)
+        whole = response([response.TopicProduceResponse(topic, [part])])
+        return DelayedProduce(whole, [(partition, last, part)], timeout_ms).future
+    size = len(name)
+    return b"".join(
+        (
+            _pack_head(_FIXED_BYTES + size, correlation_id, 0, ONE_ELEMENT, size + 1),
+            name,
+            _pack_rest(ONE_ELEMENT, index, 0, first, append_time_ms, start, 1, 0, 0, 0, 0, 0),
+        )
+    )
+
+
+def _read(frame: memoryview, at: int) -> tuple[int, int, bytes, int, memoryview] | None:
+    """Return (acks, timeout, topic, partition, records) of a plain request."""
+    if frame[at]:
+        return None  # a transactional id
+    acks, timeout_ms = _acks_and_timeout(frame, at + 1)
+    length = frame[at + 8]
+    end = at + 8 + length
+    if frame[at + 7] != ONE_ELEMENT or not 1 < length < 128 or frame[end] != ONE_ELEMENT:
+        return None
+    (index,) = _int32(frame, end + 1)
+    size = frame[end + 5]
+    start = end + 6
+    if size > 127:
+        size, start = read_uvarint(frame, start, size)
+    stop = start + size - 1
+    if size <= HEADER_SIZE or frame[stop:] != _NO_TAGS or acks not in (1, ALL_IN_SYNC):
+        return None
+    if _int32(frame, start + 8)[0] != stop - start - LENGTH_OVERHEAD:
+        return None  # more than one batch, or a damaged one
+    return acks, timeout_ms, bytes(frame[at + 9 : end]), index, frame[start:stop]
