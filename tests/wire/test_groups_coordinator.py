@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -355,6 +356,32 @@ def test_sessions_end_by_the_clock(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
+def test_an_earlier_deadline_moves_the_timer(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        await new_member(broker, session_ms=10_000)
+        other = join_request(session_ms=60)
+        other.group_id = "other"
+        await broker.ask(join_group, other, 9)
+        table = next(broker.coordinator.tables())
+        assert sorted(table) == ["g", "other"]
+        # The id that was handed out is not used: with its session the whole group goes.
+        await until(lambda: list(table) == ["g"], 5)
+
+    run(tmp_path, story)
+
+
+def test_another_leader_epoch_is_another_coordinator(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        assert await commit(broker, 1) is E.NONE
+        hosted = broker.broker.partitions.get(OFFSETS_TOPIC, 0)
+        assert hosted is not None
+        # Before anybody has told the coordinator.
+        hosted.leader_epoch += 1
+        assert await commit(broker, 2) is E.NOT_COORDINATOR
+
+    run(tmp_path, story)
+
+
 def test_parked_requests_are_answered_when_leadership_goes(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         a, one = await new_member(broker)
@@ -503,6 +530,52 @@ def test_damage_is_named_and_not_served(tmp_path: Path, caplog: pytest.LogCaptur
         assert "wrong CRC" in caplog.text
 
     run(tmp_path, story)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_acked_offsets_are_never_lost_nor_unread(tmp_path: Path, seed: int) -> None:
+    """Offsets only grow here: so no answer may be below an acked offset, or below an answer."""
+
+    async def story(broker: GroupBroker) -> None:
+        source = random.Random(seed)
+        broker.offsets_isr = broker.offsets_replicas = (1, 2)
+        epoch, offset, acked, seen = 1, 0, -1, -1
+        broker.lead_offsets(epoch=epoch)
+        hosted = broker.broker.partitions.get(OFFSETS_TOPIC, 0)
+        assert hosted is not None
+        waiting: list[tuple[int, asyncio.Future[ErrorCode]]] = []
+        for step in range(400):
+            roll = source.random()
+            if roll < 0.4:
+                offset += 1
+                waiting.append((offset, asyncio.ensure_future(commit(broker, offset))))
+            elif roll < 0.7:
+                hosted.follower_fetched(2, source.randint(hosted.high_watermark, hosted.end_offset))
+            elif roll < 0.75:
+                epoch += 1
+                broker.lead_offsets(epoch=epoch, leader=source.choice([1, 1, 2]))
+            elif roll < 0.9:
+                await turn()
+            else:
+                request = messages.OffsetFetchRequest
+                asked = request(group_id="g", topics=[request.OffsetFetchRequestTopic("t", [0])])
+                answer = broker.ask_now(offset_fetch, asked, 7)
+                if answer.error_code == E.NONE:
+                    found = answer.topics[0].partitions[0].committed_offset
+                    assert found >= max(acked, seen), (seed, step)
+                    seen = found
+            for value, task in [pair for pair in waiting if pair[1].done()]:
+                waiting.remove((value, task))
+                acked = max(acked, value) if task.result() is E.NONE else acked
+        epoch += 1
+        broker.lead_offsets(epoch=epoch)
+        hosted.follower_fetched(2, hosted.end_offset)
+        await until(lambda: not broker.coordinator.is_loading)
+        results = [await task for _, task in waiting]
+        assert len(results) == len(waiting)
+        assert await committed(broker) >= max(acked, seen) > 0, seed
+
+    run(tmp_path, story, **{"offsets.commit.timeout.ms": "60000"})
 
 
 # Finding -----------------------------------------------------------------------------------
