@@ -68,7 +68,8 @@ async def _ensure(broker: Broker, name: str) -> ErrorCode:
 
 
 def _asked_for(broker: Broker, asked: Any, refused: dict[str, ErrorCode]) -> Any:
-    if asked.name is None and asked.topic_id != NO_UUID:
+    # The Java client asks by id with an empty name, others with none: the id alone counts.
+    if asked.topic_id != NO_UUID:
         by_id = broker.metadata.topic_by_id(asked.topic_id)
         if by_id is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID
