@@ -50,8 +50,7 @@ def answer(
         return None
     if found is None:
         return None
-    acks, timeout_ms, name, index, records = found
-    topic = name.decode()
+    acks, timeout_ms, topic, index, records = found
     hosted = broker.partitions.by_topic.get(topic)
     partition = None if hosted is None else hosted.get(index)
     if partition is None or not partition.is_leader or topic in INTERNAL_TOPICS:
@@ -68,6 +67,7 @@ def answer(
         part = response.PartitionProduceResponse(index, 0, first, append_time_ms, start)
         whole = response([response.TopicProduceResponse(topic, [part])])
         return DelayedProduce(whole, [(partition, last, part)], timeout_ms).future
+    name = topic.encode()
     size = len(name)
     return b"".join(
         (
@@ -78,7 +78,7 @@ def answer(
     )
 
 
-def _read(frame: memoryview, at: int) -> tuple[int, int, bytes, int, memoryview] | None:
+def _read(frame: memoryview, at: int) -> tuple[int, int, str, int, memoryview] | None:
     """Return (acks, timeout, topic, partition, records) of a plain request."""
     if frame[at]:
         return None  # a transactional id
@@ -97,4 +97,4 @@ def _read(frame: memoryview, at: int) -> tuple[int, int, bytes, int, memoryview]
         return None
     if _int32(frame, start + 8)[0] != stop - start - LENGTH_OVERHEAD:
         return None  # more than one batch, or a damaged one
-    return acks, timeout_ms, bytes(frame[at + 9 : end]), index, frame[start:stop]
+    return acks, timeout_ms, str(frame[at + 9 : end], "utf-8"), index, frame[start:stop]
