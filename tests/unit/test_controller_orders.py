@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from uuid import UUID
 
 import msgspec
@@ -11,6 +12,7 @@ from tests.support.controller_world import World
 from tidelog.controller import requests
 from tidelog.controller.decisions import deletion
 from tidelog.controller.decisions.cluster import Put, Write, load
+from tidelog.controller.decisions.condition import condition
 from tidelog.controller.decisions.creation import NewTopic
 from tidelog.controller.decisions.deletion import Doomed, delete_topics
 from tidelog.controller.decisions.elections import put_state
@@ -220,3 +222,49 @@ def test_a_session_that_opens_again_is_alive() -> None:
     sessions.forget(1)
     sessions.forget(1)
     assert sessions.in_condition(Condition.DEAD, 6220) == set()
+
+
+def test_the_condition_names_what_is_wrong() -> None:
+    made = World(1, 2)
+    made.create(NewTopic("t", 2, 2, configs=(("min.insync.replicas", "2"),)))
+    found = condition(made.cluster)
+    assert found["problems"] == []
+    assert found["counts"]["partitions"] == 2
+    assert found["brokers"]["1"]["condition"] == "alive"
+    memory = msgspec.structs.replace(made.cluster.memories["t"], unclean={1: UncleanDebt(1, 1)})
+    made.commit(
+        (
+            put_state(made.cluster, T0, PartitionState(-1, 1, 1, [1])),
+            Put(layout.memory("t"), memory),
+        )
+    )
+    made.cluster.suspected.add(2)
+    made.cluster.broken.add((2, T1))
+    made.cluster.damaged["/x"] = layout.Damaged("/x", "it is torn")
+    made.cluster.went_back = "The metadata store has gone back in time."
+    found = condition(made.cluster)
+    assert found["brokers"]["2"]["condition"] == "suspected"
+    counted = {name: number for name, number in found["counts"].items() if number}
+    assert counted == {
+        "brokers": 2,
+        "brokers_suspected": 1,
+        "topics": 1,
+        "partitions": 2,
+        "partitions_offline": 1,
+        "partitions_under_replicated": 1,
+        "partitions_below_min_insync": 1,
+        "partitions_with_unclean_debt": 1,
+        "nodes_damaged": 1,
+    }
+    said = [problem["what"] for problem in found["problems"]]
+    assert [sentence.split(":")[0] for sentence in said] == [
+        "The metadata store has gone back in time.",
+        "The metadata node /x cannot be read",
+        "Not heard of, and suspected",
+        "1 partition without a leader",
+        "1 partition below min.insync.replicas",
+        "1 partition led by a replica that may lack committed records",
+        "1 partition with a damaged replica",
+    ]
+    assert all(problem["advice"] for problem in found["problems"])
+    assert json.loads(json.dumps(found)) == found

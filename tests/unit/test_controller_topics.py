@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from tests.support.controller_world import World
 
-from tidelog.controller.decisions import deletion
+from tidelog.controller.decisions import creation, deletion
 from tidelog.controller.decisions.cluster import (
     NO_ID,
     Refusal,
@@ -131,6 +131,14 @@ def test_topics_of_one_request_are_judged_each_and_together() -> None:
         ("fine", None),
     ]
     assert set(world.cluster.topics) == {"a.b", "fine"}
+
+
+def test_one_request_cannot_create_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(creation, "MAX_PARTITIONS", 5)
+    world = World(1)
+    answers = world.create(*(NewTopic(f"t{i}", 2, 1) for i in range(4)))
+    found = [None if x.refusal is None else x.refusal.error for x in answers]
+    assert found == [None, None, E.INVALID_PARTITIONS, E.INVALID_PARTITIONS]
 
 
 def test_suspected_brokers_are_not_in_the_first_isr() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import tempfile
 import uuid
 from collections.abc import Callable, Coroutine
@@ -457,6 +458,9 @@ def test_a_slow_broker_times_a_creation_out_but_not_the_topic() -> None:
         answer = await broker.forward(wanted, 7)
         assert answer.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
         assert "t" in controller.cluster.topics
+        answer = await broker.forward(messages.DescribeConditionRequest(), 0)
+        assert json.loads(answer.condition)["counts"]["topics"] == 1
+        assert controller.statistics()["topics"] == 1
 
     run(scenario)
 

@@ -15,13 +15,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
 from tidelog.controller.activation import AnotherActive, activate
 from tidelog.controller.decisions import deletion, registration
 from tidelog.controller.decisions.cluster import Cluster, Decision
+from tidelog.controller.decisions.condition import counts
 from tidelog.controller.decisions.journal import committed, operations, with_revision
 from tidelog.controller.decisions.sessions import Condition, Sessions
 from tidelog.controller.outbox import CANCEL_AGAIN_S, Outbox
@@ -115,6 +116,12 @@ class Controller:
     def active(self) -> bool:
         """Whether this controller owns the metadata now; ``activated`` is the event of it."""
         return self.activated.is_set()
+
+    def statistics(self) -> Mapping[str, int]:
+        """Return counts for metrics; those of the cluster only while active. Walks over all
+        partitions."""
+        found = {"active": int(self.active), "epoch": self.cluster.controller_epoch}
+        return {**found, **counts(self.cluster)} if self.active else found
 
     # -- life
 

@@ -71,6 +71,8 @@ class SqliteStore:
             )
         try:
             self._database = await self._in_thread(lambda: _connect(self.path))
+            # The file's name, too, must survive a loss of power.
+            self._disk.sync_directory(os.path.dirname(self.path) or ".")
         except BaseException:
             self._unlock()
             raise

@@ -40,8 +40,9 @@ from tidelog.model.topics import OFFSETS_TOPIC, metric_name, why_invalid
 USE_DEFAULT = -1
 """A count or factor of CreateTopics v4+ that the broker's configuration fills in."""
 
-MAX_PARTITIONS_PER_TOPIC = 50_000
-"""A limit so that one request cannot fill the store; far above what a topic needs."""
+MAX_PARTITIONS = 50_000
+"""The most partitions that one topic may have and one request may create: a limit so that a request
+cannot fill the store; far above what a topic needs."""
 
 MAX_REPLICATION_FACTOR = 32767
 
@@ -91,6 +92,7 @@ class Defaults:
 class _Batch:
     # What earlier topics of the same request have taken already.
     partition_epoch: int
+    created: int = 0
     names: dict[str, str] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
 
@@ -138,6 +140,10 @@ def _create(
     replicas = _replicas(cluster, topic, defaults, chance)
     if isinstance(replicas, Refusal):
         return Created(topic.name, replicas)
+    batch.created += len(replicas)
+    if batch.created > MAX_PARTITIONS:
+        sentence = f"One request may create {MAX_PARTITIONS} partitions."
+        return Created(topic.name, Refusal(ErrorCode.INVALID_PARTITIONS, sentence))
     configs = {name: value for name, value in topic.configs if value is not None}
     topic_id = chance.new_uuid()
     text = layout.id_text(topic_id)
@@ -224,8 +230,8 @@ def _replicas(
 
 
 def _why_not_numbers(cluster: Cluster, count: int, factor: int) -> Refusal | None:
-    if not 1 <= count <= MAX_PARTITIONS_PER_TOPIC:
-        sentence = f"The number of partitions must be from 1 to {MAX_PARTITIONS_PER_TOPIC}."
+    if not 1 <= count <= MAX_PARTITIONS:
+        sentence = f"The number of partitions must be from 1 to {MAX_PARTITIONS}."
         return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
     if not 1 <= factor <= MAX_REPLICATION_FACTOR:
         sentence = "The replication factor must be larger than 0."
@@ -330,8 +336,8 @@ def _why_not_grown(cluster: Cluster, growth: Growth) -> Refusal | None:
             "partitions needs inter.broker.protocol.version 1.5."
         )
         return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
-    if growth.count > MAX_PARTITIONS_PER_TOPIC:
-        sentence = f"The number of partitions must be at most {MAX_PARTITIONS_PER_TOPIC}."
+    if growth.count > MAX_PARTITIONS:
+        sentence = f"The number of partitions must be at most {MAX_PARTITIONS}."
         return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
     return None
 

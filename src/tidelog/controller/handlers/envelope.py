@@ -34,6 +34,7 @@ FORWARDED = frozenset(
         ApiKey.ALTER_CONFIGS,
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         ApiKey.ELECT_LEADERS,
+        ApiKey.DESCRIBE_CONDITION,
     }
 )
 """The APIs that a client may send to any broker and that only the controller can do."""

@@ -1,0 +1,37 @@
+"""DescribeCondition v0 (ours): what is wrong with the cluster, as JSON, for ``tidelog doctor``.
+
+- ``condition`` is the JSON of ``decisions.condition``: brokers, counts, and ``problems`` in words.
+- Brokers forward it in an Envelope, so that a client may ask any of them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from tidelog.controller.decisions.condition import condition
+from tidelog.controller.serving import served
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.controller.process import Controller
+
+
+async def serve(
+    controller: Controller, _request: messages.DescribeConditionRequest, _context: RequestContext
+) -> messages.DescribeConditionResponse:
+    found = {"controller_id": controller.configs.node_id, **condition(controller.cluster)}
+    return messages.DescribeConditionResponse(condition=json.dumps(found))
+
+
+def refuse_all(
+    _request: object, error: ErrorCode, sentence: str
+) -> messages.DescribeConditionResponse:
+    """Answer with one error."""
+    return messages.DescribeConditionResponse(error_code=error, error_message=sentence)
+
+
+HANDLER = served(ApiKey.DESCRIBE_CONDITION, range(1), serve, refuse_all)
