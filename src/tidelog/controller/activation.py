@@ -38,6 +38,9 @@ async def activate(
     Raises StoreRefused when a counter is damaged, AnotherActive when another is active or was
     faster, StoreUnavailable when the store does not answer.
     """
+    if await store.exists(layout.CONTROLLER):
+        # Looked at first: a standby asks often, and loading everything costs.
+        raise AnotherActive("Another controller is active.")
     cluster = Cluster(layers=layers)
     load(cluster, await store.load())
     for path in _INDISPENSABLE:
@@ -60,7 +63,7 @@ async def activate(
     ]
     conflict = await store.multi(everything)
     if conflict is not None:
-        raise AnotherActive(f"Another controller is active, or was faster ({conflict}).")
+        raise AnotherActive(f"Another controller was faster ({conflict}).")
     cluster.versions[layout.CONTROLLER] = 0
     committed(cluster, found, complete)
     return cluster
