@@ -287,11 +287,13 @@ def test_a_closed_connection_fails_everything_under_way(bootstrap: str) -> None:
     async def work() -> None:
         reasons: list[ConnectionLost] = []
         connection = await connect(host, int(port), on_closed=reasons.append, max_in_flight=2)
-        asked = [
-            asyncio.create_task(connection.send(messages.MetadataRequest(topics=[])))
-            for _ in range(5)
+        asked: list[asyncio.Future[Any]] = [
+            connection.submit(messages.MetadataRequest(topics=[])) for _ in range(2)
         ]
-        await asyncio.sleep(0)
+        asked += [
+            asyncio.create_task(connection.send(messages.MetadataRequest(topics=[])))
+            for _ in range(3)
+        ]
         connection.close()
         found = await asyncio.gather(*asked, return_exceptions=True)
         assert all(isinstance(each, ConnectionLost) for each in found), found
@@ -417,7 +419,8 @@ def test_through_breaking_connections_nothing_is_lost_repeated_or_reordered(
                 for n in range(8000):
                     outcomes.append(await sender.send(topic_name, b"%d" % n, b"%d" % (n % 13)))
                     if n % 200 == 0:
-                        await asyncio.sleep(0)
+                        # Five requests and more are under way behind this one.
+                        await outcomes[n - min(n, 100)]
                 await sender.flush()
             partitions = [TopicPartition(topic_name, index) for index in range(3)]
             options = FetchOptions(partition_bytes=3000, max_wait_ms=50)
@@ -459,7 +462,7 @@ def test_a_server_that_is_killed_and_comes_back(
                         node.kill()
                         await asyncio.get_running_loop().run_in_executor(None, node.start)
                     if n % 50 == 0:
-                        await asyncio.sleep(0.001)
+                        await outcomes[n - min(n, 30)]
                 await sender.flush()
             assert all(outcome.exception() is None for outcome in outcomes)
             while len(seen) < 3000:
