@@ -15,12 +15,12 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import multiprocessing
 import os
 import signal
 import sys
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tidelog.model.server_configs import ServerConfigs, from_mapping, parse_properties
 from tidelog.runtime import loop as runtime_loop
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from tidelog.observe.endpoint import Endpoint
 
 logger = logging.getLogger(__name__)
+
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
 
 THREADS = 8
 """Threads for fsync and long CRCs; they release the GIL, so more than cores are useful."""
@@ -120,10 +123,7 @@ class _Process:
         if self._until_stdin_closes:
             loop.add_reader(sys.stdin.fileno(), self._stdin_came, stop)
         threads = ThreadPoolExecutor(THREADS, "tidelog")
-        # Started at the first compaction. Not forked: the loop's threads would be forked along.
-        processes = ProcessPoolExecutor(
-            HELPER_PROCESSES, multiprocessing.get_context("spawn"), _begin_helper
-        )
+        processes = _HelperProcesses()
         seams = Seams(threads=threads, processes=processes)
         try:
             starting = loop.create_task(self._start(seams))
@@ -252,6 +252,31 @@ class _Process:
         if self._controller is not None:
             await self._controller.stop()
         logger.info("stopped")
+
+
+class _HelperProcesses(Executor):
+    """A pool of processes that is made when it is first needed: most starts never need it."""
+
+    def __init__(self) -> None:
+        self._pool: Executor | None = None
+
+    def submit(
+        self, fn: Callable[Params, Result], /, *args: Params.args, **kwargs: Params.kwargs
+    ) -> Future[Result]:
+        """Run ``fn`` in a helper process."""
+        if self._pool is None:
+            import multiprocessing
+            from concurrent.futures import ProcessPoolExecutor
+
+            # Not forked: the threads of this process would be forked along.
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(HELPER_PROCESSES, context, _begin_helper)
+        return self._pool.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the processes, if there are any."""
+        if self._pool is not None:
+            self._pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
 def _begin_helper() -> None:
