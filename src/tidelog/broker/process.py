@@ -169,7 +169,7 @@ class BrokerProcess:
 
     def _report(self) -> Reported:
         seen = self.broker.control.seen
-        lives = [_LIVES[directory.last_life] for directory in self._directories]
+        lives = [_life_of(directory) for directory in self._directories]
         return Reported(
             last_life=min(lives),
             controller_epoch=seen.controller_epoch,
@@ -246,6 +246,15 @@ class BrokerProcess:
                 logger.error("%s was not closed cleanly: %s", directory.path, directory.failed)
         if session is not None:
             await session.stop()
+
+
+def _life_of(directory: storage.LogDirectory) -> LastLife:
+    """Return how a directory's last life ended, as the controller is told."""
+    found = _LIVES[directory.last_life]
+    if found is LastLife.UNCLEAN and directory.ran_synced:
+        # With log.durability=sync nothing that was acknowledged can be gone.
+        return LastLife.CRASHED
+    return found
 
 
 def limits_of(configs: ServerConfigs) -> Limits:

@@ -111,12 +111,15 @@ class LogDirectory:
         meta: MetaProperties,
         last_life: LastLife,
         *,
+        ran_synced: bool,
         open_files: int,
         producer_expiration_ms: int,
     ) -> None:
         self.path = path
         self.meta = meta
         self.last_life = last_life
+        self.ran_synced = ran_synced
+        """Whether the last life ran with ``log.durability=sync``: acked means synced."""
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.resources = Resources.of(seams.disk, open_files)
         self.resources.random = seams.random
@@ -193,6 +196,9 @@ class LogDirectory:
         )
         log.producer_expiration_ms = self._producer_expiration_ms
         self.logs[partition] = log
+        if self.ran_synced and self.last_life is not LastLife.CLEAN and not log.failed:
+            # It led up to what was synced; now that must be known again before it is read.
+            log.sync()
         found.logs += 1
         found.recovered_bytes += log.recovered.scanned_bytes
         if log.damaged is not None:
@@ -381,14 +387,16 @@ def open_directory(
     found, last_life = meta
     # What a killed life created may have no durable name yet.
     disk.sync_directory(path)
+    ran_synced = False
     if last_life is not LastLife.NEW:
-        last_life = _how_it_ended(disk, path, boot_id)
+        last_life, ran_synced = _how_it_ended(disk, path, boot_id)
     return LogDirectory(
         seams,
         path,
         lock,
         found,
         last_life,
+        ran_synced=ran_synced,
         open_files=open_files,
         producer_expiration_ms=producer_expiration_ms,
     )
@@ -430,11 +438,14 @@ def _identify(
     return meta, LastLife.CRASHED
 
 
-def _how_it_ended(disk: Disk, path: str, boot_id: str) -> LastLife:
-    if disk.exists(f"{path}/{names.CLEAN_SHUTDOWN}"):
-        return LastLife.CLEAN
+def _how_it_ended(disk: Disk, path: str, boot_id: str) -> tuple[LastLife, bool]:
+    """Return how, and whether that life ran with ``log.durability=sync``."""
     try:
         fields = decode_properties(disk.read(f"{path}/{names.LIFE}"))
     except (FileNotFoundError, DamagedFile):
-        return LastLife.UNCLEAN
-    return LastLife.CRASHED if fields.get("boot.id") == boot_id else LastLife.UNCLEAN
+        fields = {}
+    synced = fields.get("log.durability") == "sync"
+    if disk.exists(f"{path}/{names.CLEAN_SHUTDOWN}"):
+        return LastLife.CLEAN, synced
+    same_boot = fields.get("boot.id") == boot_id
+    return (LastLife.CRASHED if same_boot else LastLife.UNCLEAN), synced
