@@ -1,7 +1,16 @@
 """How long a start, a recovery and a compaction take.
 
 Not a test. Run: ``python benchmarks/log_start_and_compaction.py``. CPU seconds of this process;
-the files lie in the page cache.
+the files lie in the page cache. Two shared cores with a load of 7:
+
+| work                                                        |                               |
+|-------------------------------------------------------------|-------------------------------|
+| create 1000 logs and begin an epoch in each                 | 0.78 s                        |
+| stop with 1000 logs cleanly                                 | 0.55 s                        |
+| start with 1000 logs after a clean stop                     | 0.33 s                        |
+| recover 528 MB of 16 kB batches                             | 0.54 s, 975 MB/s              |
+| recover 51 MB of batches of one record                      | 1.6 s, 32 MB/s                |
+| compact 101 MB, 825 k records of 100 bytes to 100 k         | 4.6 s, 180 k records/s        |
 """
 
 from __future__ import annotations
