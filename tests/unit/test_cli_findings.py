@@ -73,10 +73,11 @@ def test_groups_with_offsets_of_nothing() -> None:
     assert "old" in said(replace(HEALTHY, committed=committed), Level.NOTICE)
 
 
-def test_what_processes_say_themselves_is_passed_on() -> None:
-    facts = replace(HEALTHY, conditions={2: {"problems": [{"what": "it burns", "advice": "run"}]}})
-    assert said(facts, Level.BAD) == "broker 2: it burns"
-    assert judge(facts)[0].advice == "run"
+def test_what_the_controller_says_is_passed_on_once() -> None:
+    problem = {"what": "1 partition without a leader: t-0.", "advice": "Start it."}
+    facts = replace(HEALTHY, topics={"t": topic(-1, ())}, condition={"problems": [problem]})
+    assert said(facts, Level.BAD) == "1 partition without a leader: t-0"
+    assert judge(facts)[0].advice == "Start it"
 
 
 def test_the_worst_comes_first() -> None:

@@ -66,7 +66,7 @@ def command(
                 "findings": [
                     {"level": f.level.value, "what": f.what, "advice": f.advice} for f in findings
                 ],
-                "conditions": facts.conditions,
+                "condition": facts.condition,
             }
         )
     else:
@@ -109,7 +109,6 @@ async def look(cluster: Cluster) -> Facts:
     minimums = {name: minimum for name, minimum in answers if isinstance(minimum, int)}
     nodes = [broker.node_id for broker in described.brokers]
     dirs = await _each(nodes, lambda node_id: describe_log_dirs(cluster, node_id))
-    conditions = await _each(nodes, lambda node_id: describe_condition(cluster, node_id))
     groups = (await list_groups(cluster))[:GROUPS_LOOKED_AT]
     ids = [group.group_id for group in groups]
     committed = await _each(ids, lambda group: committed_offsets(cluster, group))
@@ -122,11 +121,7 @@ async def look(cluster: Cluster) -> Facts:
         log_dirs=dict(zip(nodes, dirs, strict=True)),
         groups=groups,
         committed=dict(zip(ids, committed, strict=True)),
-        conditions={
-            node_id: found
-            for node_id, found in zip(nodes, conditions, strict=True)
-            if isinstance(found, dict)
-        },
+        condition=await describe_condition(cluster),
     )
 
 

@@ -58,7 +58,8 @@ class Facts:
     committed: Mapping[str, Mapping[TopicPartition, Position] | ClientError] = field(
         default_factory=dict
     )
-    conditions: Mapping[int, dict[str, Any]] = field(default_factory=dict)
+    condition: Mapping[str, Any] | None = None
+    """What the active controller says itself; None where that is not served."""
 
 
 def judge(facts: Facts) -> list[Finding]:
@@ -68,7 +69,7 @@ def judge(facts: Facts) -> list[Finding]:
         *_partitions(facts),
         *_disks(facts),
         *_groups(facts),
-        *_conditions(facts),
+        *_condition(facts),
     ]
     order = {Level.BAD: 0, Level.NOTICE: 1, Level.GOOD: 2}
     return sorted(found, key=lambda finding: order[finding.level])
@@ -118,16 +119,17 @@ def _partitions(facts: Facts) -> list[Finding]:
             elif len(partition.isr) < len(partition.replicas):
                 under.append(name)
     found = []
-    if leaderless:
+    # The controller says these two itself, where it can be asked.
+    if leaderless and facts.condition is None:
         what = f"{_named(leaderless)}: no leader, cannot be read or written"
         found.append(Finding(Level.BAD, what, "start the brokers that hold them"))
-    if too_few:
+    if too_few and facts.condition is None:
         what = f"{_named(too_few)}: fewer in-sync replicas than min.insync.replicas, acks=all fails"
         found.append(Finding(Level.BAD, what, "start the missing brokers, or lower the minimum"))
     if under:
         what = f"{_named(under)}: under-replicated"
         found.append(Finding(Level.NOTICE, what, "wait if replicas are catching up"))
-    if not found:
+    if not found and not leaderless and not too_few:
         what = f"{total} partitions of {len(facts.topics)} topics: all lead, all in sync"
         found.append(Finding(Level.GOOD, what))
     return found
@@ -182,17 +184,18 @@ def _groups(facts: Facts) -> list[Finding]:
     return found
 
 
-def _conditions(facts: Facts) -> list[Finding]:
-    """Pass on what tidelog's own processes say is wrong with them."""
-    found = []
-    for node_id, condition in sorted(facts.conditions.items()):
-        for problem in condition.get("problems", ()):
-            if isinstance(problem, dict):
-                what, advice = str(problem.get("what", "")), str(problem.get("advice", ""))
-            else:
-                what, advice = str(problem), ""
-            found.append(Finding(Level.BAD, f"broker {node_id}: {what}", advice))
-    return found
+def _condition(facts: Facts) -> list[Finding]:
+    """Pass on what the controller says is wrong."""
+    if facts.condition is None:
+        return []
+    return [
+        Finding(
+            Level.BAD,
+            str(problem.get("what", "")).rstrip("."),
+            str(problem.get("advice", "")).rstrip("."),
+        )
+        for problem in facts.condition.get("problems", ())
+    ]
 
 
 def _named(names: Sequence[str]) -> str:

@@ -76,21 +76,21 @@ async def describe_log_dirs(cluster: Cluster, node_id: int) -> list[LogDir]:
     ]
 
 
-async def describe_condition(cluster: Cluster, node_id: int) -> dict[str, Any] | None:
-    """Return what a tidelog broker says of its own condition; None where that is not served.
+async def describe_condition(cluster: Cluster) -> dict[str, Any] | None:
+    """Return what the active controller says of the cluster; None where that is not served.
 
-    Raises Refused, ClientError for an answer that is no JSON.
+    ``problems`` is a list of {"what", "advice"}. Raises Refused, ClientError for no JSON.
     """
-    connection = await cluster.connection(node_id)
+    connection = await cluster.any_connection()
     if not connection.speaks(ApiKey.DESCRIBE_CONDITION):
         return None
     answer: messages.DescribeConditionResponse = await connection.send(
         messages.DescribeConditionRequest(subjects=[])
     )
     if answer.error_code:
-        raise Refused(answer.error_code, f"broker {node_id}", answer.error_message)
+        raise Refused(answer.error_code, "the cluster's condition", answer.error_message)
     try:
         condition: dict[str, Any] = json.loads(answer.condition)
     except ValueError:
-        raise ClientError(f"broker {node_id} described its condition in no JSON") from None
+        raise ClientError("the cluster's condition was answered in no JSON") from None
     return condition
