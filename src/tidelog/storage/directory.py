@@ -447,5 +447,6 @@ def _how_it_ended(disk: Disk, path: str, boot_id: str) -> tuple[LastLife, bool]:
     synced = fields.get("log.durability") == "sync"
     if disk.exists(f"{path}/{names.CLEAN_SHUTDOWN}"):
         return LastLife.CLEAN, synced
-    same_boot = fields.get("boot.id") == boot_id
+    # Where nothing names a boot, it may have been another one.
+    same_boot = boot_id != "" and fields.get("boot.id") == boot_id
     return (LastLife.CRASHED if same_boot else LastLife.UNCLEAN), synced
