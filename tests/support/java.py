@@ -47,7 +47,15 @@ SET_ROOTS = {
         "org.apache.kafka:kafka-clients:3.9.1",
         "org.slf4j:slf4j-simple:1.7.36",
     ),
+    "spark-kafka": (
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        "org.apache.kafka:kafka-clients:3.9.0",
+        "org.apache.commons:commons-pool2:2.12.0",
+    ),
 }
+# Sets that name all their jars: Spark itself brings what these depend on.
+WITHOUT_DEPENDENCIES = ("spark-kafka",)
 EXCLUDED = ("org.apache.kafka:connect-runtime", "org.apache.kafka:connect-json")
 
 # Start fast and stay small: a tool lives for a second, and two cores carry the broker too.
@@ -339,7 +347,8 @@ def write_lock() -> None:
         with tempfile.TemporaryDirectory() as scratch:
             folder = Path(scratch, "jars")
             folder.mkdir()
-            _copy_dependencies(list(roots), folder, EXCLUDED, "-Dmdep.useRepositoryLayout=true")
+            excluded = ("*:*",) if set_name in WITHOUT_DEPENDENCIES else EXCLUDED
+            _copy_dependencies(list(roots), folder, excluded, "-Dmdep.useRepositoryLayout=true")
             for path in sorted(folder.rglob("*.jar")):
                 *group, artifact, version, _ = path.relative_to(folder).parts
                 lines.append(f"{set_name} {'.'.join(group)}:{artifact}:{version} {_sha256(path)}")
