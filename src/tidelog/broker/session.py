@@ -31,6 +31,12 @@ RETRY_MS = 100
 """First pause between two tries to find the controller; it doubles up to ``RETRY_MAX_MS``."""
 
 RETRY_MAX_MS = 2_000
+KEPT_FORWARDING = 4
+"""How many connections for forwarding are kept open while nobody needs them."""
+
+MAX_FORWARDING = 64
+"""Most requests that are forwarded at once; others wait for their turn."""
+
 HIGHEST_LEVEL = "1.4"
 """The highest ``inter.broker.protocol.version`` that this code knows."""
 
@@ -86,6 +92,9 @@ class ControllerSession:
         self._when_registered = when_registered
         self._identity: Identity | None = None
         self._connection: Connection | None = None
+        self._address: tuple[str, int] = self._controllers[0]
+        self._forwarding: list[Connection] = []
+        self._forwarding_places = asyncio.Semaphore(MAX_FORWARDING)
         self._task: asyncio.Task[None] | None = None
         self._waiting: set[asyncio.Future[Connection]] = set()
         self._next = 0
@@ -134,6 +143,12 @@ class ControllerSession:
         for waiting in self._waiting:
             waiting.cancel()
 
+    def _close_forwarding(self) -> None:
+        # They lead to a controller that may not be the active one any more.
+        kept, self._forwarding = self._forwarding, []
+        for connection in kept:
+            connection.close()
+
     async def registered(self, timeout_ms: int) -> Connection:
         """Wait until this broker is registered. Raises ControllerUnreachable."""
         if self._connection is not None and not self._connection.closed:
@@ -169,18 +184,42 @@ class ControllerSession:
             request_principal=b"",
             client_host_address=client_host.encode(),
         )
-        answer = await self.request(envelope, timeout_ms)
+        async with self._forwarding_places:
+            answer = await self._send_apart(envelope, timeout_ms)
         if answer.error_code != ErrorCode.NONE:
             raise ForwardingRefused(ErrorCode(answer.error_code))
         _, response = codec.decode_response(api_key, version, memoryview(answer.response_data))
         return response
+
+    async def _send_apart(self, envelope: Any, timeout_ms: int) -> Any:
+        """Send on a connection that carries no heartbeats and nobody else's request.
+
+        Answers come in order on a connection, and a forwarded request may take long.
+        """
+        await self.registered(timeout_ms)
+        connection = None
+        while self._forwarding and connection is None:
+            kept = self._forwarding.pop()
+            connection = None if kept.closed else kept
+        if connection is None:
+            connection = await connect(*self._address, client_id="broker-forwarding")
+        try:
+            answer = await connection.send(envelope, ENVELOPE_VERSION, timeout_ms)
+        except BaseException:
+            connection.close()
+            raise
+        if self._stopping or len(self._forwarding) >= KEPT_FORWARDING:
+            connection.close()
+        else:
+            self._forwarding.append(connection)
+        return answer
 
     def _unreachable(self) -> str:
         tried = ", ".join(f"{host}:{port}" for host, port in self._controllers)
         return f"no active controller answers at {tried}: is one running?"
 
     async def _connect_next(self) -> Connection:
-        host, port = self._controllers[self._next % len(self._controllers)]
+        self._address = host, port = self._controllers[self._next % len(self._controllers)]
         self._next += 1
         return await connect(host, port, client_id="broker-session")
 
@@ -196,6 +235,7 @@ class ControllerSession:
                 finally:
                     connection.close()
                     self._connection = None
+                    self._close_forwarding()
             except ClientError as error:
                 logger.info("the session with the controller ended: %s", error)
             if self._stopping:

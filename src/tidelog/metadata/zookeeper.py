@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kazoo import exceptions
@@ -135,21 +135,12 @@ class ZookeeperStore:
         return sorted(name for name in names if path != ROOT or name != OWN_CHILD)
 
     async def load(self) -> dict[str, Node]:
-        """Return all nodes; see the module's note. Grows with the nodes, in two passes a level."""
-        found: dict[str, Node] = {}
-        level = [ROOT]
-        while level:
-            below: list[str] = []
-            for start in range(0, len(level), READS_AT_ONCE):
-                part = level[start : start + READS_AT_ONCE]
-                nodes = await asyncio.gather(*map(self.get, part))
-                names = await asyncio.gather(*map(self.children, part))
-                for path, node, children in zip(part, nodes, names, strict=True):
-                    if node is not None:
-                        found[path] = node
-                        above = "" if path == ROOT else path
-                        below += [f"{above}/{name}" for name in children]
-            level = below
+        """Return all nodes; see the module's note. Grows with the nodes, one read each."""
+        client = self._open_client()
+        try:
+            found = await self._loop.run_in_executor(None, _walk, client)
+        except _LOST as error:
+            raise self._unavailable(error) from error
         return dict(sorted(found.items()))
 
     async def multi(self, operations: Sequence[Operation]) -> Conflict | None:
@@ -194,9 +185,11 @@ class ZookeeperStore:
             start(client).rawlink(lambda result: self._in_loop(finish, result))
             return await asyncio.wait_for(answer, ANSWER_TIMEOUT_S)
         except (*_LOST, TimeoutError) as error:
-            raise StoreUnavailable(
-                f"ZooKeeper at {self.hosts} did not answer ({error or type(error).__name__})."
-            ) from error
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> StoreUnavailable:
+        what = str(error) or type(error).__name__
+        return StoreUnavailable(f"ZooKeeper at {self.hosts} did not answer ({what}).")
 
     def _in_loop(self, work: Callable[..., None], *args: Any) -> None:
         # From kazoo's threads; a loop that is closing has nobody left to tell.
@@ -263,6 +256,37 @@ class _Watch:
 
     def cancel(self) -> None:
         self._store._watches.pop(self, None)
+
+
+def _walk(client: KazooClient) -> dict[str, Node]:
+    """Read the whole tree, level by level, many reads at once. Blocks: for a thread."""
+    found: dict[str, Node] = {}
+    level = [ROOT]
+    while level:
+        parents: list[str] = []
+        for path, answer in _read_all(client.get_async, level):
+            data, stat = answer
+            found[path] = Node(data, stat.version)
+            if stat.numChildren:
+                parents.append(path)
+        level = [
+            f"{'' if path == ROOT else path}/{name}"
+            for path, names in _read_all(client.get_children_async, parents)
+            for name in names
+            if path != ROOT or name != OWN_CHILD
+        ]
+    return found
+
+
+def _read_all(
+    read: Callable[[str], IAsyncResult], paths: Sequence[str]
+) -> Iterator[tuple[str, Any]]:
+    for start in range(0, len(paths), READS_AT_ONCE):
+        part = paths[start : start + READS_AT_ONCE]
+        for path, answer in [(path, read(path)) for path in part]:
+            # A node that went meanwhile is passed over.
+            with contextlib.suppress(exceptions.NoNodeError):
+                yield path, answer.get(timeout=ANSWER_TIMEOUT_S)
 
 
 def _transaction(client: KazooClient, operations: Sequence[Operation]) -> Any:
