@@ -329,6 +329,23 @@ def test_the_first_batch_is_whole_and_limits_hold_for_the_rest(tmp_path: Path) -
     run(main())
 
 
+def test_a_read_goes_on_where_a_segment_holds_almost_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            hosted = lone.lead("t")
+            for _ in range(4):
+                await send(peer, batch("a"))
+                hosted.log.roll(int(time.time() * 1000))
+            await send(peer, batch("b" * 5000))
+            hosted.log.roll(int(time.time() * 1000))
+            await send(peer, batch("c"))
+            assert offsets((await read(peer)).records) == [0, 1, 2, 3, 4]
+            assert offsets((await read(peer, partition_max_bytes=160)).records) == [0, 1]
+            assert offsets((await read(peer, 5)).records) == [5]
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("changes", "error"),
     [

@@ -26,7 +26,7 @@ from uuid import UUID
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
-from tidelog.records.batch import Buffer, Rejected
+from tidelog.records.batch import Buffer, Rejected, walk
 from tidelog.replication.control import LocalReplica
 from tidelog.replication.watermark import high_watermark, required_in_sync
 from tidelog.storage.log import PartitionLog
@@ -36,6 +36,12 @@ if TYPE_CHECKING:
     from tidelog.broker.durability import GroupCommit
 
 NO_LEADER = -1
+
+SMALL_READ_BYTES = 4096
+"""A read of less, with later segments behind it, goes on in those."""
+
+MAX_SLICES = 64
+"""Most segments that one read goes through."""
 
 
 class StorageFailed(Exception):
@@ -393,3 +399,23 @@ class HostedPartition:
             return found
         self.bytes_out += len(found)
         return found
+
+    def read_on(self, found: memoryview, room: int, *, committed: bool = True) -> list[memoryview]:
+        """Return what was read and what follows it in later segments, at most ``room`` bytes.
+
+        For small finds: where compaction left almost nothing of a segment (perhaps one batch
+        without records), a client that gets that alone takes it for the end of the log.
+        """
+        parts = [found]
+        while len(parts) < MAX_SLICES and len(parts[-1]) < SMALL_READ_BYTES:
+            room -= len(parts[-1])
+            next_offset = -1
+            for _, header in walk(parts[-1]):
+                next_offset = header.next_offset
+            if next_offset < 0 or room <= 0:
+                break
+            more = self.read(next_offset, room, committed=committed, at_least_one=False)
+            if isinstance(more, Rejected) or not more:
+                break
+            parts.append(more)
+        return parts

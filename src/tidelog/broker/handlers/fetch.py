@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.fetch_sessions import Plan, Wanted
 from tidelog.broker.parked import DelayedFetch
+from tidelog.broker.partition import SMALL_READ_BYTES
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext
@@ -114,8 +115,12 @@ class _Reading:
                 refused.high_watermark = refused.last_stable_offset = log.high_watermark
                 refused.log_start_offset = log.start_offset
             return refused
-        answer.records = records
         self.size += len(records)
+        answer.records = records
+        if len(records) < SMALL_READ_BYTES and offset < log.segments[-1].base_offset:
+            rest = min(room, wanted.max_bytes)
+            answer.records = partition.read_on(records, rest, committed=not self.follower)
+            self.size += sum(map(len, answer.records)) - len(records)
         return answer
 
     def _diverges(self, wanted: Wanted, partition: HostedPartition, answer: Any) -> bool:
