@@ -140,6 +140,25 @@ def test_the_last_batch_of_a_producer_stays_without_its_records(tmp_path: Path) 
     assert log.append_as_leader(again, 0, NOW_MS).duplicate  # type: ignore[union-attr]
 
 
+def test_a_read_goes_on_behind_emptied_batches_until_there_are_records(tmp_path: Path) -> None:
+    """Else the Java client's poll ends with nothing, as if the log ended there."""
+    log = new_log(tmp_path, COMPACT)
+    for number in range(60):
+        put(log, ("k", f"v{number}" * 8))
+    clean(log)
+    offset, answers = log.start_offset, []
+    while offset < log.end_offset:
+        found = log.read(offset, 1 << 20)
+        assert isinstance(found, memoryview)
+        headers = [header for _, header in walk(found)]
+        answers.append([header.record_count for header in headers])
+        offset = headers[-1].next_offset
+    assert answers[0][0] == 0, "the oldest segment was emptied"
+    assert all(any(counts) for counts in answers)
+    small = log.read(log.start_offset, 61)
+    assert isinstance(small, memoryview) and len(small) == 61, "what was asked for is the limit"
+
+
 @pytest.mark.parametrize("codec", range(5))
 def test_compressed_batches_stay_compressed(codec: int, tmp_path: Path) -> None:
     log = new_log(tmp_path, COMPACT)

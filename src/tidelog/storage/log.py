@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import TimestampType
-from tidelog.records.batch import Buffer, Rejected, crc_is_right, walk
+from tidelog.records.batch import Buffer, Rejected, crc_is_right, read_header, walk
 from tidelog.records.record import CorruptRecords
 from tidelog.storage import lookup
 from tidelog.storage.appending import Batches, chunks_for, prepare
@@ -29,7 +29,7 @@ from tidelog.storage.logfiles import LogFiles, new_segment
 from tidelog.storage.producers import KnownBatch
 from tidelog.storage.results import Appended, TimeOffset
 from tidelog.storage.retention import expired, must_roll
-from tidelog.storage.segment import Segment
+from tidelog.storage.segment import Segment, Slice
 from tidelog.storage.snapshots import load_producers, remove_snapshots, snapshot_path
 
 _HINTS = 64
@@ -266,7 +266,32 @@ class PartitionLog(LogFiles):
             if len(self._hints) >= _HINTS:
                 del self._hints[next(iter(self._hints))]
             self._hints[found.next_offset] = (segment, found.next_position)
+        if segment is not self._active and not read_header(found.data).record_count:
+            return self._on_to_records(found, max_bytes, limit, at_least_one)
         return found.data
+
+    def _on_to_records(
+        self, found: Slice, max_bytes: int, limit: int, at_least_one: bool
+    ) -> memoryview:
+        """Go on behind batches that compaction emptied, until there are records too.
+
+        An answer without records ends the poll of a Java consumer, which looks like the end of
+        the log. Grows with the emptied batches, up to ``max_bytes``.
+        """
+        pieces, size = [found.data], len(found.data)
+        while (
+            size < max_bytes
+            and found.next_offset < limit
+            and not any(header.record_count for _, header in walk(pieces[-1]))
+        ):
+            located = self._locate(found.next_offset)
+            more = located and located[0].read(located[1], max_bytes - size, limit, at_least_one)
+            if not more:
+                break
+            found = more
+            pieces.append(found.data)
+            size += len(found.data)
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
     def _locate(self, offset: int) -> tuple[Segment, int] | None:
         at = self.segment_at(offset)
