@@ -25,7 +25,7 @@ from tidelog.storage.producers import ProducerState
 from tidelog.storage.recovery import Recovered
 from tidelog.storage.resources import Resources
 from tidelog.storage.segment import Segment
-from tidelog.storage.snapshots import thin_out, write_snapshot
+from tidelog.storage.snapshots import snapshot_path, thin_out, write_snapshot
 from tidelog.storage.syncing import PendingSync
 
 SNAPSHOT_INTERVAL_BYTES = 64 * 1024 * 1024
@@ -211,9 +211,15 @@ class LogFiles:
 
         ``run`` it anywhere, then hand it to ``synced`` on the log's own thread, always.
         """
+        if self.failed:
+            return None  # promise 25: nothing is synced after a failure
         synced = self.synced_end_offset
-        if not closed_only and self._active.size - self._snapshot_size > SNAPSHOT_INTERVAL_BYTES:
-            self._snapshot()
+        grown = self._active.size - self._snapshot_size
+        if not closed_only and grown > SNAPSHOT_INTERVAL_BYTES and not self.failed:
+            try:
+                self._snapshot()
+            except OSError as error:
+                self._trouble(error)  # without room, the next sync tries again
         paths = []
         for segment in reversed(self.segments):
             if segment.next_offset <= synced and segment is not self._active:
@@ -230,22 +236,16 @@ class LogFiles:
         self._dirty_files, self._dirty_directories = set(), set()
         self._directories_in_flight += len(directories)
         end = self._active.base_offset if closed_only else self.end_offset
-        disk = self.resources.disk
-        return PendingSync(disk, self._pin(paths), directories, end, self.generation)
+        disk, above = self.resources.disk, self.path.rpartition("/")[0]
+        return PendingSync(disk, above, self._pin(paths), directories, end, self.generation)
 
     def _snapshot(self) -> None:
-        """Note the producers of the active segment so far; without room, the next sync tries."""
-        if self.failed:
-            return
-        try:
-            path = write_snapshot(self.resources, self.path, self.end_offset, self.producers)
-            thin_out(self.resources, self.path, self.segments)
-        except OSError as error:
-            self._trouble(error)
-            return
+        """Note the producers of the active segment so far. OSError leaves the older snapshots."""
+        path = write_snapshot(self.resources, self.path, self.end_offset, self.producers)
         self._dirty_files.add(path)
         self._dirty_directories.add(self.path)
         self._snapshot_size = self._active.size
+        thin_out(self.resources, self.path, self.segments)
 
     def _pin(self, paths: Sequence[str]) -> list[File]:
         pinned = []
@@ -274,26 +274,46 @@ class LogFiles:
             pending.run()
             self.synced(pending)
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Stop cleanly: indexes and producers written, everything synced, files closed.
 
-        The log refuses everything afterwards. A failure shows in ``failed``.
+        The log refuses everything afterwards. False when something could not be written: then
+        the next start must recover.
         """
         if self.closed:
-            return
+            return True
+        pending = self.write_before_stop()
+        if isinstance(pending, PendingSync):
+            pending.run()
+        return self.finish_stop(pending)
+
+    def write_before_stop(self) -> PendingSync | Rejected | None:
+        """Write what a clean stop leaves; return what to sync, or why it could not be written.
+
+        What an earlier stop has left and nothing has changed since is not written again.
+        """
+        if self.failed:
+            return self._out_of_service()
+        active = self._active
         try:
-            if not self.failed:
-                for segment in self.segments:
-                    segment.write_indexes()
-                self._active.close_indexes()
-                path = write_snapshot(self.resources, self.path, self.end_offset, self.producers)
-                active = self._active
-                self._dirty_files |= {path, active.index_path, active.time_index_path}
+            for segment in self.segments:
+                segment.write_indexes()
+            if not active.indexes_are_complete():
+                active.close_indexes()
+                self._dirty_files |= {active.index_path, active.time_index_path}
                 self._dirty_directories.add(self.path)
-                self.sync()
+            if not self.resources.disk.exists(snapshot_path(self.path, self.end_offset)):
+                self._snapshot()
         except OSError as error:
-            self._trouble(error)
+            return self._trouble(error)
+        return self.unsynced()
+
+    def finish_stop(self, pending: PendingSync | Rejected | None) -> bool:
+        """Take back the sync of ``write_before_stop``; whether all of it worked."""
+        if isinstance(pending, PendingSync):
+            self.synced(pending)
         self.forget_files()
+        return not (isinstance(pending, Rejected) or self.failed or self._dirty_files)
 
     def forget_files(self) -> None:
         """Close all files without writing anything (before the directory is renamed)."""

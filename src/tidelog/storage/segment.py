@@ -110,6 +110,18 @@ class Segment:
         for path in (self.index_path, self.time_index_path):
             self._resources.files.get(path, create=True)
 
+    def indexes_are_complete(self) -> bool:
+        """Whether the index files are as ``close_indexes`` leaves them."""
+        index, time_index = self.index, self.time_index
+        newest = self.newest
+        return (
+            index.written == len(index)
+            and time_index.written == len(time_index)
+            and (newest[0] < 0 or time_index.last() == newest)
+            and self._disk.exists(self.index_path)
+            and self._disk.exists(self.time_index_path)
+        )
+
     def truncate(self, size: int, end_offset: int) -> None:
         """Cut the segment to ``size`` bytes and ``end_offset``; the indexes follow."""
         self.truncate_indexes(size, end_offset)

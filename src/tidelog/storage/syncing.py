@@ -15,17 +15,28 @@ from tidelog.runtime.disk import Disk, File
 class PendingSync:
     """What must reach the disk so that everything below ``end_offset`` survives a power loss."""
 
-    __slots__ = ("_disk", "directories", "end_offset", "error", "files", "generation")
+    __slots__ = (
+        "_disk",
+        "directories",
+        "end_offset",
+        "error",
+        "files",
+        "generation",
+        "log_directory",
+    )
 
     def __init__(
         self,
         disk: Disk,
+        log_directory: str,
         files: Sequence[File],
         directories: Sequence[str],
         end_offset: int,
         generation: int,
     ) -> None:
         self._disk = disk
+        self.log_directory = log_directory
+        """For which a failure is final."""
         self.files = files
         self.directories = directories
         self.end_offset = end_offset
@@ -42,3 +53,14 @@ class PendingSync:
                 self._disk.sync_directory(directory)
         except OSError as error:
             self.error = error
+
+
+def run_all(pendings: Sequence[PendingSync]) -> None:
+    """Run many, in any thread; after a failure nothing more of its log directory is synced."""
+    failed: dict[str, OSError] = {}
+    for pending in pendings:
+        pending.error = failed.get(pending.log_directory)
+        if pending.error is None:
+            pending.run()
+        if pending.error is not None:
+            failed[pending.log_directory] = pending.error
