@@ -19,7 +19,7 @@ from tests.support.processes import free_ports
 
 from tidelog.client import offsets
 from tidelog.client.admin.groups import describe_group
-from tidelog.client.admin.topics import delete_records
+from tidelog.client.admin.topics import create_partitions, delete_records
 from tidelog.client.blocking import BlockingCluster
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.connection import Connection, connect
@@ -265,6 +265,51 @@ def test_two_members_share_and_one_takes_over(bootstrap: str, topic_name: str) -
             committed = await committed_offsets(cluster, group)
             assert [position.offset for position in committed.values()] == [100] * 4
             await second.close()
+
+    run(work())
+
+
+def test_a_group_takes_partitions_that_come_later(bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name, 1)
+
+    async def work() -> None:
+        async with Cluster(bootstrap) as cluster:
+            reader = GroupReader(
+                cluster,
+                topic_name,
+                [topic_name],
+                reset=OffsetReset.EARLIEST,
+                partition_check_ms=0,
+            )
+            while not reader.assignment:
+                await reader.poll(200)
+            assert await create_partitions(cluster, {topic_name: 3}) == {topic_name: None}
+            while len(reader.assignment) < 3:
+                await reader.poll(200)
+            async with RecordSender(cluster) as sender:
+                await (await sender.send(topic_name, b"8", partition=2))
+            seen: list[int] = []
+            while not seen:
+                for piece in await reader.poll(200):
+                    seen += values(list(piece.rows()))
+            assert seen == [8]
+            await reader.close()
+
+    run(work())
+
+
+def test_a_sender_sees_a_topic_grow(bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name, 1)
+
+    async def work() -> None:
+        settings = ClusterSettings(metadata_max_age_ms=50)
+        async with Cluster(bootstrap, settings) as cluster, RecordSender(cluster) as sender:
+            await (await sender.send(topic_name, b"0", b"a"))
+            await create_partitions(cluster, {topic_name: 8})
+            found = set()
+            while len(found) < 8:
+                outcomes = [await sender.send(topic_name, b"1", b"%d" % n) for n in range(100)]
+                found |= {(await outcome).partition for outcome in outcomes}
 
     run(work())
 

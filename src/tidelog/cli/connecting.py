@@ -87,11 +87,12 @@ def run(
     work: Callable[[Cluster], Awaitable[Result]],
     *,
     command_config: Path | None = None,
-    notice: bool = True,
+    progress: Callable[[], str] | None = None,
 ) -> Result:
     """Open the cluster, run ``work`` with it, close it; return what ``work`` returned.
 
-    With ``notice`` a line on a terminal's stderr says so when it takes over two seconds.
+    When it takes over two seconds a line on a terminal's stderr shows how far it is: what
+    ``progress`` returns (nothing for ""), or that it waits for the cluster.
     """
     properties = parse_properties(command_config.read_text()) if command_config else {}
     settings = settings_from(properties)
@@ -102,13 +103,12 @@ def run(
 
     async def whole() -> Result:
         cluster = Cluster(bootstrap, settings)
-        shown = _Notice(f"waiting for {bootstrap}") if notice else None
+        shown = _Notice(progress or (lambda: f"waiting for {bootstrap}"))
         try:
             await cluster.open(OPEN_TIMEOUT_MS)
             return await work(cluster)
         finally:
-            if shown is not None:
-                shown.end()
+            shown.end()
             await cluster.close()
 
     return asyncio.run(whole())
@@ -117,7 +117,7 @@ def run(
 class _Notice:
     """A line that appears on a terminal after two seconds, counts, and goes away again."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: Callable[[], str]) -> None:
         self._text = text
         self._shown = False
         self._loop = asyncio.get_running_loop()
@@ -127,9 +127,11 @@ class _Notice:
             self._timer = self._loop.call_later(NOTICE_AFTER_S, self._show)
 
     def _show(self) -> None:
-        self._shown = True
-        passed = self._loop.time() - self._begun
-        print(f"\r{self._text} … {passed:.0f} s", end="", file=sys.stderr, flush=True)
+        text = self._text()
+        if text:
+            self._shown = True
+            passed = self._loop.time() - self._begun
+            print(f"\r{text} … {passed:.0f} s", end="", file=sys.stderr, flush=True)
         self._timer = self._loop.call_later(1.0, self._show)
 
     def end(self) -> None:

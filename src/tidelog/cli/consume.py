@@ -92,7 +92,7 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
             bootstrap_server,
             lambda cluster: _consume(cluster, plan, printer),
             command_config=command_config,
-            notice=False,
+            progress=lambda: "" if sys.stdout.isatty() else f"{printer.count} records read",
         )
     except CorruptRecords as error:
         raise Failed(f"{error}; what follows cannot be read past it") from None

@@ -83,7 +83,13 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
     lines = LineFormat.from_properties(key_values(flags["properties"], "--property"))
     settings = send_settings(flags)
     work = _Work(flags["topic"], flags["partition"], lines, settings, sync=flags["sync"])
-    run(bootstrap_server, work.send_all, command_config=command_config, notice=False)
+    run(
+        bootstrap_server,
+        work.send_all,
+        command_config=command_config,
+        # Who types sees the prompt; who pipes a file in wants to know how far it is.
+        progress=lambda: "" if sys.stdin.isatty() else f"{work.sent} records written",
+    )
     if flags["as_json"]:
         print_json({"sent": work.sent, "failed": work.failed})
     if work.first_error is not None:

@@ -81,7 +81,7 @@ class Cluster:
         Raises ClusterUnreachable when none has answered within ``timeout_ms`` (default: the
         default API timeout).
         """
-        await self.retry(self._refresh, timeout_ms)
+        await self.retry(self.refresh, timeout_ms)
 
     async def close(self) -> None:
         """Close all connections. Requests under way fail."""
@@ -172,7 +172,7 @@ class Cluster:
     async def send_to_controller(self, request: Any, *, timeout_ms: int | None = None) -> Any:
         """Send an administrative request to the broker named as controller."""
         if self._stale or self._view.controller_id not in self._view.brokers:
-            await self._refresh()
+            await self.refresh()
         if self._view.controller_id not in self._view.brokers:
             return await self.send_to_any(request, timeout_ms=timeout_ms)
         return await self.send(self._view.controller_id, request, timeout_ms=timeout_ms)
@@ -225,9 +225,9 @@ class Cluster:
         self._wanted.update(wanted)
 
         async def attempt() -> dict[str, Topic]:
-            fresh = not self._expired()
+            fresh = not self.expired
             if not fresh or any(self._view.topics.get(name) is None for name in wanted):
-                await self._refresh(create=create)
+                await self.refresh(create=create)
             for name in wanted:
                 topic = self._view.topics.get(name)
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error
@@ -268,8 +268,8 @@ class Cluster:
         One attempt: raises Refused (LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION).
         """
         self._wanted.add(partition.topic)
-        if self._expired() or self._view.partition(partition) is None:
-            await self._refresh()
+        if self.expired or self._view.partition(partition) is None:
+            await self.refresh()
         found = self._view.partition(partition)
         if found is None:
             topic = self._view.topics.get(partition.topic)
@@ -280,13 +280,16 @@ class Cluster:
             raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, str(partition))
         return found
 
-    def _expired(self) -> bool:
+    @property
+    def expired(self) -> bool:
+        """Whether the metadata is stale: never asked for, too old, or forgotten."""
         if self._stale or self._view_time is None:
             return True
         age_s = asyncio.get_running_loop().time() - self._view_time
         return age_s * 1000 > self.settings.metadata_max_age_ms
 
-    async def _refresh(self, create: bool = False) -> None:
+    async def refresh(self, create: bool = False) -> None:
+        """Ask for the topics in use now; one attempt, shared with whoever asks meanwhile."""
         if create or self._refreshing is None or self._refreshing.done():
             task = asyncio.get_running_loop().create_task(self._ask(create))
             task.add_done_callback(_look_at_error)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Iterable, Mapping
 
 from tidelog.client.assignors import (
@@ -33,10 +34,15 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
+logger = logging.getLogger(__name__)
+
 SESSION_TIMEOUT_MS = 45_000
 REBALANCE_TIMEOUT_MS = 300_000
 HEARTBEAT_INTERVAL_MS = 3_000
 LEAVE_TIMEOUT_MS = 5_000
+PARTITION_CHECK_MS = 30_000
+"""How often the group's leader looks whether the topics have other partitions."""
+
 MAX_JOIN_ROUNDS = 100
 """Rounds of one ``join``: each is answered by the coordinator, so more means a defect."""
 
@@ -65,6 +71,7 @@ class GroupMember:
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
         heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS,
+        partition_check_ms: int = PARTITION_CHECK_MS,
     ) -> None:
         self.group = group
         self.topics = sorted(set(topics))
@@ -73,6 +80,8 @@ class GroupMember:
         self._session_timeout_ms = session_timeout_ms
         self._rebalance_timeout_ms = rebalance_timeout_ms
         self._heartbeat_interval_ms = heartbeat_interval_ms
+        self._partition_check_ms = partition_check_ms
+        self._counts: dict[str, int] = {}
         self._member_id = ""
         self._generation = -1
         self._heartbeats: asyncio.Task[None] | None = None
@@ -183,19 +192,15 @@ class GroupMember:
 
     async def _sync(self, joined: messages.JoinGroupResponse) -> bytes:
         shares: dict[str, list[TopicPartition]] = {}
+        self._counts = {}
         if joined.leader == joined.member_id and not joined.skip_assignment:
             subscriptions = {
                 member.member_id: decode_subscription(bytes(member.metadata))
                 for member in joined.members
             }
             names = {name for topics in subscriptions.values() for name in topics}
-            view = await self._cluster.describe(sorted(names))
-            counts = {
-                name: len(topic.partitions)
-                for name, topic in view.topics.items()
-                if name in names and not topic.error
-            }
-            shares = range_assignment(subscriptions, counts)
+            self._counts = await self._count_partitions(names)
+            shares = range_assignment(subscriptions, self._counts)
         request = messages.SyncGroupRequest(
             group_id=self.group,
             generation_id=self._generation,
@@ -220,9 +225,32 @@ class GroupMember:
         )
         return bytes(answer.assignment)
 
+    async def _count_partitions(self, topics: Iterable[str]) -> dict[str, int]:
+        """Return the partition counts of these topics; 0 for one that does not exist."""
+        names = sorted(topics)
+        view = await self._cluster.describe(names)
+        found = {name: view.topics.get(name) for name in names}
+        return {
+            name: 0 if topic is None or topic.error else len(topic.partitions)
+            for name, topic in found.items()
+        }
+
+    async def _look_for_partitions(self) -> None:
+        """As the group's leader: ask for a new assignment when a topic has changed."""
+        try:
+            if self._counts and await self._count_partitions(self._counts) != self._counts:
+                self._rejoin = True
+        except ClientError as error:
+            logger.debug("partitions of group %s are not looked at: %s", self.group, error)
+
     async def _beat(self) -> None:
+        loop = asyncio.get_running_loop()
+        next_look = loop.time() + self._partition_check_ms / 1000
         while not self._rejoin:
             await asyncio.sleep(self._heartbeat_interval_ms / 1000)
+            if loop.time() >= next_look:
+                await self._look_for_partitions()
+                next_look = loop.time() + self._partition_check_ms / 1000
             request = messages.HeartbeatRequest(
                 group_id=self.group,
                 generation_id=self._generation,

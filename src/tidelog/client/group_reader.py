@@ -18,7 +18,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
 from tidelog.client.fetch_requests import FetchOptions
 from tidelog.client.fetcher import Fetcher, OffsetReset
-from tidelog.client.group_member import GroupMember
+from tidelog.client.group_member import PARTITION_CHECK_MS, GroupMember
 from tidelog.client.group_offsets import Position, committed_offsets
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.errors import ErrorCode
@@ -49,12 +49,19 @@ class GroupReader:
         auto_commit_ms: int | None = AUTO_COMMIT_INTERVAL_MS,
         options: FetchOptions | None = None,
         instance_id: str | None = None,
+        partition_check_ms: int = PARTITION_CHECK_MS,
     ) -> None:
         self._cluster = cluster
         self._reset = reset
         self._isolation = isolation
         self._auto_commit_ms = auto_commit_ms
-        self._member = GroupMember(cluster, group, topics, instance_id=instance_id)
+        self._member = GroupMember(
+            cluster,
+            group,
+            topics,
+            instance_id=instance_id,
+            partition_check_ms=partition_check_ms,
+        )
         self._fetcher = Fetcher(cluster, isolation=isolation, reset=reset, options=options)
         self._committed: dict[TopicPartition, int] = {}
         self._next_commit = 0.0

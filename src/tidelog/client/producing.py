@@ -20,7 +20,7 @@ from typing import Any
 from tidelog.client.choosing import PartitionChooser
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import Connection
-from tidelog.client.errors import ClientError, GaveUp, Refused, error_code
+from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused, error_code
 from tidelog.client.metadata import NO_LEADER
 from tidelog.client.send_queue import Answer, Batch, SendQueue, Sent
 from tidelog.model.errors import ErrorCode
@@ -126,6 +126,9 @@ class RecordSender:
             block_ms = self._settings.max_block_ms
             found = await self._cluster.topics([topic], timeout_ms=block_ms, create=True)
             known = found[topic]
+        elif self._cluster.expired:
+            # In the background: a topic that has grown is seen within metadata_max_age_ms.
+            self._run("metadata", self._cluster.refresh)
         if partition is None:
             partition = self._chooser.choose(known, key)
         elif partition not in known.partitions:
@@ -401,7 +404,12 @@ class RecordSender:
                 self._finish(batch)
 
     async def _connect(self, node_id: int) -> None:
-        self._connections[node_id] = await self._cluster.connection(node_id, PURPOSE)
+        try:
+            self._connections[node_id] = await self._cluster.connection(node_id, PURPOSE)
+        except ConnectionLost:
+            # Somebody else may lead by now.
+            await self._cluster.refresh()
+            raise
 
     async def _find_leaders(self, queues: list[SendQueue]) -> None:
         for queue in queues:
