@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
 
+from tidelog.storage.syncing import run_all
+
 if TYPE_CHECKING:
     from tidelog.broker.partition import HostedPartition
-    from tidelog.storage.syncing import PendingSync
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class GroupCommit:
                         trip.append((partition, pending))
                 if trip:
                     pendings = [pending for _, pending in trip]
-                    await loop.run_in_executor(self._threads, _run_all, pendings)
+                    await loop.run_in_executor(self._threads, run_all, pendings)
                     self.trips += 1
                     self.synced_logs += len(trip)
                 for partition, pending in trip:
@@ -71,8 +71,3 @@ class GroupCommit:
                     partition.synced()
         finally:
             self._task = None
-
-
-def _run_all(pendings: Sequence[PendingSync]) -> None:
-    for pending in pendings:
-        pending.run()
