@@ -257,6 +257,8 @@ class SimulatedReader:
         self.name = name
         self.position = -1
         self.high_watermark = -1
+        self.above_watermark: list[int] = []
+        """Offsets that came in an answer whose high watermark was not above them."""
         self.errors: set[ErrorCode] = set()
         self._history = history
         self._rng = rng
@@ -296,6 +298,8 @@ class SimulatedReader:
         for record in read_all(data, self.position):
             assert record.value is not None
             self._history.read(self._target.name, record.offset, bytes(record.value), self.name)
+            if record.offset >= found.high_watermark:
+                self.above_watermark.append(record.offset)
         self.position = _behind(data, self.position)
 
 

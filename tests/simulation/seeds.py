@@ -33,10 +33,10 @@ def run_for(scenario: str, seconds: float, *, at_least: int = 1) -> dict[str, in
     return totals
 
 
-def first_failure(scenario: str, seeds: int, finding: str = "") -> Result | None:
-    """Return the first of so many runs with a violation that contains ``finding``, or None."""
+def first_failure(scenario: str, seeds: int, *findings: str) -> Result | None:
+    """Return the first of so many runs with a violation that contains one of ``findings``."""
     for seed in range(seeds):
         result = SCENARIOS[scenario](seed)
-        if any(finding in line for line in result.violations):
+        if any(finding in line for line in result.violations for finding in findings):
             return result
     return None

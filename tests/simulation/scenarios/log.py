@@ -271,7 +271,8 @@ class LogRun:
             self.logs[model.name] = log
         if register:
             durability = "sync" if self.regime == "power" else "replicated"
-            opened.record_life(str(self.boot), durability=durability)
+            if opened.failed is None:
+                opened.record_life(str(self.boot), durability=durability)
             for model in self.models:
                 self._begin_leading(model)
 

@@ -1,0 +1,101 @@
+"""The whole server in the simulation: many seeds within a time, replay, planted bugs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.simulation.scenarios import SCENARIOS
+from tests.simulation.seeds import first_failure, run_for
+
+from tidelog.broker.partition import HostedPartition
+from tidelog.model.errors import ErrorCode
+from tidelog.storage import opening
+from tidelog.storage.producers import ProducerState
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 30.0
+SEEDS = 60
+"""Within so many seeds each planted bug must be found."""
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """What the server says of its own deaths is not news here."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_no_promise_breaks_in_many_worlds() -> None:
+    totals = run_for("broker", SECONDS, at_least=8)
+    assert totals["faults"] >= totals["seeds"]
+    assert totals["acked"] > 50 * totals["seeds"]
+    assert totals["reads"] > 50 * totals["seeds"]
+
+
+def test_a_seed_replays_in_every_process() -> None:
+    seed = 5
+    digests = {SCENARIOS["broker"](seed).digest}
+    program = (
+        "import logging; logging.disable(50)\n"
+        "from tests.simulation.scenarios.broker import run_broker\n"
+        f"print(run_broker({seed}).digest)"
+    )
+    for hash_seed in ("0", "77"):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        digests.add(done.stdout.strip())
+    assert len(digests) == 1
+
+
+def ack_before_the_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        HostedPartition, "when_committed", lambda self, offset, committed: committed(ErrorCode.NONE)
+    )
+
+
+def read_what_is_not_committed(patch: pytest.MonkeyPatch) -> None:
+    read = HostedPartition.read
+
+    def too_far(self: Any, offset: int, max_bytes: int, **options: Any) -> Any:
+        return read(self, offset, max_bytes, **{**options, "committed": False})
+
+    patch.setattr(HostedPartition, "read", too_far)
+
+
+def accept_a_duplicate_after_restart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(opening, "load_producers", lambda *_: ProducerState())
+
+
+PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], tuple[str, ...]]] = [
+    (ack_before_the_sync, ("acked_is_not_lost", "one_offset_one_record")),
+    (read_what_is_not_committed, ("above the high watermark", "read_is_not_unread")),
+    (accept_a_duplicate_after_restart, ("idempotent_is_once",)),
+]
+
+
+@pytest.mark.parametrize(("plant", "findings"), PLANTED, ids=[p.__name__ for p, _ in PLANTED])
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    findings: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plant(monkeypatch)
+    found = first_failure("broker", SEEDS, *findings)
+    assert found is not None, f"{plant.__name__} survived {SEEDS} seeds"
+    print(f"{plant.__name__}: seed {found.seed}: {found.violations[0]}")
