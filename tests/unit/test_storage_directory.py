@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.storage_logs import NOW_MS, batch, records_of
+from tests.support.storage_logs import NOW_MS, FaultyDisk, batch, records_of
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
@@ -288,3 +288,45 @@ def test_the_longest_name_still_fits_when_it_is_marked() -> None:
     assert len(name) <= 255
     found = parse_directory(name)
     assert found is not None and found.ending == "-delete"
+
+
+def test_a_stop_that_could_not_write_everything_is_not_clean(tmp_path: Path, clock: Clock) -> None:
+    disk = FaultyDisk()
+    seams = Seams(clock=clock, random=random.Random(5), disk=disk)
+
+    def opened() -> LogDirectory:
+        found = open_directory(
+            seams, str(tmp_path / "data"), cluster_id="c", node_id=1, boot_id="b"
+        )
+        assert isinstance(found, LogDirectory)
+        found.load(lambda _: CONFIGS)
+        return found
+
+    found = opened()
+    found.record_life("b", durability="replicated")
+    fill(found)
+    disk.failing = (".snapshot.tmp",)
+    disk.fill_up()
+    assert not found.close()
+    assert found.failed is None, "a full disk is not a broken one"
+    disk.fault = None
+    found = opened()
+    assert found.last_life is LastLife.CRASHED
+    assert len(records_of(found.logs[T0])) == 40
+    assert found.close()
+
+
+def test_a_stop_after_which_nothing_changed_writes_nothing(tmp_path: Path, clock: Clock) -> None:
+    disk = FaultyDisk()
+    seams = Seams(clock=clock, random=random.Random(5), disk=disk)
+    for life in range(2):
+        found = open_directory(
+            seams, str(tmp_path / "data"), cluster_id="c", node_id=1, boot_id="b"
+        )
+        assert isinstance(found, LogDirectory)
+        found.load(lambda _: CONFIGS)
+        if life == 0:
+            fill(found)
+        disk.syncs.clear()
+        assert found.close()
+    assert not [path for path in disk.syncs if "t-0" in path]
