@@ -8,6 +8,7 @@ and reading stops when it is full.
     HANDLER   a handler that is not pipelined has not answered yet (as in Kafka)
     DEPTH     too many pipelined requests are unanswered
     CLIENT    the client does not read its answers (the transport's buffer is above its mark)
+    FILES     part of a file is on its way to the client (``sending``)
     ANSWERS   a request with a large answer waits until other clients have read theirs
     TURN      the connection had its turn of the loop; it goes on in the next
     STOPPING  the server stops; answers that are pending still go out
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import struct
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -27,9 +27,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidelog.model.api_keys import ApiKey
-from tidelog.network import api_versions
+from tidelog.network import api_versions, frames
 from tidelog.network.buffer import ReceiveBuffer
 from tidelog.network.router import CloseConnection, RequestContext, Route, Router
+from tidelog.network.sending import FileSender, as_buffer, sender_for
 from tidelog.protocol import codec
 from tidelog.protocol.codec import DecodeError
 from tidelog.protocol.primitives import Buffer
@@ -49,20 +50,9 @@ REQUESTS_PER_TURN = 64
 ANSWERS_RETRY_S = 0.02
 """How soon a request with a large answer asks again for room: only under pressure."""
 
-HANDLER, DEPTH, CLIENT, ANSWERS, TURN, STOPPING, CLOSED = 1, 2, 4, 8, 16, 32, 64
+HANDLER, DEPTH, CLIENT, ANSWERS, TURN, STOPPING, CLOSED, FILES = 1, 2, 4, 8, 16, 32, 64, 128
 
-_MIN_HEADER_BYTES = 8
-_size_at = struct.Struct(">i").unpack_from
-_pack_size_into = struct.Struct(">i").pack_into
-_pack_head = struct.Struct(">ii").pack
-_header_at = struct.Struct(">hhih").unpack_from
-_HEADER_BYTES = 10
-
-UNREADABLE = (DecodeError, struct.error, IndexError, ValueError, OverflowError)
-"""What compiled decoders raise for bytes that are cut or make no sense."""
-
-UNWRITABLE = (struct.error, AttributeError, TypeError, ValueError)
-"""What compiled encoders raise for a message that is not as its schema says: a bug."""
+_BUFFERS = (bytes, bytearray, memoryview)
 
 
 class _Slot:
@@ -96,7 +86,8 @@ class Connection(asyncio.BufferedProtocol):
         self._depth = 0
         self._pending: deque[_Slot] = deque()
         self._futures: dict[asyncio.Future[Any], None] = {}
-        self._out: list[Buffer] = []
+        self._out: list[Any] = []
+        self._sender: FileSender | None = None
         self._in_turn = False
         self._on_close: list[Callable[[], None]] = []
 
@@ -107,6 +98,11 @@ class Connection(asyncio.BufferedProtocol):
     def is_closing(self) -> bool:
         """Whether no further request of this connection will be served."""
         return bool(self._blocked & CLOSED)
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether part of a file is on its way."""
+        return bool(self._blocked & FILES)
 
     @property
     def unanswered(self) -> int:
@@ -127,6 +123,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._blocked |= CLOSED
         self._in.drop()
+        if self._sender is not None:
+            self._sender.close()
         self.server.unsent.forget(self, self._unsent)
         self._unsent = 0
         self._pending.clear()
@@ -180,9 +178,9 @@ class Connection(asyncio.BufferedProtocol):
         turns = REQUESTS_PER_TURN
         received.need = 0
         while not self._blocked and end - start >= 4:
-            (size,) = _size_at(view, start)
-            if size < _MIN_HEADER_BYTES or size > self._limits.max_request_bytes:
-                self.close(_why_size(size, self._limits.max_request_bytes))
+            (size,) = frames.size_at(view, start)
+            if size < frames.MIN_REQUEST_BYTES or size > self._limits.max_request_bytes:
+                self.close(frames.why_size(size, self._limits.max_request_bytes))
                 break
             stop = start + 4 + size
             if stop > end:
@@ -250,13 +248,13 @@ class Connection(asyncio.BufferedProtocol):
     def _take(self, frame: memoryview) -> bool:
         """Serve one request; False when it must be taken again later (or never)."""
         try:
-            header = _header_at(frame)
+            header = frames.header_at(frame)
             route = self.router.route(header[0], header[1])
             if route is None:
                 return self._refuse_version(header)
             if route.large_answer and not self._room_for_answer():
                 return False
-            client_id, position = _read_rest(header, route, frame)
+            client_id, position = frames.read_rest(header, route, frame)
             route.tally.requests += 1
             correlation_id: int = header[2]
             if route.direct is not None and self._directly(route, frame, position, correlation_id):
@@ -265,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
             # librdkafka (2.16) writes bytes behind its Metadata requests; see the codec.
             if stop != len(frame) and route.api_key != ApiKey.METADATA:
                 raise DecodeError(f"{len(frame) - stop} bytes are left behind the message")
-        except UNREADABLE as error:
+        except frames.UNREADABLE as error:
             self.close(f"it sent bytes that are no request: {error}")
             return False
         context = RequestContext(self, route.version, correlation_id, client_id, self.principal)
@@ -403,20 +401,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _encoded(self, route: Route, correlation_id: int, answer: Any) -> list[Buffer] | None:
         """Return the answer's frame; None, after closing, when it cannot be written."""
-        head = bytearray(_pack_head(0, correlation_id))
-        if route.flexible_answer:
-            head.append(0)
-        chunks: list[Buffer] = []
         try:
-            chunks.append(route.encode(answer, chunks, head))
-        except UNWRITABLE:
+            return frames.encode_answer(route, correlation_id, answer)
+        except frames.UNWRITABLE:
             name = route.handler.api_key.name
             logger.exception("an answer of %s version %d cannot be written", name, route.version)
             self.close("its answer cannot be written")
             return None
-        size = len(head) if len(chunks) == 1 else sum(map(len, chunks))
-        _pack_size_into(head, 0, size - 4)
-        return chunks
 
     def _release_in_order(self) -> None:
         pending = self._pending
@@ -426,15 +417,40 @@ class Connection(asyncio.BufferedProtocol):
                 self._out += chunks
 
     def _flush(self) -> None:
-        chunks, self._out = self._out, []
-        if self._transport is None:
+        sender = self._sender
+        if self._transport is None or (sender is not None and sender.busy):
             return
+        chunks, self._out = self._out, []
         server = self.server
         server.bytes_out += sum(map(len, chunks))
-        if len(chunks) == 1:
+        if sender is not None and not all(isinstance(chunk, _BUFFERS) for chunk in chunks):
+            self._send_files(sender, chunks)
+        elif len(chunks) == 1:
             self._transport.write(chunks[0])
         else:
             self._transport.writelines(chunks)
+
+    def can_send_files(self) -> bool:
+        """Whether answers may have parts of files (``sending.FilePart``) among their chunks."""
+        if self._sender is None and self._transport is not None:
+            self._sender = sender_for(
+                self.server.loop, self._transport, self._files_sent, self.abort
+            )
+        return self._sender is not None
+
+    def _send_files(self, sender: FileSender, chunks: list[Any]) -> None:
+        if self._transport.get_write_buffer_size():
+            # The transport has still to write: nothing may overtake that.
+            self._transport.writelines([as_buffer(chunk) for chunk in chunks])
+        elif not sender.send(chunks):
+            self._blocked |= FILES
+
+    def _files_sent(self) -> None:
+        self._blocked &= ~FILES
+        self.last_active = self.server.loop.time()
+        if self._out:
+            self._flush()
+        self._go_on()
 
     # -- ends
 
@@ -454,6 +470,8 @@ class Connection(asyncio.BufferedProtocol):
             self.server.say_closed(self, reason)
         if self._out:
             self._flush()
+        if self._sender is not None:
+            self._sender.close()
         if self._transport is not None:
             self._transport.close()
 
@@ -472,24 +490,3 @@ class Connection(asyncio.BufferedProtocol):
     def is_holding(self) -> bool:
         """Whether it holds memory that others may wait for and that cannot just be given back."""
         return bool(self._unsent or (self._in.held and self._in.end))
-
-
-def _read_rest(
-    header: tuple[int, int, int, int], route: Route, frame: memoryview
-) -> tuple[str | None, int]:
-    """Return the client id, and where the message begins."""
-    length = header[3]
-    stop = _HEADER_BYTES + length
-    if length >= 0 and not (route.flexible and frame[stop]):
-        if stop > len(frame):
-            raise DecodeError("the client id ends after the frame")
-        return str(frame[_HEADER_BYTES:stop], "utf-8"), stop + route.flexible
-    # No client id, or tagged fields in the header: seldom.
-    slow = codec.decode_request_header(frame)
-    return slow.client_id, slow.body
-
-
-def _why_size(size: int, limit: int) -> str:
-    if size < _MIN_HEADER_BYTES:
-        return f"it announced a request of {size} bytes, which cannot be one"
-    return f"it announced a request of {size} bytes; socket.request.max.bytes is {limit}"

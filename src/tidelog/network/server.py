@@ -99,7 +99,9 @@ class Server:
     async def _wait_for_answers(self, grace_s: float) -> None:
         end = self.loop.time() + grace_s
         pause_s = 0.005
-        while self.loop.time() < end and any(each.unanswered for each in self.connections):
+        while self.loop.time() < end and any(
+            each.unanswered or each.is_sending for each in self.connections
+        ):
             await asyncio.sleep(pause_s)
             pause_s = min(0.1, 2 * pause_s)
 

@@ -120,6 +120,10 @@ class RealFile:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
+    def fileno(self) -> int:
+        """Return the descriptor, for ``os.sendfile``; files of a simulation have none."""
+        return self._fd
+
     def close(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)

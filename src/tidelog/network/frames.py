@@ -1,0 +1,66 @@
+"""Frames of requests and answers: the head of a request read in place, an answer written once.
+
+Owns the quick way through the headers on a server's hot path; ``protocol.codec`` has the complete
+one, which meets everything that is not plain.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+from tidelog.protocol import codec
+from tidelog.protocol.codec import DecodeError
+from tidelog.protocol.primitives import Buffer
+
+if TYPE_CHECKING:
+    from tidelog.network.router import Route
+
+MIN_REQUEST_BYTES = 8
+
+UNREADABLE = (DecodeError, struct.error, IndexError, ValueError, OverflowError)
+"""What compiled decoders raise for bytes that are cut or make no sense."""
+
+UNWRITABLE = (struct.error, AttributeError, TypeError, ValueError)
+"""What compiled encoders raise for a message that is not as its schema says: a bug."""
+
+Header = tuple[int, int, int, int]
+"""API key, version, correlation id, length of the client id."""
+
+size_at = struct.Struct(">i").unpack_from
+header_at = struct.Struct(">hhih").unpack_from
+_HEADER_BYTES = 10
+_pack_size_into = struct.Struct(">i").pack_into
+_pack_head = struct.Struct(">ii").pack
+
+
+def read_rest(header: Header, route: Route, frame: memoryview) -> tuple[str | None, int]:
+    """Return the client id, and where the message begins. Raises one of ``UNREADABLE``."""
+    length = header[3]
+    stop = _HEADER_BYTES + length
+    if length >= 0 and not (route.flexible and frame[stop]):
+        if stop > len(frame):
+            raise DecodeError("the client id ends after the frame")
+        return str(frame[_HEADER_BYTES:stop], "utf-8"), stop + route.flexible
+    # No client id, or tagged fields in the header: seldom.
+    slow = codec.decode_request_header(frame)
+    return slow.client_id, slow.body
+
+
+def encode_answer(route: Route, correlation_id: int, answer: Any) -> list[Buffer]:
+    """Return an answer's frame as buffers to send in order. Raises one of ``UNWRITABLE``."""
+    head = bytearray(_pack_head(0, correlation_id))
+    if route.flexible_answer:
+        head.append(0)
+    chunks: list[Buffer] = []
+    chunks.append(route.encode(answer, chunks, head))
+    size = len(head) if len(chunks) == 1 else sum(map(len, chunks))
+    _pack_size_into(head, 0, size - 4)
+    return chunks
+
+
+def why_size(size: int, limit: int) -> str:
+    """Return why a connection that announced a request of this size is closed."""
+    if size < MIN_REQUEST_BYTES:
+        return f"it announced a request of {size} bytes, which cannot be one"
+    return f"it announced a request of {size} bytes; socket.request.max.bytes is {limit}"

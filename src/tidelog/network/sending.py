@@ -1,0 +1,142 @@
+"""Sending parts of files over a connection without copying them (sendfile).
+
+Owns a duplicate of the connection's socket and the order of what goes over it, while there is a
+part of a file to send; the transport writes everything else. No memory is held for a client that
+does not read. Only for plain TCP sockets of the operating system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tidelog.protocol.primitives import Buffer
+
+
+class FilePart(Protocol):
+    """``size`` bytes of an open file of the system, from ``position`` on."""
+
+    fileno: int
+    position: int
+    size: int
+
+    def __len__(self) -> int: ...
+
+
+Chunk = Buffer | FilePart
+
+
+def as_buffer(chunk: Chunk) -> Buffer:
+    """Return a chunk in memory: the ordinary way for a part of a file."""
+    if isinstance(chunk, (bytes, bytearray, memoryview)):
+        return chunk
+    return os.pread(chunk.fileno, chunk.size, chunk.position)
+
+
+class FileSender:
+    """Sends chunks in order; ``when_sent`` is called when all are with the system."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fileno: int,
+        when_sent: Callable[[], None],
+        when_broken: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        # Loops do not let others watch a transport's own descriptor.
+        self._socket: socket.socket | None = socket.socket(fileno=os.dup(fileno))
+        self._when_sent = when_sent
+        self._when_broken = when_broken
+        self._chunks: deque[Chunk] = deque()
+        self._done = 0
+        self._watching = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is still to be sent; then nobody else may write."""
+        return bool(self._chunks)
+
+    def send(self, chunks: Sequence[Chunk]) -> bool:
+        """Send as much as goes now; True when that was all, else ``when_sent`` is called later."""
+        self._chunks.extend(chunks)
+        try:
+            return self._push()
+        except OSError:
+            self._loop.call_soon(self._broken)
+            return False
+
+    def close(self) -> None:
+        """Forget what is not sent."""
+        if self._socket is not None:
+            self._unwatch()
+            self._socket.close()
+            self._socket = None
+        self._chunks.clear()
+
+    def _push(self) -> bool:
+        """Send until all is sent (True) or the socket is full (False). Grows with the chunks."""
+        assert self._socket is not None
+        try:
+            while self._chunks:
+                chunk = self._chunks[0]
+                if isinstance(chunk, (bytes, bytearray, memoryview)):
+                    # More follows: one packet with what comes behind it.
+                    flags = socket.MSG_MORE if len(self._chunks) > 1 else 0
+                    sent = self._socket.send(memoryview(chunk)[self._done :], flags)
+                else:
+                    at = chunk.position + self._done
+                    left = chunk.size - self._done
+                    sent = os.sendfile(self._socket.fileno(), chunk.fileno, at, left)
+                    if not sent:
+                        raise OSError("the log was cut while it was being sent")
+                self._done += sent
+                if self._done == len(chunk):
+                    self._chunks.popleft()
+                    self._done = 0
+        except BlockingIOError:
+            if not self._watching:
+                self._watching = True
+                self._loop.add_writer(self._socket.fileno(), self._writable)
+            return False
+        return True
+
+    def _writable(self) -> None:
+        try:
+            done = self._push()
+        except OSError:
+            self._broken()
+            return
+        if done:
+            self._unwatch()
+            self._when_sent()
+
+    def _broken(self) -> None:
+        self.close()
+        self._when_broken()
+
+    def _unwatch(self) -> None:
+        if self._watching and self._socket is not None:
+            self._watching = False
+            self._loop.remove_writer(self._socket.fileno())
+
+
+def sender_for(
+    loop: asyncio.AbstractEventLoop,
+    transport: asyncio.Transport,
+    when_sent: Callable[[], None],
+    when_broken: Callable[[], None],
+) -> FileSender | None:
+    """Return a sender beside a transport, None where it has no plain socket of the system."""
+    found = transport.get_extra_info("socket")
+    if found is None or not hasattr(socket, "MSG_MORE"):
+        return None
+    with contextlib.suppress(OSError, AttributeError):
+        if found.family in (socket.AF_INET, socket.AF_INET6):
+            return FileSender(loop, found.fileno(), when_sent, when_broken)
+    return None

@@ -1,0 +1,71 @@
+"""A part of a segment's file that holds whole batches, to be sent without passing through memory.
+
+Owns finding it from the index alone, and keeping its file open while it is in use. What is not
+plain (batches above the limit, the bytes behind the last index entry) ``PartitionLog.read`` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidelog.storage.log import PartitionLog
+
+LEAST_BYTES = 65_536
+"""Below this a copy costs less than the system call and the bookkeeping that it saves."""
+
+
+class FileRegion:
+    """``size`` bytes of an open file from ``position`` on; the file stays open until it is gone.
+
+    The bytes never change: a log is only appended to, and what retention or compaction replaces
+    stays in the open file. A truncation may cut them short.
+    """
+
+    __slots__ = ("_release", "fileno", "position", "size")
+
+    def __init__(self, fileno: int, position: int, size: int, release: Callable[[], None]) -> None:
+        self.fileno = fileno
+        self.position = position
+        self.size = size
+        self._release = release
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __del__(self) -> None:
+        self._release()
+
+
+def find_region(log: PartitionLog, offset: int, max_bytes: int) -> FileRegion | None:
+    """Return at most ``max_bytes`` of committed batches from the one that holds ``offset``.
+
+    None when it is to be read instead: fewer than ``LEAST_BYTES``, a segment that is not wholly
+    committed, an offset that is not there, a disk whose files are not the system's.
+    """
+    if max_bytes < LEAST_BYTES or log.damaged or log.closed or offset < log.start_offset:
+        return None
+    segment = log.segments[log.segment_at(offset)]
+    if segment.next_offset > log.high_watermark or offset >= segment.next_offset:
+        return None
+    try:
+        located = segment.locate(offset)
+        if located is None:
+            return None
+        start = located[0]
+        end = segment.size
+        if end - start > max_bytes:
+            end = segment.index.boundary_before(start + max_bytes)
+        if end - start < LEAST_BYTES:
+            return None
+        files = log.resources.files
+        file = files.pin(segment.log_path)
+    except OSError:
+        # The ordinary read meets it too, and says what follows from it.
+        return None
+    fileno = getattr(file, "fileno", None)
+    if fileno is None:
+        files.release(file)
+        return None
+    return FileRegion(fileno(), start, end - start, lambda: files.release(file))
