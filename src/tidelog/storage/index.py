@@ -9,7 +9,6 @@ missing after a crash is rebuilt from the log.
 
 from __future__ import annotations
 
-import struct
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
@@ -17,8 +16,6 @@ from operator import le, lt
 
 OFFSET_ENTRY_BYTES = 8
 TIME_ENTRY_BYTES = 12
-
-_TIME_ENTRY = struct.Struct(">qi")
 
 
 class OffsetIndex:
@@ -113,9 +110,11 @@ class TimeIndex:
         if len(content) % TIME_ENTRY_BYTES:
             return None
         index = cls(base_offset)
-        for timestamp, offset in _TIME_ENTRY.iter_unpack(content):
-            index.timestamps.append(timestamp)
-            index.offsets.append(offset)
+        index.timestamps = array("q", _column(content, 0, 8))
+        index.offsets = array("i", _column(content, 8, 4))
+        if sys.byteorder == "little":
+            index.timestamps.byteswap()
+            index.offsets.byteswap()
         index.written = len(index.offsets)
         if not index.offsets:
             return index
@@ -152,6 +151,24 @@ class TimeIndex:
 
     def unwritten(self) -> tuple[int, bytes]:
         """Return (file position, bytes) of the entries that the file does not have yet."""
-        entries = zip(self.timestamps[self.written :], self.offsets[self.written :], strict=True)
-        content = b"".join(_TIME_ENTRY.pack(*entry) for entry in entries)
-        return self.written * TIME_ENTRY_BYTES, content
+        timestamps, offsets = self.timestamps[self.written :], self.offsets[self.written :]
+        if sys.byteorder == "little":
+            timestamps.byteswap()
+            offsets.byteswap()
+        content = bytearray(TIME_ENTRY_BYTES * len(offsets))
+        for first, column in ((0, timestamps.tobytes()), (8, offsets.tobytes())):
+            width = 8 - first // 2
+            for at in range(width):
+                content[first + at :: TIME_ENTRY_BYTES] = column[at::width]
+        return self.written * TIME_ENTRY_BYTES, bytes(content)
+
+
+def _column(content: bytes, first: int, width: int) -> bytes:
+    """Return the bytes of one field of all time entries: twelve strides, not a loop over entries.
+
+    An index of a large segment has 100,000 entries, and the event loop waits for it at a roll.
+    """
+    column = bytearray(len(content) // TIME_ENTRY_BYTES * width)
+    for at in range(width):
+        column[at::width] = content[first + at :: TIME_ENTRY_BYTES]
+    return bytes(column)
