@@ -1,0 +1,79 @@
+"""Who is in sync with a leader: pure rules of the ISR as the leader sees it.
+
+Owns what a leader knows of each follower and when it proposes to change the ISR; the controller
+decides (AlterIsr: compare-and-set on leader epoch and ISR version, with the broker epoch of each
+member), and sending is the broker's. Source: the design, "Who may lead"; KIP-497; KIP-903.
+
+| event | rule |
+|---|---|
+| a follower fetched in this leader epoch | this life of it holds all below its offset |
+| it held all there was at this fetch, or the one before | it is caught up now, or was then |
+| an ISR member not caught up for ``replica.lag.time.max.ms`` | leave the ISR |
+| a follower at the high watermark and at the epoch's start | may join, with the life that fetched |
+| another life of it fetches | what the former one held counts no more |
+| a proposal is in flight | no other one; the watermark counts the larger ISR |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+UNKNOWN = -1
+
+
+@dataclass(slots=True)
+class Follower:
+    """What the leader knows of one follower in this leader epoch. Offsets; times in ms."""
+
+    end_offset: int = UNKNOWN
+    broker_epoch: int = UNKNOWN
+    caught_up_ms: int = 0
+    fetched_ms: int = 0
+    leader_end_then: int = UNKNOWN
+
+    def fetched(self, offset: int, leader_end: int, broker_epoch: int, now_ms: int) -> None:
+        """Note a fetch from ``offset`` while the leader's log ended at ``leader_end``."""
+        if broker_epoch != self.broker_epoch:
+            self.broker_epoch = broker_epoch
+            self.leader_end_then = UNKNOWN
+        if offset >= leader_end:
+            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+        elif self.leader_end_then != UNKNOWN and offset >= self.leader_end_then:
+            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+        self.end_offset = offset
+        self.fetched_ms = now_ms
+        self.leader_end_then = leader_end
+
+
+def lagging(
+    isr: Iterable[int],
+    leader: int,
+    followers: Mapping[int, Follower],
+    leader_end: int,
+    now_ms: int,
+    lag_max_ms: int,
+) -> set[int]:
+    """Return the members that must leave the ISR. O(ISR).
+
+    A member that holds everything is never dropped, however long nothing was written.
+    """
+    gone = set()
+    for member in isr:
+        follower = followers.get(member)
+        if member == leader or (follower is not None and follower.end_offset >= leader_end):
+            continue
+        if follower is None or now_ms - follower.caught_up_ms > lag_max_ms:
+            gone.add(member)
+    return gone
+
+
+def may_join(follower: Follower, high_watermark: int, epoch_start: int) -> bool:
+    """Return whether a follower holds enough to join: all that is committed, and all of the log
+    from before this leader epoch (else a failover back to it could cut committed records)."""
+    return follower.end_offset >= high_watermark and follower.end_offset >= epoch_start
+
+
+def maximal(committed: Iterable[int], proposed: Iterable[int] | None) -> frozenset[int]:
+    """Return the ISR that the high watermark must count while a change may be in flight."""
+    return frozenset(committed) | frozenset(proposed or ())

@@ -1,0 +1,50 @@
+"""Where a follower cuts its log before it goes on to fetch: pure rules.
+
+The leader answers a fetch with the point where the logs part (KIP-320, KIP-595): the largest leader
+epoch that it has, not above the follower's, and where that epoch ends in its log. The follower cuts
+to the common part; when it does not know that epoch itself, it cuts to where its own next lower
+epoch ends and asks again, with that epoch. Each round lowers the epoch, so it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+NO_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Cut to ``offset``; ``below_watermark`` means that committed records go: that is data loss,
+    noted before the cut (KIP-704)."""
+
+    offset: int
+    below_watermark: bool
+
+
+def where_to_cut(
+    diverging_epoch: int,
+    leader_end_offset: int,
+    own_end_of: Callable[[int], tuple[int, int]],
+    own_end: int,
+    own_start: int,
+    high_watermark: int,
+) -> Cut:
+    """Return where a follower cuts after a diverging answer.
+
+    ``own_end_of(epoch)`` answers (the largest own epoch not above it, where it ends), or (-1, -1).
+    """
+    if diverging_epoch == NO_EPOCH:
+        # The leader has nothing of it: only the high watermark is known to be common.
+        target = min(high_watermark, own_end)
+    else:
+        own_epoch, own_epoch_end = own_end_of(diverging_epoch)
+        if own_epoch == NO_EPOCH:
+            target = own_start
+        elif own_epoch == diverging_epoch:
+            target = min(leader_end_offset, own_epoch_end)
+        else:
+            target = min(own_epoch_end, leader_end_offset)
+    target = max(min(target, own_end), own_start)
+    return Cut(target, target < high_watermark)
