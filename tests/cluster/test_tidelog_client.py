@@ -13,6 +13,7 @@ from typing import Any
 
 import aiokafka
 import pytest
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from tests.support.clients import COMPRESSIONS, create_topic
 from tests.support.node import Node
 from tests.support.processes import free_ports
@@ -265,6 +266,38 @@ def test_two_members_share_and_one_takes_over(bootstrap: str, topic_name: str) -
             committed = await committed_offsets(cluster, group)
             assert [position.offset for position in committed.values()] == [100] * 4
             await second.close()
+
+    run(work())
+
+
+def test_it_shares_a_group_with_a_stock_client(bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name, 4)
+
+    async def work() -> None:
+        async with Cluster(bootstrap) as cluster:
+            reader = GroupReader(cluster, topic_name, [topic_name], reset=OffsetReset.EARLIEST)
+            while not reader.assignment:
+                await reader.poll(200)
+            stock = aiokafka.AIOKafkaConsumer(
+                topic_name,
+                bootstrap_servers=bootstrap,
+                group_id=topic_name,
+                partition_assignment_strategy=(RangePartitionAssignor,),
+                heartbeat_interval_ms=200,
+            )
+            starting = asyncio.create_task(stock.start())
+            while not (stock.assignment() and len(reader.assignment) == 2):
+                await reader.poll(100)
+            await starting
+            theirs = {TopicPartition(tp.topic, tp.partition) for tp in stock.assignment()}
+            assert len(theirs) == 2
+            assert theirs | set(reader.assignment) == {
+                TopicPartition(topic_name, index) for index in range(4)
+            }
+            await stock.stop()
+            while len(reader.assignment) < 4:
+                await reader.poll(100)
+            await reader.close()
 
     run(work())
 
