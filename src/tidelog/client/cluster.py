@@ -11,9 +11,9 @@ one request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tidelog.client import metadata
 from tidelog.client.connection import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS, Connection, connect
@@ -24,6 +24,8 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+
+Result = TypeVar("Result")
 
 GROUP_COORDINATOR = 0
 """Key type of FindCoordinator for groups."""
@@ -98,11 +100,11 @@ class Cluster:
 
     async def retry(
         self,
-        attempt: Any,
+        attempt: Callable[[], Awaitable[Result]],
         timeout_ms: int | None = None,
-        failed: Any = None,
-        retry_on: Any = is_worth_retrying,
-    ) -> Any:
+        failed: Callable[[ClientError], None] | None = None,
+        retry_on: Callable[[ClientError], bool] = is_worth_retrying,
+    ) -> Result:
         """Run ``attempt`` with this cluster's backoff and deadline; see ``retries.retrying``."""
         if timeout_ms is None:
             timeout_ms = self.settings.default_api_timeout_ms
@@ -242,8 +244,7 @@ class Cluster:
                 return False
             return is_worth_retrying(error)
 
-        found: dict[str, Topic] = await self.retry(attempt, timeout_ms, retry_on=worth)
-        return found
+        return await self.retry(attempt, timeout_ms, retry_on=worth)
 
     async def all_topics(self) -> ClusterMetadata:
         """Ask for every topic and return the view."""
@@ -259,8 +260,7 @@ class Cluster:
             self._take(found, whole=names is None)
             return found
 
-        described: ClusterMetadata = await self.retry(attempt)
-        return described
+        return await self.retry(attempt)
 
     async def leader(self, partition: TopicPartition) -> Partition:
         """Return a partition that has a leader, from metadata that is not known to be stale.

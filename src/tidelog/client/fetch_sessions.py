@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
+from uuid import UUID
 
 from tidelog.model.topics import TopicPartition
+from tidelog.protocol.primitives import NO_UUID
 
 FULL_EPOCH = 0
 """Session epoch of a request that states everything and asks for a new session."""
@@ -26,11 +28,14 @@ MAX_EPOCH = 2**31 - 1
 
 
 class Wanted(NamedTuple):
-    """What a request says of one partition."""
+    """What a request says of one partition; a follower says more than a reader."""
 
     offset: int
     max_bytes: int
     leader_epoch: int
+    last_epoch: int = -1
+    log_start: int = -1
+    topic_id: UUID = NO_UUID
 
 
 class Question(NamedTuple):
@@ -74,6 +79,10 @@ class FetchSession:
     def reset(self) -> None:
         """Forget the session: it is unknown to the broker, or the connection is gone."""
         self._id, self._epoch, self._known = 0, FULL_EPOCH, {}
+
+    def begin_again(self) -> None:
+        """Say everything in the next request, which ends the session that the broker may keep."""
+        self._epoch, self._known = FULL_EPOCH, {}
 
     @property
     def open_id(self) -> int:
