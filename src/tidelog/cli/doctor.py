@@ -15,17 +15,19 @@ from tidelog.cli.connecting import json_option, run
 from tidelog.cli.failures import Failed
 from tidelog.cli.findings import Facts, Finding, Level, judge
 from tidelog.cli.output import print_json, say
-from tidelog.client.admin.configs import ResourceType, describe_configs
+from tidelog.client.admin.configs import describe_topics_configs
 from tidelog.client.admin.groups import list_groups
 from tidelog.client.admin.nodes import describe_cluster, describe_condition, describe_log_dirs
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, Refused
 from tidelog.client.group_offsets import committed_offsets
 from tidelog.metadata.sqlite import backup as backup_store
 from tidelog.metadata.store import StoreRefused
 
 GROUPS_LOOKED_AT = 1_000
 """Groups whose lag is asked for: each costs a request."""
+
+MINIMUM = "min.insync.replicas"
 
 AT_ONCE = 16
 """Requests of one kind that are under way at the same time."""
@@ -104,9 +106,14 @@ async def look(cluster: Cluster) -> Facts:
     """Ask the cluster everything that ``judge`` wants to know."""
     described = await describe_cluster(cluster)
     view = await cluster.all_topics()
-    names = sorted(view.topics)
-    answers = zip(names, await _each(names, _minimum_of(cluster)), strict=True)
-    minimums = {name: minimum for name, minimum in answers if isinstance(minimum, int)}
+    configs = await describe_topics_configs(cluster, sorted(view.topics), [MINIMUM])
+    minimums = {
+        name: int(entry.value)
+        for name, entries in configs.items()
+        if not isinstance(entries, Refused)
+        for entry in entries
+        if entry.name == MINIMUM and entry.value
+    }
     nodes = [broker.node_id for broker in described.brokers]
     dirs = await _each(nodes, lambda node_id: describe_log_dirs(cluster, node_id))
     groups = (await list_groups(cluster))[:GROUPS_LOOKED_AT]
@@ -123,15 +130,6 @@ async def look(cluster: Cluster) -> Facts:
         committed=dict(zip(ids, committed, strict=True)),
         condition=await describe_condition(cluster),
     )
-
-
-def _minimum_of(cluster: Cluster) -> Any:
-    async def ask(name: str) -> int:
-        entries = await describe_configs(cluster, ResourceType.TOPIC, name)
-        values = (entry.value for entry in entries if entry.name == "min.insync.replicas")
-        return int(next(values, "1") or "1")
-
-    return ask
 
 
 async def _each(items: list[Any], ask: Any) -> list[Any]:

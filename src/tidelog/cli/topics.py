@@ -23,7 +23,7 @@ from tidelog.cli.connecting import (
 from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.client.admin import topics as admin
-from tidelog.client.admin.configs import ResourceType, Source, describe_configs
+from tidelog.client.admin.configs import Source, describe_topics_configs
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused, error_code
 from tidelog.client.metadata import NO_LEADER, Topic
@@ -127,10 +127,13 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
     found = await _matching(cluster, flags)
     _refuse_nothing(found, flags)
     shown = []
+    described = await describe_topics_configs(cluster, [topic.name for topic in found])
     for topic in found:
         if topic.error:
             raise Refused(error_code(topic.error), f"topic {topic.name!r}")
-        entries = await describe_configs(cluster, ResourceType.TOPIC, topic.name)
+        entries = described[topic.name]
+        if isinstance(entries, Refused):
+            raise entries
         configs = {
             entry.name: entry.value or ""
             for entry in entries

@@ -5,7 +5,7 @@ Owns DescribeConfigs, IncrementalAlterConfigs and ListConfigResources as a clien
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -13,6 +13,8 @@ from typing import Any
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.protocol import messages
+
+TOPICS_PER_REQUEST = 100
 
 
 class ResourceType(IntEnum):
@@ -75,19 +77,56 @@ async def describe_configs(
     cluster: Cluster, kind: ResourceType, name: str, *, documentation: bool = False
 ) -> list[ConfigEntry]:
     """Return all configurations of one resource with their synonyms. Raises Refused."""
-    request = messages.DescribeConfigsRequest(
+    request = _describe_request(kind, [name], None)
+    request.include_documentation = documentation
+    answer: messages.DescribeConfigsResponse = await _send(cluster, kind, name, request)
+    found = _read_result(kind, answer.results[0])
+    if isinstance(found, Refused):
+        raise found
+    return found
+
+
+async def describe_topics_configs(
+    cluster: Cluster, names: Sequence[str], keys: Sequence[str] | None = None
+) -> dict[str, list[ConfigEntry] | Refused]:
+    """Return the configurations of many topics, of these ``keys`` only if they are given.
+
+    One request for each hundred topics.
+    """
+    found: dict[str, list[ConfigEntry] | Refused] = {}
+    for start in range(0, len(names), TOPICS_PER_REQUEST):
+        some = names[start : start + TOPICS_PER_REQUEST]
+        request = _describe_request(ResourceType.TOPIC, some, keys)
+        answer: messages.DescribeConfigsResponse = await _send(
+            cluster, ResourceType.TOPIC, "", request
+        )
+        for result in answer.results:
+            found[result.resource_name] = _read_result(ResourceType.TOPIC, result)
+    return found
+
+
+def _describe_request(
+    kind: ResourceType, names: Sequence[str], keys: Sequence[str] | None
+) -> messages.DescribeConfigsRequest:
+    return messages.DescribeConfigsRequest(
         resources=[
             messages.DescribeConfigsRequest.DescribeConfigsResource(
-                resource_type=kind, resource_name=name, configuration_keys=None
+                resource_type=kind,
+                resource_name=name,
+                configuration_keys=None if keys is None else list(keys),
             )
+            for name in names
         ],
         include_synonyms=True,
-        include_documentation=documentation,
     )
-    answer: messages.DescribeConfigsResponse = await _send(cluster, kind, name, request)
-    result = answer.results[0]
+
+
+def _read_result(
+    kind: ResourceType, result: messages.DescribeConfigsResponse.DescribeConfigsResult
+) -> list[ConfigEntry] | Refused:
     if result.error_code:
-        raise Refused(result.error_code, f"{kind.name.lower()} {name!r}", result.error_message)
+        subject = f"{kind.name.lower()} {result.resource_name!r}"
+        return Refused(result.error_code, subject, result.error_message)
     return [
         ConfigEntry(
             name=item.name,
