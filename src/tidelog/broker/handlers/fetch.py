@@ -7,6 +7,7 @@
 - v7+: sessions (KIP-227); partitions that were answered with records are read last next time, so
   that none starves. v9+: leader epochs are checked (KIP-320). v12: ``last_fetched_epoch`` is
   answered with where the logs part (KIP-595).
+- Large reads are sent from the file without passing through memory (``storage.region``).
 - Batches reach beyond the asked offset at both ends: clients skip what they did not ask for.
 - A request with a replica id is a follower's: it reads to the log's end.
 """
@@ -23,6 +24,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
+from tidelog.storage.region import LEAST_BYTES, find_region
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -102,6 +104,14 @@ class _Reading:
         limit = log.end_offset if self.follower else log.high_watermark
         if room <= 0 or offset == limit:
             return answer
+        if room >= LEAST_BYTES and self.context.connection.can_send_files():
+            region = find_region(log, offset, min(room, wanted.max_bytes))
+            if region is not None:
+                parts: Any = [region]
+                answer.records = parts
+                self.size += region.size
+                partition.bytes_out += region.size
+                return answer
         records = partition.read(
             offset,
             min(room, wanted.max_bytes),
