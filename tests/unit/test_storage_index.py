@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelog.storage.index import OffsetIndex, TimeIndex
@@ -13,6 +13,7 @@ from tidelog.storage.index import OffsetIndex, TimeIndex
 RISING = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=30, unique=True).map(sorted)
 
 
+@settings(deadline=None)
 @given(RISING, st.integers(0, 2**40), st.integers(0, 31))
 def test_the_bytes_of_an_offset_index(numbers: list[int], base: int, split: int) -> None:
     index = OffsetIndex(base)
@@ -31,6 +32,7 @@ def test_the_bytes_of_an_offset_index(numbers: list[int], base: int, split: int)
     assert found.boundary_before(7) == (7 if len(numbers) > 1 else 0)
 
 
+@settings(deadline=None)
 @given(RISING, st.integers(0, 2**40), st.integers(0, 31))
 def test_the_bytes_of_a_time_index(numbers: list[int], base: int, split: int) -> None:
     index = TimeIndex(base)
