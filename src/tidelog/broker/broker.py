@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from tidelog.broker.config_cache import ConfigCache
 from tidelog.broker.durability import GroupCommit
 from tidelog.broker.fetch_sessions import FetchSessions
+from tidelog.broker.followers import Followers
+from tidelog.broker.isr_changes import IsrChanges
 from tidelog.broker.maintenance import Maintenance
 from tidelog.broker.metadata_cache import MetadataCache
 from tidelog.broker.partitions import Partitions
@@ -66,6 +68,11 @@ class Broker:
         self.fetch_sessions = FetchSessions(
             configs.max_incremental_fetch_session_cache_slots, seams.random
         )
+        self.isr_changes = IsrChanges(self)
+        self.partitions.when_leader.append(self.isr_changes.began)
+        self.followers = Followers(self)
+        self.partitions.when_applied.append(self.followers.applied)
+        self.partitions.when_stopped.append(self.followers.stopped)
         self.topic_creation = TopicCreation(self)
         self.maintenance = Maintenance(self)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 from collections import OrderedDict
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from tidelog.model.errors import ErrorCode
 
@@ -43,17 +44,21 @@ class Wanted:
         "sent_start",
         "sent_watermark",
         "topic",
+        "topic_id",
     )
 
-    def __init__(self, topic: str, asked: messages.FetchRequest.FetchPartition) -> None:
+    def __init__(
+        self, topic: str, topic_id: UUID, asked: messages.FetchRequest.FetchPartition
+    ) -> None:
         self.topic = topic
         self.index = asked.partition
         self.sent_watermark = -2
         self.sent_start = -2
-        self.update(asked)
+        self.update(topic_id, asked)
 
-    def update(self, asked: messages.FetchRequest.FetchPartition) -> None:
-        """Take over what a request says of this partition."""
+    def update(self, topic_id: UUID, asked: messages.FetchRequest.FetchPartition) -> None:
+        """Take over what a request says of this partition; only followers name the topic's id."""
+        self.topic_id = topic_id
         self.fetch_offset = asked.fetch_offset
         self.max_bytes = asked.partition_max_bytes
         self.leader_epoch = asked.current_leader_epoch
@@ -78,9 +83,9 @@ class Session:
                 key = (topic.topic, asked.partition)
                 known = self.wanted.get(key)
                 if known is None:
-                    self.wanted[key] = Wanted(topic.topic, asked)
+                    self.wanted[key] = Wanted(topic.topic, topic.topic_id, asked)
                 else:
-                    known.update(asked)
+                    known.update(topic.topic_id, asked)
         for forgotten in request.forgotten_topics_data:
             for index in forgotten.partitions:
                 self.wanted.pop((forgotten.topic, index), None)
@@ -127,7 +132,9 @@ class FetchSessions:
         epoch = request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
-            wanted = [Wanted(t.topic, asked) for t in request.topics for asked in t.partitions]
+            wanted = [
+                Wanted(t.topic, t.topic_id, asked) for t in request.topics for asked in t.partitions
+            ]
             if epoch == FINAL_EPOCH or not wanted:
                 return Plan(wanted, None, full=True)
             return Plan(wanted, self._open(wanted, now_ms), full=True)

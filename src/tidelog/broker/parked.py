@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from tidelog.broker.partition import HostedPartition
+    from tidelog.broker.partition import HostedPartition, Waiter
 
 
 class DelayedProduce:
@@ -78,24 +78,25 @@ class DelayedFetch:
     happened to one of its partitions, or the time is over.
     """
 
-    __slots__ = ("_missing", "_partitions", "_read", "_timer", "_woken", "future")
+    __slots__ = ("_missing", "_read", "_timer", "_waiters", "_woken", "future")
 
     def __init__(
         self,
-        partitions: Iterable[HostedPartition],
+        waiters: Iterable[dict[Waiter, None]],
         missing_bytes: int,
         max_wait_ms: int,
         read: Callable[[], Any],
     ) -> None:
+        """``waiters``: of each partition those that wait for its watermark, or for its end."""
         loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = loop.create_future()
-        self._partitions: Sequence[HostedPartition] = list(partitions)
+        self._waiters = list(waiters)
         self._missing = missing_bytes
         self._read = read
         self._woken = False
         self._timer = loop.call_later(max_wait_ms / 1000, self._finish)
-        for each in self._partitions:
-            each.waiters[self] = None
+        for each in self._waiters:
+            each[self] = None
         self.future.add_done_callback(self._leave)
 
     def more(self, size: int) -> None:
@@ -117,5 +118,5 @@ class DelayedFetch:
 
     def _leave(self, _: asyncio.Future[Any]) -> None:
         self._timer.cancel()
-        for each in self._partitions:
-            each.waiters.pop(self, None)
+        for each in self._waiters:
+            each.pop(self, None)

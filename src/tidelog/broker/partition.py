@@ -11,14 +11,17 @@ Owns the state that LeaderAndIsr sets and the high watermark; the bytes are the 
 
 A record counts as stored when it is written or, with ``log.durability=sync``, when it is synced;
 the high watermark never passes what this broker has not stored.
+
+A leader's followers say with each fetch what they hold (``follower_fetched``). While a change of
+the ISR is in flight (``proposed_isr``, set by ``isr_changes``) the watermark counts the larger ISR.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
@@ -28,6 +31,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.records.batch import Buffer, Rejected, walk
 from tidelog.replication.control import LocalReplica
+from tidelog.replication.isr import Follower, maximal
 from tidelog.replication.watermark import high_watermark, required_in_sync
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.results import Appended
@@ -90,18 +94,22 @@ class HostedPartition:
     __slots__ = (
         "_alone",
         "_commit",
-        "_follower_ends",
         "_node_id",
+        "_sync_waiters",
         "_synced",
         "_uncommitted_bytes",
         "_waiting",
         "bytes_in",
         "bytes_out",
+        "end_waiters",
+        "epoch_start",
+        "followers",
         "is_leader",
         "key",
         "leader_epoch",
         "log",
         "offline_reason",
+        "proposed_isr",
         "required_in_sync",
         "state",
         "waiters",
@@ -121,13 +129,20 @@ class HostedPartition:
         self.bytes_in = 0
         self.bytes_out = 0
         self.waiters: dict[Waiter, None] = {}
+        self.end_waiters: dict[Waiter, None] = {}
+        """Followers' fetches: they wait for the log's end, not for the high watermark."""
+        self.followers: dict[int, Follower] = {}
+        """What each follower holds, as this leader epoch saw it; empty while not leading."""
+        self.epoch_start = 0
+        """Where this leader epoch began in the log; of interest while leading."""
+        self.proposed_isr: tuple[int, ...] | None = None
         self._node_id = node_id
         self._commit = commit
         self._synced = commit.before_ack
         self._alone = False
-        self._follower_ends: dict[int, int] = {}
         self._uncommitted_bytes = 0
         self._waiting: deque[tuple[int, Committed]] = deque()
+        self._sync_waiters: list[asyncio.Future[None]] = []
 
     # -- what it is
 
@@ -214,8 +229,13 @@ class HostedPartition:
         self.state = state
         self.leader_epoch = state.leader_epoch
         self.is_leader = state.leader == self._node_id and self.offline_reason is None
-        if self.is_leader and not (same_epoch and led_before):
-            self._follower_ends.clear()
+        # Whatever was proposed, the controller has decided since.
+        self.proposed_isr = None
+        if not self.is_leader:
+            self.followers.clear()
+        elif not (same_epoch and led_before):
+            self.followers.clear()
+            self.epoch_start = self.log.end_offset
             self.log.begin_epoch(state.leader_epoch)
             if self._synced and self.log.synced_end_offset < self.log.end_offset:
                 # A crash left a tail that is readable only when synced; no append may ever come.
@@ -229,9 +249,19 @@ class HostedPartition:
         self.required_in_sync = required_in_sync(
             self.log.configs.min_insync_replicas, max(1, len(self.state.replicas))
         )
-        self._alone = self.state.isr == (self._node_id,) and self.required_in_sync <= 1
+        self._alone = (
+            self.state.isr == (self._node_id,)
+            and self.required_in_sync <= 1
+            and len(self.state.replicas) <= 1
+        )
         if self.is_leader:
             self.advance()
+
+    def take_isr(self, isr: tuple[int, ...], isr_version: int) -> None:
+        """Take over the ISR of this leader epoch that the controller answered to a proposal."""
+        self.state = replace(self.state, isr=isr, isr_version=isr_version)
+        self.proposed_isr = None
+        self.configure()
 
     def stop(self) -> None:
         """Serve nothing from now on; all that wait get NOT_LEADER_OR_FOLLOWER at once."""
@@ -249,7 +279,8 @@ class HostedPartition:
         waiting, self._waiting = self._waiting, deque()
         for _, committed in waiting:
             committed(error)
-        self._wake(0)
+        self._wake(0, self.waiters)
+        self._wake(0, self.end_waiters)
 
     # -- appending
 
@@ -263,7 +294,7 @@ class HostedPartition:
             records, self.leader_epoch, now_ms, from_client=from_client
         )
         if isinstance(result, Rejected):
-            self._look_at_disk()
+            self.look_at_disk()
             return result
         self.bytes_in += len(records)
         self._uncommitted_bytes += len(records)
@@ -276,37 +307,11 @@ class HostedPartition:
             if self._alone:
                 log.high_watermark = log.end_offset
                 self._committed()
-            else:
+                return result
+            if len(self.state.isr) == 1:
                 self.advance()
-        return result
-
-    async def append_committed(
-        self, records: Buffer, now_ms: int, timeout_ms: int, *, from_client: bool = False
-    ) -> Appended | Rejected:
-        """Append a batch of the broker's own and wait as acks=all does.
-
-        Rejected with REQUEST_TIMED_OUT or NOT_LEADER_OR_FOLLOWER leaves the outcome open.
-        """
-        if self.is_leader and len(self.state.isr) < self.required_in_sync:
-            return Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, self.why_too_few())
-        result = self.append(records, now_ms, from_client=from_client)
-        if isinstance(result, Rejected) or result.last_offset < self.log.high_watermark:
-            return result
-        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
-
-        def tell(error: ErrorCode) -> None:
-            if not done.done():
-                done.set_result(error)
-
-        self.when_committed(result.last_offset, tell)
-        try:
-            error = await asyncio.wait_for(done, timeout_ms / 1000)
-        except TimeoutError:
-            return Rejected(
-                ErrorCode.REQUEST_TIMED_OUT, f"{self.key} was not replicated in {timeout_ms} ms"
-            )
-        if error is not ErrorCode.NONE:
-            return Rejected(error, f"{self.key} moved away before the append was replicated")
+        if self.end_waiters:
+            self._wake(len(records), self.end_waiters)
         return result
 
     def when_committed(self, offset: int, committed: Committed) -> None:
@@ -330,7 +335,8 @@ class HostedPartition:
             return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, self.offline_reason)
         return Rejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.key}")
 
-    def _look_at_disk(self) -> None:
+    def look_at_disk(self) -> None:
+        """Go offline when the log's disk has failed."""
         failed = self.log.failed
         if failed is not None:
             self.go_offline(failed)
@@ -339,28 +345,81 @@ class HostedPartition:
 
     def synced(self) -> None:
         """The log was synced: with ``log.durability=sync`` more is stored now."""
+        waiters, self._sync_waiters = self._sync_waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
         if self.is_leader and self._synced:
             self.advance()
 
-    def follower_fetched(self, node_id: int, offset: int) -> None:
-        """A follower holds everything below ``offset``."""
-        if node_id in self.state.replicas and self.is_leader:
-            self._follower_ends[node_id] = offset
+    @property
+    def stored_end(self) -> int:
+        """Where what this broker has stored ends: written or, with ``log.durability=sync``, synced.
+
+        A follower claims no more, and its high watermark does not pass it.
+        """
+        log = self.log
+        return min(log.synced_end_offset, log.end_offset) if self._synced else log.end_offset
+
+    async def until_stored(self) -> None:
+        """Wait until all that the log holds now is stored, or the disk fails."""
+        end = self.log.end_offset
+        while (
+            self.stored_end < min(end, self.log.end_offset)
+            and self.offline_reason is None
+            and not self.log.closed
+        ):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._sync_waiters.append(waiter)
+            self._commit.want(self)
+            await waiter
+
+    # -- as a follower
+
+    def replicated(self, size: int, leader_watermark: int) -> None:
+        """Take over the leader's high watermark, after its bytes were appended.
+
+        Only for an answer that did not say where the logs part: else the watermark could pass
+        records that are to be cut.
+        """
+        self.bytes_in += size
+        self._uncommitted_bytes += size
+        mark = min(leader_watermark, self.stored_end)
+        if mark > self.log.high_watermark:
+            self.log.high_watermark = mark
+            self._committed()
+
+    def follower_fetched(
+        self, node_id: int, offset: int, broker_epoch: int = -1, now_ms: int = 0
+    ) -> None:
+        """A follower's life holds everything below ``offset``, of this leader's log."""
+        if node_id not in self.state.replicas or not self.is_leader:
+            return
+        follower = self.followers.get(node_id)
+        if follower is None:
+            follower = self.followers[node_id] = Follower()
+        if broker_epoch < follower.broker_epoch:
+            # A fetch of a former life that was under way: it says nothing of the present one.
+            return
+        follower.fetched(offset, self.log.end_offset, broker_epoch, now_ms)
+        if offset > self.log.high_watermark:
             self.advance()
 
     def advance(self) -> None:
         """Move the high watermark as far as the rules allow, and tell who waits."""
         log = self.log
-        own = min(log.synced_end_offset, log.end_offset) if self._synced else log.end_offset
+        own = self.stored_end
         if self._alone:
             moved = max(own, log.high_watermark)
         else:
-            ends = {**self._follower_ends, self._node_id: own}
+            isr = self.state.isr
+            ends = {node_id: each.end_offset for node_id, each in self.followers.items()}
+            ends[self._node_id] = own
             moved = high_watermark(
                 log.high_watermark,
-                self.state.isr,
+                isr if self.proposed_isr is None else maximal(isr, self.proposed_isr),
                 ends,
-                len(self.state.isr),
+                len(isr),
                 self.required_in_sync,
             )
         if moved > log.high_watermark:
@@ -374,11 +433,11 @@ class HostedPartition:
             while waiting and waiting[0][0] < mark:
                 waiting.popleft()[1](ErrorCode.NONE)
         if self.waiters:
-            self._wake(self._uncommitted_bytes)
+            self._wake(self._uncommitted_bytes, self.waiters)
         self._uncommitted_bytes = 0
 
-    def _wake(self, size: int) -> None:
-        for waiter in list(self.waiters):
+    def _wake(self, size: int, waiters: Iterable[Waiter]) -> None:
+        for waiter in list(waiters):
             waiter.more(size)
 
     # -- reading
@@ -395,7 +454,7 @@ class HostedPartition:
         found = log.read(offset, max_bytes, limit, at_least_one=at_least_one)
         if isinstance(found, Rejected):
             if found.error is ErrorCode.KAFKA_STORAGE_ERROR:
-                self._look_at_disk()
+                self.look_at_disk()
             return found
         self.bytes_out += len(found)
         return found

@@ -2,7 +2,8 @@
 
 Owns the map from (topic, partition) to ``HostedPartition`` and in which log directory each one's
 log is. What the controller may order is judged before (``control``). Those who depend on leadership
-(the groups' coordinator) are told through ``when_leader`` and ``when_not_leader``, afterwards.
+(the groups' coordinator) are told through ``when_leader`` and ``when_not_leader``, afterwards; who
+follows (``followers``) through ``when_applied`` and ``when_stopped``.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Partitions:
         self.by_topic: dict[str, dict[int, HostedPartition]] = {}
         self.when_leader: list[Callable[[HostedPartition], None]] = []
         self.when_not_leader: list[Callable[[TopicPartition, int], None]] = []
+        self.when_applied: list[Callable[[HostedPartition], None]] = []
+        self.when_stopped: list[Callable[[TopicPartition], None]] = []
         self.directories = directories
         self.commit = commit
         self._node_id = node_id
@@ -126,6 +129,8 @@ class Partitions:
         if partition.is_leader and not led:
             for callback in self.when_leader:
                 callback(partition)
+        for applied in self.when_applied:
+            applied(partition)
 
     def stop(self, topic: str, partition: int, *, delete: bool, reason: str) -> None:
         """Stop serving at once; with ``delete`` the log is renamed now and removed later.
@@ -179,6 +184,8 @@ class Partitions:
             return None
         led, epoch = hosted.is_leader, hosted.leader_epoch
         hosted.stop()
+        for stopped in self.when_stopped:
+            stopped(hosted.key)
         if led:
             self._tell_not_leader(hosted.key, epoch)
         return hosted
@@ -212,5 +219,7 @@ class Partitions:
             if directory.logs.get(partition.key) is partition.log:
                 led, epoch = partition.is_leader, partition.leader_epoch
                 partition.go_offline(reason)
+                for stopped in self.when_stopped:
+                    stopped(partition.key)
                 if led:
                     self._tell_not_leader(partition.key, epoch)

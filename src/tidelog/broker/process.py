@@ -108,6 +108,7 @@ class BrokerProcess:
             self.ports[listener.name] = await self._server.listen(
                 listener.name, listener.host, listener.port
             )
+        broker.isr_changes.start()
         session.start(
             Identity(
                 node_id=configs.node_id,
@@ -234,8 +235,10 @@ class BrokerProcess:
             self._coordinator = None
         session, self._session = self._session, None
         if self._server is not None:
+            await self.broker.isr_changes.stop()
             # Requests that wait for replication or for more to read are answered now.
             self.broker.partitions.close()
+            await self.broker.followers.close()
             await self._server.stop(STOP_GRACE_S)
             await self.broker.commit.settled()
             self._server = None

@@ -127,6 +127,14 @@ class PartitionLog(LogFiles):
         if self.epochs.begin(leader_epoch, self.end_offset):
             self._write_epochs()
 
+    def forget_empty_epoch(self) -> None:
+        """Drop an epoch that began at the log's end and got no record (becoming a follower).
+
+        Else what the next leader has there, of an older epoch, would be taken for that epoch's.
+        """
+        if self.epochs.truncate_end(self.end_offset):
+            self._write_epochs()
+
     def _that_fit(self, batches: Batches) -> list[Batches]:
         """Cut fetched batches into groups that a segment can take: the leader's segments differ."""
         groups: list[Batches] = []

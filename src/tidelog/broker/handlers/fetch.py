@@ -9,7 +9,9 @@
   answered with where the logs part (KIP-595).
 - Large reads are sent from the file without passing through memory (``storage.region``).
 - Batches reach beyond the asked offset at both ends: clients skip what they did not ask for.
-- A request with a replica id is a follower's: it reads to the log's end.
+- A request with a replica id is a follower's: it reads to the log's end and waits for it. Its
+  offsets count as held when topic id and leader epoch are this leader's and the logs do not part
+  below them; another topic id answers INCONSISTENT_TOPIC_ID (KIP-516).
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext
 from tidelog.protocol import messages
+from tidelog.protocol.primitives import NO_UUID
 from tidelog.records.batch import Rejected
 from tidelog.storage.region import LEAST_BYTES, find_region
 
@@ -87,6 +90,8 @@ class _Reading:
     def _read_one(self, wanted: Wanted, partition: HostedPartition, room: int) -> Any:
         index = wanted.index
         error = partition.why_not_serving(wanted.leader_epoch)
+        if error is ErrorCode.NONE and self.follower:
+            error = _why_not_fed(wanted, partition, self.request.replica_id)
         if error is not ErrorCode.NONE:
             self.urgent = True
             return _refusal(index, error)
@@ -95,9 +100,6 @@ class _Reading:
         answer = _Partition(index, 0, log.high_watermark, log.high_watermark, log.start_offset)
         answer.aborted_transactions = [] if self.request.isolation_level == READ_COMMITTED else None
         if self.follower:
-            if self.request.replica_id not in partition.state.replicas:
-                self.urgent = True
-                return _refusal(index, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             answer.aborted_transactions = None
         if wanted.last_fetched_epoch >= 0 and self._diverges(wanted, partition, answer):
             return answer
@@ -185,16 +187,45 @@ def handle(broker: Broker, request: messages.FetchRequest, context: RequestConte
     missing = request.min_bytes - reading.size
     if missing <= 0 or request.max_wait_ms <= 0 or reading.urgent or not plan.wanted:
         return reading.answer(found)
-    return DelayedFetch(reading.hosted, missing, request.max_wait_ms, reading.finish).future
+    hosted = reading.hosted
+    waiters = [each.end_waiters if reading.follower else each.waiters for each in hosted]
+    return DelayedFetch(waiters, missing, request.max_wait_ms, reading.finish).future
 
 
 def _note_follower(broker: Broker, request: messages.FetchRequest, plan: Plan) -> None:
-    """Take a follower's offsets as what it holds, before reading: the watermark may move."""
+    """Take a follower's offsets as what it holds, before reading: the watermark may move.
+
+    Grows with the partitions of the session, as the reading does.
+    """
+    node_id, life = request.replica_id, request.replica_broker_epoch
+    now_ms = broker.clock.monotonic_ms()
     for wanted in plan.wanted:
         partition = broker.partitions.get(wanted.topic, wanted.index)
-        if partition is None or wanted.leader_epoch != partition.leader_epoch:
+        if (
+            partition is None
+            or wanted.leader_epoch != partition.leader_epoch
+            or _why_not_fed(wanted, partition, node_id) is not ErrorCode.NONE
+        ):
             continue
-        partition.follower_fetched(request.replica_id, wanted.fetch_offset)
+        log = partition.log
+        offset = wanted.fetch_offset
+        if not log.start_offset <= offset <= log.end_offset:
+            continue
+        if wanted.last_fetched_epoch >= 0:
+            epoch, end = log.end_offset_for_epoch(wanted.last_fetched_epoch)
+            if epoch != wanted.last_fetched_epoch or end < offset:
+                continue
+        partition.follower_fetched(node_id, offset, life, now_ms)
+        broker.isr_changes.fetched(partition, node_id)
+
+
+def _why_not_fed(wanted: Wanted, partition: HostedPartition, node_id: int) -> ErrorCode:
+    """Return why a follower is not fed from this leader: another topic's life, or no replica."""
+    if wanted.topic_id != NO_UUID and wanted.topic_id != partition.topic_id:
+        return ErrorCode.INCONSISTENT_TOPIC_ID
+    if node_id not in partition.state.replicas:
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return ErrorCode.NONE
 
 
 def _is_news(wanted: Wanted, answer: Any) -> bool:
