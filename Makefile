@@ -45,7 +45,7 @@ test: setup java check
 	@$(BIN)/python -m tests.support.run_all
 
 demo: setup java
-	@$(BIN)/python -m tidelog.pipeline demo
+	@$(BIN)/python -m examples.flights.demo
 
 bench: setup java
 	@$(BIN)/python -m benchmarks.run

@@ -6,7 +6,6 @@ cancelled before an aircraft was assigned), the value is JSON, the timestamp is 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -41,8 +40,8 @@ def flights() -> pd.DataFrame:
 
 def messages(frame: pd.DataFrame) -> Iterator[Message]:
     """One message per flight, in the order of the frame."""
-    fields = frame[[*_FIELDS, "scheduled", "departed", "moment"]].astype(object)
-    rows = fields.where(fields.notna(), None).to_dict("records")
-    for tail, row in zip(frame.tailnum, rows, strict=True):
+    fields = frame[[*_FIELDS, "scheduled", "departed", "moment"]]
+    values = fields.to_json(orient="records", lines=True).splitlines()
+    for tail, value, moment in zip(frame.tailnum, values, frame.moment.tolist(), strict=True):
         key = tail.encode() if isinstance(tail, str) else None
-        yield Message(key, json.dumps(row).encode(), int(row["moment"]) * 1000)
+        yield Message(key, value.encode(), moment * 1000)

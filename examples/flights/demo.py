@@ -12,7 +12,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.jobs import archive, audit
 from tidelog.pipeline.report.page import heading, paragraph, table, text_table
 from tidelog.pipeline.report.pictures import heat_map
@@ -34,7 +35,8 @@ from tidelog.pipeline.session import session
 
 TOPIC = "flights"
 PARTITIONS = 4
-_ARCHIVE_DEADLINE_S = 120.0
+_ARCHIVE_DEADLINE_S = 300.0
+_LOOK_S = 0.1
 # Short runs are over before the optimizing compiler has paid for itself on two cores.
 _SPARK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
@@ -51,7 +53,8 @@ class Screen:
 
     def say(self, line: str) -> None:
         """One line, with the seconds since the start."""
-        self._console.print(f"{time.monotonic() - self._begun:6.1f} s  {line}", markup=False)
+        seconds = time.monotonic() - self._begun
+        self._console.print(f"{seconds:6.1f} s  {line}", markup=False, soft_wrap=True)
 
     def text(self, block: str) -> None:
         """Result text as it is."""
@@ -96,13 +99,18 @@ class Archiving:
     def _is_done(self) -> bool:
         return self._stopped.is_set() or (self.wanted is not None and self.rows >= self.wanted)
 
-    def finish(self, wanted: int) -> dict[str, Any]:
-        """Wait until all records are archived; what the job returned."""
+    def finish(self, wanted: int, report: Callable[[int], None]) -> dict[str, Any]:
+        """Wait until so many records are archived; what the job returned."""
         self.wanted = wanted
-        self._thread.join(_ARCHIVE_DEADLINE_S)
+        end = time.monotonic() + _ARCHIVE_DEADLINE_S
+        while self._thread.is_alive() and time.monotonic() < end:
+            report(self.rows)
+            self._thread.join(_LOOK_S)
         self.stop()
         if self.failure is not None:
             raise self.failure
+        if self.result["rows"] < wanted:
+            raise PipelineError(f"only {self.rows:,} records were archived in time")
         return self.result
 
     def stop(self) -> None:
@@ -170,11 +178,7 @@ def show(spark: SparkSession, bootstrap: str, out: Path, screen: Screen, limit: 
                 f"published {count:,} flights with confluent-kafka, {rate:,.0f}/s;"
                 f" {archiving.rows:,} archived meanwhile"
             )
-            archiving.wanted = count
-            while archiving._thread.is_alive() and archiving.failure is None:
-                bars.update(kept, completed=archiving.rows)
-                archiving._thread.join(0.1)
-        done = archiving.finish(count)
+            done = archiving.finish(count, lambda rows: bars.update(kept, completed=rows))
     finally:
         archiving.stop()
     screen.say(
