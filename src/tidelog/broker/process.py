@@ -27,6 +27,7 @@ from tidelog.network.limits import Limits
 from tidelog.network.router import Router
 from tidelog.network.server import ListenError, Server
 from tidelog.replication.former_life import LastLife
+from tidelog.runtime.descriptors import Descriptors
 from tidelog.runtime.seams import Seams
 from tidelog.storage import directory as storage
 
@@ -34,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 FIND_CONTROLLER_MS = 60_000
 """How long a start waits for a controller, and again until it is registered and told."""
+
+DEFAULT_DESCRIPTORS = Descriptors(log_files=4096, connections=8192)
 
 STOP_GRACE_S = 5.0
 """How long a stop waits for requests in flight."""
@@ -60,8 +63,11 @@ class BrokerProcess:
         configs: ServerConfigs,
         seams: Seams,
         controllers: Sequence[tuple[str, int]] = (),
+        descriptors: Descriptors = DEFAULT_DESCRIPTORS,
     ) -> None:
+        """``descriptors``: how many files and connections this process may have open."""
         self.configs = configs
+        self.descriptors = descriptors
         self.seams = seams
         self.ports: dict[str, int] = {}
         """Listener name -> the port really bound."""
@@ -103,7 +109,9 @@ class BrokerProcess:
         broker.producer_ids = ProducerIds(session, configs.node_id)
         broker.control = Control(broker, self._directories[0].path)
         broker.coordinator = self._coordinator = Coordinator(broker)
-        broker.server = self._server = Server(Router(handlers.load()), broker, limits_of(configs))
+        broker.server = self._server = Server(
+            Router(handlers.load()), broker, limits_of(configs, self.descriptors)
+        )
         for listener in configs.broker_listeners:
             self.ports[listener.name] = await self._server.listen(
                 listener.name, listener.host, listener.port
@@ -133,6 +141,7 @@ class BrokerProcess:
                     cluster_id=cluster_id,
                     node_id=configs.node_id,
                     boot_id=self._boot_id,
+                    open_files=max(2, self.descriptors.log_files // len(configs.log_dirs)),
                     producer_expiration_ms=configs.producer_id_expiration_ms,
                 )
             except OSError as error:
@@ -260,13 +269,13 @@ def _life_of(directory: storage.LogDirectory) -> LastLife:
     return found
 
 
-def limits_of(configs: ServerConfigs) -> Limits:
-    """Return the limits of a broker's listeners."""
+def limits_of(configs: ServerConfigs, descriptors: Descriptors) -> Limits:
+    """Return the limits of a broker's listeners: never more connections than descriptors."""
     idle_ms = configs.connections_max_idle_ms
     return Limits(
         max_request_bytes=configs.socket_request_max_bytes,
         queued_request_bytes=configs.queued_max_request_bytes,
-        max_connections=configs.max_connections,
+        max_connections=min(configs.max_connections, descriptors.connections),
         max_connections_per_ip=configs.max_connections_per_ip,
         max_idle_s=idle_ms / 1000 if idle_ms >= 0 else -1,
         backlog=configs.socket_listen_backlog_size,

@@ -23,6 +23,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tidelog.model.server_configs import ServerConfigs, from_mapping, parse_properties
+from tidelog.runtime import descriptors
 from tidelog.runtime import loop as runtime_loop
 from tidelog.runtime.seams import Seams
 
@@ -186,7 +187,8 @@ class _Process:
         controllers = list(self._configs.controller_quorum_bootstrap_servers)
         if not controllers and self._controller is not None:
             controllers = [("127.0.0.1", self._controller.listener_port)]
-        broker = BrokerProcess(self._configs, seams, controllers)
+        files = descriptors.share(descriptors.raise_limit())
+        broker = BrokerProcess(self._configs, seams, controllers, files)
         try:
             await broker.start()
         except StartFailed as error:

@@ -1,0 +1,37 @@
+"""How many file descriptors this process may have, and how they are shared out.
+
+Owns the split between logs and connections, so that neither starves the other: a thousand clients
+must not keep a segment from being opened, nor ten thousand partitions a client from connecting.
+"""
+
+from __future__ import annotations
+
+import resource
+from dataclasses import dataclass
+
+RESERVED = 64
+"""Descriptors for the loop, the store, logs of the process, pipes to helpers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    """The shares: ``log_files`` of all log directories together, ``connections`` of clients."""
+
+    log_files: int
+    connections: int
+
+
+def share(limit: int) -> Descriptors:
+    """Split a limit: a quarter for logs, the rest for connections."""
+    usable = max(limit - RESERVED, 4)
+    return Descriptors(usable // 4, usable - usable // 4)
+
+
+def raise_limit() -> int:
+    """Raise this process's soft limit to its hard limit; return the limit that holds now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = max(soft, 1_048_576)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
