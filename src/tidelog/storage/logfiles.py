@@ -262,6 +262,8 @@ class LogFiles:
         for file in pending.files:
             self.resources.files.release(file)
         self._directories_in_flight -= len(pending.directories)
+        if pending.overtaken and self.closed:
+            return
         if pending.error is not None:
             self.resources.fail(f"fsync in {self.path} failed: {pending.error}")
         elif pending.generation == self.generation and pending.end_offset > self.synced_end_offset:

@@ -44,6 +44,11 @@ class PendingSync:
         """Of the log when this was taken: a truncation in between voids the claim."""
         self.error: OSError | None = None
 
+    @property
+    def overtaken(self) -> bool:
+        """Whether the log's directory was renamed meanwhile (deleted, stray): no disk failed."""
+        return isinstance(self.error, FileNotFoundError)
+
     def run(self) -> None:
         """Sync all. Blocks; a failure is kept in ``error`` and not tried again (promise 25)."""
         try:
@@ -62,5 +67,5 @@ def run_all(pendings: Sequence[PendingSync]) -> None:
         pending.error = failed.get(pending.log_directory)
         if pending.error is None:
             pending.run()
-        if pending.error is not None:
+        if pending.error is not None and not pending.overtaken:
             failed[pending.log_directory] = pending.error
