@@ -20,7 +20,7 @@ from tidelog.storage import opening
 from tidelog.storage.producers import ProducerState
 
 ROOT = Path(__file__).parents[2]
-SECONDS = 30.0
+SECONDS = 20.0
 SEEDS = 60
 """Within so many seeds each planted bug must be found."""
 

@@ -154,11 +154,13 @@ class Server:
 class BrokerRun:
     """One run of the scenario."""
 
-    def __init__(self, seed: int, faults: int | None = None) -> None:
+    def __init__(
+        self, seed: int, faults: int | None = None, *, durability: str | None = None
+    ) -> None:
         self.seed = seed
         self.world = World(seed, NetworkProfile(tearing=0.2), max_steps=3_000_000)
         self.rng: random.Random = self.world.random("chaos")
-        self.durability = self.rng.choice(("replicated", "sync"))
+        self.durability = durability or self.rng.choice(("replicated", "sync"))
         self.configs = configs_for(self.durability)
         self.history = History()
         self.found: list[str] = []

@@ -147,7 +147,7 @@ class LogRun:
             ("kill", "power")
         )
         crash_in = int(2 ** self.rng.uniform(0, 11))
-        fail_in = self.rng.randint(1, 300) if self.rng.random() < 0.25 else 0
+        fail_in = self.rng.randint(1, 250) if self.rng.random() < 0.4 else 0
         self._plan(crash_in, kind, fail_in)
         try:
             self._open()
