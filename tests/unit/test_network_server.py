@@ -62,7 +62,7 @@ class Harness:
         return future
 
     async def fetch(self, _: Any, request: Any, context: Any) -> Any:
-        await asyncio.sleep(0)
+        await turn()
         part = messages.FetchResponse.PartitionData(records=bytes(request.max_bytes))
         topic = messages.FetchResponse.FetchableTopicResponse("t", [part])
         return messages.FetchResponse(responses=[topic])
@@ -118,6 +118,14 @@ async def serving(
         yield server, connect
     finally:
         await server.stop(grace_s=0.2)
+
+
+async def turn() -> None:
+    """Let the loop go round once."""
+    loop = asyncio.get_running_loop()
+    gone_round = loop.create_future()
+    loop.call_soon(gone_round.set_result, None)
+    await gone_round
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -206,7 +214,7 @@ def test_one_byte_at_a_time(run: Any) -> None:
             for byte in frame:
                 peer.writer.write(bytes([byte]))
                 await peer.writer.drain()
-                await asyncio.sleep(0)
+                await turn()
             assert await peer.receive_correlation() == 7
 
     run(main())
@@ -358,7 +366,7 @@ def test_pipelined_requests_are_bounded(run: Any) -> None:
             for number in range(25):
                 peer.send(ApiKey.PRODUCE, 9, number, produce(b"x", acks=-1))
             await until(lambda: len(harness.parked) == 10)
-            await asyncio.sleep(0)
+            await turn()
             assert len(harness.parked) == 10
             for released in range(25):
                 await until(lambda: len(harness.parked) > released)  # noqa: B023
@@ -407,7 +415,7 @@ def test_a_stop_answers_what_is_pending(run: Any) -> None:
             peer.send(ApiKey.PRODUCE, 9, 5, produce(b"x", acks=-1))
             await until(lambda: harness.parked)
             stopping = asyncio.ensure_future(server.stop(grace_s=DEADLINE_S))
-            await asyncio.sleep(0)
+            await turn()
             harness.parked[0].set_result(messages.ProduceResponse())
             assert await peer.receive_correlation() == 5
             assert await peer.ended()
