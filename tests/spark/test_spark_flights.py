@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pandas as pd
 import pytest
-from examples.flights import questions
+from examples.flights import demo, questions
 from examples.flights.data import flights, messages
+from examples.flights.publish import create_topic
 from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
@@ -61,3 +65,12 @@ def test_answers(spark: SparkSession, frame: pd.DataFrame) -> None:
         if line["still_there"] is not None:
             assert line["still_there"] == pytest.approx(share[place])
     left.unpersist()
+
+
+def test_the_demo_in_small(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    create_topic(bootstrap, demo.TOPIC, demo.PARTITIONS)
+    assert demo.show(spark, bootstrap, tmp_path, demo.Screen(), 3000) == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["right"] and report["records"] == 3000
+    page = (tmp_path / "report.html").read_text()
+    assert "Busiest aircraft" in page and page.count("<svg") == 3

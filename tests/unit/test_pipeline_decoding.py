@@ -97,6 +97,17 @@ def test_runs_of_equal_records_and_their_breaks(size: int) -> None:
     assert seen(decode(data)) == as_rows(records, 0)
 
 
+def test_batches_of_one_size_whose_records_lie_differently() -> None:
+    """The shortcut for batches that repeat: equal ones, one that only looks equal, large lengths."""
+    wanted, data, base = [], b"", 0
+    for sizes in ([20] * 30, [20] * 30, [10, 30] * 15, [20] * 30, [9000, 20], [20, 9000]):
+        records = [NewRecord(1000, None, bytes([base % 251]) * size) for size in sizes]
+        data += build_batch(records, base_offset=base)
+        wanted += as_rows(records, base)
+        base += len(records)
+    assert seen(decode(data)) == wanted
+
+
 def test_the_columns_are_what_spark_expects() -> None:
     batch = build_batch([NewRecord(7, None, b"v")], base_offset=12)
     (made,) = Decoder(Origin("t", 3), ALL, 0, END).decode(batch)

@@ -19,7 +19,7 @@ from tidelog.pipeline.decoding.columns import (
     headers_column,
     read_fields,
 )
-from tidelog.pipeline.decoding.starts import record_starts
+from tidelog.pipeline.decoding.starts import Span, all_starts
 from tidelog.pipeline.decoding.varints import Positions
 from tidelog.pipeline.schema import COLUMNS, arrow_schema
 from tidelog.records.batch import BatchHeader
@@ -87,12 +87,12 @@ class Decoder:
     def _chunk(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         data = b"".join(records for _, records in chunk)
         view = np.frombuffer(data, dtype=np.uint8)
-        pieces: list[Positions] = []
+        spans: list[Span] = []
         at = 0
         for header, records in chunk:
-            record_starts(data, view, at, at + len(records), header.record_count, pieces)
+            spans.append(Span(at, at + len(records), header.record_count))
             at += len(records)
-        starts = np.concatenate(pieces)
+        starts = all_starts(data, view, spans)
         ends = np.empty_like(starts)
         ends[:-1] = starts[1:]
         ends[-1] = len(data)
