@@ -154,13 +154,26 @@ class Maintenance:
             )
         except (CorruptRecords, OSError) as error:
             logger.error("%s cannot be compacted: %s", partition.key, error)
-            if not partition.log.closed:
-                discard_cleaned(seams.disk, plan)
+            self._give_up_compaction(partition, plan, error)
             return False
         said = apply_compaction(partition.log, result, self._broker.clock.wall_ms())
         if said is not None:
             logger.info("%s", said)
         return said is not None and result.clean_end_offset > plan.first_dirty_offset
+
+    def _give_up_compaction(
+        self, partition: HostedPartition, plan: CompactionPlan, error: Exception
+    ) -> None:
+        """Leave no half-made files; a failed write or fsync is final here too (promise 25)."""
+        log = partition.log
+        if log.closed:
+            return  # deleted meanwhile, its directory renamed
+        # A file that is missing was removed by retention, or the log was cut: planned anew.
+        harmless = isinstance(error, FileNotFoundError | CorruptRecords)
+        if isinstance(error, OSError) and not harmless and not log.resources.is_full(error):
+            log.resources.fail(f"compaction of {log.path} failed: {error}")
+            return
+        discard_cleaned(self._broker.seams.disk, plan)
 
     async def checkpoint(self) -> None:
         """Write recovery points, high watermarks, log starts and the cleaner's offsets."""
