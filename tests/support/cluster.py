@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -78,7 +79,9 @@ class TidelogCluster:
         with ExitStack() as started:
             started.enter_context(self.controller)
             for node in self.brokers.values():
-                started.enter_context(node)
+                started.callback(node.__exit__)
+            with ThreadPoolExecutor(len(self.brokers)) as threads:
+                list(threads.map(TidelogNode.start, self.brokers.values()))
             self._nodes = started.pop_all()
         return self
 
