@@ -225,6 +225,31 @@ def test_a_refused_batch_takes_no_other_along(bootstrap: str, topic_name: str) -
     run(work())
 
 
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_batches_larger_than_the_topic_allows_are_cut(
+    bootstrap: str, topic_name: str, codec: str
+) -> None:
+    create_topic(bootstrap, topic_name, max_message_bytes=1500)
+    chance = random.Random(8)
+    padding = [b"%d" % chance.randrange(10**60) for _ in range(2000)]
+
+    async def work() -> None:
+        async with Cluster(bootstrap) as cluster:
+            async with RecordSender(cluster, SendSettings(compression=codec)) as sender:
+                outcomes = [
+                    await sender.send(topic_name, b"%d" % n, padding[n], headers=[("h", b"x")])
+                    for n in range(2000)
+                ]
+                await sender.flush()
+            where = TopicPartition(topic_name, 0)
+            found = (await read_all(cluster, [where]))[where]
+        assert values(found) == list(range(2000))
+        assert [outcome.result().offset for outcome in outcomes] == list(range(2000))
+        assert [record.key for record in found] == padding
+
+    run(work())
+
+
 def test_two_members_share_and_one_takes_over(bootstrap: str, topic_name: str) -> None:
     create_topic(bootstrap, topic_name, 4)
     group = topic_name

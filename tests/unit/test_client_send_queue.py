@@ -13,7 +13,7 @@ from tidelog.client.send_queue import Answer, Batch, SendQueue
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import crc_is_right, read_header
-from tidelog.records.builder import FastBuilder, Producer
+from tidelog.records.builder import Producer
 from tidelog.records.reader import read_batch
 
 WHERE = TopicPartition("t", 0)
@@ -38,13 +38,13 @@ class Sending:
     """A queue and what was put into it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, idempotent: bool = True) -> None:
-        self.queue = SendQueue(WHERE, 5, idempotent=idempotent)
+        self.queue = SendQueue(WHERE, 5, idempotent=idempotent, batch_bytes=1 << 20)
         self.loop = loop
         self.identity: Producer | None = ONE
         self.count = 0
 
     def add(self, records: int = 1) -> Batch:
-        batch = self.queue.open(FastBuilder(1 << 20))
+        batch = self.queue.open()
         for _ in range(records):
             batch.builder.append(1, None, b"%d" % self.count, [])
             batch.outcomes.append((self.loop.create_future(), 1))
@@ -204,6 +204,31 @@ def test_an_expired_batch_in_flight_is_answered_quietly(loop: asyncio.AbstractEv
     assert sending.queue.empty
 
 
+def test_a_batch_that_is_too_large_is_cut_under_its_numbers(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    sending = Sending(loop)
+    first, second = sending.add(5), sending.add(1)
+    sending.send()
+    sending.send()
+    assert sending.queue.answered(first, refused(ErrorCode.MESSAGE_TOO_LARGE))
+    assert not sending.queue.answered(second, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
+    left, right = first.halves
+    assert [sending.send() for _ in range(3)] == [(left, 1, 0), (right, 1, 2), (second, 1, 5)]
+    assert sending.queue.answered(left, Answer(None, 10))
+    assert sending.queue.answered(right, Answer(None, 12))
+    assert [outcome.result().offset for outcome, _ in first.outcomes] == [10, 11, 12, 13, 14]
+    assert not sending.queue.broken
+
+
+def test_a_single_record_that_is_too_large_fails(loop: asyncio.AbstractEventLoop) -> None:
+    sending = Sending(loop)
+    batch = sending.add(1)
+    sending.send()
+    assert sending.queue.answered(batch, refused(ErrorCode.MESSAGE_TOO_LARGE))
+    assert isinstance(batch.outcomes[0][0].exception(), Refused)
+
+
 class Leader:
     """A log that judges sequences as a broker does, and forgets nothing."""
 
@@ -235,7 +260,7 @@ def test_random_failures_lose_repeat_and_reorder_nothing(
     chance = random.Random(seed)
     for _ in range(60):
         sending, leader = Sending(loop), Leader()
-        made = [sending.add(chance.randint(1, 3)) for _ in range(25)]
+        made = [sending.add(chance.randint(1, 6)) for _ in range(25)]
         under_way: list[tuple[Batch, bytes]] = []
         given_up = set()
         identities = 1
@@ -262,7 +287,8 @@ def test_random_failures_lose_repeat_and_reorder_nothing(
                     answer = refused(ErrorCode.NOT_ENOUGH_REPLICAS)
                 elif dice < 0.34 and batch.attempts == 1:
                     answer = refused(ErrorCode.MESSAGE_TOO_LARGE)
-                    given_up.add(batch)
+                    if batch.builder.count == 1:
+                        given_up.update(outcome for outcome, _ in batch.outcomes)
                 else:
                     answer = leader.append(data)
                 done = sending.queue.answered(batch, answer)
@@ -279,5 +305,5 @@ def test_random_failures_lose_repeat_and_reorder_nothing(
                     assert leader.values[outcome.result().offset] is not None
                     acknowledged += 1
                 else:
-                    assert batch in given_up
+                    assert outcome in given_up
         assert acknowledged == len(order)

@@ -26,7 +26,7 @@ from tidelog.client.send_queue import Answer, Batch, SendQueue, Sent
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
-from tidelog.records.builder import FastBuilder, Producer
+from tidelog.records.builder import Producer
 from tidelog.records.compression import CODEC_NAMES
 from tidelog.records.record import Header
 from tidelog.runtime.clock import Clock, RealClock
@@ -180,7 +180,11 @@ class RecordSender:
         queue = self._queues.get(where)
         if queue is None:
             queue = self._queues[where] = SendQueue(
-                where, self._settings.max_in_flight, idempotent=self._settings.idempotent
+                where,
+                self._settings.max_in_flight,
+                idempotent=self._settings.idempotent,
+                batch_bytes=self._settings.batch_bytes,
+                codec=self._codec,
             )
         batch = queue.last
         if batch is not None and batch.builder.append(timestamp_ms, key, value, list(headers)):
@@ -190,7 +194,7 @@ class RecordSender:
             self._due[batch] = 0.0
             if key is None:
                 self._chooser.batch_filled(where.topic)
-        batch = queue.open(FastBuilder(self._settings.batch_bytes, codec=self._codec))
+        batch = queue.open()
         batch.builder.append(timestamp_ms, key, value, list(headers))
         loop = asyncio.get_running_loop()
         self._due[batch] = loop.time() + self._settings.linger_ms / 1000
@@ -341,6 +345,7 @@ class RecordSender:
 
     def _settle(self, queue: SendQueue, batch: Batch, answer: Answer) -> None:
         if queue.answered(batch, answer):
+            self._inherit(queue, batch)
             self._finish(batch)
             self._failures = 0
             return
@@ -348,6 +353,17 @@ class RecordSender:
         wait_s = self._cluster.settings.backoff.wait_s(min(batch.attempts - 1, 20))
         queue.not_before = asyncio.get_running_loop().time() + wait_s
         self._run("leaders", partial(self._find_leaders, [queue]))
+
+    def _inherit(self, queue: SendQueue, batch: Batch) -> None:
+        """Let the halves of a batch that was cut take over its memory and its deadline."""
+        if not batch.halves:
+            return
+        until = self._deadlines[batch].when()
+        loop = asyncio.get_running_loop()
+        for half in batch.halves:
+            half.size = batch.size // len(batch.halves)
+            self._buffered += half.size
+            self._deadlines[half] = loop.call_at(until, self._expire, queue, half)
 
     def _finish(self, batch: Batch) -> None:
         self._buffered -= batch.size

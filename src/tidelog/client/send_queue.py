@@ -9,6 +9,9 @@ fails for good leaves a hole: the queue is then **broken**. It sends nothing new
 way is answered or sent again under its old number, where only two answers are possible: appended,
 or OUT_OF_ORDER_SEQUENCE_NUMBER, which proves that it was not; those wait for the new identity.
 When nothing is under way any more the queue takes a new identity and starts at sequence 0.
+
+A batch of several records that is too large for its topic is cut in two, under the numbers that it
+had, and later batches are begun smaller.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import HEADER_SIZE, read_header, seal_batch
 from tidelog.records.builder import FastBuilder, Producer
+from tidelog.records.reader import read_batch
 
 MAX_SEQUENCE = 2**31 - 1
 
@@ -41,13 +45,16 @@ class Batch:
 
     partition: TopicPartition
     builder: FastBuilder
-    number: int
+    number: tuple[int, ...]
+    """Its place among the batches of its queue; halves of (4,) are (4, 0) and (4, 1)."""
     outcomes: list[tuple[asyncio.Future[Sent], int]] = field(default_factory=list)
     size: int = 0
     data: bytes | None = None
     producer: Producer | None = None
     attempts: int = 0
     done: bool = False
+    halves: tuple[Batch, ...] = ()
+    """What replaces it, once it was cut in two."""
 
     def encode(self) -> bytes:
         """Return the bytes to send, under the identity it has now."""
@@ -97,8 +104,18 @@ class Answer:
 class SendQueue:
     """Batches of one partition, oldest first: waiting, then in flight, then done."""
 
-    def __init__(self, partition: TopicPartition, max_in_flight: int, *, idempotent: bool) -> None:
+    def __init__(
+        self,
+        partition: TopicPartition,
+        max_in_flight: int,
+        *,
+        idempotent: bool,
+        batch_bytes: int = 16_384,
+        codec: int = 0,
+    ) -> None:
         self.partition = partition
+        self._batch_bytes = batch_bytes
+        self._codec = codec
         self.waiting: deque[Batch] = deque()
         self.in_flight: list[Batch] = []
         self.broken = False
@@ -110,10 +127,11 @@ class SendQueue:
         self._next_sequence = 0
         self._next_number = 0
 
-    def open(self, builder: FastBuilder) -> Batch:
+    def open(self) -> Batch:
         """Add an empty batch behind all others."""
         self._next_number += 1
-        batch = Batch(self.partition, builder, self._next_number)
+        builder = FastBuilder(self._batch_bytes, codec=self._codec)
+        batch = Batch(self.partition, builder, (self._next_number,))
         self.waiting.append(batch)
         return batch
 
@@ -186,8 +204,37 @@ class SendQueue:
         if waits or isinstance(error, ConnectionLost) or (code is not None and code.retriable):
             self._requeue(batch)
             return False
+        if code == ErrorCode.MESSAGE_TOO_LARGE and batch.builder.count > 1:
+            self._cut(batch)
+            return True
         self.fail(batch, error)
         return True
+
+    def _cut(self, batch: Batch) -> None:
+        """Replace a refused batch by its two halves; it was not appended, so its numbers hold."""
+        assert batch.data is not None
+        records = read_batch(batch.data)
+        self._batch_bytes = max(1, len(batch.data) // 2)
+        middle = len(records) // 2
+        halves = []
+        for side, (start, stop) in enumerate(((0, middle), (middle, len(records)))):
+            # As large as it gets: the limit counts what is not compressed yet.
+            builder = FastBuilder(MAX_SEQUENCE, codec=self._codec)
+            for record in records[start:stop]:
+                added = builder.append(
+                    record.timestamp, record.key, record.value, list(record.headers)
+                )
+                assert added, "a half of a batch has room for its records"
+            half = Batch(self.partition, builder, (*batch.number, side))
+            half.outcomes = batch.outcomes[start:stop]
+            if batch.producer is not None:
+                sequence = (batch.producer.base_sequence + start) & MAX_SEQUENCE
+                half.producer = batch.producer._replace(base_sequence=sequence)
+            half.encode()
+            self._requeue(half)
+            halves.append(half)
+        batch.halves = tuple(halves)
+        batch.done = True
 
     def fail(self, batch: Batch, error: ClientError) -> None:
         """Give a batch up, wherever it is; a sequence number that is lost breaks the queue."""
