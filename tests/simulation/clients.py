@@ -14,7 +14,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tests.simulation.history import Final, History, Outcome, Write
 
@@ -384,6 +386,23 @@ async def create_topic(
         name=name, num_partitions=partitions, replication_factor=1, configs=listed
     )
     request = messages.CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
+    fine = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+    await _until_answered(host, port, request, lambda answer: answer.topics[0].error_code in fine)
+
+
+async def delete_topic(host: str, port: int, name: str) -> None:
+    """Delete a topic; tries again until the broker answers. An unknown one is fine."""
+    topic = messages.DeleteTopicsRequest.DeleteTopicState(name=name)
+    request = messages.DeleteTopicsRequest(topics=[topic], topic_names=[name], timeout_ms=10_000)
+    fine = (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    await _until_answered(
+        host, port, request, lambda answer: answer.responses[0].error_code in fine
+    )
+
+
+async def _until_answered(
+    host: str, port: int, request: object, is_fine: Callable[[Any], bool]
+) -> None:
     while True:
         try:
             connection = await connect(host, port, connect_timeout_ms=5_000)
@@ -391,9 +410,8 @@ async def create_topic(
                 answer = await connection.send(request, timeout_ms=REQUEST_TIMEOUT_MS)
             finally:
                 connection.close()
-            error = ErrorCode(answer.topics[0].error_code)
-            if error in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            if is_fine(answer):
                 return
         except (ClientError, OSError):
-            pass
+            pass  # a fault is under way: again, in a moment
         await asyncio.sleep(0.1)

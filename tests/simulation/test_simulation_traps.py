@@ -17,6 +17,7 @@ from tests.simulation.clients import (
     Target,
     _produce_request,
     create_topic,
+    delete_topic,
     fetch,
     send_once,
 )
@@ -191,15 +192,7 @@ def test_a_topic_is_deleted_under_heavy_appends_flushes_and_rolls() -> None:
         writers = [asyncio.create_task(run.produce(200)) for _ in range(3)]
         others = asyncio.create_task(run.produce(60, run.other))
         await asyncio.sleep(0.5)
-        connection = await connect(HOST, PORT)
-        request = messages.DeleteTopicsRequest(
-            topics=[messages.DeleteTopicsRequest.DeleteTopicState(name="plain")],
-            topic_names=["plain"],
-            timeout_ms=10_000,
-        )
-        answer = await connection.send(request)
-        assert answer.responses[0].error_code == 0, answer
-        connection.close()
+        await delete_topic(HOST, PORT, "plain")
         await others
         for writer in writers:
             writer.cancel()

@@ -21,6 +21,7 @@ from tests.simulation.clients import (
     SimulatedReader,
     Target,
     create_topic,
+    delete_topic,
     read_whole,
     send_once,
 )
@@ -46,6 +47,8 @@ from tidelog.model.server_configs import ServerConfigs, from_mapping
 HOST = "node1"
 PORT = 9092
 LOGS = "/data/logs"
+CONTROL_NOTES = "controller-seen.json.tmp"
+"""What a broker notes of its controllers: no log, and written whole each time."""
 SETTLE_SECONDS = 120.0
 """Virtual time in which everything must have healed after the last fault (promise 24)."""
 
@@ -169,6 +172,7 @@ class BrokerRun:
         self.world.loop.executor_delay = lambda: executor.uniform(10e-6, slow)
         self.faults = self.rng.randint(1, 5) if faults is None else faults
         self.counts = {"faults": 0, "acked": 0, "reads": 0, "starts": 0, "forgotten": 0}
+        self.counts["deletions"] = 0
         self.server = Server(self)
         self.targets = [
             Target(HOST, PORT, "plain", 0),
@@ -179,6 +183,7 @@ class BrokerRun:
         self.producers: list[SimulatedProducer] = []
         self.readers: list[SimulatedReader] = []
         self.reading: list[asyncio.Task[None]] = []
+        self.churning: asyncio.Task[None]
         self.failing: tuple[int, str] | None = None
         """When the disk began to fail in the present life, and that life."""
 
@@ -213,7 +218,7 @@ class BrokerRun:
         await self._until(lambda: all(task.done() for task in tasks), "producers are answered")
         for task in tasks:
             task.result()
-        for reading in self.reading:
+        for reading in (*self.reading, self.churning):
             if reading.done():
                 reading.result()
             reading.cancel()
@@ -272,7 +277,21 @@ class BrokerRun:
             )
             self.readers.append(reader)
             self.reading.append(asyncio.create_task(reader.run()))
+        self.churning = asyncio.create_task(self._churn())
         return [*tasks, asyncio.create_task(self._send_odd_ones())]
+
+    async def _churn(self) -> None:
+        """Create a topic, write to it, delete it, again and again: directories come and go."""
+        rng = self.world.random("churn")
+        target = Target(HOST, PORT, "temporary", 0)
+        while True:
+            await create_topic(HOST, PORT, target.topic, 1, {"segment.bytes": "1000"})
+            for number in range(rng.randint(0, 10)):
+                await send_once(History(), target, "t", number, size=200)
+            await asyncio.sleep(rng.uniform(0, 1))
+            await delete_topic(HOST, PORT, target.topic)
+            self.counts["deletions"] += 1
+            await asyncio.sleep(rng.uniform(0, 1))
 
     async def _send_odd_ones(self) -> None:
         """One-shot writes, some of them with a wrong CRC."""
@@ -372,9 +391,10 @@ class BrokerRun:
         self.world.loop.executor_delay = usual
 
     async def _fail_a_sync(self) -> None:
-        """EIO of an fsync or a write of a log; then, as the page cache lies, the power goes."""
+        """EIO of an fsync or a write; then, as the page cache lies, the power goes."""
         disk = self.server.machine.disk
         kind = self.rng.choice(("sync", "write"))
+        ending = self.rng.choice((".log", ".log", ""))
         process = self.server.process
         assert process is not None
         life = process.name
@@ -383,10 +403,10 @@ class BrokerRun:
             if not operation.path.startswith(LOGS):
                 return None
             if self.failing is not None:
-                if operation.kind == "sync":
+                if operation.kind == "sync" and not operation.path.endswith(CONTROL_NOTES):
                     self.history.directory(LOGS, life, f"sync of {operation.path}")
                 return None
-            if operation.kind != kind or not operation.path.endswith(".log"):
+            if operation.kind != kind or not operation.path.endswith(ending):
                 return None
             self.failing = (self.history.now, life)
             self.history.directory(LOGS, life, f"{kind} failed")
