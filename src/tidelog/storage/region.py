@@ -50,6 +50,8 @@ def find_region(log: PartitionLog, offset: int, max_bytes: int) -> FileRegion | 
     if segment.next_offset > log.high_watermark or offset >= segment.next_offset:
         return None
     try:
+        if segment.size - segment.index.position_for(offset) < LEAST_BYTES:
+            return None  # near the end: seen without touching the file
         located = segment.locate(offset)
         if located is None:
             return None
