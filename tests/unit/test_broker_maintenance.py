@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -56,6 +57,24 @@ def test_retention_acts_when_its_configuration_changes(tmp_path: Path) -> None:
         assert hosted.start_offset == 0
         lone.lead("t", configs={**configs, "retention.ms": str(HOUR_MS)})
         await until(lambda: hosted.start_offset == 50)
+        await lone.stop()
+
+    run(main())
+
+
+def test_removed_segments_leave_the_disk_after_their_delay(tmp_path: Path) -> None:
+    async def main() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        configs = {"retention.ms": "1000", "file.delete.delay.ms": "0"}
+        hosted = lone.lead("t", configs=configs)
+        fill(hosted, 50, 10, age_ms=HOUR_MS)
+        maintenance, commit = lone.broker.maintenance, lone.broker.commit
+        await maintenance.look_at_retention()
+        assert any(name.endswith(".deleted") for name in os.listdir(tmp_path / "t-0"))
+        await commit.settled()
+        await maintenance.look_at_retention()
+        assert not any(name.endswith(".deleted") for name in os.listdir(tmp_path / "t-0"))
         await lone.stop()
 
     run(main())

@@ -104,6 +104,8 @@ class Maintenance:
             said = partition.log.housekeep(now_ms)
             if said is not None:
                 logger.info("%s", said)
+                # What was renamed is removed once the renaming is durable.
+                self._broker.commit.want(partition, closed_only=True)
             await asyncio.sleep(0)
         for directory in self._broker.directories:
             try:
@@ -159,6 +161,7 @@ class Maintenance:
         said = apply_compaction(partition.log, result, self._broker.clock.wall_ms())
         if said is not None:
             logger.info("%s", said)
+            self._broker.commit.want(partition, closed_only=True)
         return said is not None and result.clean_end_offset > plan.first_dirty_offset
 
     def _give_up_compaction(
