@@ -287,3 +287,39 @@ def test_a_server_needs_neither_click_nor_rich() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
     )
     assert done.stdout == "[]\n"
+
+
+def test_three_brokers_serve_and_go_on_when_one_dies(folder: Path) -> None:
+    with Up(folder, "--brokers", "3") as up:
+        ready = up.until_said("ready")
+        cluster = up.cluster()
+        assert ready == f"ready bootstrap={cluster['bootstrap']}"
+        assert [broker["id"] for broker in cluster["brokers"]] == [1, 2, 3]
+        assert [each["id"] for each in cluster["controllers"]] == [1]
+        assert all(answers_metadata(broker["port"]) for broker in cluster["brokers"])
+        server = ("--bootstrap-server", cluster["bootstrap"])
+        assert run_tidelog("topics", *server, "--create", "--topic", "t").returncode == 0
+        described = run_tidelog("topics", *server, "--describe", "--topic", "t", "--json")
+        assert '"replicas": [' in described.stdout, described
+        assert run_tidelog("produce", *server, "--topic", "t", stdin="a\nb\n").returncode == 0
+        os.kill(cluster["brokers"][2]["pid"], signal.SIGKILL)
+        up.until_said("the others go on")
+        assert up.cluster()["brokers"][2]["pid"] is None
+        read = run_tidelog(
+            "consume", *server, "--topic", "t", "--from-beginning", "--max-messages", "2"
+        )
+        assert sorted(read.stdout.split()) == ["a", "b"], read
+        assert up.program.stop(60) == 0
+    assert not any(is_alive(broker["pid"]) for broker in cluster["brokers"])
+
+
+def test_a_broker_of_three_comes_back_where_it_was(folder: Path) -> None:
+    with Up(folder, "--brokers", "3", "--restart") as up:
+        up.until_said("ready")
+        before = up.cluster()
+        os.kill(before["brokers"][0]["pid"], signal.SIGKILL)
+        up.until_said("is back")
+        after = up.cluster()
+        assert after["bootstrap"] == before["bootstrap"]
+        assert after["controllers"][0]["port"] == before["controllers"][0]["port"]
+        assert after["brokers"][0]["pid"] != before["brokers"][0]["pid"]

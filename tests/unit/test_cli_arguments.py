@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.cli import configs, consume, main, produce, topics, up
+from tidelog.cli import configs, consume, main, produce, topics, up, up_child
 from tidelog.cli.connecting import exactly_one, key_values, settings_from
 from tidelog.cli.failures import WrongUsage, explain
 from tidelog.client.errors import ClusterUnreachable, Refused
@@ -54,7 +54,8 @@ def status_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple
         ["consume", *SERVER, "--topic", "t", "--offset", "5"],
         ["consume", *SERVER, "--topic", "t", "--partition", "0", "--offset", "-5"],
         ["doctor"],
-        ["up", "--brokers", "3"],
+        ["up", "--controllers", "2"],
+        ["up", "--brokers", "3", "--port", "65534"],
         ["up", "--store", "zookeeper://localhost:2181"],
         ["up", "--config", "novalue"],
     ],
@@ -189,7 +190,7 @@ def test_refusals_say_what_to_do() -> None:
 
 
 def test_the_file_of_a_development_node_is_a_valid_one(tmp_path: Path) -> None:
-    text = up.server_properties(tmp_path / "a b\\c", 19092, {"num.partitions": "3"})
+    text = up_child.server_properties(tmp_path / "a b\\c", 19092, {"num.partitions": "3"})
     configs_of = load(text)
     assert isinstance(configs_of, ServerConfigs), configs_of
     assert configs_of.log_dirs == (str(tmp_path / "a b\\c" / "broker-1"),)
@@ -197,16 +198,35 @@ def test_the_file_of_a_development_node_is_a_valid_one(tmp_path: Path) -> None:
     assert configs_of.offsets_topic_replication_factor == 1
 
 
-def test_ready_lines() -> None:
-    ready = up.parse_ready(
+@pytest.mark.parametrize(("brokers", "replicas"), [(2, 2), (3, 3), (5, 3)])
+def test_the_file_of_a_further_broker(tmp_path: Path, brokers: int, replicas: int) -> None:
+    controller = ("127.0.0.1", 4711)
+    configs_of = load(up_child.server_properties(tmp_path, 19093, {}, 2, brokers, controller))
+    assert isinstance(configs_of, ServerConfigs), configs_of
+    assert configs_of.node_id == 2
+    assert not configs_of.is_controller
+    assert configs_of.controller_quorum_bootstrap_servers == (controller,)
+    assert configs_of.default_replication_factor == replicas
+    assert configs_of.offsets_topic_replication_factor == replicas
+
+
+def test_ready_lines(tmp_path: Path) -> None:
+    first = up_child.parse_ready(
         "ready node=1 roles=broker,controller PLAINTEXT=127.0.0.1:9092 CONTROLLER=127.0.0.1:1 "
         "metrics=127.0.0.1:7\n"
     )
-    assert ready == up.Ready(("127.0.0.1", 9092), ("127.0.0.1", 1), ("127.0.0.1", 7))
-    assert up.parse_ready("something else") is None
-    assert ready is not None
-    assert json.loads(json.dumps(up.cluster_json(ready, 5))) == {
-        "bootstrap": "127.0.0.1:9092",
-        "brokers": [{"id": 1, "host": "127.0.0.1", "port": 9092, "pid": 5, "metrics_port": 7}],
-        "controllers": [{"id": 1, "port": 1, "pid": 5}],
+    assert first == up_child.Ready(("127.0.0.1", 9092), ("127.0.0.1", 1), ("127.0.0.1", 7))
+    second = up_child.parse_ready("ready node=2 roles=broker PLAINTEXT=127.0.0.1:9093\n")
+    assert second == up_child.Ready(("127.0.0.1", 9093), None, None)
+    assert up_child.parse_ready("something else") is None
+    children = [up_child.Child(tmp_path, node_id, 0, {}, 2) for node_id in (1, 2)]
+    for child, ready in zip(children, (first, second), strict=True):
+        child.ready = ready
+    assert json.loads(json.dumps(up.cluster_json(children))) == {
+        "bootstrap": "127.0.0.1:9092,127.0.0.1:9093",
+        "brokers": [
+            {"id": 1, "host": "127.0.0.1", "port": 9092, "pid": None, "metrics_port": 7},
+            {"id": 2, "host": "127.0.0.1", "port": 9093, "pid": None, "metrics_port": None},
+        ],
+        "controllers": [{"id": 1, "port": 1, "pid": None}],
     }
