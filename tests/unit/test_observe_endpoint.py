@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
+import socket
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -14,7 +18,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from tidelog.observe import logs
-from tidelog.observe.endpoint import Endpoint, PortInUse
+from tidelog.observe.endpoint import MAX_CONNECTIONS, Endpoint, PortInUse
 
 
 class OneGauge(Collector):
@@ -43,6 +47,37 @@ def test_metrics_and_health() -> None:
         assert get(endpoint.port, "/")[0] == 404
         with pytest.raises(PortInUse, match=str(endpoint.port)):
             Endpoint("127.0.0.1", endpoint.port, OneGauge(), lambda: state)
+    finally:
+        endpoint.close()
+
+
+def test_clients_that_say_nothing_hold_up_neither_others_nor_the_stop() -> None:
+    endpoint = Endpoint("127.0.0.1", 0, OneGauge(), lambda: {"healthy": True})
+    stopping = threading.Thread(target=endpoint.close, daemon=True)
+    with contextlib.ExitStack() as silent:
+        for _ in range(3):
+            silent.enter_context(socket.create_connection(("127.0.0.1", endpoint.port)))
+        assert get(endpoint.port, "/health")[0] == 200
+        stopping.start()
+        stopping.join(3)
+        assert not stopping.is_alive()
+
+
+def test_connections_above_the_limit_are_closed_until_one_ends() -> None:
+    endpoint = Endpoint("127.0.0.1", 0, OneGauge(), lambda: {"healthy": True})
+    try:
+        with contextlib.ExitStack() as silent:
+            for _ in range(MAX_CONNECTIONS):
+                silent.enter_context(socket.create_connection(("127.0.0.1", endpoint.port)))
+            with socket.create_connection(("127.0.0.1", endpoint.port), timeout=5) as one_more:
+                assert one_more.recv(1) == b""
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                assert get(endpoint.port, "/health")[0] == 200
+                break
+            except OSError:
+                assert time.monotonic() < deadline
     finally:
         endpoint.close()
 

@@ -247,12 +247,13 @@ class _Process:
 
     async def _stop(self) -> None:
         """Stop what was started, the broker first: its controller moves what it led."""
-        if self._endpoint is not None:
-            self._endpoint.close()
         if self._broker is not None:
             await self._broker.stop()
         if self._controller is not None:
             await self._controller.stop()
+        # Last: who watches may see the stop, and nothing of it waits for them.
+        if self._endpoint is not None:
+            self._endpoint.close()
         logger.info("stopped")
 
 
