@@ -24,7 +24,7 @@ from tidelog.client.retries import Backoff
 from tidelog.client.send_queue import Sent
 from tidelog.model.topics import TopicPartition
 
-SECONDS = 20.0
+SECONDS = 12.0
 RECORDS = 300
 PARTITIONS = [TopicPartition("plain", index) for index in range(2)]
 
@@ -55,6 +55,7 @@ class ClientRun(BrokerRun):
 
     def _start_clients(self) -> list[asyncio.Task[None]]:
         loop = asyncio.get_running_loop()
+        self.churning = loop.create_task(self._churn())
         return [loop.create_task(self._produce()), loop.create_task(self._read())]
 
     async def _produce(self) -> None:

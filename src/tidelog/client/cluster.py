@@ -150,8 +150,9 @@ class Cluster:
 
         Raises ClusterUnreachable with the reason of the last address tried.
         """
-        for task in self._connections.values():
-            if _connected(task) and not task.result().closed:
+        for (_, purpose), task in self._connections.items():
+            # Those with a purpose may be waiting for long, and this would wait behind.
+            if not purpose and _connected(task) and not task.result().closed:
                 return task.result()
         reasons: list[str] = []
         candidates: list[tuple[Any, str, int]] = [
