@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
+import resource
 import sqlite3
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
@@ -29,7 +32,7 @@ from tidelog.metadata.store import (
     why_invalid,
 )
 from tidelog.metadata.zookeeper import ZookeeperStore
-from tidelog.runtime.disk import RealDisk
+from tidelog.runtime.disk import File, RealDisk
 
 Maker = Callable[[], MetadataStore]
 
@@ -265,6 +268,65 @@ def test_sqlite_refuses_a_second_controller_until_the_first_is_gone(tmp_path: Pa
         await second.open()
         assert await second.exists("/a")
         await second.close()
+
+    asyncio.run(main())
+
+
+def test_a_full_disk_ends_a_session_of_sqlite_and_not_the_store(tmp_path: Path) -> None:
+    path = str(tmp_path / "m.sqlite")
+
+    async def main() -> None:
+        store = SqliteStore(path, RealDisk())
+        await store.open()
+        assert await store.multi([Create("/controller", b"", ephemeral=True)]) is None
+        for number in range(5):
+            assert await store.multi([Create(f"/n{number}", b"y" * 2000)]) is None
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (RealDisk().size(path + "-wal"), before[1]))
+        try:
+            with pytest.raises(StoreUnavailable):
+                await store.multi([Create("/big", b"z" * 3000)])
+            await store.close()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        await store.open()
+        assert await store.children("/") == [f"n{number}" for number in range(5)]
+        assert await store.multi([Create("/controller", b"", ephemeral=True)]) is None
+        await store.close()
+
+    asyncio.run(main())
+
+
+class FullDisk(RealDisk):
+    """Takes nothing for as long as ``refused`` names the call."""
+
+    refused = ""
+
+    def lock(self, path: str) -> File | None:
+        self._refuse("lock")
+        return super().lock(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._refuse("sync_directory")
+        super().sync_directory(path)
+
+    def _refuse(self, call: str) -> None:
+        if call == self.refused:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_sqlite_that_cannot_be_opened_for_want_of_room_is_opened_later(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = FullDisk()
+        store = SqliteStore(str(tmp_path / "m.sqlite"), disk)
+        for disk.refused in ("lock", "sync_directory"):
+            with pytest.raises(StoreUnavailable, match="No space left"):
+                await store.open()
+            assert not store.reachable
+        disk.refused = ""
+        await store.open()
+        assert await store.exists("/")
+        await store.close()
 
     asyncio.run(main())
 

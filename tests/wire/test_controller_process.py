@@ -545,6 +545,13 @@ class FailingStore(MemoryStore):
     """A store whose next write fails, made or not."""
 
     fails_after: bool | None = None
+    refuses_opens = 0
+
+    async def open(self) -> None:
+        if self.refuses_opens:
+            self.refuses_opens -= 1
+            raise OSError("planted")
+        await super().open()
 
     async def multi(self, operations: Any) -> Any:
         fails, self.fails_after = self.fails_after, None
@@ -578,6 +585,23 @@ def test_a_store_that_fails_is_loaded_anew_and_the_outcome_is_what_it_says(made:
         await broker.told(lambda requests: len(requests) >= 4)
         assert broker.requests[0].controller_epoch == 2
         assert [x.topic_name for x in broker.requests[2].topic_states] == (["t"] if made else [])
+
+    run(scenario)
+
+
+def test_a_controller_tries_again_whatever_keeps_it_from_being_active() -> None:
+    async def scenario(world: World) -> None:
+        store = FailingStore(MemoryTree())
+        controller = Controller(configs(), Seams(), store)
+        world.controllers.append(controller)
+        await controller.start()
+        broker = await world.broker(controller, 1)
+        store.fails_after, store.refuses_opens = False, 1
+        answer = await broker.forward(topic("t", 1, 1), 7)
+        assert answer.topics[0].error_code == ErrorCode.NOT_CONTROLLER
+        async with asyncio.timeout(DEADLINE_S):
+            await controller.activated.wait()
+        assert store.refuses_opens == 0
 
     run(scenario)
 

@@ -226,6 +226,11 @@ class Controller:
             logger.error("not active: %s", error)
             self._store_failed = True
             await asyncio.sleep(RETRY_S)
+        except Exception:
+            # Whatever it was: a controller that gives up trying is inactive until a restart.
+            logger.exception("not active")
+            self._store_failed = True
+            await asyncio.sleep(RETRY_S)
 
     # -- decide, persist, apply
 

@@ -8,6 +8,7 @@ so a commit is on the disk when it is answered.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -44,6 +45,8 @@ _SCHEMA = (
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
@@ -62,8 +65,11 @@ class SqliteStore:
         self._watches = LocalWatches()
 
     async def open(self) -> None:
-        self._disk.make_directory(os.path.dirname(self.path) or ".")
-        self._lock_file = self._disk.lock(self.path + ".lock")
+        try:
+            self._disk.make_directory(os.path.dirname(self.path) or ".")
+            self._lock_file = self._disk.lock(self.path + ".lock")
+        except OSError as error:
+            raise self._unavailable(error) from error
         if self._lock_file is None:
             raise StoreRefused(
                 f"Another controller has {self.path} open. A SQLite store serves one controller: "
@@ -73,6 +79,9 @@ class SqliteStore:
             self._database = await self._in_thread(lambda: _connect(self.path))
             # The file's name, too, must survive a loss of power.
             self._disk.sync_directory(os.path.dirname(self.path) or ".")
+        except OSError as error:
+            await self.close()
+            raise self._unavailable(error) from error
         except BaseException:
             self._unlock()
             raise
@@ -82,9 +91,14 @@ class SqliteStore:
         self.reachable = False
         self._watches.clear()
         database, self._database = self._database, None
-        if database is not None:
-            await self._in_thread(lambda: _close(database))
-        self._unlock()
+        try:
+            if database is not None:
+                await self._in_thread(lambda: _close(database))
+        except sqlite3.Error as error:
+            # A full disk does not take the end of the session. The next open ends it.
+            logger.warning("%s was closed without ending its session: %s", self.path, error)
+        finally:
+            self._unlock()
 
     async def get(self, path: str) -> Node | None:
         return await self._read(lambda database: _get(database, path))
@@ -115,7 +129,10 @@ class SqliteStore:
         try:
             return await self._in_thread(lambda: work(database))
         except sqlite3.Error as error:
-            raise StoreUnavailable(f"The metadata store {self.path} failed: {error}.") from error
+            raise self._unavailable(error) from error
+
+    def _unavailable(self, error: Exception) -> StoreUnavailable:
+        return StoreUnavailable(f"The metadata store {self.path} failed: {error}.")
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         # One at a time: a connection must not be used by two threads at once. The work is
