@@ -137,6 +137,11 @@ def test_what_topics_refuse(tide: Tide, bootstrap: str, topic_name: str) -> None
         assert tide("topics", action, "--topic", fresh, "--if-exists").status == 0
 
 
+def test_names_that_no_request_can_carry(tide: Tide) -> None:
+    tide("topics", "--describe", "--topic", "x" * 40_000).failed("does not exist")
+    tide("groups", "--describe", "--group", "x" * 40_000).failed()
+
+
 # Configurations
 
 

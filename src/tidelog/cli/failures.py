@@ -13,6 +13,7 @@ import click
 
 from tidelog.client.errors import ClientError, ClusterUnreachable, Refused, VersionUnsupported
 from tidelog.model.errors import ErrorCode
+from tidelog.protocol.primitives import EncodeError
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -105,6 +106,10 @@ def run(command: click.Command, words: list[str]) -> int:
         return error.exit_code
     except ClientError as error:
         print(f"error: {_one_line(explain(error))}", file=sys.stderr)
+        return FAILED
+    except (EncodeError, UnicodeError) as error:
+        # A name or value that no request can carry, a file that is no text.
+        print(f"error: {_one_line(str(error))}", file=sys.stderr)
         return FAILED
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): not an error, but nothing more to say.

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 from tidelog.model.server_configs import ServerConfigs, from_mapping, parse_properties
 from tidelog.runtime import descriptors
@@ -34,14 +32,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Params = ParamSpec("Params")
-Result = TypeVar("Result")
 
 THREADS = 8
 """Threads for fsync and long CRCs; they release the GIL, so more than cores are useful."""
-
-HELPER_PROCESSES = 1
-"""Processes for compaction: one, so that it never takes more than a core from its broker."""
 
 FAILED = 1
 WRONG_USAGE = 2
@@ -124,7 +117,7 @@ class _Process:
         if self._until_stdin_closes:
             loop.add_reader(sys.stdin.fileno(), self._stdin_came, stop)
         threads = ThreadPoolExecutor(THREADS, "tidelog")
-        processes = _HelperProcesses()
+        processes = runtime_loop.helper_processes()
         seams = Seams(threads=threads, processes=processes)
         try:
             starting = loop.create_task(self._start(seams))
@@ -255,34 +248,3 @@ class _Process:
         if self._endpoint is not None:
             self._endpoint.close()
         logger.info("stopped")
-
-
-class _HelperProcesses(Executor):
-    """A pool of processes that is made when it is first needed: most starts never need it."""
-
-    def __init__(self) -> None:
-        self._pool: Executor | None = None
-
-    def submit(
-        self, fn: Callable[Params, Result], /, *args: Params.args, **kwargs: Params.kwargs
-    ) -> Future[Result]:
-        """Run ``fn`` in a helper process."""
-        if self._pool is None:
-            import multiprocessing
-            from concurrent.futures import ProcessPoolExecutor
-
-            # Not forked: the threads of this process would be forked along.
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(HELPER_PROCESSES, context, _begin_helper)
-        return self._pool.submit(fn, *args, **kwargs)
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes, if there are any."""
-        if self._pool is not None:
-            self._pool.shutdown(wait, cancel_futures=cancel_futures)
-
-
-def _begin_helper() -> None:
-    # Ctrl-C goes to the whole process group; the server ends its helpers itself.
-    with contextlib.suppress(ValueError):
-        signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -158,6 +158,8 @@ class Cluster:
         candidates: list[tuple[Any, str, int]] = [
             (broker.node_id, broker.host, broker.port) for broker in self._view.brokers.values()
         ]
+        # In any order: a broker that accepts and never answers must not be asked every time.
+        self.settings.backoff.random.shuffle(candidates)
         known = {(host, port) for _, host, port in candidates}
         candidates += [(f"bootstrap {a}", *a) for a in self._bootstrap if a not in known]
         for key, host, port in candidates:
