@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import uvloop
 
 if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures import Executor
 
 Result = TypeVar("Result")
 
@@ -42,39 +42,9 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
         return runner.run(main)
 
 
-TASKS_PER_HELPER = 16
-"""A helper process is replaced after so many tasks: what it had to remember goes with it."""
-
-_PR_SET_PDEATHSIG = 1
-
-
-def helper_processes() -> ProcessPoolExecutor:
-    """Return the executor for work that burns Python (``Seams.processes``): one process.
-
-    It is started at the first task, has the lowest priority, and dies with this process, however
-    that ends.
-    """
+def helper_processes() -> Executor:
+    """Return the executor for work that burns Python (``Seams.processes``)."""
     # Imported here: a start need not wait for what most servers never use.
-    import multiprocessing
-    from concurrent.futures import ProcessPoolExecutor
+    from tidelog.runtime.helpers import HelperProcesses
 
-    return ProcessPoolExecutor(
-        max_workers=1,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_begin_helper,
-        max_tasks_per_child=TASKS_PER_HELPER,
-    )
-
-
-def _begin_helper() -> None:
-    import contextlib
-    import ctypes
-    import os
-    import signal
-
-    # Ctrl-C goes to the whole group; the server ends its helper itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(19)
-    with contextlib.suppress(OSError, AttributeError):
-        # Linux only: else a helper would outlive a server that was killed.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return HelperProcesses()

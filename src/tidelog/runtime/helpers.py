@@ -1,0 +1,77 @@
+"""The helper process for work that burns Python (compaction): one per server, started when needed.
+
+Owns its life: lowest priority, replaced after some tasks and after it was killed, gone when its
+server is gone, however that ended.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+TASKS_PER_HELPER = 16
+"""A helper is replaced after so many tasks: what it had to remember goes with it."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class HelperProcesses(Executor):
+    """An executor with one helper process at a time.
+
+    The task of a helper that was killed fails with BrokenProcessPool; the next gets a new helper.
+    """
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._ended = False
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Run ``fn(*args, **kwargs)`` in the helper. RuntimeError after ``shutdown``."""
+        if self._ended:
+            raise RuntimeError("the helper processes have been ended")
+        if self._pool is None:
+            self._pool = _new_pool()
+        try:
+            return self._pool.submit(fn, *args, **kwargs)
+        except BrokenProcessPool:
+            self._pool.shutdown(wait=False)
+            self._pool = _new_pool()
+            return self._pool.submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the helper. A task that runs is waited for, but ended with ``cancel_futures``:
+        a stop must not wait for a compaction, whose files the next start clears away."""
+        self._ended = True
+        if self._pool is None:
+            return
+        if cancel_futures:
+            for process in list((self._pool._processes or {}).values()):
+                process.terminate()
+        self._pool.shutdown(wait, cancel_futures=cancel_futures)
+
+
+def _new_pool() -> ProcessPoolExecutor:
+    # Not forked: the threads and sockets of the server would be forked along.
+    return ProcessPoolExecutor(
+        max_workers=1,
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_begin,
+        max_tasks_per_child=TASKS_PER_HELPER,
+    )
+
+
+def _begin() -> None:
+    import contextlib
+    import ctypes
+    import os
+    import signal
+
+    # Ctrl-C goes to the whole process group; the server ends its helper itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(19)
+    with contextlib.suppress(OSError, AttributeError):
+        # Linux only: elsewhere a helper outlives a server that was killed.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

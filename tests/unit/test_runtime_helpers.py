@@ -1,0 +1,77 @@
+"""The helper process: used, replaced when it is killed, gone with its server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import CancelledError
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import pytest
+from tests.support.processes import wait_until
+
+from tidelog.runtime.helpers import HelperProcesses
+
+SERVER = """
+import os, sys, time
+from tidelog.runtime.helpers import HelperProcesses
+if __name__ == "__main__":
+    print(HelperProcesses().submit(os.getpid).result(), flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_killed_helper_is_replaced() -> None:
+    helpers = HelperProcesses()
+    first = helpers.submit(os.getpid).result(30)
+    assert first != os.getpid()
+    with pytest.raises(BrokenProcessPool):
+        helpers.submit(os.kill, first, signal.SIGKILL).result(30)
+    assert helpers.submit(os.getpid).result(30) not in (first, os.getpid())
+    helpers.shutdown()
+    with pytest.raises(RuntimeError):
+        helpers.submit(os.getpid)
+
+
+def test_a_stop_does_not_wait_for_a_task() -> None:
+    helpers = HelperProcesses()
+    helpers.submit(os.getpid).result(30)
+    running = helpers.submit(_for_ever)
+    wait_until(running.running, 30, "the task runs")
+    helpers.shutdown(cancel_futures=True)
+    with pytest.raises((BrokenProcessPool, CancelledError)):
+        running.result(30)
+
+
+def _for_ever() -> None:
+    signal.pause()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_the_helper_dies_with_its_server(tmp_path: Path) -> None:
+    program = tmp_path / "server.py"
+    program.write_text(SERVER)
+    server = subprocess.Popen(
+        [sys.executable, str(program)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # Python's own tracker of semaphores complains of the kill.
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert server.stdout is not None
+    helper = int(server.stdout.readline())
+    server.kill()
+    server.wait(30)
+    wait_until(lambda: not _lives(helper), 30, "the helper ends")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
