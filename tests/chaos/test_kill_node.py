@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import time
 from collections.abc import Callable
 
 import pytest
+from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v8.response import MetadataResponse
 from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.acked_stream import GroupReader, Writer, read_all, violations
 from tests.support.node import Node
 from tests.support.processes import SIGCONT, SIGSTOP, wait_until
+from tests.support.wire import Wire
 
 pytestmark = pytest.mark.kill
 
@@ -151,3 +155,35 @@ def test_what_a_killed_node_had_not_synced_is_readable_again(
         return [group.group_id for group in admin.list_consumer_groups().result(20).valid]
 
     wait_until(lambda: listed() == ["readers"], 10, "the group is loaded")
+
+
+def test_the_first_answer_of_a_new_life_knows_the_topic(make_node: Callable[..., Node]) -> None:
+    """A node that answers "no brokers, no such topic" while it starts takes its clients down."""
+    node = make_node()
+    clients.create_topic(node.bootstrap, TOPIC, PARTITIONS)
+    for _ in range(3):
+        node.kill()
+        starting = threading.Thread(target=node.start)
+        starting.start()
+        answer = first_metadata(node.port, deadline_s=node.start_deadline_s)
+        starting.join(60)
+        assert [broker.node_id for broker in answer.brokers] == [1]
+        assert [(int(t.error_code), len(t.partitions)) for t in answer.topics] == [(0, PARTITIONS)]
+
+
+def first_metadata(port: int, deadline_s: float) -> MetadataResponse:
+    """Ask for the topic from the moment the port takes connections; the first answer."""
+    asked = MetadataRequest(
+        topics=(MetadataRequestTopic(name=TOPIC),),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )
+    end = time.monotonic() + deadline_s
+    while True:
+        try:
+            with Wire(port, timeout_s=deadline_s) as wire:
+                return wire.call(asked)
+        except OSError:
+            assert time.monotonic() < end, "no answer"
+            time.sleep(0.001)

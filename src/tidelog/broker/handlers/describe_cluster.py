@@ -1,12 +1,14 @@
 """DescribeCluster v0-1: the live brokers and the broker that clients see as controller.
 
 - v1+: endpoint type 1 (brokers); controllers (2) are not told: MISMATCHED_ENDPOINT_TYPE.
+- A broker that knows nothing yet answers when it does: see ``starting``.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.starting import once_told
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext
@@ -38,4 +40,4 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_CLUSTER, range(2), handle)
+HANDLER = Handler(ApiKey.DESCRIBE_CLUSTER, range(2), once_told(handle))

@@ -5,6 +5,7 @@
   for its leaders (at most ``KNOWN_WITHIN_MS``), then LEADER_NOT_AVAILABLE.
 - v10+: topics by id; an unknown id answers UNKNOWN_TOPIC_ID.
 - v9+: the tags of our own: counts, resize epoch, partition epochs (KIP-253).
+- A broker that knows nothing yet answers when it does: see ``starting``.
 - Brokers without the listener that the client came in by are left out, as in Kafka.
 """
 
@@ -14,6 +15,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.metadata_cache import PartitionMetadata, TopicMetadata
+from tidelog.broker.starting import once_told
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, why_invalid
@@ -127,4 +129,4 @@ def _answer(broker: Broker, topics: list[Any], context: RequestContext) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.METADATA, range(13), handle)
+HANDLER = Handler(ApiKey.METADATA, range(13), once_told(handle))
