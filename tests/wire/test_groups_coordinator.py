@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from tests.support.group_broker import BY_KEY, GroupBroker
 from tests.support.group_driver import subscription
 from tests.support.lone_broker import until
+from tests.support.storage_logs import FaultyDisk
 from tidelog.broker import coordinator_partition
 from tidelog.broker.coordinator_partition import batches_of
 from tidelog.broker.handlers import (
@@ -36,6 +38,8 @@ from tidelog.model.topics import OFFSETS_TOPIC
 from tidelog.protocol import messages
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime.disk import Disk
+from tidelog.runtime.seams import Seams
 
 E = ErrorCode
 CONFIG = {
@@ -51,12 +55,14 @@ def run(
     story: Callable[[GroupBroker], Awaitable[None]],
     *,
     lead: bool = True,
+    disk: Disk | None = None,
     **config: str,
 ) -> None:
     """Run a story against a broker that leads ``t`` and, unless told otherwise, the offsets."""
 
     async def main() -> None:
-        broker = GroupBroker(folder, CONFIG | config)
+        seams = None if disk is None else Seams(disk=disk)
+        broker = GroupBroker(folder, CONFIG | config, seams)
         await broker.start()
         try:
             broker.lead("t", 2)
@@ -402,6 +408,25 @@ def test_parked_requests_are_answered_when_leadership_goes(tmp_path: Path) -> No
         assert (await broker.ask(heartbeat, beat(a, generation), 4)).error_code == E.NONE
 
     run(tmp_path, story)
+
+
+def test_a_disk_that_fails_under_a_write_sends_everyone_elsewhere(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+
+    async def story(broker: GroupBroker) -> None:
+        a, one = await new_member(broker)
+        generation = (await one).generation_id
+        await broker.ask(sync_group, sync_request(a, generation, {a: b"A"}), 5)
+        _, joining = await new_member(broker)
+        await turn()
+        disk.fault = errno.EIO
+        assert await commit(broker, 1, generation=generation, member_id=a) is E.NOT_COORDINATOR
+        assert (await joining).error_code == E.NOT_COORDINATOR
+        # What watches over all partitions goes on.
+        await broker.coordinator.expire_offsets()
+        assert await commit(broker, 2) is E.NOT_COORDINATOR
+
+    run(tmp_path, story, disk=disk)
 
 
 def test_a_client_that_goes_away_leaves_no_trace(tmp_path: Path) -> None:

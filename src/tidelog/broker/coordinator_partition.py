@@ -250,6 +250,10 @@ class LedPartition:
         result = hosted.append(buffer, wall_ms, from_client=False)
         if isinstance(result, Rejected):
             logger.warning("a write of group %s was refused: %s", write.group_id, result.reason)
+            if self._state is not ErrorCode.NONE:
+                # The disk failed under it: leadership, and with it the table, went meanwhile.
+                _answer_all(write, ErrorCode.NOT_COORDINATOR)
+                return
             self._lost(write, result.error)
             return
         entry = _InFlight(write)
