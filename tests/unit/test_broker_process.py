@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from tidelog.metadata.memory import MemoryStore
 from tidelog.model.server_configs import ServerConfigs, from_mapping
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
 from tidelog.storage.directory import LastLife
 
@@ -171,5 +174,52 @@ def test_without_a_controller_the_start_says_so(
         broker = BrokerProcess(configs_for(tmp_path), Seams(), [("127.0.0.1", 1)])
         with pytest.raises(StartFailed, match=r"127\.0\.0\.1:1"):
             await broker.start()
+
+    asyncio.run(main())
+
+
+class GatedDisk(RealDisk):
+    """A disk that takes its time to list a directory, once it is told to."""
+
+    def __init__(self) -> None:
+        self.listing = threading.Event()
+        self.gate = threading.Event()
+
+    def list(self, path: str) -> list[str]:
+        self.listing.set()
+        assert self.gate.wait(30)
+        return super().list(path)
+
+
+def test_a_start_that_is_called_off_while_it_loads_closes_nothing_early(tmp_path: Path) -> None:
+    async def main() -> None:
+        configs, store = configs_for(tmp_path), MemoryStore()
+        async with controller_for(configs, store) as controller:
+            first = broker_of(configs, controller)
+            await first.start()
+            peer = await Peer.connect(first.ports["PLAINTEXT"])
+            await create(peer, "t")
+            await produce(peer, "t", b"a")
+            await first.stop()
+            (tmp_path / ".kafka_cleanshutdown").unlink()
+            before = (tmp_path / "replication-offset-checkpoint").read_text()
+            assert "t 0 1" in before
+            with ThreadPoolExecutor(1) as threads:
+                disk = GatedDisk()
+                seams = Seams(disk=disk, threads=threads)
+                second = BrokerProcess(configs, seams, [("127.0.0.1", controller.listener_port)])
+                starting = asyncio.create_task(second.start())
+                await until(disk.listing.is_set)
+                starting.cancel()
+                await asyncio.sleep(0)
+                disk.gate.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await starting
+            assert (tmp_path / "replication-offset-checkpoint").read_text() == before
+            assert not (tmp_path / ".kafka_cleanshutdown").exists()
+            third = broker_of(configs, controller)
+            await third.start()
+            assert third.broker.directories[0].last_life is LastLife.CRASHED
+            await third.stop()
 
     asyncio.run(main())

@@ -14,7 +14,13 @@ from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime.seams import Seams
 from tidelog.storage.checkpoints import PartitionMetadata, decode_offsets, encode_uuid
-from tidelog.storage.directory import DirectoryRefused, LastLife, LogDirectory, open_directory
+from tidelog.storage.directory import (
+    DirectoryRefused,
+    LastLife,
+    LoadAbandoned,
+    LogDirectory,
+    open_directory,
+)
 from tidelog.storage.names import DirectoryName, marked_name, parse_directory
 
 CONFIGS = TopicConfigs(segment_bytes=1000)
@@ -123,6 +129,7 @@ def test_how_the_last_life_ended(opener: Opener) -> None:
     opener.kill(found)
     found = opener.open()
     assert found.last_life is LastLife.CRASHED
+    found.record_life("b1", durability="replicated")
     assert found.close()
     found = opener.open(boot="b2")
     assert found.last_life is LastLife.CLEAN
@@ -330,3 +337,66 @@ def test_a_stop_after_which_nothing_changed_writes_nothing(tmp_path: Path, clock
         disk.syncs.clear()
         assert found.close()
     assert not [path for path in disk.syncs if "t-0" in path]
+
+
+def files_beside_logs(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+def test_a_start_that_ends_before_loading_leaves_the_directory_as_it_is(
+    opener: Opener, tmp_path: Path
+) -> None:
+    found = opener.open()
+    fill(found)
+    found.logs[T0].advance_start(12)
+    checkpoint(found)
+    found.record_life("b1", durability="replicated")
+    opener.kill(found)
+    before = files_beside_logs(tmp_path / "data")
+    failed = opener.try_open(boot="b2")
+    assert isinstance(failed, LogDirectory)
+    assert failed.close()
+    assert files_beside_logs(tmp_path / "data") == before
+    abandoned = opener.try_open(boot="b2")
+    assert isinstance(abandoned, LogDirectory)
+    abandoned.abandon_load()
+    with pytest.raises(LoadAbandoned):
+        abandoned.load(lambda _: CONFIGS)
+    abandoned.close()
+    assert files_beside_logs(tmp_path / "data") == before
+    found = opener.open(boot="b2")
+    assert found.last_life is LastLife.UNCLEAN
+    assert (found.logs[T0].start_offset, found.logs[T0].synced_end_offset) == (12, 40)
+
+
+def test_an_unclean_end_is_forgotten_only_when_it_was_reported(opener: Opener) -> None:
+    found = opener.open()
+    fill(found)
+    found.record_life("b1", durability="replicated")
+    opener.kill(found)
+    for _ in range(2):
+        found = opener.open(boot="b2")
+        assert found.last_life is LastLife.UNCLEAN
+        assert found.close()
+    found = opener.open(boot="b2")
+    found.record_life("b2", durability="replicated")
+    assert found.close()
+    for _ in range(2):
+        found = opener.open(boot="b2")
+        assert found.last_life is LastLife.CLEAN, "a start that does not register loses nothing"
+        assert found.close()
+
+
+def test_a_late_checkpoint_does_not_replace_a_newer_one(opener: Opener, tmp_path: Path) -> None:
+    found = opener.open()
+    fill(found)
+    late = found.checkpoint()
+    assert late is not None
+    found.logs[T0].truncate_to(10, NOW_MS)  # lowers the checkpoints at once
+    late.run()
+    found.checkpointed(late)
+    watermarks = tmp_path / "data" / "replication-offset-checkpoint"
+    assert decode_offsets(watermarks.read_bytes()) == {T0: 10}
+    fill(found, batches=1)
+    checkpoint(found)
+    assert decode_offsets(watermarks.read_bytes()) == {T0: 12}

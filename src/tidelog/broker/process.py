@@ -154,10 +154,15 @@ class BrokerProcess:
         # In a thread: recovery may read for long, and a signal must still be heard.
         loop = asyncio.get_running_loop()
         for directory in self._directories:
+            loading = loop.run_in_executor(self.seams.threads, directory.load, topic_configs.topic)
             try:
-                loaded = await loop.run_in_executor(
-                    self.seams.threads, directory.load, topic_configs.topic
-                )
+                loaded = await asyncio.shield(loading)
+            except asyncio.CancelledError:
+                # Nothing is closed while the thread still works on it.
+                directory.abandon_load()
+                await asyncio.wait([loading])
+                loading.exception()
+                raise
             except OSError as error:
                 raise StartFailed(f"{directory.path} cannot be read: {error}") from error
             logger.info(

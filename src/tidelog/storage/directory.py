@@ -21,6 +21,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.runtime.disk import Disk, File
 from tidelog.runtime.seams import Seams
 from tidelog.storage import names
+from tidelog.storage.checkpointing import Checkpoint, Checkpoints
 from tidelog.storage.checkpoints import (
     DamagedFile,
     MetaProperties,
@@ -65,28 +66,15 @@ class LastLife(StrEnum):
     UNCLEAN = "unclean"
 
 
+class LoadAbandoned(Exception):
+    """``load`` ended early because it was told to."""
+
+
 @dataclass(frozen=True, slots=True)
 class DirectoryRefused:
     """Why a directory cannot be used: one sentence that says what to do."""
 
     reason: str
-
-
-@dataclass(slots=True)
-class Checkpoint:
-    """The checkpoint files of one moment, written by ``run`` in any thread."""
-
-    disk: Disk
-    files: dict[str, bytes]
-    error: OSError | None = None
-
-    def run(self) -> None:
-        """Replace the files durably. Blocks; a failure is kept in ``error``."""
-        try:
-            for path, content in self.files.items():
-                self.disk.replace(path, content)
-        except OSError as error:
-            self.error = error
 
 
 @dataclass(slots=True)
@@ -135,7 +123,10 @@ class LogDirectory:
         self._lock = lock
         self._producer_expiration_ms = producer_expiration_ms
         self._removals: list[_Removal] = []
-        self._written: dict[str, bytes] = {}
+        self._checkpoints = Checkpoints(seams.disk)
+        self._loaded = False
+        self._registered = False
+        self._load_abandoned = False
 
     @property
     def failed(self) -> str | None:
@@ -150,7 +141,8 @@ class LogDirectory:
         """Open all logs; ``-delete`` directories are taken for removal, ``-stray`` ones listed.
 
         The clean marker is removed, durably, at the end: from then on this life counts. Blocks
-        for as long as recovery takes; damage is listed, not raised. OSError for an unreadable disk.
+        for as long as recovery takes; damage is listed, not raised. OSError for an unreadable disk,
+        LoadAbandoned after ``abandon_load``.
         """
         found = Loaded()
         now_ms = self._seams.clock.wall_ms()
@@ -159,6 +151,8 @@ class LogDirectory:
         watermarks = self._offsets(names.HIGH_WATERMARKS)
         cleaned = self._offsets(names.CLEANER_OFFSETS)
         for name in self._disk.list(self.path):
+            if self._load_abandoned:
+                raise LoadAbandoned(self.path)
             path = f"{self.path}/{name}"
             if not self._disk.is_directory(path):
                 continue
@@ -180,7 +174,12 @@ class LogDirectory:
                 )
                 self._load_one(found, partition, path, configs_of(partition.topic), ending, cleaned)
         self._remove_clean_marker()
+        self._loaded = True
         return found
+
+    def abandon_load(self) -> None:
+        """Have a ``load`` that runs in another thread end before its next log."""
+        self._load_abandoned = True
 
     def _load_one(
         self,
@@ -288,20 +287,17 @@ class LogDirectory:
         """Return the checkpoint files as they should be now; None when nothing changed.
 
         ``run`` it anywhere, then hand it to ``checkpointed``. Recovery points are those that syncs
-        have returned for.
+        have returned for. None before all logs are loaded: the files would forget the others.
         """
+        if not self._loaded:
+            return None
         contents = {
             f"{self.path}/{name}": encode_offsets(
                 {partition: of(log) for partition, log in self.logs.items()}
             )
             for name, of in _CHECKPOINTED.items()
         }
-        changed = {
-            path: content
-            for path, content in contents.items()
-            if self._written.get(path) != content
-        }
-        return Checkpoint(self._disk, changed) if changed else None
+        return self._checkpoints.changed(contents)
 
     def _write_checkpoint(self) -> None:
         checkpoint = self.checkpoint()
@@ -314,7 +310,7 @@ class LogDirectory:
     def checkpointed(self, checkpoint: Checkpoint) -> None:
         """Take back a checkpoint that was run; a failure other than a full disk is final."""
         if checkpoint.error is None:
-            self._written.update(checkpoint.files)
+            self._checkpoints.finished(checkpoint)
         elif not self.resources.is_full(checkpoint.error):
             self.resources.fail(f"writing checkpoints in {self.path} failed: {checkpoint.error}")
 
@@ -324,6 +320,7 @@ class LogDirectory:
         """Put this boot of the operating system on record (when the registration was answered)."""
         content = f"boot.id={boot_id}\nlog.durability={durability}\n".encode()
         self._disk.replace(f"{self.path}/{names.LIFE}", content)
+        self._registered = True
 
     def free_bytes(self) -> int:
         """Return the bytes that the file system still has for us."""
@@ -336,24 +333,35 @@ class LogDirectory:
     def close(self, broker_epoch: int = -1) -> bool:
         """Stop cleanly: all logs synced, checkpoints, then the marker, durably; unlock.
 
-        False (and no marker) when anything failed: the next start recovers.
+        False (and no marker) when anything failed: the next start recovers. A directory that was
+        not loaded stays as it is. One that was, but by a life that never registered, gets a marker
+        only if it had one: that an earlier life ended uncleanly was not reported yet.
         """
+        if not self._loaded:
+            for log in self.logs.values():
+                log.forget_files()
+            self._unlock()
+            return self.failed is None
         clean = self._close_logs() and self.failed is None
         checkpoint = self.checkpoint()
         if checkpoint is not None and clean:
             checkpoint.run()
             self.checkpointed(checkpoint)
             clean = checkpoint.error is None
-        if clean:
+        reported = self._registered or self.last_life in (LastLife.NEW, LastLife.CLEAN)
+        if clean and reported:
             marker = f"{self.path}/{names.CLEAN_SHUTDOWN}"
             try:
                 self._disk.replace(marker, encode_clean_shutdown(broker_epoch))
             except OSError as error:
                 self.resources.fail(f"writing {marker} failed: {error}")
                 clean = False
+        self._unlock()
+        return clean
+
+    def _unlock(self) -> None:
         self.resources.files.close()
         self._lock.close()
-        return clean
 
     def _close_logs(self) -> bool:
         """Close all logs, many syncs side by side; whether all that are sound closed well."""
