@@ -30,7 +30,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.network import api_versions, frames
 from tidelog.network.buffer import ReceiveBuffer
 from tidelog.network.router import CloseConnection, RequestContext, Route, Router
-from tidelog.network.sending import FileSender, as_buffer, sender_for
+from tidelog.network.sending import FileSender, as_buffer, can_send_files, sender_for
 from tidelog.protocol import codec
 from tidelog.protocol.codec import DecodeError
 from tidelog.protocol.primitives import Buffer
@@ -88,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._futures: dict[asyncio.Future[Any], None] = {}
         self._out: list[Any] = []
         self._sender: FileSender | None = None
+        self._sends_files: bool | None = None
         self._in_turn = False
         self._on_close: list[Callable[[], None]] = []
 
@@ -417,14 +418,12 @@ class Connection(asyncio.BufferedProtocol):
                 self._out += chunks
 
     def _flush(self) -> None:
-        sender = self._sender
-        if self._transport is None or (sender is not None and sender.busy):
+        if self._transport is None or self._sender is not None:
             return
         chunks, self._out = self._out, []
-        server = self.server
-        server.bytes_out += sum(map(len, chunks))
-        if sender is not None and not all(isinstance(chunk, _BUFFERS) for chunk in chunks):
-            self._send_files(sender, chunks)
+        self.server.bytes_out += sum(map(len, chunks))
+        if self._sends_files and not all(isinstance(chunk, _BUFFERS) for chunk in chunks):
+            self._send_files(chunks)
         elif len(chunks) == 1:
             self._transport.write(chunks[0])
         else:
@@ -432,20 +431,27 @@ class Connection(asyncio.BufferedProtocol):
 
     def can_send_files(self) -> bool:
         """Whether answers may have parts of files (``sending.FilePart``) among their chunks."""
-        if self._sender is None and self._transport is not None:
-            self._sender = sender_for(
-                self.server.loop, self._transport, self._files_sent, self.abort
-            )
-        return self._sender is not None
+        if self._sends_files is None and self._transport is not None:
+            self._sends_files = can_send_files(self._transport)
+        return bool(self._sends_files)
 
-    def _send_files(self, sender: FileSender, chunks: list[Any]) -> None:
-        if self._transport.get_write_buffer_size():
-            # The transport has still to write: nothing may overtake that.
+    def _send_files(self, chunks: list[Any]) -> None:
+        sender = None
+        # While the transport has still to write, nothing may overtake that.
+        if not self._transport.get_write_buffer_size():
+            sender = sender_for(self.server.loop, self._transport, self._files_sent, self.abort)
+        if sender is None:
             self._transport.writelines([as_buffer(chunk) for chunk in chunks])
-        elif not sender.send(chunks):
+        elif sender.send(chunks):
+            sender.close()
+        else:
+            self._sender = sender
             self._blocked |= FILES
 
     def _files_sent(self) -> None:
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
         self._blocked &= ~FILES
         self.last_active = self.server.loop.time()
         if self._out:

@@ -8,7 +8,6 @@ does not read. Only for plain TCP sockets of the operating system.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 from collections import deque
@@ -39,7 +38,10 @@ def as_buffer(chunk: Chunk) -> Buffer:
 
 
 class FileSender:
-    """Sends chunks in order; ``when_sent`` is called when all are with the system."""
+    """Sends one answer's chunks in order; ``when_sent`` is called when all are with the system.
+
+    Until it is closed nobody else may write to the connection.
+    """
 
     def __init__(
         self,
@@ -56,11 +58,6 @@ class FileSender:
         self._chunks: deque[Chunk] = deque()
         self._done = 0
         self._watching = False
-
-    @property
-    def busy(self) -> bool:
-        """Whether something is still to be sent; then nobody else may write."""
-        return bool(self._chunks)
 
     def send(self, chunks: Sequence[Chunk]) -> bool:
         """Send as much as goes now; True when that was all, else ``when_sent`` is called later."""
@@ -126,17 +123,23 @@ class FileSender:
             self._loop.remove_writer(self._socket.fileno())
 
 
+def can_send_files(transport: asyncio.Transport) -> bool:
+    """Whether a transport has a plain TCP socket of the system beneath it."""
+    found = transport.get_extra_info("socket")
+    if found is None or not hasattr(socket, "MSG_MORE"):
+        return False
+    return getattr(found, "family", None) in (socket.AF_INET, socket.AF_INET6)
+
+
 def sender_for(
     loop: asyncio.AbstractEventLoop,
     transport: asyncio.Transport,
     when_sent: Callable[[], None],
     when_broken: Callable[[], None],
 ) -> FileSender | None:
-    """Return a sender beside a transport, None where it has no plain socket of the system."""
-    found = transport.get_extra_info("socket")
-    if found is None or not hasattr(socket, "MSG_MORE"):
+    """Return a sender beside a transport for one answer; None when descriptors have run out."""
+    try:
+        fileno = transport.get_extra_info("socket").fileno()
+        return FileSender(loop, fileno, when_sent, when_broken)
+    except OSError:
         return None
-    with contextlib.suppress(OSError, AttributeError):
-        if found.family in (socket.AF_INET, socket.AF_INET6):
-            return FileSender(loop, found.fileno(), when_sent, when_broken)
-    return None
