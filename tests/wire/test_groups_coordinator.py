@@ -16,7 +16,7 @@ from tests.support.group_driver import subscription
 from tests.support.lone_broker import until
 from tests.support.storage_logs import FaultyDisk
 from tidelog.broker import coordinator_partition
-from tidelog.broker.coordinator_partition import batches_of
+from tidelog.broker.coordinator_partition import LedPartition, batches_of
 from tidelog.broker.handlers import (
     delete_groups,
     describe_groups,
@@ -33,6 +33,7 @@ from tidelog.broker.handlers import (
 )
 from tidelog.groups.placement import partition_for
 from tidelog.groups.records import CommittedOffset, OffsetRecord
+from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC
 from tidelog.protocol import messages
@@ -555,6 +556,37 @@ def test_damage_is_named_and_not_served(tmp_path: Path, caplog: pytest.LogCaptur
         assert "wrong CRC" in caplog.text
 
     run(tmp_path, story)
+
+
+def test_a_bug_in_one_sweep_or_load_is_not_the_end_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(broker: GroupBroker) -> None:
+        broker.lead_offsets(epoch=1, partitions=3)
+        await until(lambda: not broker.coordinator.is_loading)
+        await commit(broker, 5)
+        swept = []
+
+        async def sweep(led: LedPartition) -> None:
+            swept.append(led.hosted.partition)
+            raise KeyError("planted in a sweep")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LedPartition, "expire", sweep)
+            await until(lambda: sorted(swept[-6:]) == [0, 0, 1, 1, 2, 2])
+        await broker.coordinator.expire_offsets()
+        assert "planted in a sweep" in caplog.text
+
+        def replay(*_: object) -> None:
+            raise RuntimeError("planted in a load")
+
+        monkeypatch.setattr(GroupTable, "replay", replay)
+        broker.lead_offsets(epoch=2, partitions=3)
+        await until(lambda: not broker.coordinator.is_loading)
+        assert await commit(broker, 6) is E.COORDINATOR_NOT_AVAILABLE
+        assert "planted in a load" in caplog.text
+
+    run(tmp_path, story, **{"offsets.retention.check.interval.ms": "10"})
 
 
 @pytest.mark.parametrize("seed", range(6))

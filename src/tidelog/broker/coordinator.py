@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.coordinator_partition import LedPartition, refuse_event
@@ -166,8 +166,7 @@ class Coordinator:
 
     async def expire_offsets(self) -> None:
         """Look at the retention of all groups that are here."""
-        for led in list(self._led.values()):
-            await led.expire()
+        await self._sweep(LedPartition.expire)
 
     async def _expire_for_ever(self) -> None:
         while True:
@@ -183,8 +182,15 @@ class Coordinator:
     async def _forget_topics(self) -> None:
         # A task begins in the next turn: topics that are deleted together share one sweep.
         topics, self._gone = frozenset(self._gone), set()
+        await self._sweep(lambda led: led.forget_topics(topics))
+
+    async def _sweep(self, sweep: Callable[[LedPartition], Awaitable[None]]) -> None:
         for led in list(self._led.values()):
-            await led.forget_topics(topics)
+            try:
+                await sweep(led)
+            except Exception:
+                # A bug in one group must not end the look at all others, now and later.
+                logger.exception("the groups of %s could not be swept", led.hosted.key)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)

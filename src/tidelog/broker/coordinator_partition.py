@@ -115,15 +115,21 @@ class LedPartition:
 
     async def load(self) -> None:
         """Read the log as it was when leadership began, and serve once all of it is committed."""
-        began_ms = self._clock.monotonic_ms()
-        end = self.hosted.end_offset
         try:
-            await self._read_to(end)
+            await self._load()
         except (LoadFailed, CorruptRecords) as error:
             logger.error("groups of %s cannot be loaded: %s", self.hosted.key, error)
-            if self._state is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                self._state = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        except Exception:
+            logger.exception("groups of %s cannot be loaded", self.hosted.key)
+        else:
             return
+        if self._state is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            self._state = ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    async def _load(self) -> None:
+        began_ms = self._clock.monotonic_ms()
+        end = self.hosted.end_offset
+        await self._read_to(end)
         # What is not committed yet could still be lost with this leader, and must not be answered.
         if end > self.hosted.start_offset and await self._end_of(end - 1) is not ErrorCode.NONE:
             return
