@@ -203,11 +203,19 @@ class LogDirectory:
         self.logs[partition] = log
         if self.ran_synced and self.last_life is not LastLife.CLEAN and not log.failed:
             # It led up to what was synced; now that must be known again before it is read.
-            log.sync()
+            self._sync_anew(log)
         found.logs += 1
         found.recovered_bytes += log.recovered.scanned_bytes
         if log.damaged is not None:
             found.damaged.append((partition, log.damaged))
+
+    def _sync_anew(self, log: PartitionLog) -> None:
+        try:
+            log.write_again()
+        except OSError as error:
+            self.resources.fail(f"a write to {log.path} failed: {error}")
+            return
+        log.sync()
 
     def _offsets(self, name: str) -> Offsets:
         try:

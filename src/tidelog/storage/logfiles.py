@@ -32,6 +32,8 @@ SNAPSHOT_INTERVAL_BYTES = 64 * 1024 * 1024
 """After so many bytes a sync writes a producer snapshot too, so that a start after a crash need
 not walk the headers of the whole active segment."""
 
+REWRITE_BYTES = 1024 * 1024
+
 PRODUCER_EXPIRATION_MS = 86_400_000
 """Default of ``producer.id.expiration.ms``."""
 
@@ -268,6 +270,23 @@ class LogFiles:
             self.resources.fail(f"fsync in {self.path} failed: {pending.error}")
         elif pending.generation == self.generation and pending.end_offset > self.synced_end_offset:
             self.synced_end_offset = pending.end_offset
+
+    def write_again(self) -> None:
+        """Write everything above the recovery point once more, as it is. OSError as usual.
+
+        After an fsync that failed in an earlier life the page cache may hold bytes that are not on
+        the disk and count as clean: no later fsync writes them, unless they are written anew.
+        """
+        for segment in self.segments:
+            located = segment.locate(max(self.synced_end_offset, segment.base_offset))
+            position = segment.size if located is None else located[0]
+            while position < segment.size:
+                content = segment.read_bytes(position, min(REWRITE_BYTES, segment.size - position))
+                segment.open_log().write_at(position, [content])
+                position += len(content)
+        for path in sorted(self._dirty_files):
+            content = self.resources.disk.read(path)
+            self.resources.files.get(path).write_at(0, [content])
 
     def sync(self) -> None:
         """Make everything durable now. Blocks; check ``failed`` afterwards."""
