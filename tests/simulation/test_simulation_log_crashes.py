@@ -22,6 +22,7 @@ from tests.simulation.kernel import (
     SimulatedDisk,
     Trace,
     crash_at,
+    fail_once,
 )
 from tests.simulation.scenarios.log import COMPACT, DELETE, METADATA, PATH, ManualClock
 
@@ -329,3 +330,24 @@ def test_damage_below_the_tail_is_named_and_never_served() -> None:
         assert again.damaged is not None, f"seed {seed}: bit {bit} went unnoticed"
         assert isinstance(again.read(0, 100), Rejected)
         assert isinstance(again.append_as_leader(b"", 1, 0), Rejected)
+
+
+def test_an_fsync_that_failed_before_a_kill_is_made_good_by_the_next_start() -> None:
+    node = Node(1, SMALL)
+    log = node.prepare()
+    for number in range(RECORDS, RECORDS + 4):
+        node.append(log, number)
+    node.disk.plan = fail_once("sync", ".log")
+    log.sync()
+    assert log.failed
+    node.disk.plan = None
+    node.disk.kill(node.view)
+    # The page cache has the bytes, counts them as clean, and would never write them.
+    again = node.open().logs[P]
+    again.sync()
+    assert again.synced_end_offset == again.end_offset == RECORDS + 4
+    node.disk.lose_power()
+    node.boot += 1
+    last = node.open().logs[P]
+    assert last.damaged is None
+    assert len(node.read(last)) == RECORDS + 4

@@ -169,7 +169,9 @@ class LogRun:
     def _plan(self, crash_in: int, kind: str, fail_in: int) -> None:
         base = self.disk.operations
         part = self.rng.random()
-        kinds = ("write", "sync") if self.regime == "power" else ("write",)
+        kinds = ("sync", self.rng.choice(("sync", "write")))
+        if self.regime != "power":
+            kinds = ("write",)
         self.disk_failed = False
 
         def plan(operation: DiskOperation) -> Crash | Fail | None:
@@ -194,13 +196,8 @@ class LogRun:
         self.logs.clear()
         self.pending.clear()
         self.cleaned.clear()
-        # After a failed sync the page cache holds what is not on the disk: only a machine that
-        # starts anew tells the truth.
-        if kind == "power" or (self.disk_failed and self.regime == "power"):
-            if kind != "power":
-                self.disk.lose_power()
+        if kind == "power":
             self.boot += 1
-            kind = "power"
         self.disk_failed = False
         self.life += 1
         self._inspect(kind)
@@ -560,15 +557,10 @@ class LogRun:
         self.logs.clear()
         self.pending.clear()
         self.cleaned.clear()
-        kind = "kill"
-        if self.disk_failed and self.regime == "power":
-            self.disk.lose_power()
-            self.boot += 1
-            kind = "power"
         self.life += 1
         if self.disk_failed:
             self.disk_failed = False
-            self._inspect(kind)
+            self._inspect("kill")
 
     def _read_back(self, log: PartitionLog) -> dict[int, bytes]:
         """Return everything between start and end, offset by offset."""
