@@ -39,6 +39,7 @@ FETCH_VERSION = 12
 FIRST_PAUSE_MS = 20
 """First pause after an error; it doubles up to ``replica.fetch.backoff.ms``."""
 
+CONNECT_TIMEOUT_MS = 3_000
 INTERRUPT_MS = 10
 """How long a request under way may hold up a partition that was added."""
 
@@ -204,7 +205,7 @@ class FollowerFetcher:
             client_id=f"follower-{self._broker.node_id}",
             negotiate=False,
             max_in_flight=1,
-            connect_timeout_ms=self._broker.configs.replica_socket_timeout_ms,
+            connect_timeout_ms=CONNECT_TIMEOUT_MS,
         )
         return self._connection
 
@@ -263,5 +264,7 @@ class FollowerFetcher:
                 pause_ms = min(FIRST_PAUSE_MS << min(followed.failures, 16), longest_ms)
                 followed.failures += 1
                 followed.rests_until_ms = now_ms + pause_ms
-                level = logging.INFO if followed.failures < 8 else logging.WARNING
-                logger.log(level, "%s from broker %d: %s", key, self._source, setback)
+                if not followed.failures & (followed.failures - 1):
+                    # The 1st, 2nd, 4th … time: what lasts must not fill the log.
+                    times = followed.failures
+                    logger.info("%s from broker %d: %s (%d)", key, self._source, setback, times)

@@ -201,6 +201,15 @@ class HostedPartition:
     def high_watermark(self) -> int:
         return self.log.high_watermark
 
+    @property
+    def watermark_is_certain(self) -> bool:
+        """Whether the high watermark is known to be what a former leader made it (KIP-207).
+
+        A new leader knows of it what its last fetch said: what was committed since is confirmed
+        when its followers have fetched.
+        """
+        return len(self.state.replicas) <= 1 or self.log.high_watermark >= self.epoch_start
+
     def local(self) -> LocalReplica:
         """Return what the rules of LeaderAndIsr and StopReplica ask of a local replica."""
         return LocalReplica(

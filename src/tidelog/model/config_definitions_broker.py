@@ -327,19 +327,19 @@ _GROUPS = (
 )
 
 _REPLICATION = (
-    idle(
+    row(
         "replica.lag.time.max.ms",
         _L,
         "30000",
         "A follower that was behind for so long leaves the ISR, in ms.",
         AT_LEAST_0,
     ),
-    idle("replica.fetch.max.bytes", _I, "1048576", "Bytes per partition and fetch.", AT_LEAST_0),
-    idle("replica.fetch.wait.max.ms", _I, "500", "How long a follower's fetch waits.", AT_LEAST_0),
-    idle("replica.fetch.min.bytes", _I, "1", "The least a follower's fetch waits for.", AT_LEAST_0),
-    idle("replica.fetch.response.max.bytes", _I, "10485760", "Bytes per fetch.", AT_LEAST_0),
-    idle("replica.fetch.backoff.ms", _I, "1000", "The pause after a failed fetch.", AT_LEAST_0),
-    idle("replica.socket.timeout.ms", _I, "30000", "How long a follower waits for an answer."),
+    row("replica.fetch.max.bytes", _I, "1048576", "Bytes per partition and fetch.", AT_LEAST_0),
+    row("replica.fetch.wait.max.ms", _I, "500", "How long a follower's fetch waits.", AT_LEAST_0),
+    row("replica.fetch.min.bytes", _I, "1", "The least a follower's fetch waits for.", AT_LEAST_0),
+    row("replica.fetch.response.max.bytes", _I, "10485760", "Bytes per fetch.", AT_LEAST_0),
+    row("replica.fetch.backoff.ms", _I, "1000", "The pause after a failed fetch.", AT_LEAST_0),
+    row("replica.socket.timeout.ms", _I, "30000", "How long a follower waits for an answer."),
     row(
         "replica.high.watermark.checkpoint.interval.ms",
         _L,

@@ -6,6 +6,8 @@
 - By time: the first committed record that is not older; offset -1 when there is none.
 - v2+: isolation (the last stable offset is the high watermark until transactions come);
   v4+: the leader epoch is checked and answered (KIP-320).
+- A new leader that does not know the high watermark yet answers OFFSET_NOT_AVAILABLE (v5+, before
+  it LEADER_NOT_AVAILABLE): the end never steps back (KIP-207).
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 LATEST, EARLIEST, GREATEST_TIMESTAMP = -1, -2, -3
 UNKNOWN_OFFSET = -1
+FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 
 _Response = messages.ListOffsetsResponse
 _Topic = messages.ListOffsetsResponse.ListOffsetsTopicResponse
@@ -33,15 +36,23 @@ _Partition = messages.ListOffsetsResponse.ListOffsetsPartitionResponse
 def handle(broker: Broker, request: messages.ListOffsetsRequest, context: RequestContext) -> Any:
     """Look each partition up. A look-up by time reads one batch."""
     follower = request.replica_id >= 0
+    uncertain = (
+        ErrorCode.OFFSET_NOT_AVAILABLE
+        if context.version >= FIRST_VERSION_WITH_NOT_AVAILABLE
+        else ErrorCode.LEADER_NOT_AVAILABLE
+    )
     return _Response(
         topics=[
-            _Topic(topic.name, [_answer(broker, topic.name, p, follower) for p in topic.partitions])
+            _Topic(
+                topic.name,
+                [_answer(broker, topic.name, p, follower, uncertain) for p in topic.partitions],
+            )
             for topic in request.topics
         ]
     )
 
 
-def _answer(broker: Broker, topic: str, asked: Any, follower: bool) -> Any:
+def _answer(broker: Broker, topic: str, asked: Any, follower: bool, uncertain: ErrorCode) -> Any:
     index = asked.partition_index
     partition = broker.partitions.get(topic, index)
     if partition is None:
@@ -49,6 +60,8 @@ def _answer(broker: Broker, topic: str, asked: Any, follower: bool) -> Any:
     error = partition.why_not_serving(asked.current_leader_epoch)
     if error is not ErrorCode.NONE:
         return _Partition(index, error)
+    if not (follower or asked.timestamp == EARLIEST or partition.watermark_is_certain):
+        return _Partition(index, uncertain)
     return _look_up(partition, index, asked.timestamp, follower)
 
 

@@ -1,0 +1,291 @@
+"""A follower against a leader, both real brokers in this process without a controller."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tests.support.lone_broker import LoneBroker, until
+
+from tidelog.broker.partition import HostedPartition, PartitionState
+from tidelog.protocol import messages
+from tidelog.records.builder import NewRecord, build_batch
+
+FOLLOWER_EPOCH = 7
+LONG_WAIT_MS = 60_000
+
+
+class Pair:
+    """Broker 1 leads, broker 2 follows; topics are made on both by a word."""
+
+    def __init__(self, folder: Path, config: dict[str, object] | None = None) -> None:
+        shared = {"replica.fetch.backoff.ms": 50, **(config or {})}
+        self.leader = LoneBroker(folder / "1", shared)
+        self.follower = LoneBroker(folder / "2", {**shared, "node.id": 2})
+
+    async def start(self) -> None:
+        await self.leader.start()
+        await self.follower.start()
+        self.follower.broker.session = SimpleNamespace(broker_epoch=FOLLOWER_EPOCH)  # type: ignore[assignment]
+        self.tell(self.leader.port)
+
+    def tell(self, port: int) -> None:
+        """Let the follower know where the leader is."""
+        request = messages.UpdateMetadataRequest
+        end = request.UpdateMetadataEndpoint(port=port, host="127.0.0.1", listener="PLAINTEXT")
+        broker = request.UpdateMetadataBroker(id=1, endpoints=[end])
+        update = request(controller_id=1, live_brokers=[broker])
+        self.follower.broker.metadata.apply(update, complete=False)
+
+    def lead(self, index: int = 0, epoch: int = 1, **changes: Any) -> HostedPartition:
+        """Broker 1 leads t-INDEX."""
+        return _apply(self.leader, index, epoch, **changes)
+
+    def follow(self, index: int = 0, epoch: int = 1, **changes: Any) -> HostedPartition:
+        """Broker 2 follows t-INDEX."""
+        return _apply(self.follower, index, epoch, **changes)
+
+    async def stop(self) -> None:
+        await self.follower.broker.followers.close()
+        await self.follower.stop()
+        await self.leader.stop()
+
+
+def _apply(lone: LoneBroker, index: int, epoch: int, **changes: Any) -> HostedPartition:
+    fields = {
+        "topic_id": uuid.uuid5(uuid.NAMESPACE_OID, "t"),
+        "partition_epoch": 0,
+        "leader": 1,
+        "leader_epoch": epoch,
+        "isr": (1, 2),
+        "isr_version": epoch,
+        "replicas": (1, 2),
+        **changes,
+    }
+    state = PartitionState(**fields)
+    partitions = lone.broker.partitions
+    hosted = partitions.create("t", index, state)
+    partitions.apply(hosted, state)
+    return hosted
+
+
+@asynccontextmanager
+async def running(folder: Path, config: dict[str, object] | None = None) -> AsyncIterator[Pair]:
+    pair = Pair(folder, config)
+    await pair.start()
+    try:
+        yield pair
+    finally:
+        await pair.stop()
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+def append(hosted: HostedPartition, *values: str) -> None:
+    now_ms = int(time.time() * 1000)
+    for value in values:
+        records = build_batch([NewRecord(now_ms, None, value.encode())])
+        result = hosted.append(records, now_ms)
+        assert hasattr(result, "first_offset"), result
+
+
+def content(hosted: HostedPartition) -> bytes:
+    found = hosted.read(hosted.start_offset, 2**20, committed=False)
+    assert isinstance(found, memoryview), found
+    return bytes(found)
+
+
+def flip_a_bit(hosted: HostedPartition) -> None:
+    """Damage the first batch in the file, or heal it again."""
+    segment = Path(f"{hosted.log.path}/{0:020}.log")
+    damaged = bytearray(segment.read_bytes())
+    damaged[100] ^= 1
+    segment.write_bytes(damaged)
+
+
+async def until_same(leader: HostedPartition, follower: HostedPartition) -> None:
+    """Wait until the follower has the leader's bytes and its high watermark."""
+    await until(
+        lambda: (
+            follower.end_offset == leader.end_offset
+            and follower.high_watermark == leader.high_watermark == leader.end_offset
+        )
+    )
+    assert content(leader) == content(follower)
+    assert follower.start_offset == leader.start_offset
+
+
+def test_a_follower_copies_from_empty_and_learns_the_high_watermark(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            leader = pair.lead()
+            append(leader, "a", "b", "c")
+            assert leader.high_watermark == 0, "the follower has nothing of it"
+            follower = pair.follow()
+            await until_same(leader, follower)
+            assert leader.followers[2].broker_epoch == FOLLOWER_EPOCH
+            append(leader, "d")
+            await until_same(leader, follower)
+
+    run(main())
+
+
+def test_with_sync_a_follower_claims_what_is_synced(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, {"log.durability": "sync"}) as pair:
+            leader = pair.lead()
+            follower = pair.follow()
+            for number in range(20):
+                append(leader, str(number))
+                held = leader.followers[2].end_offset if 2 in leader.followers else 0
+                assert held <= max(0, follower.log.synced_end_offset)
+                await asyncio.sleep(0.001)
+            await until_same(leader, follower)
+            assert follower.log.synced_end_offset == follower.end_offset
+
+    run(main())
+
+
+def test_logs_that_part_are_cut_before_the_watermark_is_believed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            # Both have "a"; the follower led in epoch 1 and has two records that nobody else has.
+            leader = pair.lead(epoch=0, isr=(1,))
+            append(leader, "a")
+            former = pair.follow(epoch=0)
+            await until(lambda: former.end_offset == 1)
+            pair.follow(epoch=1, leader=2, isr=(2, 1))
+            append(former, "lost", "lost too")
+            pair.lead(epoch=2, isr=(1,))
+            append(leader, "b", "c", "d")
+            assert leader.high_watermark == 4
+            pair.follow(epoch=2)
+            await until_same(leader, former)
+            assert [epoch for epoch, _ in former.log.epochs.entries] == [0, 2]
+
+    run(main())
+
+
+def test_an_epoch_without_records_leaves_no_trace(tmp_path: Path) -> None:
+    """Two leader changes with no write in between: the truncation point is known."""
+
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            leader = pair.lead(epoch=0, isr=(1,))
+            append(leader, "a")
+            follower = pair.follow(epoch=0)
+            await until(lambda: follower.end_offset == 1)
+            append(leader, "b")
+            await until(lambda: follower.end_offset == 2)
+            # Broker 2 leads twice and writes nothing; "c" of epoch 0 was only on broker 1.
+            pair.lead(epoch=0, isr=(1,))
+            append(leader, "c")
+            pair.follow(epoch=1, leader=2, isr=(2,))
+            pair.follow(epoch=2, leader=2, isr=(2,))
+            pair.lead(epoch=3, isr=(1,))
+            append(leader, "d")
+            pair.follow(epoch=3)
+            await until_same(leader, follower)
+            assert follower.log.epochs.entries == leader.log.epochs.entries
+
+    run(main())
+
+
+def test_a_follower_behind_the_leaders_start_starts_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            leader = pair.lead(isr=(1,))
+            append(leader, *"abcdef")
+            assert leader.log.advance_start(4) is None
+            follower = pair.follow()
+            await until_same(leader, follower)
+            assert follower.start_offset == 4
+            assert leader.log.advance_start(5) is None
+            append(leader, "g")
+            await until(lambda: follower.start_offset == 5)
+
+    run(main())
+
+
+def test_a_corrupt_partition_does_not_stop_the_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            leaders = [pair.lead(index, isr=(1,)) for index in (0, 1)]
+            for leader in leaders:
+                append(leader, "a" * 100, "b" * 100)
+            flip_a_bit(leaders[0])
+            bad, good = (pair.follow(index) for index in (0, 1))
+            await until_same(leaders[1], good)
+            assert bad.end_offset == 0
+            append(leaders[1], "c")
+            await until_same(leaders[1], good)
+            flip_a_bit(leaders[0])
+            await until_same(leaders[0], bad)
+
+    run(main())
+
+
+def test_another_life_of_the_topic_is_neither_fed_nor_counted(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            leader = pair.lead()
+            append(leader, "a")
+            follower = pair.follow(topic_id=uuid.uuid4())
+            other = pair.follow(index=1)
+            others_leader = pair.lead(index=1)
+            append(others_leader, "x")
+            await until_same(others_leader, other)
+            assert leader.followers[2].end_offset == -1
+            assert (leader.high_watermark, follower.end_offset) == (0, 0)
+
+    run(main())
+
+
+def test_a_partition_added_while_a_fetch_waits_is_fetched_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        config: dict[str, object] = {"replica.fetch.wait.max.ms": LONG_WAIT_MS}
+        async with running(tmp_path, config) as pair:
+            first_leader = pair.lead(0)
+            append(first_leader, "a")
+            first = pair.follow(0)
+            await until(lambda: first.end_offset == 1 and first_leader.end_waiters)
+            second_leader = pair.lead(1)
+            append(second_leader, "b")
+            second = pair.follow(1)
+            await until(lambda: second.end_offset == 1 and second_leader.high_watermark == 1)
+            # What was there goes on in the new session, and leaves it without a stop of the other.
+            append(first_leader, "c")
+            await until(lambda: first.end_offset == 2)
+            pair.follower.broker.partitions.stop("t", 0, delete=True, reason="a test")
+            append(first_leader, "d")
+            append(second_leader, "e")
+            await until(lambda: second.end_offset == 2)
+            assert first.end_offset == 2
+
+    run(main())
+
+
+def test_a_lost_leader_is_found_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            leader = pair.lead()
+            pair.tell(1)
+            follower = pair.follow()
+            append(leader, "a")
+            await asyncio.sleep(0)
+            pair.tell(pair.leader.port)
+            await until_same(leader, follower)
+            for connection in list(pair.leader.server.connections):
+                connection.close("a test breaks it")
+            append(leader, "b")
+            await until_same(leader, follower)
+
+    run(main())
