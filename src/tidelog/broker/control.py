@@ -131,8 +131,18 @@ class Control:
                     "store_revision": newest.store_revision,
                 }
             )
-            self._broker.seams.disk.replace(self._path, content.encode())
+            self._write(content.encode())
             self.seen = newest
+
+    def _write(self, content: bytes) -> None:
+        try:
+            self._broker.seams.disk.replace(self._path, content)
+        except OSError as error:
+            resources = self._broker.directories[0].resources
+            if not resources.is_full(error):
+                # Promise 25: a failed write is final for its directory, whatever was written.
+                resources.fail(f"writing {self._path} failed: {error}")
+            raise
 
     # -- LeaderAndIsr
 
