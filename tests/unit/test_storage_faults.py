@@ -194,3 +194,40 @@ def test_segments_may_be_deleted_while_they_are_synced(log: PartitionLog) -> Non
     log.sync()
     log.housekeep(NOW_MS)
     assert not list(Path(log.path).glob("*.deleted"))
+
+
+class FewFiles(FaultyDisk):
+    """A disk that opens only so many files more."""
+
+    left = 1_000_000
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+        if self.left <= 0:
+            raise OSError(errno.EMFILE, "a fault of the test", path)
+        self.left -= 1
+        return super().open(path, create=create, read_only=read_only)
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_what_cannot_be_opened_for_a_sync_is_synced_later(tmp_path: Path, left: int) -> None:
+    disk = FewFiles()
+    shared = resources(disk, open_files=1)
+    log = new_log(tmp_path, SMALL, shared)
+    log.begin_epoch(3)
+    for _ in range(20):
+        append(log)
+    disk.left = left
+    with pytest.raises(OSError, match="a fault of the test"):
+        log.unsynced()
+    log.sync()
+    assert log.failed is None and log.synced_end_offset == 0
+    disk.left = 1_000_000
+    disk.syncs.clear()
+    log.sync()
+    assert log.synced_end_offset == log.end_offset
+    synced = {Path(path).name for path in disk.syncs}
+    assert "leader-epoch-checkpoint" in synced
+    assert f"{0:020d}.log" in synced and Path(log.segments[-1].log_path).name in synced
+    assert not shared.files._pins
+    removed = log.purge(NOW_MS)
+    assert removed == 0 and log.close()

@@ -9,6 +9,7 @@ directory (promise 25).
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from tidelog.broker.partition import HostedPartition
 
 logger = logging.getLogger(__name__)
+
+RETRY_S = 0.1
+"""How soon a log is looked at again whose files could not be opened."""
 
 
 class GroupCommit:
@@ -54,8 +58,14 @@ class GroupCommit:
             while self._wanted:
                 wanted, self._wanted = self._wanted, {}
                 trip = []
+                left = set()
                 for partition, closed_only in wanted.items():
-                    pending = partition.log.unsynced(closed_only=closed_only)
+                    try:
+                        pending = partition.log.unsynced(closed_only=closed_only)
+                    except OSError as error:
+                        self._cannot_take(partition, closed_only, error)
+                        left.add(partition)
+                        continue
                     if pending is not None:
                         trip.append((partition, pending))
                 if trip:
@@ -68,6 +78,19 @@ class GroupCommit:
                     if pending.error is not None and partition.log.failed is not None:
                         partition.go_offline(partition.log.failed)
                 for partition in wanted:
-                    partition.synced()
+                    if partition not in left:
+                        partition.synced()
         finally:
             self._task = None
+
+    def _cannot_take(self, partition: HostedPartition, closed_only: bool, error: OSError) -> None:
+        """Try a log again later when file descriptors are all that is missing."""
+        resources = partition.log.resources
+        if resources.is_full(error):
+            logger.warning("%s cannot be synced yet: %s", partition.key, error)
+            later = functools.partial(self.want, partition, closed_only=closed_only)
+            asyncio.get_running_loop().call_later(RETRY_S, later)
+            return
+        reason = f"{partition.log.path} cannot be synced: {error}"
+        resources.fail(reason)
+        partition.go_offline(resources.failed or reason)

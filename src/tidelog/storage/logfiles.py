@@ -211,9 +211,10 @@ class LogFiles:
     def unsynced(self, *, closed_only: bool = False) -> PendingSync | None:
         """Return what to sync so that all (or all closed segments) is durable; None if nothing.
 
-        ``run`` it anywhere, then hand it to ``synced`` on the log's own thread, always.
+        ``run`` it anywhere, then hand it to ``synced`` on the log's own thread, always. An OSError
+        (too many open files) leaves everything to the next call.
         """
-        if self.failed:
+        if self.failed or self.closed:
             return None  # promise 25: nothing is synced after a failure
         synced = self.synced_end_offset
         grown = self._active.size - self._snapshot_size
@@ -233,13 +234,13 @@ class LogFiles:
             paths += (segment.log_path, segment.index_path, segment.time_index_path)
         if not (paths or self._dirty_files or self._dirty_directories):
             return None
-        paths += sorted(self._dirty_files)
+        pinned = self._pin(paths + sorted(self._dirty_files))
         directories = sorted(self._dirty_directories)
         self._dirty_files, self._dirty_directories = set(), set()
         self._directories_in_flight += len(directories)
         end = self._active.base_offset if closed_only else self.end_offset
         disk, above = self.resources.disk, self.path.rpartition("/")[0]
-        return PendingSync(disk, above, self._pin(paths), directories, end, self.generation)
+        return PendingSync(disk, above, pinned, directories, end, self.generation)
 
     def _snapshot(self) -> None:
         """Note the producers of the active segment so far. OSError leaves the older snapshots."""
@@ -250,13 +251,18 @@ class LogFiles:
         thin_out(self.resources, self.path, self.segments)
 
     def _pin(self, paths: Sequence[str]) -> list[File]:
-        pinned = []
+        pinned: list[File] = []
+        files = self.resources.files
         for path in paths:
             try:
-                pinned.append(self.resources.files.pin(path))
+                pinned.append(files.pin(path))
             except FileNotFoundError:
                 # Removed since it was noted (an old snapshot, an index of a removed segment).
                 continue
+            except OSError:
+                for file in pinned:
+                    files.release(file)
+                raise
         return pinned
 
     def synced(self, pending: PendingSync) -> None:
@@ -289,8 +295,15 @@ class LogFiles:
             self.resources.files.get(path).write_at(0, [content])
 
     def sync(self) -> None:
-        """Make everything durable now. Blocks; check ``failed`` afterwards."""
-        pending = self.unsynced()
+        """Make everything durable now. Blocks; check ``failed`` afterwards.
+
+        Without file descriptors nothing is synced, and ``synced_end_offset`` stays.
+        """
+        try:
+            pending = self.unsynced()
+        except OSError as error:
+            self._trouble(error)
+            return
         if pending is not None:
             pending.run()
             self.synced(pending)
@@ -325,9 +338,9 @@ class LogFiles:
                 self._dirty_directories.add(self.path)
             if not self.resources.disk.exists(snapshot_path(self.path, self.end_offset)):
                 self._snapshot()
+            return self.unsynced()
         except OSError as error:
             return self._trouble(error)
-        return self.unsynced()
 
     def finish_stop(self, pending: PendingSync | Rejected | None) -> bool:
         """Take back the sync of ``write_before_stop``; whether all of it worked."""

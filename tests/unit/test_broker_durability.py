@@ -1,0 +1,81 @@
+"""Group commit: what one trip to a thread syncs, and what happens when a file cannot be opened."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+from tests.support.lone_broker import LoneBroker, until
+from tests.support.storage_logs import QuickDisk
+
+from tidelog.broker.partition import HostedPartition
+from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime.disk import RealFile
+from tidelog.runtime.seams import Seams
+
+
+class Shy(QuickDisk):
+    """A disk that opens no log file while ``fault`` is set."""
+
+    fault = 0
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+        if self.fault and path.endswith(".log"):
+            raise OSError(self.fault, "a fault of the test", path)
+        return super().open(path, create=create, read_only=read_only)
+
+
+def append(hosted: HostedPartition) -> None:
+    result = hosted.append(build_batch([NewRecord(-1, b"k", b"v")]), 1)
+    assert hasattr(result, "first_offset"), result
+
+
+async def two_logs(tmp_path: Path, disk: Shy) -> tuple[LoneBroker, list[HostedPartition]]:
+    lone = LoneBroker(tmp_path, {"log.durability": "sync"}, Seams(disk=disk))
+    await lone.start()
+    lone.lead("t", 2)
+    hosted = [lone.broker.partitions.get("t", index) for index in range(2)]
+    return lone, [each for each in hosted if each is not None]
+
+
+def test_logs_wait_for_file_descriptors_and_are_synced_then(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = Shy()
+        lone, logs = await two_logs(tmp_path, disk)
+        for each in logs:
+            append(each)
+        logs[1].log.resources.files.close()
+        append(logs[0])  # opens its file again
+        disk.fault = errno.EMFILE
+        await until(lambda: logs[0].high_watermark == 2)
+        assert logs[1].high_watermark == 0 and logs[1].offline_reason is None
+        disk.fault = 0
+        await until(lambda: logs[1].high_watermark == 1)
+        assert await closes_cleanly(lone)
+
+    asyncio.run(main())
+
+
+def test_a_file_that_cannot_be_opened_takes_the_directory_offline(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = Shy()
+        lone, logs = await two_logs(tmp_path, disk)
+        append(logs[0])
+        logs[0].log.resources.files.close()
+        disk.fault = errno.EIO
+        await until(lambda: logs[0].offline_reason is not None)
+        assert logs[0].high_watermark == 0
+        await lone.broker.commit.settled()
+        disk.fault = 0
+        await lone.stop()
+
+    asyncio.run(main())
+
+
+async def closes_cleanly(lone: LoneBroker) -> bool:
+    await lone.broker.commit.settled()
+    (directory,) = lone.broker.directories
+    pins = directory.resources.files._pins
+    await lone.stop()
+    return not pins and directory.failed is None
