@@ -504,6 +504,29 @@ def test_what_is_not_committed_is_not_served_after_a_change_of_leader(tmp_path: 
     run(tmp_path, story)
 
 
+def test_a_partition_whose_end_is_not_committed_holds_up_no_other(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        broker.lead_offsets(partitions=2)
+        await until(lambda: not broker.coordinator.is_loading)
+        assert broker.coordinator.partition_of("g") == 1
+        hosted = broker.broker.partitions.get(OFFSETS_TOPIC, 0)
+        assert hosted is not None
+        buffer = batches_of([OffsetRecord("h", "t", 0, CommittedOffset(5))], 1_000, 1_000)
+        assert buffer is not None
+        hosted.append(buffer, 1_000, from_client=False)
+        # A new leader has what is not known to be committed, and nobody follows it.
+        hosted.log.high_watermark = 0
+        broker.offsets_isr = broker.offsets_replicas = (1, 2)
+        broker.lead_offsets(epoch=1, partitions=2)
+        await until(lambda: broker.coordinator.statistics()["partitions_loading"] == 1)
+        assert await committed(broker) == -1
+        hosted.follower_fetched(2, hosted.end_offset)
+        await until(lambda: not broker.coordinator.is_loading)
+        assert broker.coordinator.statistics()["groups"] == 1
+
+    run(tmp_path, story)
+
+
 def test_a_log_with_records_of_others_is_loaded(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         await commit(broker, 5)

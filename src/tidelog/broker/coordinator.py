@@ -37,8 +37,8 @@ class Coordinator:
         self._rules = GroupRules(lambda: str(broker.seams.new_uuid()), settings_of(broker.configs))
         self._led: dict[int, LedPartition] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        # One partition loads at a time: fifty at once would be fifty slices in every turn.
-        self._loading = asyncio.Semaphore(1)
+        # One partition is read at a time: fifty at once would be fifty slices in every turn.
+        self._reading = asyncio.Semaphore(1)
         self._gone: set[str] = set()
         broker.partitions.when_leader.append(self._lead)
         broker.partitions.when_not_leader.append(self._resign)
@@ -145,7 +145,7 @@ class Coordinator:
             hosted, self._rules, self._broker.clock, self._broker.configs.offsets_commit_timeout_ms
         )
         self._led[hosted.partition] = led
-        self._spawn(self._load(led), f"groups-load-{hosted.partition}")
+        self._spawn(led.load(self._reading), f"groups-load-{hosted.partition}")
 
     def _resign(self, key: TopicPartition, epoch: int) -> None:
         led = self._led.get(key.partition)
@@ -156,11 +156,6 @@ class Coordinator:
         led = self._led.pop(number, None)
         if led is not None:
             led.close()
-
-    async def _load(self, led: LedPartition) -> None:
-        async with self._loading:
-            if led.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                await led.load()
 
     # Sweeps ------------------------------------------------------------------------------------
 

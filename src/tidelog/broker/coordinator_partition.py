@@ -113,10 +113,13 @@ class LedPartition:
 
     # Loading -----------------------------------------------------------------------------------
 
-    async def load(self) -> None:
-        """Read the log as it was when leadership began, and serve once all of it is committed."""
+    async def load(self, reading: asyncio.Semaphore) -> None:
+        """Read the log as it was when leadership began, and serve once all of it is committed.
+
+        ``reading`` is held while the log is read, and not while others have to commit its end.
+        """
         try:
-            await self._load()
+            await self._load(reading)
         except (LoadFailed, CorruptRecords) as error:
             logger.error("groups of %s cannot be loaded: %s", self.hosted.key, error)
         except Exception:
@@ -126,10 +129,13 @@ class LedPartition:
         if self._state is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             self._state = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
-    async def _load(self) -> None:
-        began_ms = self._clock.monotonic_ms()
-        end = self.hosted.end_offset
-        await self._read_to(end)
+    async def _load(self, reading: asyncio.Semaphore) -> None:
+        async with reading:
+            if self.error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                return
+            began_ms = self._clock.monotonic_ms()
+            end = self.hosted.end_offset
+            await self._read_to(end)
         # What is not committed yet could still be lost with this leader, and must not be answered.
         if end > self.hosted.start_offset and await self._end_of(end - 1) is not ErrorCode.NONE:
             return
