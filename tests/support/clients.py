@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import aiokafka
 import confluent_kafka
 import kafka
+import kafka.codec
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.java import ToolRunner
@@ -97,6 +98,20 @@ def read_confluent(bootstrap: str, topic: str, count: int) -> list[Record]:
             got.append(Record(_text(message.key()), _text(message.value()), headers))
     consumer.close()
     return got
+
+
+def kafka_python_lacks() -> str | None:
+    """Which packages kafka-python misses for its compressions, in one line; None where it has all.
+
+    The other clients bring their own.
+    """
+    has = {
+        "python-snappy": kafka.codec.has_snappy(),
+        "lz4": kafka.codec.has_lz4(),
+        "zstandard": kafka.codec.has_zstd(),
+    }
+    lacks = [name for name, there in has.items() if not there]
+    return f"kafka-python needs the packages {', '.join(lacks)}" if lacks else None
 
 
 def write_kafka_python(
