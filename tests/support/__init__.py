@@ -2,7 +2,7 @@
 
 | open | for |
 |---|---|
-| `node.py`, `server.py`, `kafka.py` | a broker as a real process: tidelog, or Apache Kafka as control |
+| `node.py`, `server.py`, `kafka.py` | a broker as a real process: tidelog, or Apache Kafka |
 | `processes.py` | any child process; `wait_until`, free ports, CPU and memory from /proc |
 | `java.py`, `java.lock` | the locked jars; Kafka's tools, warm in one JVM (`ToolRunner`) or alone |
 | `clients.py` | the stock clients behind `write` and `read`; topics that have leaders |
