@@ -32,7 +32,7 @@ class Obedient(LoneBroker):
         await super().start()
         broker = self.broker
         broker.session = ControllerSession(
-            [("127.0.0.1", 1)], 500, 1000, report=lambda: None, when_registered=lambda _: None
+            [("127.0.0.1", 1)], 500, 6000, 1000, report=lambda: None, when_registered=lambda _: None
         )
         broker.session.broker_epoch = 7
         broker.control = Control(broker, broker.directories[0].path)

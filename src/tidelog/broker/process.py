@@ -30,6 +30,7 @@ from tidelog.replication.former_life import LastLife
 from tidelog.runtime.descriptors import Descriptors
 from tidelog.runtime.seams import Seams
 from tidelog.storage import directory as storage
+from tidelog.storage.checkpoints import DamagedFile
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +84,7 @@ class BrokerProcess:
         """Start and serve. Raises StartFailed; nothing is left behind then."""
         try:
             await self._start()
-        except (ListenError, ControllerUnreachable) as error:
+        except (ListenError, ControllerUnreachable, DamagedFile) as error:
             await self._undo()
             raise StartFailed(str(error)) from error
         except BaseException:
@@ -95,6 +96,7 @@ class BrokerProcess:
         session = self._session = ControllerSession(
             self._controllers,
             configs.broker_heartbeat_interval_ms,
+            configs.broker_session_timeout_ms,
             configs.request_timeout_ms,
             self._report,
             self._registered,

@@ -80,6 +80,7 @@ class ControllerSession:
         self,
         controllers: Sequence[tuple[str, int]],
         heartbeat_ms: int,
+        session_timeout_ms: int,
         request_timeout_ms: int,
         report: Callable[[], Reported],
         when_registered: Callable[[int], None],
@@ -87,6 +88,8 @@ class ControllerSession:
         """``report`` is asked at each registration; ``when_registered`` gets the broker epoch."""
         self._controllers = list(controllers)
         self._heartbeat_s = heartbeat_ms / 1000
+        # Who does not answer in this time is left while the session still lasts.
+        self._patience_ms = session_timeout_ms // 2
         self._timeout_ms = request_timeout_ms
         self._report = report
         self._when_registered = when_registered
@@ -114,7 +117,7 @@ class ControllerSession:
             try:
                 connection = await self._connect_next()
                 try:
-                    answer = await connection.send(messages.DescribeClusterRequest(), 0)
+                    answer = await self._ask(connection, messages.DescribeClusterRequest(), 0)
                 finally:
                     connection.close()
                 if answer.error_code == ErrorCode.NONE and answer.cluster_id:
@@ -221,7 +224,20 @@ class ControllerSession:
     async def _connect_next(self) -> Connection:
         self._address = host, port = self._controllers[self._next % len(self._controllers)]
         self._next += 1
-        return await connect(host, port, client_id="broker-session")
+        return await connect(
+            host, port, client_id="broker-session", connect_timeout_ms=self._patience_ms
+        )
+
+    async def _ask(self, connection: Connection, request: Any, version: int) -> Any:
+        """Send what the session itself lives on. ConnectionLost when it takes too long, be it for
+        want of an answer to requests before it."""
+        try:
+            async with asyncio.timeout(self._patience_ms / 1000):
+                return await connection.send(request, version, self._patience_ms)
+        except TimeoutError:
+            name = type(request).__name__.removesuffix("Request")
+            why = f"{connection.peer} left {name} unanswered for {self._patience_ms} ms"
+            raise ConnectionLost(why) from None
 
     async def _run(self) -> None:
         pause_ms = RETRY_MS
@@ -238,6 +254,9 @@ class ControllerSession:
                     self._close_forwarding()
             except ClientError as error:
                 logger.info("the session with the controller ended: %s", error)
+            except Exception:
+                # An answer that makes no sense, or a bug: without a session this broker is dead.
+                logger.exception("the session with the controller ended")
             if self._stopping:
                 return
             await asyncio.sleep(pause_ms / 1000)
@@ -245,7 +264,7 @@ class ControllerSession:
 
     async def _register(self, connection: Connection) -> bool:
         request = self._registration()
-        answer = await connection.send(request, REGISTRATION_VERSION)
+        answer = await self._ask(connection, request, REGISTRATION_VERSION)
         error = ErrorCode(answer.error_code)
         if error is ErrorCode.NONE:
             self.broker_epoch = answer.broker_epoch
@@ -292,7 +311,7 @@ class ControllerSession:
                 broker_epoch=self.broker_epoch,
                 want_shut_down=self.want_shut_down,
             )
-            answer = await connection.send(request, HEARTBEAT_VERSION)
+            answer = await self._ask(connection, request, HEARTBEAT_VERSION)
             if answer.error_code != ErrorCode.NONE:
                 code = ErrorCode(answer.error_code).name
                 raise ConnectionLost(f"{connection.peer} answered a heartbeat with {code}")

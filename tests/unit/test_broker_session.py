@@ -1,0 +1,103 @@
+"""A broker's session with controllers that hang or answer nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from tests.support.lone_broker import until
+
+from tidelog.broker.session import ControllerSession, Identity, Reported
+from tidelog.model.api_keys import ApiKey
+from tidelog.network.router import Handler, Router
+from tidelog.network.server import Server
+from tidelog.protocol import messages
+from tidelog.replication.former_life import LastLife
+
+SESSION_TIMEOUT_MS = 1_000
+
+
+class Controller:
+    """Answers registrations and heartbeats as it is told; a heartbeat, once told to hang, never."""
+
+    def __init__(self) -> None:
+        self.registration_errors: list[int] = []
+        self.registrations = 0
+        self.heartbeats = 0
+        self.hangs = False
+
+    async def listen(self) -> int:
+        handlers = [
+            Handler(ApiKey.BROKER_REGISTRATION, range(1), self._register),
+            Handler(ApiKey.BROKER_HEARTBEAT, range(1), self._beat),
+        ]
+        self.server = Server(Router(handlers), self)
+        return await self.server.listen("CONTROLLER", "127.0.0.1", 0)
+
+    def _register(self, *_: object) -> Any:
+        self.registrations += 1
+        error = self.registration_errors.pop(0) if self.registration_errors else 0
+        response = messages.BrokerRegistrationResponse
+        return response(error_code=error, broker_epoch=self.registrations)
+
+    def _beat(self, *_: object) -> Any:
+        self.heartbeats += 1
+        if self.hangs:
+            return asyncio.get_running_loop().create_future()
+        return messages.BrokerHeartbeatResponse()
+
+
+def run(story: Callable[[list[Controller], ControllerSession], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        controllers = [Controller(), Controller()]
+        addresses = [("127.0.0.1", await each.listen()) for each in controllers]
+        session = ControllerSession(
+            addresses,
+            50,
+            SESSION_TIMEOUT_MS,
+            30_000,
+            lambda: Reported(LastLife.CLEAN, -1, -1, []),
+            lambda _: None,
+        )
+        session.start(Identity(1, "c", uuid.uuid4(), uuid.uuid4(), [], None))
+        try:
+            await asyncio.wait_for(story(controllers, session), 20)
+        finally:
+            await session.stop()
+            for each in controllers:
+                await each.server.stop(0.1)
+
+    asyncio.run(main())
+
+
+def test_a_controller_that_hangs_is_left_before_the_session_ends() -> None:
+    """Promise 24."""
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first, second = controllers
+        await until(lambda: first.heartbeats > 2)
+        first.hangs = True
+        hung_at = first.heartbeats
+        await until(lambda: first.heartbeats > hung_at)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await until(lambda: second.registrations == 1, deadline_s=15)
+        assert loop.time() - began < 10 * SESSION_TIMEOUT_MS / 1000
+        await until(lambda: second.heartbeats > 2)
+        assert session.broker_epoch == 1
+
+    run(story)
+
+
+def test_an_answer_that_makes_no_sense_is_not_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        # Said before the session's first connection can be open.
+        controllers[0].registration_errors = [12_345]
+        await until(lambda: controllers[1].heartbeats > 0)
+        assert controllers[0].registrations == 1
+
+    run(story)
+    assert "12345" in caplog.text
