@@ -45,6 +45,6 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
 def helper_processes() -> Executor:
     """Return the executor for work that burns Python (``Seams.processes``)."""
     # Imported here: a start need not wait for what most servers never use.
-    from tidelog.runtime.helpers import HelperProcesses
+    from tidelog.runtime.helper_processes import HelperProcesses
 
     return HelperProcesses()

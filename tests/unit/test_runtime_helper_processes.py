@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from tests.support.processes import wait_until
 
-from tidelog.runtime.helpers import HelperProcesses
+from tidelog.runtime.helper_processes import HelperProcesses
 
 SERVER = """
 import os, sys, time
-from tidelog.runtime.helpers import HelperProcesses
+from tidelog.runtime.helper_processes import HelperProcesses
 if __name__ == "__main__":
     print(HelperProcesses().submit(os.getpid).result(), flush=True)
     sys.stdin.read()
