@@ -218,6 +218,8 @@ class PartitionLog(LogFiles):
 
     def _write_failed(self, error: OSError) -> Rejected:
         """Undo a partial write on a full disk; anything else is final (promises 25 and 28)."""
+        self._undone = True
+        self._dirty_files.add(self._active.log_path)
         try:
             self._active.open_log().truncate(self._active.size)
         except OSError as second:

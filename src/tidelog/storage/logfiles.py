@@ -78,6 +78,8 @@ class LogFiles:
         self._dirty_files: set[str] = set()
         self._dirty_directories: set[str] = set()
         self._directories_in_flight = 0
+        self._undone = False
+        """Whether a partial write to the active segment was cut off again since it began."""
         self._snapshot_size = self._active.size
         """Bytes of the active segment that the newest snapshot covers, as far as we know."""
         self._doomed: list[tuple[int, str]] = []
@@ -140,6 +142,11 @@ class LogFiles:
         if active.size == 0 and active.base_offset == self.end_offset:
             return None
         try:
+            if self._undone:
+                # A closed segment is not scanned below the recovery point: a power loss must not
+                # bring back what was cut off its end.
+                active.open_log().sync()
+                self._undone = False
             if len(self.segments) == 1 and self._names_unsynced:
                 # A power loss must not take the log's beginning and leave what follows.
                 self.resources.disk.sync_directory(self.path)

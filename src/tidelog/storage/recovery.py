@@ -159,12 +159,17 @@ def _check_from_recovery_point(
         last = at + 1 == len(segments)
         if not last and segment.next_offset <= ending.recovery_point:
             continue
-        begins_next = None if last else segment.next_offset
+        begins_next = segment.next_offset
         position = _check_segment(resources, found, segment, ending.recovery_point, interval)
-        complete = position == segment.size
-        if complete and (begins_next is None or segment.next_offset == begins_next):
-            if not last:
-                segment.close_indexes()
+        if not last and segment.next_offset == begins_next:
+            if position < segment.size:
+                # All its records are there: behind them lies what a full disk cut off and a
+                # power loss brought back.
+                found.cut_bytes += segment.size - position
+                segment.truncate(position, begins_next)
+            segment.close_indexes()
+            continue
+        if last and position == segment.size:
             continue
         _judge(resources, found, at, position, ending)
         return
