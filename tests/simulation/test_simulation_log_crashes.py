@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 from tests.simulation.kernel import (
+    UNLIMITED,
     Crash,
     DiskOperation,
     DiskView,
@@ -351,3 +352,26 @@ def test_an_fsync_that_failed_before_a_kill_is_made_good_by_the_next_start() -> 
     last = node.open().logs[P]
     assert last.damaged is None
     assert len(node.read(last)) == RECORDS + 4
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_what_a_full_disk_cut_off_a_closed_segment_does_not_come_back(checkpointed: bool) -> None:
+    for seed in range(30):
+        node = Node(seed, SMALL)
+        log = node.prepare()
+        node.disk.capacity = node.disk.used()
+        record = NewRecord(node.clock.now_ms, b"k", b"x" * 300)
+        assert isinstance(log.append_as_leader(build_batch([record]), 1, 0), Rejected)
+        node.disk.capacity = UNLIMITED
+        assert log.roll(node.clock.now_ms) is None
+        node.append(log, RECORDS)
+        log.sync()
+        if checkpointed:
+            checkpoint = node.directory.checkpoint()
+            assert checkpoint is not None
+            checkpoint.run()
+        node.disk.lose_power()
+        node.boot += 1
+        again = node.open().logs[P]
+        assert again.damaged is None
+        assert len(node.read(again)) == RECORDS + 1, seed

@@ -47,8 +47,8 @@ from tidelog.model.server_configs import ServerConfigs, from_mapping
 HOST = "node1"
 PORT = 9092
 LOGS = "/data/logs"
-CONTROL_NOTES = "controller-seen.json.tmp"
-"""What a broker notes of its controllers: no log, and written whole each time."""
+CONTROL_NOTES = ("controller-seen", "controller-seen.tmp")
+"""What a broker notes of its controllers: no log, and each time written anew."""
 SETTLE_SECONDS = 120.0
 """Virtual time in which everything must have healed after the last fault (promise 24)."""
 
