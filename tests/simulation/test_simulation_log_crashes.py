@@ -101,8 +101,10 @@ class Node:
             assert not isinstance(data, Rejected), data
             assert len(data), f"nothing at {position}, end {log.end_offset}"
             found.update((r.offset, bytes(r.value or b"")) for r in read_all(data, position))
-            for _, header in walk(data):
-                position = header.next_offset
+            end = 0
+            for at, header in walk(data):
+                position, end = header.next_offset, at + header.size
+            assert end == len(data), f"{len(data) - end} bytes behind the last batch are served"
         return found
 
 
@@ -357,7 +359,7 @@ def test_an_fsync_that_failed_before_a_kill_is_made_good_by_the_next_start() -> 
 @pytest.mark.parametrize("checkpointed", [False, True])
 def test_what_a_full_disk_cut_off_a_closed_segment_does_not_come_back(checkpointed: bool) -> None:
     for seed in range(30):
-        node = Node(seed, SMALL)
+        node = Node(seed, TopicConfigs(segment_bytes=4_000))
         log = node.prepare()
         node.disk.capacity = node.disk.used()
         record = NewRecord(node.clock.now_ms, b"k", b"x" * 300)

@@ -403,7 +403,7 @@ class BrokerRun:
             if not operation.path.startswith(LOGS):
                 return None
             if self.failing is not None:
-                if operation.kind == "sync" and not operation.path.endswith(CONTROL_NOTES):
+                if operation.kind == "sync" and CONTROL_NOTES not in operation.path:
                     self.history.directory(LOGS, life, f"sync of {operation.path}")
                 return None
             if operation.kind != kind or not operation.path.endswith(ending):
