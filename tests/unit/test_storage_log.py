@@ -212,14 +212,30 @@ def test_times_are_found(ten: PartitionLog) -> None:
     assert ten.offset_for_time(NOW_MS + 2) == TimeOffset(NOW_MS + 10, 2, 0)
     assert ten.offset_for_time(NOW_MS + 91) == TimeOffset(NOW_MS + 91, 19, 0)
     assert ten.offset_for_time(NOW_MS + 92) is None
-    assert ten.newest_record() == TimeOffset(NOW_MS + 91, 19, 0)
+    assert ten.newest_record(20) == TimeOffset(NOW_MS + 91, 19, 0)
+
+
+def test_the_newest_is_that_of_what_can_be_read(ten: PartitionLog) -> None:
+    ten.append_as_leader(batch(3, timestamp=NOW_MS + 1000, step=-100), 0, NOW_MS)
+    ten.append_as_leader(batch(2, timestamp=NOW_MS + 5), 0, NOW_MS)
+    assert ten.newest_record(25) == TimeOffset(NOW_MS + 1000, 20, 0)
+    # Not committed yet: the newest of what is.
+    assert ten.newest_record(20) == TimeOffset(NOW_MS + 91, 19, 0)
+    assert ten.newest_record(18) == TimeOffset(NOW_MS + 81, 17, 0)
+    # Deleted within a batch, and the whole batch: the newest of what is left.
+    ten.high_watermark = 25
+    ten.advance_start(21)
+    assert ten.newest_record(25) == TimeOffset(NOW_MS + 900, 21, 0)
+    ten.advance_start(23)
+    assert ten.newest_record(25) == TimeOffset(NOW_MS + 6, 24, 0)
+    assert ten.newest_record(23) is None
 
 
 def test_an_empty_log_has_no_times(tmp_path: Path) -> None:
     log = new_log(tmp_path)
-    assert log.offset_for_time(0) is None and log.newest_record() is None
+    assert log.offset_for_time(0) is None and log.newest_record(1) is None
     log.append_as_leader(batch(1, timestamp=-1, step=0), 0, NOW_MS)
-    assert log.newest_record() is None
+    assert log.newest_record(1) is None
 
 
 # -- cutting

@@ -143,6 +143,12 @@ class TimeIndex:
         at = bisect_left(self.timestamps, timestamp)
         return self.offsets[at - 1] + self.base_offset if at else self.base_offset
 
+    def newest_before(self, offset: int) -> int:
+        """Return the last offset of a batch before ``offset`` that no batch before it is newer
+        than; the base offset when none is known."""
+        at = bisect_left(self.offsets, offset - self.base_offset)
+        return self.offsets[at - 1] + self.base_offset if at else self.base_offset
+
     def truncate(self, end_offset: int) -> None:
         """Drop the entries at or behind ``end_offset``."""
         keep = bisect_left(self.offsets, end_offset - self.base_offset)

@@ -328,10 +328,11 @@ class PartitionLog(LogFiles):
         except (OSError, CorruptRecords) as error:
             return self._unreadable(error)
 
-    def newest_record(self) -> TimeOffset | Rejected | None:
-        """Return the first record with the greatest timestamp (ListOffsets -3)."""
+    def newest_record(self, limit_offset: int) -> TimeOffset | Rejected | None:
+        """Return the first record below ``limit_offset`` with the greatest timestamp there
+        (ListOffsets -3)."""
         try:
-            return lookup.newest(self.segments, self.start_offset)
+            return lookup.newest(self.segments, self.start_offset, limit_offset)
         except (OSError, CorruptRecords) as error:
             return self._unreadable(error)
 

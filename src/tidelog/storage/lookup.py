@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidelog.records.batch import BatchHeader
+from tidelog.records.batch import NO_TIMESTAMP, BatchHeader
 from tidelog.records.reader import read_batch
 from tidelog.runtime.disk import File
 from tidelog.storage.results import TimeOffset
@@ -41,19 +41,57 @@ def first_at_or_after(
     return None
 
 
-def newest(segments: Sequence[Segment], start_offset: int) -> TimeOffset | None:
-    """Return the first record with the greatest timestamp; None when no record has a time."""
-    best: Segment | None = None
+def newest(segments: Sequence[Segment], start_offset: int, limit_offset: int) -> TimeOffset | None:
+    """Return the first record with the greatest timestamp of ``start_offset`` up to, not with,
+    ``limit_offset``; None when no record there has a time.
+
+    Grows with the number of segments; where the newest of a segment is outside, by the headers
+    between the last entry of its time index that is inside and the end.
+    """
+    best: tuple[int, int, BatchHeader, Segment] | None = None
     for segment in segments:
-        if segment.newest[0] >= 0 and (best is None or segment.newest[0] > best.newest[0]):
-            best = segment
+        if segment.next_offset <= start_offset or segment.base_offset >= limit_offset:
+            continue
+        if best is not None and segment.newest[0] <= best[0]:
+            continue
+        found = _newest_in(segment, start_offset, limit_offset)
+        if found is not None and (best is None or found[0] > best[0]):
+            best = (*found, segment)
     if best is None:
         return None
-    timestamp, last_offset = best.newest
-    located = best.locate(last_offset)
-    if located is None:
+    timestamp, position, header, segment = best
+    return _first_in(segment.open_log(), position, header, timestamp, start_offset)
+
+
+def _newest_in(
+    segment: Segment, start_offset: int, limit_offset: int
+) -> tuple[int, int, BatchHeader] | None:
+    """Return the greatest timestamp of a part of a segment, and the batch that has it."""
+    timestamp, last_offset = segment.newest
+    if timestamp < 0:
         return None
-    return _first_in(best.open_log(), located[0], located[1], timestamp, start_offset)
+    if start_offset <= last_offset < limit_offset:
+        located = segment.locate(last_offset)
+        if located is not None and located[1].base_offset >= start_offset:
+            return timestamp, *located
+    best: tuple[int, int, BatchHeader] | None = None
+    file = segment.open_log()
+    from_offset = max(start_offset, segment.time_index.newest_before(limit_offset))
+    start = segment.index.position_for(from_offset)
+    for position, header in scan(file, start, segment.size, check=False, chunk_bytes=HEADERS_BYTES):
+        if header.next_offset > limit_offset:
+            break
+        if header.last_offset < start_offset:
+            continue
+        newest_time = header.newest_time
+        if header.base_offset < start_offset:
+            # Its newest record may be one of those that are deleted.
+            records = read_batch(file.read_at(position, header.size))
+            times = [record.timestamp for record in records if record.offset >= start_offset]
+            newest_time = max(times, default=NO_TIMESTAMP)
+        if newest_time > (NO_TIMESTAMP if best is None else best[0]):
+            best = newest_time, position, header
+    return best
 
 
 def _first_in(

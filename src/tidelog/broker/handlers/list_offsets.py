@@ -76,7 +76,7 @@ def _look_up(partition: HostedPartition, index: int, timestamp: int, follower: b
     if timestamp < GREATEST_TIMESTAMP:
         return _Partition(index, ErrorCode.UNSUPPORTED_VERSION)
     if timestamp == GREATEST_TIMESTAMP:
-        found = log.newest_record()
+        found = log.newest_record(log.high_watermark)
     else:
         found = log.offset_for_time(timestamp)
     if isinstance(found, Rejected):
