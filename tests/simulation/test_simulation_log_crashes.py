@@ -363,7 +363,8 @@ def test_what_a_full_disk_cut_off_a_closed_segment_does_not_come_back(checkpoint
         log = node.prepare()
         node.disk.capacity = node.disk.used()
         record = NewRecord(node.clock.now_ms, b"k", b"x" * 300)
-        assert isinstance(log.append_as_leader(build_batch([record]), 1, 0), Rejected)
+        refusal = log.append_as_leader(build_batch([record]), 1, node.clock.now_ms)
+        assert isinstance(refusal, Rejected) and "full" in refusal.reason
         node.disk.capacity = UNLIMITED
         assert log.roll(node.clock.now_ms) is None
         node.append(log, RECORDS)
