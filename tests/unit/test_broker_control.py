@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,10 +16,13 @@ from tests.support.lone_broker import LoneBroker, Peer
 from tidelog.broker.control import Control
 from tidelog.broker.handlers import leader_and_isr as leader_and_isr_handler
 from tidelog.broker.handlers import open_control_channel, stop_replica
+from tidelog.broker.seen import Seen, SeenFile
 from tidelog.broker.session import ControllerSession
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, Router
 from tidelog.protocol import messages
+from tidelog.runtime.disk import RealDisk, RealFile
+from tidelog.storage.checkpoints import DamagedFile
 
 A, B = UUID(int=0xA), UUID(int=0xB)
 FULL, INCREMENTAL = 2, 1
@@ -265,3 +269,46 @@ def test_older_versions_have_no_ids_and_answer_by_name(tmp_path: Path) -> None:
             assert await order(channel, leader_and_isr({"t": (A, {0: (-1, 0)})})) != [OK]
 
     run(work())
+
+
+class Full(RealDisk):
+    """A disk with room for nothing new, once ``full``: what is there can be written anew."""
+
+    full = False
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+        if self.full and create and not self.exists(path):
+            raise OSError(errno.ENOSPC, "a fault of the test", path)
+        return super().open(path, create=create, read_only=read_only)
+
+
+def test_a_full_disk_keeps_no_controller_out(tmp_path: Path) -> None:
+    disk = Full()
+    file = SeenFile(disk, str(tmp_path / "seen"))
+    assert file.read() == Seen()
+    file.write(Seen(1, 1))
+    disk.full = True
+    size = (tmp_path / "seen").stat().st_size
+    for number in range(2, 9):
+        file.write(Seen(number // 2, number))
+        file = SeenFile(disk, str(tmp_path / "seen"))
+        assert file.read() == Seen(number // 2, number)
+        assert (tmp_path / "seen").stat().st_size == size
+
+
+def test_a_torn_write_of_what_was_seen_leaves_what_was_there_before(tmp_path: Path) -> None:
+    path = tmp_path / "seen"
+    file = SeenFile(RealDisk(), str(path))
+    for number in range(5):
+        file.write(Seen(number, 10 * number))
+    newest = path.read_bytes().index(b'"controller_epoch": 4')
+    content = bytearray(path.read_bytes())
+    content[newest + 20] = ord("9")
+    path.write_bytes(content)
+    file = SeenFile(RealDisk(), str(path))
+    assert file.read() == Seen(3, 30)
+    file.write(Seen(6, 60))
+    assert SeenFile(RealDisk(), str(path)).read() == Seen(6, 60)
+    path.write_bytes(bytes(8192))
+    with pytest.raises(DamagedFile, match="is damaged: restore it"):
+        SeenFile(RealDisk(), str(path)).read()

@@ -15,7 +15,6 @@ The checks of a control request, in this order (the design, "Order on the contro
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tidelog.broker.partition import PartitionState, StorageFailed
+from tidelog.broker.seen import Seen, SeenFile
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SEEN_FILE = "controller-seen.json"
+SEEN_FILE = "controller-seen"
 UNKNOWN_EPOCH = -1
 STOP_BY_TOPIC_ID = 4
 """From this version of StopReplica on the topic id must match (KIP-516)."""
@@ -62,30 +62,18 @@ class Channel:
     had_metadata: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The highest controller epoch and store revision that this broker ever heard of."""
-
-    controller_epoch: int = -1
-    store_revision: int = -1
-
-
 class Control:
     """Obeys the newest control channel of the newest controller epoch (promise 23)."""
 
     def __init__(self, broker: Broker, folder: str) -> None:
-        """``folder`` is where what was seen is kept: the first log directory."""
-        self._broker = broker
-        self._path = f"{folder}/{SEEN_FILE}"
-        self.channel: Channel | None = None
-        self.seen = self._load()
+        """``folder`` is where what was seen is kept: the first log directory.
 
-    def _load(self) -> Seen:
-        disk = self._broker.seams.disk
-        if not disk.exists(self._path):
-            return Seen()
-        found = json.loads(disk.read(self._path))
-        return Seen(int(found["controller_epoch"]), int(found["store_revision"]))
+        Raises DamagedFile when that cannot be read.
+        """
+        self._broker = broker
+        self._file = SeenFile(broker.seams.disk, f"{folder}/{SEEN_FILE}")
+        self.channel: Channel | None = None
+        self.seen = self._file.read()
 
     def open(self, request: Any, connection: Connection) -> ErrorCode:
         """Begin a channel and close every older one, or say why not."""
@@ -124,24 +112,17 @@ class Control:
             max(self.seen.store_revision, store_revision),
         )
         if newest != self.seen:
-            content = json.dumps(
-                {
-                    "version": 1,
-                    "controller_epoch": newest.controller_epoch,
-                    "store_revision": newest.store_revision,
-                }
-            )
-            self._write(content.encode())
+            self._write(newest)
             self.seen = newest
 
-    def _write(self, content: bytes) -> None:
+    def _write(self, seen: Seen) -> None:
         try:
-            self._broker.seams.disk.replace(self._path, content)
+            self._file.write(seen)
         except OSError as error:
             resources = self._broker.directories[0].resources
             if not resources.is_full(error):
                 # Promise 25: a failed write is final for its directory, whatever was written.
-                resources.fail(f"writing {self._path} failed: {error}")
+                resources.fail(f"writing {self._file.path} failed: {error}")
             raise
 
     # -- LeaderAndIsr

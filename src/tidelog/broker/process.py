@@ -197,8 +197,10 @@ class BrokerProcess:
     def _registered(self, broker_epoch: int) -> None:
         for directory in self._directories:
             if directory.failed is None:
+                durability = self.configs.log_durability
                 try:
-                    directory.record_life(self._boot_id, durability=self.configs.log_durability)
+                    if not directory.record_life(self._boot_id, durability=durability):
+                        logger.warning("%s: no room to put this start on record", directory.path)
                 except OSError as error:
                     directory.resources.fail(f"writing to {directory.path} failed: {error}")
 
