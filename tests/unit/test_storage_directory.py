@@ -400,3 +400,47 @@ def test_a_late_checkpoint_does_not_replace_a_newer_one(opener: Opener, tmp_path
     fill(found, batches=1)
     checkpoint(found)
     assert decode_offsets(watermarks.read_bytes()) == {T0: 12}
+
+
+def test_a_full_disk_takes_no_directory_out_at_a_registration(tmp_path: Path, clock: Clock) -> None:
+    disk = FaultyDisk()
+    disk.failing = (".tmp",)
+    seams = Seams(clock=clock, disk=disk)
+
+    def opened(boot: str) -> LogDirectory:
+        found = open_directory(seams, str(tmp_path / "d"), cluster_id="c", node_id=1, boot_id=boot)
+        assert isinstance(found, LogDirectory)
+        found.load(lambda _: CONFIGS)
+        return found
+
+    found = opened("b1")
+    assert found.record_life("b1", durability="replicated")
+    disk.fill_up()
+    assert found.record_life("b1", durability="replicated"), "nothing new is to be written"
+    found._lock.close()
+    found = opened("b2")
+    assert not found.record_life("b2", durability="replicated")
+    checkpoint(found)
+    disk.fault = None
+    checkpoint(found)
+    assert found.failed is None
+    assert "boot.id=b2\n" in (tmp_path / "d" / "tidelog.life").read_text()
+    assert found.close()
+    assert opened("b2").last_life is LastLife.CLEAN
+
+
+def test_a_record_that_claims_too_much_does_not_stay(tmp_path: Path, clock: Clock) -> None:
+    disk = FaultyDisk()
+    disk.failing = (".tmp",)
+    seams = Seams(clock=clock, disk=disk)
+    for durability in ("sync", "replicated"):
+        found = open_directory(seams, str(tmp_path / "d"), cluster_id="c", node_id=1, boot_id="b")
+        assert isinstance(found, LogDirectory)
+        found.load(lambda _: CONFIGS)
+        if durability == "sync":
+            found.record_life("b", durability=durability)
+            disk.fill_up()
+        else:
+            with pytest.raises(OSError, match="a fault of the test"):
+                found.record_life("b", durability=durability)
+        found._lock.close()

@@ -126,6 +126,8 @@ class LogDirectory:
         self._checkpoints = Checkpoints(seams.disk)
         self._loaded = False
         self._registered = False
+        self._life: bytes | None = None
+        """What ``record_life`` could not write on a full disk."""
         self._load_abandoned = False
 
     @property
@@ -305,6 +307,8 @@ class LogDirectory:
             )
             for name, of in _CHECKPOINTED.items()
         }
+        if self._life is not None:
+            contents[f"{self.path}/{names.LIFE}"] = self._life
         return self._checkpoints.changed(contents)
 
     def _write_checkpoint(self) -> None:
@@ -324,11 +328,27 @@ class LogDirectory:
 
     # Life ------------------------------------------------------------------------------------
 
-    def record_life(self, boot_id: str, *, durability: str) -> None:
-        """Put this boot of the operating system on record (when the registration was answered)."""
+    def record_life(self, boot_id: str, *, durability: str) -> bool:
+        """Put this boot of the operating system on record (when the registration was answered).
+
+        False when the disk is too full for it: it is written with the checkpoints, then. What is
+        on record makes the next start more careful meanwhile, not less; else OSError.
+        """
+        path = f"{self.path}/{names.LIFE}"
         content = f"boot.id={boot_id}\nlog.durability={durability}\n".encode()
-        self._disk.replace(f"{self.path}/{names.LIFE}", content)
         self._registered = True
+        try:
+            if self._disk.exists(path) and self._disk.read(path) == content:
+                return True
+            self._disk.replace(path, content)
+        except OSError as error:
+            claims_more = self.ran_synced and durability != "sync"
+            if claims_more or not self.resources.is_full(error):
+                raise
+            self._life = content
+            return False
+        self._life = None
+        return True
 
     def free_bytes(self) -> int:
         """Return the bytes that the file system still has for us."""
