@@ -7,6 +7,7 @@ each scenario have the same digest, 1 otherwise.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 
@@ -20,6 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--scenario", choices=sorted(SCENARIOS), help="only this one")
     parser.add_argument("--trace", action="store_true", help="print the last events even if good")
     options = parser.parse_args(arguments)
+    if not options.trace:
+        logging.disable(logging.CRITICAL)
     names = [options.scenario] if options.scenario else sorted(SCENARIOS)
     failed = 0
     for seed in range(options.seed, options.seed + options.seeds):
