@@ -47,7 +47,7 @@ from tidelog.model.server_configs import ServerConfigs, from_mapping
 HOST = "node1"
 PORT = 9092
 LOGS = "/data/logs"
-CONTROL_NOTES = ("controller-seen", "controller-seen.tmp")
+CONTROL_NOTES = "controller-seen"
 """What a broker notes of its controllers: no log, and each time written anew."""
 SETTLE_SECONDS = 120.0
 """Virtual time in which everything must have healed after the last fault (promise 24)."""
