@@ -12,7 +12,10 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import TimestampType, TopicConfigs
 from tidelog.records.batch import TRANSACTIONAL_BIT, Rejected, read_header, seal_batch, walk
 from tidelog.records.builder import NewRecord, build_batch
+from tidelog.records.compression import Codec
 from tidelog.records.control import ChangeKind, Fence, change_batch
+from tidelog.storage import appending
+from tidelog.storage.appending import prepare
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.recovery import Ending
@@ -293,3 +296,33 @@ def test_settings_of_one_log(tmp_path: Path) -> None:
     assert log.end_offset_for_epoch(9) == (9, 0)
     log.configure(replace(SMALL, max_message_bytes=10))
     assert refusal(log.append_as_leader(batch(1), 9, NOW_MS)) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+# -- looking into batches
+
+
+def test_few_bytes_that_decompress_to_many_are_not_looked_into() -> None:
+    bomb = batch(1, size=20 * 1024 * 1024, codec=Codec.ZSTD)
+    assert len(bomb) < 10_000
+    plain = TopicConfigs()
+    compacted = replace(plain, cleanup_policy=frozenset({"compact"}))
+    changed = replace(plain, compression_type="lz4")
+    assert isinstance(prepare(bomb, plain, NOW_MS, from_client=True), list)
+    for configs in (compacted, changed):
+        refused = prepare(bomb, configs, NOW_MS, from_client=True)
+        assert isinstance(refused, Rejected)
+        assert refused.error is ErrorCode.MESSAGE_TOO_LARGE
+        larger = replace(configs, max_message_bytes=6 * 1024 * 1024)
+        assert isinstance(prepare(bomb, larger, NOW_MS, from_client=True), list)
+
+
+def test_a_batch_of_a_compacted_topic_has_not_any_number_of_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(appending, "LOOKED_INTO_RECORDS", 10)
+    compacted = replace(TopicConfigs(), cleanup_policy=frozenset({"compact"}))
+    assert isinstance(prepare(batch(10), compacted, NOW_MS, from_client=True), list)
+    refused = prepare(batch(11), compacted, NOW_MS, from_client=True)
+    assert isinstance(refused, Rejected) and refused.error is ErrorCode.MESSAGE_TOO_LARGE
+    assert "at most 10 records, not 11" in refused.reason
+    assert isinstance(prepare(batch(11), TopicConfigs(), NOW_MS, from_client=True), list)

@@ -21,7 +21,7 @@ from tidelog.records.batch import (
     read_header,
     seal_batch,
 )
-from tidelog.records.compression import compress, decompress
+from tidelog.records.compression import MAX_DECOMPRESSED_BYTES, compress, decompress
 from tidelog.records.record import Header, encode_record
 
 
@@ -84,12 +84,19 @@ def build_batch(
     return seal_batch(header, compress(codec, payload, level) if codec else payload)
 
 
-def recompress(header: BatchHeader, batch: Buffer, codec: int, level: int | None = None) -> bytes:
-    """Return the batch with its payload under another codec; CorruptRecords when it is damaged.
+def recompress(
+    header: BatchHeader,
+    batch: Buffer,
+    codec: int,
+    level: int | None = None,
+    limit: int = MAX_DECOMPRESSED_BYTES,
+) -> bytes:
+    """Return the batch with its payload under another codec; CorruptRecords when it is damaged,
+    PayloadTooLarge when the payload has more than ``limit`` bytes.
 
     Records are moved as one block, not decoded.
     """
-    payload = decompress(header.codec, memoryview(batch)[HEADER_SIZE:])
+    payload = decompress(header.codec, memoryview(batch)[HEADER_SIZE:], limit)
     attributes = (header.attributes & ~CODEC_MASK) | codec
     return seal_batch(header._replace(attributes=attributes), compress(codec, payload, level))
 

@@ -1,7 +1,7 @@
 """The codecs of record batches: none, gzip, snappy (xerial framing), lz4 (frame), zstd.
 
 Owns compressing and the bounded decompressing of a batch's payload. Does not know records.
-A decompressed size is bounded (promise 30): a batch that wants more is ``CorruptRecords``.
+A decompressed size is bounded (promise 30): more is ``PayloadTooLarge``, a ``CorruptRecords``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import IntEnum
 from functools import cache
 from typing import Any
 
-from tidelog.records.record import CorruptRecords
+from tidelog.records.record import CorruptRecords, PayloadTooLarge
 
 Buffer = bytes | bytearray | memoryview
 
@@ -174,5 +174,5 @@ def _stream(library: Any, payload: Buffer, limit: int) -> bytes:
         return bytes(memoryview(target)[:size])
 
 
-def _too_large(limit: int) -> CorruptRecords:
-    return CorruptRecords(f"a payload decompresses to more than {limit} bytes")
+def _too_large(limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"a payload decompresses to more than {limit} bytes")

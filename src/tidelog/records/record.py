@@ -41,6 +41,10 @@ class CorruptRecords(ValueError):
     """A payload that is not what its header announces."""
 
 
+class PayloadTooLarge(CorruptRecords):
+    """A payload that decompresses to more bytes than its reader takes."""
+
+
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
     """Return (zigzag value, position behind it); CorruptRecords beyond 10 bytes or the end."""
     try:

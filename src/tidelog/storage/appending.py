@@ -28,7 +28,14 @@ from tidelog.records.batch import (
 from tidelog.records.builder import recompress
 from tidelog.records.compression import CODEC_NAMES
 from tidelog.records.reader import payload_of
-from tidelog.records.record import CorruptRecords, first_without_key
+from tidelog.records.record import CorruptRecords, PayloadTooLarge, first_without_key
+
+LOOKED_INTO_BYTES = 16 * 1024 * 1024
+"""Decompressed size up to which the server looks into a batch (or 4 times max.message.bytes, if
+that is more): the event loop waits meanwhile, and few bytes can decompress to very many."""
+
+LOOKED_INTO_RECORDS = 131_072
+"""Most records of a batch of a compacted topic; each one's key is looked at."""
 
 Batches = list[tuple[BatchHeader, memoryview]]
 
@@ -53,14 +60,14 @@ def prepare(
                     ErrorCode.INVALID_TXN_STATE, "transactions are not offered by this version"
                 )
         if "compact" in configs.cleanup_policy:
-            refusal = _check_keys(found)
+            refusal = _check_keys(found, configs)
             if refusal is not None:
                 return refusal
     if configs.compression_type != "producer":
         try:
             found = [_recompressed(header, batch, configs) for header, batch in found]
         except CorruptRecords as error:
-            return Rejected(ErrorCode.CORRUPT_MESSAGE, str(error))
+            return _unusable(error)
     if configs.message_timestamp_type is TimestampType.LOG_APPEND_TIME:
         found = [(stamped_header(header, batch, now_ms), batch) for header, batch in found]
     if len(buffer) > configs.segment_bytes:
@@ -96,12 +103,31 @@ def chunks_for(
     return chunks
 
 
-def _check_keys(batches: Batches) -> Rejected | None:
+def _largest_payload(configs: TopicConfigs) -> int:
+    """Return how many bytes a batch may decompress to where the server must look inside."""
+    return max(LOOKED_INTO_BYTES, 4 * configs.max_message_bytes)
+
+
+def _unusable(error: CorruptRecords) -> Rejected:
+    # Too large is nothing to try again as it is, as a damaged one may be: clients cut it.
+    too_large = isinstance(error, PayloadTooLarge)
+    code = ErrorCode.MESSAGE_TOO_LARGE if too_large else ErrorCode.CORRUPT_MESSAGE
+    return Rejected(code, str(error))
+
+
+def _check_keys(batches: Batches, configs: TopicConfigs) -> Rejected | None:
+    limit = _largest_payload(configs)
     for header, batch in batches:
+        if header.record_count > LOOKED_INTO_RECORDS:
+            return Rejected(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a batch of a compacted topic has at most {LOOKED_INTO_RECORDS} records, "
+                f"not {header.record_count}",
+            )
         try:
-            missing = first_without_key(payload_of(header, batch), header.record_count)
+            missing = first_without_key(payload_of(header, batch, limit), header.record_count)
         except CorruptRecords as error:
-            return Rejected(ErrorCode.CORRUPT_MESSAGE, str(error))
+            return _unusable(error)
         if missing is not None:
             return Rejected(
                 ErrorCode.INVALID_RECORD,
@@ -121,5 +147,6 @@ def _recompressed(
         "lz4": configs.compression_lz4_level,
         "zstd": configs.compression_zstd_level,
     }
-    changed = recompress(header, batch, codec, levels.get(configs.compression_type))
+    level = levels.get(configs.compression_type)
+    changed = recompress(header, batch, codec, level, _largest_payload(configs))
     return read_header(changed), memoryview(changed)
