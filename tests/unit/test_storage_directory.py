@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import random
+import shutil
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -444,3 +446,44 @@ def test_a_record_that_claims_too_much_does_not_stay(tmp_path: Path, clock: Cloc
             with pytest.raises(OSError, match="a fault of the test"):
                 found.record_life("b", durability=durability)
         found._lock.close()
+
+
+def test_what_was_removed_by_hand_is_removed(opener: Opener, tmp_path: Path, clock: Clock) -> None:
+    found = opener.open()
+    for number in range(3):
+        fill(found, TopicPartition("t", number), 1)
+        found.delete(TopicPartition("t", number), delay_ms=1000)
+    gone = next((tmp_path / "data").glob("t-0.*-delete"))
+    shutil.rmtree(gone)
+    clock.now += 1000
+    assert found.remove_due() == 3
+    assert found.failed is None
+    assert not list((tmp_path / "data").glob("*-delete"))
+
+
+class Stubborn(FaultyDisk):
+    """A disk that does not remove one directory."""
+
+    def remove_tree(self, path: str) -> None:
+        if "/t-0." in path:
+            raise OSError(errno.EIO, "a fault of the test", path)
+        super().remove_tree(path)
+
+
+def test_one_bad_directory_keeps_no_other(tmp_path: Path, clock: Clock) -> None:
+    found = open_directory(
+        Seams(clock=clock, disk=Stubborn()),
+        str(tmp_path / "d"),
+        cluster_id="c",
+        node_id=1,
+        boot_id="b",
+    )
+    assert isinstance(found, LogDirectory)
+    found.load(lambda _: CONFIGS)
+    for number in range(3):
+        fill(found, TopicPartition("t", number), 1)
+        found.delete(TopicPartition("t", number), delay_ms=0)
+    assert found.remove_due() == 2
+    assert found.failed is not None
+    assert len(list((tmp_path / "d").glob("*-delete"))) == 1
+    found._lock.close()

@@ -11,14 +11,12 @@ another boot: unsynced bytes may be gone).
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime.disk import Disk, File
+from tidelog.runtime.disk import File
 from tidelog.runtime.seams import Seams
 from tidelog.storage import names
 from tidelog.storage.checkpointing import Checkpoint, Checkpoints
@@ -26,18 +24,19 @@ from tidelog.storage.checkpoints import (
     DamagedFile,
     MetaProperties,
     PartitionMetadata,
-    decode_meta_properties,
     decode_offsets,
-    decode_properties,
     encode_clean_shutdown,
-    encode_meta_properties,
     encode_offsets,
 )
 from tidelog.storage.files import DEFAULT_OPEN_FILES
+from tidelog.storage.identity import DirectoryRefused as DirectoryRefused
+from tidelog.storage.identity import LastLife as LastLife
+from tidelog.storage.identity import how_it_ended, identify
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.logfiles import PRODUCER_EXPIRATION_MS
 from tidelog.storage.opening import create_log, open_log
 from tidelog.storage.recovery import Ending
+from tidelog.storage.removals import Removal, Removals
 from tidelog.storage.resources import Resources
 from tidelog.storage.syncing import PendingSync, run_all
 
@@ -57,30 +56,8 @@ _CHECKPOINTED: dict[str, Callable[[PartitionLog], int]] = {
 }
 
 
-class LastLife(StrEnum):
-    """How the process that had this directory before ended; ``NEW`` for a fresh directory."""
-
-    NEW = "new"
-    CLEAN = "clean"
-    CRASHED = "crashed"
-    UNCLEAN = "unclean"
-
-
 class LoadAbandoned(Exception):
     """``load`` ended early because it was told to."""
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryRefused:
-    """Why a directory cannot be used: one sentence that says what to do."""
-
-    reason: str
-
-
-@dataclass(slots=True)
-class _Removal:
-    due_ms: int
-    path: str
 
 
 @dataclass(slots=True)
@@ -122,7 +99,7 @@ class LogDirectory:
         self._disk = seams.disk
         self._lock = lock
         self._producer_expiration_ms = producer_expiration_ms
-        self._removals: list[_Removal] = []
+        self._removals = Removals(seams.disk)
         self._checkpoints = Checkpoints(seams.disk)
         self._loaded = False
         self._registered = False
@@ -162,7 +139,7 @@ class LogDirectory:
             if parsed is None:
                 found.unknown.append(name)
             elif parsed.ending == names.DELETE_DIRECTORY:
-                self._removals.append(_Removal(now_ms + delete_delay_ms, path))
+                self._removals.add(path, now_ms + delete_delay_ms)
             elif parsed.ending == names.STRAY_DIRECTORY:
                 found.strays.append(name)
             else:
@@ -263,14 +240,14 @@ class LogDirectory:
         log = self.logs[partition]
         path = self._set_aside(log, names.DELETE_DIRECTORY)
         delay = log.configs.file_delete_delay_ms if delay_ms is None else delay_ms
-        self._removals.append(_Removal(self._seams.clock.wall_ms() + delay, path))
+        self._removals.add(path, self._seams.clock.wall_ms() + delay)
 
     def mark_stray(self, partition: TopicPartition, *, remove_after_ms: int | None = None) -> str:
         """Set a stale replica aside as ``-stray``; removed after a delay, or kept (None)."""
         path = self._set_aside(self.logs[partition], names.STRAY_DIRECTORY)
         if remove_after_ms is not None:
             due = self._seams.clock.wall_ms() + remove_after_ms
-            self._removals.append(_Removal(due, path))
+            self._removals.add(path, due)
         return path
 
     def _set_aside(self, log: PartitionLog, ending: str) -> str:
@@ -282,14 +259,24 @@ class LogDirectory:
         del self.logs[log.partition]
         return target
 
+    def due_removal(self) -> Removal | None:
+        """Return the directories whose delay is over: ``run`` it anywhere, then ``removed``."""
+        return self._removals.due(self._seams.clock.wall_ms())
+
+    def removed(self, removal: Removal) -> None:
+        """Take back a removal that was run; a failure is final, what is left is tried again."""
+        self._removals.finished(removal, self._seams.clock.wall_ms())
+        if removal.error is not None and not self.resources.is_full(removal.error):
+            self.resources.fail(f"removing from {self.path} failed: {removal.error}")
+
     def remove_due(self) -> int:
-        """Remove the directories whose delay is over; return how many."""
-        now_ms = self._seams.clock.wall_ms()
-        due = [removal for removal in self._removals if removal.due_ms <= now_ms]
-        self._removals = [removal for removal in self._removals if removal.due_ms > now_ms]
-        for removal in due:
-            self._disk.remove_tree(removal.path)
-        return len(due)
+        """Remove the directories whose delay is over, now; return how many. Blocks."""
+        removal = self.due_removal()
+        if removal is None:
+            return 0
+        removal.run()
+        self.removed(removal)
+        return len(removal.paths) - len(removal.left)
 
     # Checkpoints -----------------------------------------------------------------------------
 
@@ -437,7 +424,7 @@ def open_directory(
         return DirectoryRefused(
             f"{path} is in use by another server: stop it, or choose another directory (log.dirs)"
         )
-    meta = _identify(seams, path, cluster_id, node_id)
+    meta = identify(seams, path, cluster_id, node_id)
     if isinstance(meta, DirectoryRefused):
         lock.close()
         return meta
@@ -446,7 +433,7 @@ def open_directory(
     disk.sync_directory(path)
     ran_synced = False
     if last_life is not LastLife.NEW:
-        last_life, ran_synced = _how_it_ended(disk, path, boot_id)
+        last_life, ran_synced = how_it_ended(disk, path, boot_id)
     return LogDirectory(
         seams,
         path,
@@ -457,53 +444,3 @@ def open_directory(
         open_files=open_files,
         producer_expiration_ms=producer_expiration_ms,
     )
-
-
-def _sync_names_above(disk: Disk, path: str) -> None:
-    """Make the names of a fresh directory and of all above it durable."""
-    while path.strip("/") and path != ".":
-        path = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
-        try:
-            disk.sync_directory(path)
-        except PermissionError:
-            return  # not readable for us, so not made by us
-
-
-def _identify(
-    seams: Seams, path: str, cluster_id: str, node_id: int
-) -> tuple[MetaProperties, LastLife] | DirectoryRefused:
-    file = f"{path}/{names.META_PROPERTIES}"
-    try:
-        meta = decode_meta_properties(seams.disk.read(file))
-    except FileNotFoundError:
-        meta = MetaProperties(cluster_id, node_id, uuid.UUID(int=seams.new_uuid().int))
-        _sync_names_above(seams.disk, path)
-        seams.disk.replace(file, encode_meta_properties(meta))
-        return meta, LastLife.NEW
-    except DamagedFile as error:
-        return DirectoryRefused(f"{file} cannot be read ({error}): restore it from a backup")
-    if meta.cluster_id != cluster_id:
-        return DirectoryRefused(
-            f"{path} belongs to cluster {meta.cluster_id}, this server to {cluster_id}: "
-            "check log.dirs"
-        )
-    if meta.node_id != node_id:
-        return DirectoryRefused(
-            f"{path} belongs to node {meta.node_id}, this server is node {node_id}: "
-            "check node.id and log.dirs"
-        )
-    return meta, LastLife.CRASHED
-
-
-def _how_it_ended(disk: Disk, path: str, boot_id: str) -> tuple[LastLife, bool]:
-    """Return how, and whether that life ran with ``log.durability=sync``."""
-    try:
-        fields = decode_properties(disk.read(f"{path}/{names.LIFE}"))
-    except (FileNotFoundError, DamagedFile):
-        fields = {}
-    synced = fields.get("log.durability") == "sync"
-    if disk.exists(f"{path}/{names.CLEAN_SHUTDOWN}"):
-        return LastLife.CLEAN, synced
-    # Where nothing names a boot, it may have been another one.
-    same_boot = boot_id != "" and fields.get("boot.id") == boot_id
-    return (LastLife.CRASHED if same_boot else LastLife.UNCLEAN), synced

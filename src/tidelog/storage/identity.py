@@ -1,0 +1,88 @@
+"""Whose a log directory is (``meta.properties``), and how its last life ended.
+
+Owns both judgements, made before anything else of the directory is read. Locks and loads nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tidelog.runtime.disk import Disk
+from tidelog.runtime.seams import Seams
+from tidelog.storage import names
+from tidelog.storage.checkpoints import (
+    DamagedFile,
+    MetaProperties,
+    decode_meta_properties,
+    decode_properties,
+    encode_meta_properties,
+)
+
+
+class LastLife(StrEnum):
+    """How the process that had this directory before ended; ``NEW`` for a fresh directory."""
+
+    NEW = "new"
+    CLEAN = "clean"
+    CRASHED = "crashed"
+    UNCLEAN = "unclean"
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryRefused:
+    """Why a directory cannot be used: one sentence that says what to do."""
+
+    reason: str
+
+
+def _sync_names_above(disk: Disk, path: str) -> None:
+    """Make the names of a fresh directory and of all above it durable."""
+    while path.strip("/") and path != ".":
+        path = path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")
+        try:
+            disk.sync_directory(path)
+        except PermissionError:
+            return  # not readable for us, so not made by us
+
+
+def identify(
+    seams: Seams, path: str, cluster_id: str, node_id: int
+) -> tuple[MetaProperties, LastLife] | DirectoryRefused:
+    """Read ``meta.properties``, or write it for a fresh directory. OSError as the disk gives it."""
+    file = f"{path}/{names.META_PROPERTIES}"
+    try:
+        meta = decode_meta_properties(seams.disk.read(file))
+    except FileNotFoundError:
+        meta = MetaProperties(cluster_id, node_id, uuid.UUID(int=seams.new_uuid().int))
+        _sync_names_above(seams.disk, path)
+        seams.disk.replace(file, encode_meta_properties(meta))
+        return meta, LastLife.NEW
+    except DamagedFile as error:
+        return DirectoryRefused(f"{file} cannot be read ({error}): restore it from a backup")
+    if meta.cluster_id != cluster_id:
+        return DirectoryRefused(
+            f"{path} belongs to cluster {meta.cluster_id}, this server to {cluster_id}: "
+            "check log.dirs"
+        )
+    if meta.node_id != node_id:
+        return DirectoryRefused(
+            f"{path} belongs to node {meta.node_id}, this server is node {node_id}: "
+            "check node.id and log.dirs"
+        )
+    return meta, LastLife.CRASHED
+
+
+def how_it_ended(disk: Disk, path: str, boot_id: str) -> tuple[LastLife, bool]:
+    """Return how, and whether that life ran with ``log.durability=sync``."""
+    try:
+        fields = decode_properties(disk.read(f"{path}/{names.LIFE}"))
+    except (FileNotFoundError, DamagedFile):
+        fields = {}
+    synced = fields.get("log.durability") == "sync"
+    if disk.exists(f"{path}/{names.CLEAN_SHUTDOWN}"):
+        return LastLife.CLEAN, synced
+    # Where nothing names a boot, it may have been another one.
+    same_boot = boot_id != "" and fields.get("boot.id") == boot_id
+    return (LastLife.CRASHED if same_boot else LastLife.UNCLEAN), synced
