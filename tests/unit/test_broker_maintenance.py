@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
 from tests.support.lone_broker import LoneBroker, until
+from tests.support.storage_logs import QuickDisk
 
 from tidelog.broker.partition import HostedPartition
 from tidelog.records.batch import walk
@@ -133,3 +137,132 @@ def test_checkpoints_are_what_a_restart_begins_from(tmp_path: Path) -> None:
         await lone.stop()
 
     run(main())
+
+
+class SlowDisk(QuickDisk):
+    """A disk that replaces checkpoints only when it is let."""
+
+    def __init__(self) -> None:
+        self.replacing = threading.Event()
+        self.gate = threading.Event()
+
+    def replace(self, path: str, content: bytes) -> None:
+        if path.endswith("-checkpoint"):
+            self.replacing.set()
+            assert self.gate.wait(30)
+        super().replace(path, content)
+
+
+def test_a_stop_waits_for_the_checkpoint_that_is_being_written(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk = SlowDisk()
+        with ThreadPoolExecutor(2) as threads:
+            lone = LoneBroker(tmp_path, seams=Seams(disk=disk, threads=threads))
+            await lone.start()
+            maintenance = lone.broker.maintenance
+            maintenance.start()
+            fill(lone.lead("t"), 7, 7)
+            maintenance.checkpoint_soon()
+            await until(disk.replacing.is_set)
+            stopping = asyncio.create_task(maintenance.stop())
+            done, _ = await asyncio.wait([stopping], timeout=0.2)
+            assert not done
+            disk.gate.set()
+            await stopping
+            assert not maintenance._under_way
+            await lone.stop()
+        assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+    asyncio.run(main())
+
+
+COMPACTED = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0"}
+
+
+async def dirty_log(lone: LoneBroker) -> HostedPartition:
+    await lone.start()
+    hosted = lone.lead("c", configs=COMPACTED)
+    for _ in range(3):
+        fill(hosted, 30, 10)
+        hosted.log.roll(int(time.time() * 1000))
+    lone.broker.commit.want(hosted)
+    await lone.broker.commit.settled()
+    return hosted
+
+
+class Counting(ThreadPoolExecutor):
+    """Counts its tasks; fails those before ``broken`` as a pool whose process was killed."""
+
+    def __init__(self, broken: int = 0) -> None:
+        super().__init__(1)
+        self.tasks = 0
+        self.broken = broken
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        self.tasks += 1
+        if self.tasks <= self.broken:
+            failed: Future[Any] = Future()
+            failed.set_exception(BrokenProcessPool("killed"))
+            return failed
+        return super().submit(fn, *args, **kwargs)
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def left(folder: Path, ending: str) -> list[Path]:
+    return list(folder.glob(f"*/*{ending}"))
+
+
+def test_a_damaged_log_is_not_compacted_again_and_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        with Counting() as helper:
+            lone = LoneBroker(tmp_path, seams=Seams(processes=helper))
+            hosted = await dirty_log(lone)
+            damage(Path(hosted.log.segments[1].log_path))
+            for _ in range(3):
+                await lone.broker.maintenance.clean()
+            assert helper.tasks == 1
+            assert not left(tmp_path, ".cleaned")
+            hosted.log.advance_start(hosted.log.segments[2].base_offset)
+            hosted.log.housekeep(int(time.time() * 1000))
+            await lone.broker.maintenance.clean()
+            assert helper.tasks > 1 and stored(hosted) == 10
+            await lone.stop()
+
+    asyncio.run(main())
+
+
+def test_compaction_goes_on_after_its_helper_was_killed(tmp_path: Path) -> None:
+    async def main() -> None:
+        with Counting(broken=1) as helper:
+            lone = LoneBroker(tmp_path, seams=Seams(processes=helper))
+            hosted = await dirty_log(lone)
+            for _ in range(2):
+                await lone.broker.maintenance.clean()
+            assert stored(hosted) == 10
+            await lone.stop()
+
+    asyncio.run(main())
+
+
+def test_removed_segments_of_an_idle_topic_leave_the_disk(tmp_path: Path) -> None:
+    async def main() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        configs = {"segment.ms": "1", "retention.ms": str(HOUR_MS), "file.delete.delay.ms": "0"}
+        hosted = lone.lead("t", configs=configs)
+        for _ in range(20):
+            fill(hosted, 5, 5, age_ms=5 * HOUR_MS)
+            hosted.log.roll(int(time.time() * 1000))
+        await lone.broker.maintenance.look_at_retention()
+        assert hosted.start_offset == 100 and len(hosted.log.segments) == 1
+        await lone.broker.commit.settled()
+        await lone.broker.maintenance.look_at_retention()
+        assert not left(tmp_path, ".deleted")
+        await lone.stop()
+
+    asyncio.run(main())

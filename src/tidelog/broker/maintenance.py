@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from concurrent.futures import BrokenExecutor
 from typing import TYPE_CHECKING
 
 from tidelog.model.topic_configs import MAX_INT64
@@ -38,6 +39,10 @@ class Maintenance:
         self._checkpoint_now = asyncio.Event()
         self._retention_now = asyncio.Event()
         self._cleaner_now = asyncio.Event()
+        self._under_way: set[asyncio.Future[None]] = set()
+        """What threads do to directories; goes on when the task that waits for it is cancelled."""
+        self._uncleanable: dict[HostedPartition, tuple[int, int]] = {}
+        """Generation and start of logs with a damaged batch in what is to be compacted."""
 
     def start(self) -> None:
         """Begin; ends with ``stop``."""
@@ -57,10 +62,12 @@ class Maintenance:
             self._every("cleaner", backoff_ms, self._cleaner_now, self.clean)
 
     async def stop(self) -> None:
-        """End all timers; what one of them is doing is finished first."""
+        """End all timers; what a thread does to a directory for one of them is finished first."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._under_way:
+            await asyncio.wait(self._under_way)
 
     def checkpoint_soon(self) -> None:
         """Write the checkpoints without waiting for their turn."""
@@ -94,6 +101,13 @@ class Maintenance:
             except Exception:
                 logger.exception("maintenance (%s) failed; it is tried again in its turn", name)
 
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        doing = loop.run_in_executor(self._broker.seams.threads, work)
+        self._under_way.add(doing)
+        doing.add_done_callback(self._under_way.discard)
+        await asyncio.shield(doing)
+
     def _assigned(self) -> list[HostedPartition]:
         return [each for each in self._broker.partitions.all() if each.assigned]
 
@@ -108,10 +122,10 @@ class Maintenance:
                 self._broker.commit.want(partition, closed_only=True)
             await asyncio.sleep(0)
         for directory in self._broker.directories:
-            try:
-                directory.remove_due()
-            except OSError as error:
-                directory.resources.fail(f"removing from {directory.path} failed: {error}")
+            removal = None if directory.failed else directory.due_removal()
+            if removal is not None:
+                await self._in_thread(removal.run)
+                directory.removed(removal)
 
     async def _flush(self) -> None:
         """Sync logs whose ``flush.ms`` is over, and closed segments that were never synced."""
@@ -132,6 +146,12 @@ class Maintenance:
     async def clean(self) -> None:
         """Compact the dirtiest logs, one after another, until none is dirty enough."""
         done: set[HostedPartition] = set()
+        known, self._uncleanable = self._uncleanable, {}
+        for partition in self._assigned():
+            if known.get(partition) == _state_of(partition):
+                # Its damage is still there: not read again and again (until a restart, at most).
+                self._uncleanable[partition] = known[partition]
+                done.add(partition)
         while True:
             now_ms = self._broker.clock.wall_ms()
             dirtiest: tuple[float, HostedPartition, CompactionPlan] | None = None
@@ -150,12 +170,15 @@ class Maintenance:
     async def _compact(self, partition: HostedPartition, plan: CompactionPlan) -> bool:
         """Rewrite in a helper process, swap in here; False when it came to nothing."""
         seams = self._broker.seams
+        state = _state_of(partition)
         try:
             result = await asyncio.get_running_loop().run_in_executor(
                 seams.processes, compact, seams.disk, plan
             )
-        except (CorruptRecords, OSError) as error:
+        except (CorruptRecords, OSError, BrokenExecutor) as error:
             logger.error("%s cannot be compacted: %s", partition.key, error)
+            if isinstance(error, CorruptRecords):
+                self._uncleanable[partition] = state
             self._give_up_compaction(partition, plan, error)
             return False
         said = apply_compaction(partition.log, result, self._broker.clock.wall_ms())
@@ -172,7 +195,8 @@ class Maintenance:
         if log.closed:
             return  # deleted meanwhile, its directory renamed
         # A file that is missing was removed by retention, or the log was cut: planned anew.
-        harmless = isinstance(error, FileNotFoundError | CorruptRecords)
+        # A helper that was killed is replaced (``HelperProcesses``).
+        harmless = isinstance(error, FileNotFoundError | CorruptRecords | BrokenExecutor)
         if isinstance(error, OSError) and not harmless and not log.resources.is_full(error):
             log.resources.fail(f"compaction of {log.path} failed: {error}")
             return
@@ -180,11 +204,15 @@ class Maintenance:
 
     async def checkpoint(self) -> None:
         """Write recovery points, high watermarks, log starts and the cleaner's offsets."""
-        loop = asyncio.get_running_loop()
         for directory in self._broker.directories:
             if directory.failed is not None:
                 continue
             checkpoint = directory.checkpoint()
             if checkpoint is not None:
-                await loop.run_in_executor(self._broker.seams.threads, checkpoint.run)
+                await self._in_thread(checkpoint.run)
                 directory.checkpointed(checkpoint)
+
+
+def _state_of(partition: HostedPartition) -> tuple[int, int]:
+    """Return what changes when a log is cut, or loses its oldest records."""
+    return partition.log.generation, partition.log.start_offset
