@@ -24,7 +24,7 @@ $(VENV)/.ready: requirements.lock requirements-setup.lock pyproject.toml
 	@echo "setting up $(VENV): about a minute, most of it Spark"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --require-hashes -r requirements-setup.lock
-	@$(BIN)/uv pip sync -q --python $(BIN)/python --require-hashes requirements.lock requirements-setup.lock
+	@$(BIN)/uv pip sync -q --compile-bytecode --python $(BIN)/python --require-hashes requirements.lock requirements-setup.lock
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 

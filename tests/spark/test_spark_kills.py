@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kill]
 CLUSTER = "local-cluster[2,1,700]"
 RECORDS = 30_000
 PER_BATCH = 1000
-START_S = 120.0
+START_S = 240.0
 
 
 def spark_environment() -> dict[str, str]:

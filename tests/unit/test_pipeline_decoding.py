@@ -98,7 +98,7 @@ def test_runs_of_equal_records_and_their_breaks(size: int) -> None:
 
 
 def test_batches_of_one_size_whose_records_lie_differently() -> None:
-    """The shortcut for batches that repeat: equal ones, one that only looks equal, large lengths."""
+    """The shortcut for batches that repeat: equal ones, ones that look equal, large lengths."""
     wanted, data, base = [], b"", 0
     for sizes in ([20] * 30, [20] * 30, [10, 30] * 15, [20] * 30, [9000, 20], [20, 9000]):
         records = [NewRecord(1000, None, bytes([base % 251]) * size) for size in sizes]

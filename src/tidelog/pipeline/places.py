@@ -21,6 +21,8 @@ ByPartition = dict[str, dict[int, int]]
 
 
 class PlaceKind(Enum):
+    """The forms in which an option names a place."""
+
     EARLIEST = "earliest"
     LATEST = "latest"
     GROUP = "group"
@@ -39,6 +41,8 @@ class Place:
 
 
 class SubscriptionKind(Enum):
+    """The three options that name topics."""
+
     TOPICS = "subscribe"
     PATTERN = "subscribePattern"
     ASSIGN = "assign"

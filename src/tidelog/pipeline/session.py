@@ -26,6 +26,7 @@ _DEFAULTS = {
     # Jobs handle up to some millions of rows: 200 tasks per shuffle cost more than they save.
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.python.daemon.module": "tidelog.pipeline.worker_daemon",
 }
 
 

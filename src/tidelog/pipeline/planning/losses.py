@@ -14,6 +14,8 @@ from tidelog.pipeline.planning.snapshot import Snapshot
 
 
 class LossKind(Enum):
+    """What became of the records."""
+
     RETENTION = "retention"
     DELETED = "deleted"
     REWOUND = "rewound"
