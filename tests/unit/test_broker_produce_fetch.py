@@ -259,6 +259,42 @@ def test_time_over_before_replication(tmp_path: Path) -> None:
     run(main())
 
 
+def test_the_retry_of_a_batch_waits_for_it_and_not_for_younger_ones(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))
+            batches = [batch(f"{at}", producer=Producer(7, 0, at)) for at in range(3)]
+            for each in batches:
+                peer.send(produce(each, timeout_ms=60_000), LATEST)
+            await until(lambda: len(hosted.awaited) == 3)
+            other = await Peer.connect(lone.port)
+            other.send(produce(batches[0], timeout_ms=60_000), LATEST)
+            await until(lambda: len(hosted.awaited) == 4)
+            hosted.follower_fetched(2, 1)
+            answer = (await other.receive()).responses[0].partition_responses[0]
+            assert (answer.error_code, answer.base_offset) == (0, 0)
+            assert len(hosted.awaited) == 2
+            hosted.follower_fetched(2, 3)
+            for at in range(3):
+                answer = (await peer.receive()).responses[0].partition_responses[0]
+                assert (answer.error_code, answer.base_offset) == (0, at)
+
+    run(main())
+
+
+def test_who_waits_no_longer_for_a_commit_is_forgotten(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))
+            again = batch("a", producer=Producer(7, 0, 0))
+            for _ in range(3):
+                answer = await send(peer, again, timeout_ms=20)
+                assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+                await until(lambda: len(hosted.awaited) == 0)
+
+    run(main())
+
+
 def test_too_few_in_sync_refuse_acks_all_alone(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as (lone, peer):

@@ -25,7 +25,7 @@ class DelayedProduce:
     or the time is over: then what is missing says REQUEST_TIMED_OUT.
     """
 
-    __slots__ = ("_missing", "future", "response")
+    __slots__ = ("_missing", "_places", "_timer", "future", "response")
 
     def __init__(
         self,
@@ -38,10 +38,14 @@ class DelayedProduce:
         self.response = response
         self.future: asyncio.Future[Any] = loop.create_future()
         self._missing = {id(answer): answer for _, _, answer in waiting}
-        timer = loop.call_later(max(0, timeout_ms) / 1000, self._time_out)
-        self.future.add_done_callback(lambda _: timer.cancel())
-        for partition, last_offset, answer in waiting:
-            partition.when_committed(last_offset, partial(self._committed, answer))
+        self._timer = loop.call_later(max(0, timeout_ms) / 1000, self._time_out)
+        self.future.add_done_callback(self._leave)
+        self._places = [
+            (partition, last_offset, partial(self._committed, answer))
+            for partition, last_offset, answer in waiting
+        ]
+        for partition, last_offset, told in self._places:
+            partition.when_committed(last_offset, told)
 
     def _committed(self, answer: Any, error: ErrorCode) -> None:
         if self._missing.pop(id(answer), None) is None:
@@ -49,6 +53,7 @@ class DelayedProduce:
         if error is not ErrorCode.NONE:
             refuse(answer, error)
         if not self._missing:
+            self._places = []
             self._finish()
 
     def _time_out(self) -> None:
@@ -60,6 +65,12 @@ class DelayedProduce:
     def _finish(self) -> None:
         if not self.future.done():
             self.future.set_result(self.response)
+
+    def _leave(self, _: asyncio.Future[Any]) -> None:
+        self._timer.cancel()
+        # A commit that hangs must not gather those who wait no longer: each has its retries.
+        for partition, last_offset, told in self._places:
+            partition.awaited.forget(last_offset, told)
 
 
 def refuse(answer: Any, error: ErrorCode, reason: str | None = None) -> None:

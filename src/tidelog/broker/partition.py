@@ -19,13 +19,13 @@ the ISR is in flight (``proposed_isr``, set by ``isr_changes``) the watermark co
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
+from tidelog.broker.awaited_commits import AwaitedCommits, Committed
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
@@ -84,10 +84,6 @@ class Waiter(Protocol):
         """About ``size`` more bytes can be read, or 0: look again."""
 
 
-Committed = Callable[[ErrorCode], None]
-"""Told once how it ended: NONE when the offset is below the high watermark."""
-
-
 class HostedPartition:
     """A replica on this broker. Made by ``Partitions``; used by one thread, the event loop's."""
 
@@ -98,7 +94,7 @@ class HostedPartition:
         "_sync_waiters",
         "_synced",
         "_uncommitted_bytes",
-        "_waiting",
+        "awaited",
         "bytes_in",
         "bytes_out",
         "end_waiters",
@@ -141,7 +137,8 @@ class HostedPartition:
         self._synced = commit.before_ack
         self._alone = False
         self._uncommitted_bytes = 0
-        self._waiting: deque[tuple[int, Committed]] = deque()
+        self.awaited = AwaitedCommits()
+        """Who waits for the high watermark to pass what it appended."""
         self._sync_waiters: list[asyncio.Future[None]] = []
 
     # -- what it is
@@ -285,9 +282,7 @@ class HostedPartition:
             self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def _give_up(self, error: ErrorCode) -> None:
-        waiting, self._waiting = self._waiting, deque()
-        for _, committed in waiting:
-            committed(error)
+        self.awaited.give_up(error)
         self._wake(0, self.waiters)
         self._wake(0, self.end_waiters)
 
@@ -330,7 +325,7 @@ class HostedPartition:
         elif offset < self.log.high_watermark:
             committed(ErrorCode.NONE)
         else:
-            self._waiting.append((offset, committed))
+            self.awaited.add(offset, committed)
 
     def why_too_few(self) -> str:
         """Return the sentence of NOT_ENOUGH_REPLICAS."""
@@ -436,11 +431,7 @@ class HostedPartition:
             self._committed()
 
     def _committed(self) -> None:
-        waiting = self._waiting
-        if waiting:
-            mark = self.log.high_watermark
-            while waiting and waiting[0][0] < mark:
-                waiting.popleft()[1](ErrorCode.NONE)
+        self.awaited.reached(self.log.high_watermark)
         if self.waiters:
             self._wake(self._uncommitted_bytes, self.waiters)
         self._uncommitted_bytes = 0
