@@ -25,7 +25,8 @@ from tests.simulation.kernel import (
     crash_at,
     fail_once,
 )
-from tests.simulation.scenarios.log import COMPACT, DELETE, METADATA, PATH, ManualClock
+from tests.simulation.scenarios.log import COMPACT, DELETE, METADATA
+from tests.simulation.scenarios.log_steps import PATH, ManualClock
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
