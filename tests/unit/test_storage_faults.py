@@ -6,7 +6,15 @@ import errno
 from pathlib import Path
 
 import pytest
-from tests.support.storage_logs import NOW_MS, FaultyDisk, batch, new_log, records_of, resources
+from tests.support.storage_logs import (
+    NOW_MS,
+    FaultyDisk,
+    batch,
+    new_log,
+    records_of,
+    reopen,
+    resources,
+)
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import TopicConfigs
@@ -14,6 +22,7 @@ from tidelog.records.batch import Rejected
 from tidelog.records.builder import Producer
 from tidelog.runtime.disk import RealFile
 from tidelog.storage.log import PartitionLog
+from tidelog.storage.recovery import Ending
 from tidelog.storage.results import Appended
 
 SMALL = TopicConfigs(segment_bytes=800)
@@ -231,3 +240,31 @@ def test_what_cannot_be_opened_for_a_sync_is_synced_later(tmp_path: Path, left: 
     assert not shared.files._pins
     removed = log.purge(NOW_MS)
     assert removed == 0 and log.close()
+
+
+@pytest.mark.parametrize("heals", ["before a sync", "before the stop", "never"])
+def test_an_epoch_that_a_full_disk_refused_is_not_forgotten(
+    tmp_path: Path, disk: FaultyDisk, heals: str
+) -> None:
+    log = new_log(tmp_path, SMALL, resources(disk))
+    log.begin_epoch(1)
+    append(log)
+    log.sync()
+    disk.failing = ("leader-epoch-checkpoint.tmp",)
+    disk.fill_up()
+    log.begin_epoch(2)
+    assert isinstance(log.append_as_leader(batch(2), 2, NOW_MS), Appended)
+    log.sync()
+    assert log.failed is None
+    assert log.synced_end_offset == 2, "the file does not know of epoch 2 yet"
+    if heals == "before a sync":
+        disk.fault = None
+        log.sync()
+        assert log.synced_end_offset == 4
+    elif heals == "before the stop":
+        disk.fault = None
+    assert log.close() is (heals != "never")
+    disk.fault = None
+    ending = Ending(clean=heals != "never", recovery_point=log.synced_end_offset)
+    again = reopen(tmp_path, SMALL, resources(disk), ending=ending)
+    assert again.epochs.entries == [(1, 0), (2, 2)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_S = 0.1
-"""How soon a log is looked at again whose files could not be opened."""
+"""How soon a log is looked at again that lacked room or file descriptors."""
 
 
 class GroupCommit:
@@ -34,6 +34,7 @@ class GroupCommit:
         self.synced_logs = 0
         self._threads = threads
         self._wanted: dict[HostedPartition, bool] = {}
+        self._late: set[HostedPartition] = set()
         self._task: asyncio.Task[None] | None = None
 
     def want(self, partition: HostedPartition, *, closed_only: bool = False) -> None:
@@ -66,6 +67,7 @@ class GroupCommit:
                         self._cannot_take(partition, closed_only, error)
                         left.add(partition)
                         continue
+                    self._late.discard(partition)
                     if pending is not None:
                         trip.append((partition, pending))
                 if trip:
@@ -84,10 +86,12 @@ class GroupCommit:
             self._task = None
 
     def _cannot_take(self, partition: HostedPartition, closed_only: bool, error: OSError) -> None:
-        """Try a log again later when file descriptors are all that is missing."""
+        """Try a log again later when room or file descriptors are all that is missing."""
         resources = partition.log.resources
         if resources.is_full(error):
-            logger.warning("%s cannot be synced yet: %s", partition.key, error)
+            if partition not in self._late:
+                logger.warning("%s cannot be synced yet: %s", partition.key, error)
+                self._late.add(partition)
             later = functools.partial(self.want, partition, closed_only=closed_only)
             asyncio.get_running_loop().call_later(RETRY_S, later)
             return

@@ -83,6 +83,7 @@ class LogFiles:
         self._snapshot_size = self._active.size
         """Bytes of the active segment that the newest snapshot covers, as far as we know."""
         self._doomed: list[tuple[int, str]] = []
+        self._epochs_unwritten = False
         self.configure(configs)
 
     # State -----------------------------------------------------------------------------------
@@ -219,10 +220,12 @@ class LogFiles:
         """Return what to sync so that all (or all closed segments) is durable; None if nothing.
 
         ``run`` it anywhere, then hand it to ``synced`` on the log's own thread, always. An OSError
-        (too many open files) leaves everything to the next call.
+        (too many open files, a full disk) leaves everything to the next call.
         """
         if self.failed or self.closed:
             return None  # promise 25: nothing is synced after a failure
+        # Once the recovery point is above an epoch's first batch, only this file knows of it.
+        self._write_missing_epochs()
         synced = self.synced_end_offset
         grown = self._active.size - self._snapshot_size
         if not closed_only and grown > SNAPSHOT_INTERVAL_BYTES and not self.failed:
@@ -304,7 +307,7 @@ class LogFiles:
     def sync(self) -> None:
         """Make everything durable now. Blocks; check ``failed`` afterwards.
 
-        Without file descriptors nothing is synced, and ``synced_end_offset`` stays.
+        Without file descriptors or room nothing is synced, and ``synced_end_offset`` stays.
         """
         try:
             pending = self.unsynced()
@@ -367,10 +370,17 @@ class LogFiles:
     # Trouble ---------------------------------------------------------------------------------
 
     def _write_epochs(self) -> None:
+        """Write the leader epochs; what a full disk refuses is written before the next sync."""
+        self._epochs_unwritten = True
         try:
-            self._write_file(names.EPOCH_CHECKPOINT, encode_epochs(self.epochs.entries))
+            self._write_missing_epochs()
         except OSError as error:
             self._trouble(error)
+
+    def _write_missing_epochs(self) -> None:
+        if self._epochs_unwritten:
+            self._write_file(names.EPOCH_CHECKPOINT, encode_epochs(self.epochs.entries))
+            self._epochs_unwritten = False
 
     def _write_file(self, name: str, content: bytes) -> None:
         """Replace a small file: a kill leaves the old or the new one. The next sync covers it."""
