@@ -268,3 +268,21 @@ def test_an_epoch_that_a_full_disk_refused_is_not_forgotten(
     ending = Ending(clean=heals != "never", recovery_point=log.synced_end_offset)
     again = reopen(tmp_path, SMALL, resources(disk), ending=ending)
     assert again.epochs.entries == [(1, 0), (2, 2)]
+
+
+def test_retention_makes_room_on_a_full_disk(tmp_path: Path, disk: FaultyDisk) -> None:
+    configs = TopicConfigs(segment_bytes=800, retention_ms=1000, file_delete_delay_ms=0)
+    log = new_log(tmp_path, configs, resources(disk))
+    for _ in range(20):
+        append(log)
+    log.high_watermark = log.end_offset
+    log.sync()
+    disk.failing = (".tmp", ".log")
+    disk.fill_up()
+    later = NOW_MS + 10_000
+    assert log.housekeep(later) is not None
+    assert len(log.segments) == 1 and log.failed is None
+    assert log.housekeep(later) is None, "the last one has no successor yet"
+    disk.fault = None
+    assert log.housekeep(later) is not None
+    assert log.start_offset == log.end_offset == 40

@@ -162,3 +162,17 @@ def test_new_settings_work_at_once(tmp_path: Path) -> None:
     assert isinstance(got, Rejected) and got.error is ErrorCode.MESSAGE_TOO_LARGE
     log.append_as_leader(batch(1, size=5), 0, NOW_MS)
     assert len(log.segments) == 2
+
+
+def test_segments_go_a_few_at_a_time_when_told_so(tmp_path: Path) -> None:
+    log = new_log(tmp_path, KEEP)
+    fill(log, 80)
+    begins = [segment.base_offset for segment in log.segments]
+    assert len(begins) > 8
+    log.configure(replace(KEEP, retention_ms=1000))
+    later = NOW_MS + 1_000_000
+    assert "3 segments" in str(log.housekeep(later, at_most=3))
+    assert log.start_offset == begins[3]
+    while log.housekeep(later, at_most=3) is not None:
+        pass
+    assert log.start_offset == log.end_offset == 160

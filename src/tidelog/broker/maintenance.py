@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 LONGEST_FLUSH_TICK_MS = 1_000
 """``flush.ms`` is looked at this often at least, whatever log.flush.scheduler.interval.ms says."""
 
+REMOVED_AT_ONCE = 8
+"""Segments that retention takes out of a log before others have a turn."""
+
 
 class Maintenance:
     """The timers of one broker. Made once, started once."""
@@ -115,12 +118,14 @@ class Maintenance:
         """Remove what retention says, renamed files that are due, and silent producers."""
         now_ms = self._broker.clock.wall_ms()
         for partition in self._assigned():
-            said = partition.log.housekeep(now_ms)
-            if said is not None:
+            while True:
+                said = partition.log.housekeep(now_ms, at_most=REMOVED_AT_ONCE)
+                await asyncio.sleep(0)
+                if said is None:
+                    break
                 logger.info("%s", said)
                 # What was renamed is removed once the renaming is durable.
                 self._broker.commit.want(partition, closed_only=True)
-            await asyncio.sleep(0)
         for directory in self._broker.directories:
             removal = None if directory.failed else directory.due_removal()
             if removal is not None:

@@ -443,23 +443,24 @@ class PartitionLog(LogFiles):
 
     # Expiry ----------------------------------------------------------------------------------
 
-    def housekeep(self, now_ms: int) -> str | None:
+    def housekeep(self, now_ms: int, *, at_most: int | None = None) -> str | None:
         """Apply retention, remove what is due, forget silent producers.
 
-        Returns a sentence for the log when segments went. Grows with the number of segments.
+        Returns a sentence for the log when segments went: ``at_most`` so many, each of which costs
+        a sync of the directory. Grows with the number of segments.
         """
         if self.failed or self.closed:
             return None
         self.producers.expire(now_ms - self.producer_expiration_ms)
         try:
-            sentence = self._apply_retention(now_ms)
+            sentence = self._apply_retention(now_ms, at_most)
             self.purge(now_ms)
         except OSError as error:
             self._trouble(error)
             return None
         return sentence
 
-    def _apply_retention(self, now_ms: int) -> str | None:
+    def _apply_retention(self, now_ms: int, at_most: int | None) -> str | None:
         expiry = expired(
             self.segments,
             self.configs,
@@ -467,12 +468,14 @@ class PartitionLog(LogFiles):
             high_watermark=self.high_watermark,
             now_ms=now_ms,
         )
-        if not expiry.count:
+        count = expiry.count if at_most is None else min(expiry.count, at_most)
+        if count and count == len(self.segments) and self.roll(now_ms) is not None:
+            # A full disk has no room for a new segment: what makes room goes all the same.
+            count -= 1
+        if not count or self.failed:
             return None
-        doomed = self.segments[: expiry.count]
-        if expiry.count == len(self.segments) and self.roll(now_ms) is not None:
-            return None
-        start = self.segments[expiry.count].base_offset
+        doomed = self.segments[:count]
+        start = self.segments[count].base_offset
         snapshot = snapshot_path(self.path, start)
         if self.resources.disk.exists(snapshot):
             # It alone knows the producers of what goes: their retries must still be recognised.
@@ -484,6 +487,6 @@ class PartitionLog(LogFiles):
             self.advance_start(start)
         removed = sum(segment.size for segment in doomed)
         return (
-            f"{self.partition}: {expiry.count} segments with {removed} bytes removed "
+            f"{self.partition}: {count} segments with {removed} bytes removed "
             f"({expiry.reason}), the log begins at offset {self.start_offset}"
         )
