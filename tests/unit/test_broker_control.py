@@ -21,7 +21,9 @@ from tidelog.broker.session import ControllerSession
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, Router
 from tidelog.protocol import messages
-from tidelog.runtime.disk import RealDisk, RealFile
+from tidelog.protocol.primitives import NO_UUID
+from tidelog.runtime.disk import Disk, RealDisk, RealFile
+from tidelog.runtime.seams import Seams
 from tidelog.storage.checkpoints import DamagedFile
 
 A, B = UUID(int=0xA), UUID(int=0xB)
@@ -48,8 +50,10 @@ class Obedient(LoneBroker):
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[tuple[LoneBroker, Peer]]:
-    lone = Obedient(folder)
+async def running(
+    folder: Path, disk: Disk | None = None, **config: str
+) -> AsyncIterator[tuple[LoneBroker, Peer]]:
+    lone = Obedient(folder, config, None if disk is None else Seams(disk=disk))
     await lone.start()
     try:
         channel = await Peer.connect(lone.port)
@@ -312,3 +316,58 @@ def test_a_torn_write_of_what_was_seen_leaves_what_was_there_before(tmp_path: Pa
     path.write_bytes(bytes(8192))
     with pytest.raises(DamagedFile, match="is damaged: restore it"):
         SeenFile(RealDisk(), str(path)).read()
+
+
+class OneBadPlace(RealDisk):
+    """Refuses to write or rename what has ``bad`` in its path."""
+
+    bad = ""
+
+    def replace(self, path: str, content: bytes) -> None:
+        self._refuse(path)
+        super().replace(path, content)
+
+    def rename(self, source: str, target: str) -> None:
+        self._refuse(source)
+        super().rename(source, target)
+
+    def _refuse(self, path: str) -> None:
+        if self.bad and self.bad in path:
+            raise OSError(errno.EIO, "planted", path)
+
+
+@asynccontextmanager
+async def two_directories(
+    folder: Path, topic_id: UUID
+) -> AsyncIterator[tuple[LoneBroker, Peer, OneBadPlace]]:
+    """Partitions 0 and 1 of a topic lie in two directories."""
+    disk = OneBadPlace()
+    places = {"log.dirs": f"{folder}/a,{folder}/b"}
+    async with running(folder, disk, **places) as (lone, channel):
+        assert await order(channel, leader_and_isr({"t": (topic_id, {0: (0, 0), 1: (0, 0)})})) == [
+            OK,
+            OK,
+        ]
+        yield lone, channel, disk
+
+
+def test_a_replica_that_cannot_take_its_topic_id_holds_up_no_other(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with two_directories(tmp_path, NO_UUID) as (lone, channel, disk):
+            disk.bad = "t-0"
+            orders = leader_and_isr({"t": (A, {0: (1, 1), 1: (1, 1)})}, migrated=True)
+            assert await order(channel, orders) == [ErrorCode.KAFKA_STORAGE_ERROR, OK]
+            assert epoch_of(lone, 1) == 1
+
+    run(work())
+
+
+def test_a_stale_replica_that_cannot_be_set_aside_holds_up_no_other(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with two_directories(tmp_path, A) as (lone, channel, disk):
+            disk.bad = "t-0"
+            assert await order(channel, leader_and_isr({"t": (A, {1: (1, 1)})}, FULL)) == [OK]
+            assert epoch_of(lone, 1) == 1
+            assert lone.broker.partitions.get("t", 0) is None
+
+    run(work())

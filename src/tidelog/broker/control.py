@@ -149,7 +149,11 @@ class Control:
         local = {(p.topic, p.partition): p.topic_id for p in partitions.all()}
         for (topic, partition), reason in stale_in_full(local, full).items():
             logger.warning("%s-%s is stale: %s", topic, partition, reason)
-            partitions.make_stale(topic, partition, reason)
+            try:
+                partitions.make_stale(topic, partition, reason)
+            except StorageFailed as error:
+                # It serves no more in any case, and the others' orders are to be obeyed.
+                logger.error("%s-%s: %s", topic, partition, error)
 
     def _lead_or_follow(self, topic: str, order: LeaderAndIsrOrder, state: Any) -> ErrorCode:
         partitions = self._broker.partitions

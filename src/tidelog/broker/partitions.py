@@ -154,10 +154,21 @@ class Partitions:
     def adopt_topic_id(
         self, topic: str, partition: int, topic_id: UUID, partition_epoch: int
     ) -> None:
-        """Write the id of a topic that existed before ids to a local replica."""
+        """Write the id of a topic that existed before ids to a local replica.
+
+        Raises StorageFailed.
+        """
         hosted = self.get(topic, partition)
-        if hosted is not None:
+        if hosted is None:
+            return
+        try:
             hosted.log.set_metadata(PartitionMetadata(topic_id, partition_epoch))
+        except OSError as error:
+            reason = f"{hosted.log.path} cannot take its topic id: {error}"
+            resources = self.directory_of(hosted).resources
+            if not resources.is_full(error):
+                resources.fail(reason)
+            raise StorageFailed(reason) from error
 
     def reconfigure(self, topic: str) -> None:
         """Apply a topic's changed configuration ("" for all topics) to what is hosted."""
