@@ -43,9 +43,9 @@ class Target:
         """CPU seconds of the node's process and those it started."""
         return tree_cpu_s(self.node.program.pid)
 
-    def create_topic(self, topic: str, partitions: int = 1) -> None:
-        """A topic that has its leaders."""
-        clients.create_topic(self.bootstrap, topic, partitions)
+    def create_topic(self, topic: str) -> None:
+        """A topic of one partition that has its leader."""
+        clients.create_topic(self.bootstrap, topic)
 
     @contextlib.contextmanager
     def topic(self) -> Iterator[str]:
