@@ -86,15 +86,9 @@ class GroupCommit:
             self._task = None
 
     def _cannot_take(self, partition: HostedPartition, closed_only: bool, error: OSError) -> None:
-        """Try a log again later when room or file descriptors are all that is missing."""
-        resources = partition.log.resources
-        if resources.is_full(error):
-            if partition not in self._late:
-                logger.warning("%s cannot be synced yet: %s", partition.key, error)
-                self._late.add(partition)
-            later = functools.partial(self.want, partition, closed_only=closed_only)
-            asyncio.get_running_loop().call_later(RETRY_S, later)
-            return
-        reason = f"{partition.log.path} cannot be synced: {error}"
-        resources.fail(reason)
-        partition.go_offline(resources.failed or reason)
+        """Try a log again later: room or file descriptors are all that is missing."""
+        if partition not in self._late:
+            logger.warning("%s cannot be synced yet: %s", partition.key, error)
+            self._late.add(partition)
+        later = functools.partial(self.want, partition, closed_only=closed_only)
+        asyncio.get_running_loop().call_later(RETRY_S, later)

@@ -220,10 +220,19 @@ class LogFiles:
         """Return what to sync so that all (or all closed segments) is durable; None if nothing.
 
         ``run`` it anywhere, then hand it to ``synced`` on the log's own thread, always. An OSError
-        (too many open files, a full disk) leaves everything to the next call.
+        (too many open files, a full disk) leaves everything to the next call; others are final.
         """
         if self.failed or self.closed:
             return None  # promise 25: nothing is synced after a failure
+        try:
+            return self._take_unsynced(closed_only)
+        except OSError as error:
+            self._trouble(error)
+            if self.failed:
+                return None
+            raise
+
+    def _take_unsynced(self, closed_only: bool) -> PendingSync | None:
         # Once the recovery point is above an epoch's first batch, only this file knows of it.
         self._write_missing_epochs()
         synced = self.synced_end_offset

@@ -167,7 +167,12 @@ class Steps:
 
     def _begin_sync(self, model: ModelPartition, log: PartitionLog) -> None:
         if model.name not in self.pending and not log.failed:
-            pending = log.unsynced()
+            try:
+                pending = log.unsynced()
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                return  # the broker tries again
             if pending is not None:
                 self.pending[model.name] = pending
 
