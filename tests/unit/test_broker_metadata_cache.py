@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pytest
+
+from tidelog.broker import metadata_cache
 from tidelog.broker.config_cache import ConfigCache, EntityType
 from tidelog.broker.metadata_cache import MetadataCache
 from tidelog.protocol import messages
@@ -50,8 +53,37 @@ def test_updates_change_what_they_name_and_a_complete_one_replaces() -> None:
     cache.apply(update(t=(A, {0: -2, 1: -2})), complete=False)
     assert (list(cache.topics), gone) == (["u"], ["t"])
     cache.apply(update(v=(A, {0: 1})), complete=True)
-    assert (list(cache.topics), gone) == (["v"], ["t", "u"])
+    assert (list(cache.topics), gone) == (["v"], ["t"])
     assert cache.topic_by_id(B) is None
+
+
+def test_absence_from_a_complete_update_is_no_proof_of_deletion(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Promise 20."""
+    cache = MetadataCache()
+    gone: list[str] = []
+    cache.when_gone.append(gone.append)
+    four = {name: (A, {0: 1}) for name in "abcd"}
+    cache.apply(update(**four), complete=True)
+    cache.apply(update(), complete=True)
+    assert (cache.topics, gone) == ({}, [])
+    # The same topic again, another one under the name, and at last the word that it is deleted.
+    cache.apply(update(a=(A, {0: 1}), b=(B, {0: 1})), complete=True)
+    assert gone == ["b"]
+    cache.apply(update(c=(A, {0: -2})), complete=False)
+    assert gone == ["b", "c"]
+    cache.apply(update(d=(B, {0: 1})), complete=False)
+    assert gone == ["b", "c", "d"]
+    # One that is deleted while it is complete, too, is said to be.
+    cache.apply(update(a=(A, {0: -2})), complete=True)
+    assert gone == ["b", "c", "d", "a"]
+    monkeypatch.setattr(metadata_cache, "MAX_ABSENT", 2)
+    cache.apply(update(**four), complete=True)
+    gone.clear()
+    cache.apply(update(), complete=True)
+    cache.apply(update(**{name: (B, {0: 1}) for name in "abcd"}), complete=True)
+    assert gone == ["c", "d"]
 
 
 def test_a_topic_created_again_is_another_topic() -> None:

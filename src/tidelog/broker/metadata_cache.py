@@ -23,6 +23,9 @@ LEADER_DURING_DELETE = -2
 
 NO_LEADER = -1
 
+MAX_ABSENT = 100_000
+"""Most topics that are remembered after a complete update did not name them."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
@@ -71,7 +74,9 @@ class MetadataCache:
         self.controller_id = -1
         self.max_partition_epoch = -1
         self.when_gone: list[Callable[[str], None]] = []
-        """Called with each topic that was deleted, also when its name lives again."""
+        """Called with each topic that was deleted, also when its name lives again. One that a
+        complete update only does not name is not known to be deleted."""
+        self._absent: dict[str, UUID] = {}
         self._changed: set[asyncio.Future[None]] = set()
 
     def topic(self, name: str) -> TopicMetadata | None:
@@ -112,7 +117,10 @@ class MetadataCache:
 
     def apply(self, request: messages.UpdateMetadataRequest, *, complete: bool) -> None:
         """Take over an UpdateMetadata request of any version."""
-        before = {name: topic.topic_id for name, topic in self.topics.items()}
+        named = [each.topic_name for each in request.ungrouped_partition_states]
+        named += [each.topic_name for each in request.topic_states]
+        before = self._ids([*self.topics, *named] if complete else named)
+        deleted: set[str] = set()
         if complete:
             self.topics, self.names = {}, {}
         self.controller_id = request.controller_id
@@ -121,20 +129,39 @@ class MetadataCache:
             self.brokers = {broker.id: _broker(broker) for broker in request.live_brokers}
         for ungrouped in request.ungrouped_partition_states:
             topic = self._topic(ungrouped.topic_name, NO_UUID)
-            self._put(topic, [ungrouped])
+            self._put(topic, [ungrouped], deleted)
         for state in request.topic_states:
             topic = self._topic(state.topic_name, state.topic_id)
             if state.undeleted_partition_count >= 0:
                 topic.initial_partition_count = state.initial_partition_count
                 topic.undeleted_partition_count = state.undeleted_partition_count
                 topic.resize_epoch = state.resize_epoch
-            self._put(topic, state.partition_states)
+            self._put(topic, state.partition_states, deleted)
         self._wake()
         for name, topic_id in before.items():
             now = self.topics.get(name)
-            if now is None or topic_id not in (NO_UUID, now.topic_id):
+            if now is None and name not in deleted:
+                self._remember(name, topic_id)
+            elif now is None or topic_id not in (NO_UUID, now.topic_id):
                 for told in self.when_gone:
                     told(name)
+
+    def _ids(self, names: Iterable[str]) -> dict[str, UUID]:
+        """Return the ids by which topics were last known, taking them from the absent."""
+        found: dict[str, UUID] = {}
+        for name in names:
+            topic = self.topics.get(name)
+            if topic is not None:
+                found[name] = topic.topic_id
+            elif name in self._absent:
+                found[name] = self._absent.pop(name)
+        return found
+
+    def _remember(self, name: str, topic_id: UUID) -> None:
+        # Absence is no proof of deletion (promise 20). Another id under the name would be one.
+        self._absent[name] = topic_id
+        if len(self._absent) > MAX_ABSENT:
+            del self._absent[next(iter(self._absent))]
 
     def _topic(self, name: str, topic_id: UUID) -> TopicMetadata:
         topic = self.topics.get(name)
@@ -150,9 +177,11 @@ class MetadataCache:
         self,
         topic: TopicMetadata,
         states: Iterable[messages.UpdateMetadataRequest.UpdateMetadataPartitionState],
+        deleted: set[str],
     ) -> None:
         for state in states:
             if state.leader == LEADER_DURING_DELETE:
+                deleted.add(topic.name)
                 topic.partitions.pop(state.partition_index, None)
                 continue
             topic.partitions[state.partition_index] = PartitionMetadata(
