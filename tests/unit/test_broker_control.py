@@ -12,6 +12,7 @@ from uuid import UUID
 
 import pytest
 from tests.support.lone_broker import LoneBroker, Peer
+from tests.support.storage_logs import QuickDisk
 
 from tidelog.broker.control import Control
 from tidelog.broker.handlers import leader_and_isr as leader_and_isr_handler
@@ -369,5 +370,51 @@ def test_a_stale_replica_that_cannot_be_set_aside_holds_up_no_other(tmp_path: Pa
             assert await order(channel, leader_and_isr({"t": (A, {1: (1, 1)})}, FULL)) == [OK]
             assert epoch_of(lone, 1) == 1
             assert lone.broker.partitions.get("t", 0) is None
+
+    run(work())
+
+
+class CountingDisk(QuickDisk):
+    """Counts the syncs of one directory; they fail while ``broken``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+        self.syncs = 0
+        self.broken = False
+
+    def sync_directory(self, path: str) -> None:
+        if path == self.path:
+            self.syncs += 1
+            if self.broken:
+                raise OSError(errno.EIO, "a fault of the test", path)
+
+
+def stop_all(count: int) -> Any:
+    request = stop(A, 0)
+    state = messages.StopReplicaRequest.StopReplicaPartitionState
+    request.topic_states[0].partition_states = [state(at, 0, True) for at in range(count)]
+    return request
+
+
+def test_many_deletions_are_one_sync_of_the_log_directory(tmp_path: Path) -> None:
+    async def work() -> None:
+        disk = CountingDisk(tmp_path)
+        lone = Obedient(tmp_path, seams=Seams(disk=disk))
+        await lone.start()
+        peer = await Peer.connect(lone.port)
+        assert await open_channel(peer) is ErrorCode.NONE
+        everything = leader_and_isr({"t": (A, dict.fromkeys(range(20), (0, 0)))})
+        assert await order(peer, everything) == [OK] * 20
+        disk.syncs = 0
+        assert await order(peer, stop_all(20), 4) == [OK] * 20
+        assert disk.syncs == 1
+        assert len(set_aside(tmp_path, "delete")) == 20
+        assert await order(peer, leader_and_isr({"t": (B, {0: (0, 0), 1: (0, 0)})})) == [OK] * 2
+        disk.broken = True
+        request = stop_all(2)
+        request.topic_states[0].topic_id = B
+        assert await order(peer, request, 4) == [ErrorCode.KAFKA_STORAGE_ERROR] * 2
+        assert lone.broker.directories[0].failed is not None
+        await lone.stop()
 
     run(work())

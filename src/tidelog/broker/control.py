@@ -191,10 +191,17 @@ class Control:
         self, request: Any, version: int
     ) -> list[tuple[str, UUID, int, ErrorCode]]:
         """Apply a request of any version; return (topic, id, partition, error) for each one."""
-        return [
+        stopped = [
             (topic, order.topic_id, partition, self._stop(TopicPartition(topic, partition), order))
             for topic, partition, order in _stops(request, version)
         ]
+        try:
+            self._broker.partitions.sync_names()
+        except StorageFailed as error:
+            logger.error("%s", error)
+            failed = ErrorCode.KAFKA_STORAGE_ERROR
+            return [(topic, id_, at, why or failed) for topic, id_, at, why in stopped]
+        return stopped
 
     def _stop(self, key: TopicPartition, order: StopOrder) -> ErrorCode:
         partitions = self._broker.partitions

@@ -135,12 +135,23 @@ class Partitions:
     def stop(self, topic: str, partition: int, *, delete: bool, reason: str) -> None:
         """Stop serving at once; with ``delete`` the log is renamed now and removed later.
 
-        Raises StorageFailed when the renaming fails; the partition does not serve in any case.
+        Durable with ``sync_names``, once for many. Raises StorageFailed when the renaming fails;
+        the partition does not serve in any case.
         """
         hosted = self._stop(topic, partition)
         if hosted is not None and delete:
             logger.info("%s: deleting its log: %s", hosted.key, reason)
-            self._set_aside(hosted, lambda directory: directory.delete(hosted.key))
+            self._set_aside(hosted, lambda directory: directory.delete(hosted.key, durable=False))
+
+    def sync_names(self) -> None:
+        """Make the deletions of ``stop`` durable. Raises StorageFailed."""
+        for directory in self.directories:
+            try:
+                directory.sync_names()
+            except OSError as error:
+                reason = f"deletions in {directory.path} cannot be made durable: {error}"
+                directory.resources.fail(reason)
+                raise StorageFailed(reason) from error
 
     def make_stale(self, topic: str, partition: int, reason: str) -> None:
         """Stop serving; the log is set aside and removed after a delay (KIP-516)."""

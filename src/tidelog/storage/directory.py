@@ -106,6 +106,7 @@ class LogDirectory:
         self._life: bytes | None = None
         """What ``record_life`` could not write on a full disk."""
         self._load_abandoned = False
+        self._renamed = False
 
     @property
     def failed(self) -> str | None:
@@ -232,19 +233,25 @@ class LogDirectory:
         self.logs[partition] = log
         return log
 
-    def delete(self, partition: TopicPartition, *, delay_ms: int | None = None) -> None:
-        """Take a replica away: its directory is renamed now, durably, and removed after a delay.
+    def delete(
+        self, partition: TopicPartition, *, delay_ms: int | None = None, durable: bool = True
+    ) -> None:
+        """Take a replica away: its directory is renamed now, and removed after a delay.
 
-        ``delay_ms`` None: the topic's ``file.delete.delay.ms``. KeyError for an unknown partition.
+        ``delay_ms`` None: the topic's ``file.delete.delay.ms``. Not ``durable``: before anybody is
+        told, call ``sync_names``, once for many. KeyError for an unknown partition.
         """
         log = self.logs[partition]
         path = self._set_aside(log, names.DELETE_DIRECTORY)
+        if durable:
+            self.sync_names()
         delay = log.configs.file_delete_delay_ms if delay_ms is None else delay_ms
         self._removals.add(path, self._seams.clock.wall_ms() + delay)
 
     def mark_stray(self, partition: TopicPartition, *, remove_after_ms: int | None = None) -> str:
         """Set a stale replica aside as ``-stray``; removed after a delay, or kept (None)."""
         path = self._set_aside(self.logs[partition], names.STRAY_DIRECTORY)
+        self.sync_names()
         if remove_after_ms is not None:
             due = self._seams.clock.wall_ms() + remove_after_ms
             self._removals.add(path, due)
@@ -255,9 +262,15 @@ class LogDirectory:
         target = f"{self.path}/{names.marked_name(log.partition, unique, ending)}"
         log.forget_files()
         self._disk.rename(log.path, target)
-        self._disk.sync_directory(self.path)
+        self._renamed = True
         del self.logs[log.partition]
         return target
+
+    def sync_names(self) -> None:
+        """Make what was set aside durable. OSError if it fails."""
+        if self._renamed:
+            self._renamed = False
+            self._disk.sync_directory(self.path)
 
     def due_removal(self) -> Removal | None:
         """Return the directories whose delay is over: ``run`` it anywhere, then ``removed``."""
