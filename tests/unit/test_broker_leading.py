@@ -240,7 +240,55 @@ def test_a_new_leader_does_not_know_the_end_yet(tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.parametrize(
+    ("topic_id", "found"),
+    [
+        (TOPIC_ID, (ErrorCode.NONE, 1, 2)),
+        (uuid.uuid4(), (ErrorCode.INCONSISTENT_TOPIC_ID, -1, -1)),
+    ],
+)
+def test_the_end_of_an_epoch_is_told_by_topic_id(
+    tmp_path: Path, topic_id: uuid.UUID, found: tuple[int, ...]
+) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as lone:
+            append(lead(lone), 2)
+            request = messages.OffsetForLeaderEpochRequest
+            part = request.OffsetForLeaderPartition(0, 1, 1)
+            topic = request.OffsetForLeaderTopic("t", [part], topic_id=topic_id)
+            peer = await Peer.connect(lone.port)
+            whole = await peer.ask(request(replica_id=2, topics=[topic]), 4)
+            end = whole.topics[0].partitions[0]
+            assert (end.error_code, end.leader_epoch, end.end_offset) == found
+
+    run(main())
+
+
 # -- changes of the ISR
+
+
+def test_all_partitions_change_in_one_request(tmp_path: Path) -> None:
+    async def main() -> None:
+        session = Session(answer(ErrorCode.NONE, 1))
+        asked: list[list[int]] = []
+
+        async def request(whole: Any) -> Any:
+            response = messages.AlterIsrResponse
+            asked.append([part.partition_index for part in whole.topics[0].partitions])
+            parts = [
+                response.PartitionData(part.partition_index, 0, 1, 1, part.new_isr, 1)
+                for part in whole.topics[0].partitions
+            ]
+            return response(topics=[response.TopicData("t", parts)])
+
+        session.request = request  # type: ignore[method-assign]
+        async with running(tmp_path, session) as lone:
+            lead(lone, (1, 2), partitions=3)
+            hosted = [lone.broker.partitions.get("t", index) for index in range(3)]
+            await until(lambda: all(each is not None and each.isr == (1,) for each in hosted))
+            assert [sorted(each) for each in asked] == [[0, 1, 2]]
+
+    run(main())
 
 
 def test_a_member_that_lags_leaves_and_comes_back(tmp_path: Path) -> None:
