@@ -9,7 +9,7 @@ is under way at a time, and a partition has one change in flight.
 | NONE, INVALID_UPDATE_VERSION with this leader epoch | the state in the answer holds |
 | INELIGIBLE_REPLICA, INVALID_REQUEST | nothing changed; not tried again for a while |
 | FENCED_LEADER_EPOCH, another life of the topic | the proposal counts until LeaderAndIsr comes |
-| none: connection lost, STALE_BROKER_EPOCH, NOT_CONTROLLER | the same again, after a pause |
+| any other, or none: connection lost, NOT_CONTROLLER | the same again, after a pause |
 
 Until the outcome is known the high watermark counts the larger ISR. A LeaderAndIsr of a newer ISR
 version or leader epoch settles a change, whatever its answer says later.
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tidelog.broker.session import ControllerUnreachable
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, error_code
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -118,16 +118,23 @@ class IsrChanges:
         """Twice in the time that a follower may lag. Grows with the partitions led here."""
         while True:
             await asyncio.sleep(max(SHORTEST_LOOK_MS, self._lag_ms // 2) / 1000)
-            now_ms = self._broker.clock.monotonic_ms()
-            for partition in self._broker.partitions.all():
-                shared = partition.is_leader and len(partition.state.isr) > 1
-                if shared and self._lagging(partition, now_ms):
-                    self._wanted[partition] = None
-            gone = [each for each, until_ms in self._refused_until.items() if until_ms <= now_ms]
-            for partition in gone:
-                del self._refused_until[partition]
-            if self._wanted:
-                self._wake.set()
+            try:
+                self._look()
+            except Exception:
+                # A bug must not let dead followers hold the watermark for ever.
+                logger.exception("the followers could not be looked at")
+
+    def _look(self) -> None:
+        now_ms = self._broker.clock.monotonic_ms()
+        for partition in self._broker.partitions.all():
+            shared = partition.is_leader and len(partition.state.isr) > 1
+            if shared and self._lagging(partition, now_ms):
+                self._wanted[partition] = None
+        gone = [each for each, until_ms in self._refused_until.items() if until_ms <= now_ms]
+        for partition in gone:
+            del self._refused_until[partition]
+        if self._wanted:
+            self._wake.set()
 
     def _lagging(self, partition: HostedPartition, now_ms: int) -> set[int]:
         return lagging(
@@ -147,20 +154,26 @@ class IsrChanges:
             if not self._open:
                 await self._wake.wait()
             self._wake.clear()
-            wanted, self._wanted = self._wanted, {}
-            for partition in wanted:
-                proposal = self._proposal(partition)
-                if proposal is not None:
-                    partition.proposed_isr = proposal.isr
-                    self._open[partition] = proposal
-            self._drop_settled()
-            if not self._open:
-                continue
-            if await self._ask(dict(self._open)):
+            try:
+                self._take_up_wanted()
+                self._drop_settled()
+                is_settled = not self._open or await self._ask(dict(self._open))
+            except Exception:
+                logger.exception("the ISR could not be changed")
+                is_settled = False
+            if is_settled:
                 pause_ms = RETRY_MS
             else:
                 await asyncio.sleep(pause_ms / 1000)
                 pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
+
+    def _take_up_wanted(self) -> None:
+        while self._wanted:
+            partition, _ = self._wanted.popitem()
+            proposal = self._proposal(partition)
+            if proposal is not None:
+                partition.proposed_isr = proposal.isr
+                self._open[partition] = proposal
 
     def _proposal(self, partition: HostedPartition) -> Proposal | None:
         """Return the change that a partition needs now, from its present state."""
@@ -214,7 +227,7 @@ class IsrChanges:
             logger.info("AlterIsr was not answered: %s", error)
             return False
         if answer.error_code != ErrorCode.NONE:
-            logger.info("AlterIsr was refused: %s", ErrorCode(answer.error_code).name)
+            logger.info("AlterIsr was refused: %s", error_code(answer.error_code).name)
             return False
         by_key = {partition.key: partition for partition in proposals}
         for topic in answer.topics:
@@ -226,7 +239,7 @@ class IsrChanges:
 
     def _settle(self, partition: HostedPartition, proposal: Proposal, part: Any) -> None:
         """Take in the answer for one partition, unless something newer has come since."""
-        error = ErrorCode(part.error_code)
+        error = error_code(part.error_code)
         if not _stands(partition, proposal):
             self._open.pop(partition, None)
             return

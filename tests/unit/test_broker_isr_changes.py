@@ -1,0 +1,91 @@
+"""A leader's proposals of the ISR, against controllers whose answers make no sense."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.lone_broker import LoneBroker, until
+
+from tidelog.broker.partitions import Partitions
+from tidelog.protocol import messages
+
+Answer = Callable[[Any], Any]
+
+
+class Session:
+    """Answers one AlterIsr after the other as it is told."""
+
+    broker_epoch = 7
+
+    def __init__(self, *answers: Answer) -> None:
+        self.answers = list(answers)
+
+    async def request(self, request: Any) -> Any:
+        return self.answers.pop(0)(request)
+
+
+def answer_with(code: int) -> Answer:
+    """Answer every partition with a code and what was proposed."""
+    response = messages.AlterIsrResponse
+
+    def answer(request: Any) -> Any:
+        return response(
+            topics=[
+                response.TopicData(
+                    topic_name=topic.topic_name,
+                    partitions=[
+                        response.PartitionData(
+                            partition_index=part.partition_index,
+                            error_code=code,
+                            leader_id=1,
+                            leader_epoch=part.leader_epoch,
+                            isr=part.new_isr,
+                            isr_version=part.isr_version + 1,
+                        )
+                        for part in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    return answer
+
+
+def nonsense(_: Any) -> Any:
+    raise ValueError("planted: no such thing")
+
+
+def test_no_answer_and_no_bug_ends_the_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    all_partitions = Partitions.all
+    failures = [KeyError("planted in a look")]
+
+    def failing_once(self: Partitions) -> Any:
+        if failures:
+            raise failures.pop()
+        return all_partitions(self)
+
+    async def main() -> None:
+        lone = LoneBroker(tmp_path, {"replica.lag.time.max.ms": 100})
+        await lone.start()
+        try:
+            session = Session(nonsense, answer_with(12_345), answer_with(0))
+            lone.broker.session = session  # type: ignore[assignment]
+            hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))
+            monkeypatch.setattr(Partitions, "all", failing_once)
+            lone.broker.isr_changes.start()
+            await until(lambda: hosted.isr == (1,))
+            assert session.answers == []
+        finally:
+            await lone.broker.isr_changes.stop()
+            await lone.stop()
+
+    asyncio.run(main())
+    assert "planted in a look" in caplog.text
+    assert "no such thing" in caplog.text
