@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+import traceback
 from collections.abc import Awaitable, Callable
 
 from tests.simulation.checkers import violations
@@ -34,6 +35,7 @@ from tests.simulation.kernel import (
     Machine,
     NetworkProfile,
     Process,
+    ProcessKilled,
     World,
 )
 from tests.simulation.scenarios.result import Result
@@ -47,6 +49,9 @@ from tidelog.model.server_configs import ServerConfigs, from_mapping
 HOST = "node1"
 PORT = 9092
 LOGS = "/data/logs"
+IN_FLIGHT_SECONDS = 1.0
+"""What a helper thread or process had begun when the disk failed may end within this time."""
+
 CONTROL_NOTES = "controller-seen"
 """What a broker notes of its controllers: no log, and each time written anew."""
 SETTLE_SECONDS = 120.0
@@ -191,8 +196,8 @@ class BrokerRun:
         with self.world as world:
             try:
                 world.loop.run_until_complete(self._main())
-            except Exception as error:
-                self.found.append(f"the run ended with {type(error).__name__}: {error}")
+            except (Exception, ProcessKilled):
+                self.found.append(f"the run ended with an error:\n{traceback.format_exc()}")
             self.found += [f"unhandled: {line}" for line in world.loop.unhandled]
             self.counts["acked"] = sum(producer.acked for producer in self.producers)
             self.counts["reads"] = len(self.history.reads)
@@ -399,16 +404,21 @@ class BrokerRun:
         assert process is not None
         life = process.name
 
+        failed_at = 0.0
+
         def plan(operation: DiskOperation) -> Fail | None:
+            nonlocal failed_at
             if not operation.path.startswith(LOGS):
                 return None
             if self.failing is not None:
-                if operation.kind == "sync" and CONTROL_NOTES not in operation.path:
+                late = self.world.loop.time() > failed_at + IN_FLIGHT_SECONDS
+                if late and operation.kind == "sync" and CONTROL_NOTES not in operation.path:
                     self.history.directory(LOGS, life, f"sync of {operation.path}")
                 return None
             if operation.kind != kind or not operation.path.endswith(ending):
                 return None
             self.failing = (self.history.now, life)
+            failed_at = self.world.loop.time()
             self.history.directory(LOGS, life, f"{kind} failed")
             return Fail(errno.EIO, 0.5)
 

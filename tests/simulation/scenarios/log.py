@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import errno
 import random
+import traceback
 import uuid
 
 from tests.simulation.checkers import ALL, only_the_torn_tail_is_cut, violations
@@ -111,6 +112,8 @@ class LogRun(Steps):
             self._finish()
         except CorruptRecords as error:
             self.found.append(f"unreadable bytes were served: {error}")
+        except (Exception, ProcessKilled):
+            self.found.append(f"the run ended with an error:\n{traceback.format_exc()}")
         checkers = (only_the_torn_tail_is_cut,) if self.regime == "lossy" else ALL
         return Result(
             self.scenario,
