@@ -56,13 +56,14 @@ def check(node: Node, writers: list[Writer], reader: GroupReader) -> None:
     for writer in writers:
         writer.finish()
     found = read_all(node.bootstrap, TOPIC, PARTITIONS)
-    end = time.monotonic() + GROUP_DEADLINE_S
-    while (missing := reader.missing(found)) and time.monotonic() < end:
-        time.sleep(0.1)
-    assert not missing, (
-        f"the group never read {len(missing)} records, seed {SEED}: "
-        f"{missing[:3]} to {missing[-1]}; {reader.state()}; {node.said('serves')}"
-    )
+    try:
+        wait_until(lambda: not reader.missing(found), GROUP_DEADLINE_S, "the group reads all")
+    except AssertionError as late:
+        missing = reader.missing(found)
+        raise AssertionError(
+            f"the group never read {len(missing)} records, seed {SEED}: "
+            f"{missing[:3]} to {missing[-1:]}; {reader.state()}; {node.said('serves')}"
+        ) from late
     reader.finish()
     for writer in writers:
         assert not writer.failed, f"{writer.name}: {len(writer.failed)} {writer.failed[:3]}"
@@ -179,11 +180,15 @@ def first_metadata(port: int, deadline_s: float) -> MetadataResponse:
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,
     )
-    end = time.monotonic() + deadline_s
-    while True:
+    found: list[MetadataResponse] = []
+
+    def answered() -> bool:
         try:
             with Wire(port, timeout_s=deadline_s) as wire:
-                return wire.call(asked)
+                found.append(wire.call(asked))
         except OSError:
-            assert time.monotonic() < end, "no answer"
-            time.sleep(0.001)
+            return False
+        return True
+
+    wait_until(answered, deadline_s, "an answer", pause_s=0.001)
+    return found[0]

@@ -20,6 +20,7 @@ import kafka.codec
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.java import ToolRunner
+from tests.support.processes import wait_until
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 DEADLINE_S = 30.0
@@ -48,15 +49,13 @@ def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: obje
     names = {name.replace("_", "."): str(value) for name, value in config.items()}
     made = client.create_topics([NewTopic(topic, partitions, 1, config=names)])
     made[topic].result(DEADLINE_S)
-    end = time.monotonic() + DEADLINE_S
-    while True:
+
+    def led() -> bool:
         seen = client.list_topics(topic, timeout=DEADLINE_S).topics[topic]
-        if len(seen.partitions) == partitions and all(
-            part.leader >= 0 for part in seen.partitions.values()
-        ):
-            return
-        assert time.monotonic() < end, f"{topic} has no leaders"
-        time.sleep(0.02)
+        leaders = [part.leader for part in seen.partitions.values()]
+        return len(leaders) == partitions and min(leaders) >= 0
+
+    wait_until(led, DEADLINE_S, f"{topic} has leaders", pause_s=0.02)
 
 
 def write_confluent(
