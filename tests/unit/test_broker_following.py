@@ -291,3 +291,28 @@ def test_a_lost_leader_is_found_again(tmp_path: Path) -> None:
             await until_same(leader, follower)
 
     run(main())
+
+
+def test_garbage_for_one_partition_does_not_stop_the_others(tmp_path: Path) -> None:
+    """What is no batch at all, and a batch whose length lies."""
+
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            leaders = [pair.lead(index, isr=(1,)) for index in range(3)]
+            for leader in leaders:
+                append(leader, "a" * 100, "b" * 100)
+            overwrite(leaders[0], 0, b"\x7f" * 61)
+            overwrite(leaders[1], 8, b"\x7f\xff\xff\xff")
+            followers = [pair.follow(index) for index in range(3)]
+            append(leaders[2], "c")
+            await until_same(leaders[2], followers[2])
+            assert [each.end_offset for each in followers[:2]] == [0, 0]
+
+    run(main())
+
+
+def overwrite(hosted: HostedPartition, position: int, content: bytes) -> None:
+    """Damage the first batch in the file."""
+    with Path(f"{hosted.log.path}/{0:020}.log").open("r+b") as file:
+        file.seek(position)
+        file.write(content)

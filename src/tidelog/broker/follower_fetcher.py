@@ -20,10 +20,9 @@ from uuid import UUID
 
 from tidelog.broker.follower_log import take_in
 from tidelog.client.connection import Connection, connect
-from tidelog.client.errors import ClientError, ConnectionLost
+from tidelog.client.errors import ClientError, ConnectionLost, error_code
 from tidelog.client.fetch_requests import SESSION_ERRORS
 from tidelog.client.fetch_sessions import FetchSession, Question, Wanted
-from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
@@ -176,7 +175,7 @@ class FollowerFetcher:
             self._session.reset()
             return
         if answer.error_code:
-            error = ErrorCode(answer.error_code).name
+            error = error_code(answer.error_code).name
             raise ConnectionLost(f"{connection.peer} answered a follower's fetch with {error}")
         self._session.answered(answer.session_id)
         self._take_in(answer, wanted)
@@ -256,7 +255,11 @@ class FollowerFetcher:
                     continue
                 if followed.asked is not wanted.get(key):
                     continue
-                setback = take_in(followed.hosted, part, wall_ms)
+                try:
+                    setback = take_in(followed.hosted, part, wall_ms)
+                except Exception:
+                    logger.exception("the answer for %s could not be taken in", key)
+                    setback = "its answer could not be taken in"
                 if setback is None:
                     followed.failures = 0
                     continue

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from tidelog.client.errors import error_code
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
 from tidelog.replication.truncation import where_to_cut
@@ -35,7 +36,7 @@ def take_in(partition: HostedPartition, part: Any, now_ms: int) -> str | None:
     if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return _start_over(partition, part.log_start_offset, now_ms)
     if part.error_code:
-        return ErrorCode(part.error_code).name
+        return error_code(part.error_code).name
     parting = part.diverging_epoch
     if parting is not None and (parting.epoch >= 0 or parting.end_offset >= 0):
         return _cut(partition, parting.epoch, parting.end_offset, now_ms)
