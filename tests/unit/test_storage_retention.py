@@ -176,3 +176,19 @@ def test_segments_go_a_few_at_a_time_when_told_so(tmp_path: Path) -> None:
     while log.housekeep(later, at_most=3) is not None:
         pass
     assert log.start_offset == log.end_offset == 160
+
+
+def test_files_of_removed_segments_go_a_few_at_a_time_when_told_so(tmp_path: Path) -> None:
+    log = new_log(tmp_path, KEEP)
+    fill(log, 80)
+    log.configure(replace(KEEP, retention_ms=1000))
+    later = NOW_MS + 1_000_000
+    log.housekeep(later)
+    log.sync()
+    steps, left = 0, len(list(tmp_path.rglob("*.deleted")))
+    assert left > 20
+    while log.housekeep(later + 500, at_most=2) is not None:
+        now = len(list(tmp_path.rglob("*.deleted")))
+        assert left - now <= 6
+        steps, left = steps + 1, now
+    assert steps > 2 and not list(tmp_path.rglob("*.deleted"))

@@ -23,7 +23,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import TimestampType
 from tidelog.records.batch import Buffer, Rejected, crc_is_right, read_header, walk
 from tidelog.records.record import CorruptRecords
-from tidelog.storage import lookup
+from tidelog.storage import lookup, names
 from tidelog.storage.appending import Batches, chunks_for, prepare
 from tidelog.storage.logfiles import LogFiles, new_segment
 from tidelog.storage.producers import KnownBatch
@@ -447,17 +447,20 @@ class PartitionLog(LogFiles):
         """Apply retention, remove what is due, forget silent producers.
 
         Returns a sentence for the log when segments went: ``at_most`` so many, each of which costs
-        a sync of the directory. Grows with the number of segments.
+        a sync of the directory, and the files of so many. Grows with the number of segments.
         """
         if self.failed or self.closed:
             return None
         self.producers.expire(now_ms - self.producer_expiration_ms)
         try:
             sentence = self._apply_retention(now_ms, at_most)
-            self.purge(now_ms)
+            files = None if at_most is None else at_most * len(names.SEGMENT_SUFFIXES)
+            purged = self.purge(now_ms, at_most=files)
         except OSError as error:
             self._trouble(error)
             return None
+        if sentence is None and files is not None and purged == files:
+            sentence = f"{self.partition}: {purged} files of removed segments deleted"
         return sentence
 
     def _apply_retention(self, now_ms: int, at_most: int | None) -> str | None:

@@ -203,12 +203,13 @@ class LogFiles:
             self._dirty_files.discard(path)
             self._doomed.append((now_ms + self.configs.file_delete_delay_ms, path + names.DELETED))
 
-    def purge(self, now_ms: int) -> int:
+    def purge(self, now_ms: int, *, at_most: int | None = None) -> int:
         """Remove renamed files whose delay is over and whose renaming is durable; how many."""
         if not self._doomed or self._dirty_directories or self._directories_in_flight:
             return 0
-        due = [path for due_ms, path in self._doomed if due_ms <= now_ms]
-        self._doomed = [entry for entry in self._doomed if entry[0] > now_ms]
+        due = [path for due_ms, path in self._doomed if due_ms <= now_ms][:at_most]
+        gone = set(due)
+        self._doomed = [entry for entry in self._doomed if entry[1] not in gone]
         for path in due:
             if self.resources.disk.exists(path):
                 self.resources.disk.remove(path)
