@@ -99,6 +99,10 @@ class LogDirectory:
         self._disk = seams.disk
         self._lock = lock
         self._producer_expiration_ms = producer_expiration_ms
+        self._noted: set[TopicPartition] = set()
+        """Partitions that the checkpoint files may name, living or not."""
+        self._reborn: set[TopicPartition] = set()
+        """Created since the last checkpoint was taken, under a name that it may hold."""
         self._removals = Removals(seams.disk)
         self._checkpoints = Checkpoints(seams.disk)
         self._loaded = False
@@ -130,6 +134,7 @@ class LogDirectory:
         starts = self._offsets(names.LOG_STARTS)
         watermarks = self._offsets(names.HIGH_WATERMARKS)
         cleaned = self._offsets(names.CLEANER_OFFSETS)
+        self._noted = {*recovery, *starts, *watermarks, *cleaned}
         for name in self._disk.list(self.path):
             if self._load_abandoned:
                 raise LoadAbandoned(self.path)
@@ -220,6 +225,11 @@ class LogDirectory:
         existing = self.logs.get(partition)
         if existing is not None:
             return existing
+        if partition in self._noted:
+            # A former life of the same name: its recovery point must not be taken for this one's.
+            self._write_checkpoint()
+            self._noted.discard(partition)
+            self._reborn.add(partition)
         log = create_log(
             self.resources,
             f"{self.path}/{names.directory_name(partition)}",
@@ -301,6 +311,7 @@ class LogDirectory:
         """
         if not self._loaded:
             return None
+        self._reborn.clear()
         contents = {
             f"{self.path}/{name}": encode_offsets(
                 {partition: of(log) for partition, log in self.logs.items()}
@@ -323,6 +334,11 @@ class LogDirectory:
         """Take back a checkpoint that was run; a failure other than a full disk is final."""
         if checkpoint.error is None:
             self._checkpoints.finished(checkpoint)
+            self._noted |= set(self.logs)
+            if self._reborn:
+                # It was taken before they were created, and may hold what their names had before.
+                self._reborn.clear()
+                self._write_checkpoint()
         elif not self.resources.is_full(checkpoint.error):
             self.resources.fail(f"writing checkpoints in {self.path} failed: {checkpoint.error}")
 
