@@ -379,3 +379,27 @@ def test_what_a_full_disk_cut_off_a_closed_segment_does_not_come_back(checkpoint
         again = node.open().logs[P]
         assert again.damaged is None
         assert len(node.read(again)) == RECORDS + 1, seed
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_a_partition_created_again_is_not_measured_by_its_former_life(in_flight: bool) -> None:
+    node = Node(1, SMALL)
+    node.prepare()
+    directory = node.directory
+    directory.logs[P].advance_start(1)
+    late = directory.checkpoint()
+    assert late is not None
+    if not in_flight:
+        late.run()
+        directory.checkpointed(late)
+    directory.delete(P)
+    log = directory.create(P, SMALL, METADATA)
+    if in_flight:
+        late.run()
+        directory.checkpointed(late)
+    node.append(log, 0)
+    log.sync()
+    node.disk.kill(node.view)
+    again = node.open().logs[P]
+    assert again.damaged is None, again.damaged
+    assert (again.start_offset, again.end_offset) == (0, 1)
