@@ -1,4 +1,4 @@
-"""The wheel in an empty environment: `pip install tidelog` gives the server, commands and client."""
+"""The wheel in an empty environment: `pip install tidelog` gives server, commands and client."""
 
 from __future__ import annotations
 
