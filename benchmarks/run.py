@@ -1,7 +1,7 @@
 """tidelog beside Apache Kafka in one run: `python -m benchmarks.run [--quick] [--rows WORD,...]`.
 
 Both nodes run all the time; in each round every row measures one and then the other, and the order
-changes with the round. A first round warms both up and is thrown away. Prints the table and writes
+changes with the round. The first rounds warm both up and are thrown away. Prints the table and writes
 `benchmarks/RESULTS.md`, to which the notes of `benchmarks/NOTES.md` are added.
 """
 
@@ -70,10 +70,15 @@ def chosen_rows(words: str | None) -> list[Row]:
     return found
 
 
+def warm_up_rounds(quick: bool) -> int:
+    """Rounds that are thrown away: a JVM still compiles in its first minutes."""
+    return 1 if quick else 2
+
+
 def run(rows: Sequence[Row], targets: list[Target], rounds: int, quick: bool) -> list[Samples]:
     """Measure all rows; the rounds alternate the order of the targets."""
     samples = {metric.name: Samples(metric) for row in rows for metric in row.metrics}
-    for round_number in range(rounds + 1):
+    for round_number in range(1 - warm_up_rounds(quick), rounds + 1):
         for row in rows:
             ordered = targets if round_number % 2 == 0 else targets[::-1]
             for target in ordered:
@@ -87,7 +92,7 @@ def run(rows: Sequence[Row], targets: list[Target], rounds: int, quick: bool) ->
 
 def say(round_number: int, rounds: int, row: Row, target: Target, values: list[float]) -> None:
     """One line of progress on standard error."""
-    which = "warm-up" if round_number == 0 else f"round {round_number}/{rounds}"
+    which = "warm-up" if round_number < 1 else f"round {round_number}/{rounds}"
     shown = ", ".join(
         f"{value:,.4g} {metric.unit}" for metric, value in zip(row.metrics, values, strict=True)
     )
@@ -104,8 +109,9 @@ def circumstances(rounds: int, quick: bool) -> str:
         f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.0f} GiB, "
         f"Linux {platform.release()}, Python {platform.python_version()}, "
         f"Java {said.split()[2].strip(chr(34))}, librdkafka {version('confluent-kafka')}, "
-        f"tidelog {version('tidelog')}, Apache Kafka 4.3.0. {rounds} rounds after a warm-up "
-        f"round{', quick form' if quick else ''}; load average at the end {load}."
+        f"tidelog {version('tidelog')}, Apache Kafka 4.3.0. {rounds} rounds after "
+        f"{warm_up_rounds(quick)} to warm up{', quick form' if quick else ''}; load average at "
+        f"the end {load}."
     )
 
 
