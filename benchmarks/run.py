@@ -1,8 +1,8 @@
 """tidelog beside Apache Kafka in one run: `python -m benchmarks.run [--quick] [--rows WORD,...]`.
 
 Both nodes run all the time; in each round every row measures one and then the other, and the order
-changes with the round. The first rounds warm both up and are thrown away. Prints the table and writes
-`benchmarks/RESULTS.md`, to which the notes of `benchmarks/NOTES.md` are added.
+changes with the round. The first rounds warm both up and are thrown away. Prints the table and
+writes `benchmarks/RESULTS.md`, to which the notes of `benchmarks/NOTES.md` are added.
 """
 
 from __future__ import annotations
