@@ -19,7 +19,7 @@ from pyspark.sql import functions as sql
 from tidelog.pipeline import brokers
 from tidelog.pipeline.audit.facts import Facts, KeyFacts, PartitionFacts
 from tidelog.pipeline.errors import LakeRefused, TopicChanged
-from tidelog.pipeline.lake.files import COLUMNS, FileFacts, inspect
+from tidelog.pipeline.lake.files import COLUMNS, HEADERS_NOT_NULL, FileFacts, inspect
 from tidelog.pipeline.lake.layout import Layout
 from tidelog.pipeline.lake.manifest import LakeFile, Manifest, read_manifests
 from tidelog.pipeline.options import Mode, parse
@@ -228,7 +228,7 @@ def _content() -> Column:
         sql.col("key"),
         sql.col("value").isNull(),
         sql.col("value"),
-        sql.to_json("headers"),
+        sql.to_json(sql.expr(HEADERS_NOT_NULL)),
         sql.col("timestamp"),
         sql.col("timestampType"),
     )

@@ -34,6 +34,8 @@ COLUMNS = (
     "epoch",
     "incarnation",
 )
+# A record without headers has an empty list in the lake.
+HEADERS_NOT_NULL = "coalesce(headers, cast(array() AS array<struct<key:string,value:binary>>))"
 STAGED_SCHEMA = (
     "staged string, path string, topic string, partition int, incarnation int,"
     " first bigint, last bigint, rows bigint, size_bytes bigint"
