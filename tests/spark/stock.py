@@ -17,6 +17,8 @@ from tests.support.java import ROOT, class_path
 
 LOCK_FILE = Path(__file__).with_name("requirements-spark40.lock")
 VENV = ROOT / ".venv-spark40"
+# Not inside the venv: uv locks a file of that name there itself.
+LOCK = ROOT / ".tools" / "venv-spark40.lock"
 _INSTALL_DEADLINE_S = 540
 
 
@@ -25,8 +27,8 @@ def stock_python() -> Path:
     python = VENV / "bin" / "python"
     ready = VENV / ".ready"
     digest = hashlib.sha256(LOCK_FILE.read_bytes()).hexdigest()
-    VENV.mkdir(exist_ok=True)
-    with (VENV / ".lock").open("w") as handle:
+    LOCK.parent.mkdir(exist_ok=True)
+    with LOCK.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         if ready.exists() and ready.read_text() == digest:
             return python
