@@ -1,10 +1,9 @@
-"""The high watermark and how a broker's last life ended."""
+"""The high watermark."""
 
 from __future__ import annotations
 
 import pytest
 
-from tidelog.replication.former_life import LastLife, judge
 from tidelog.replication.watermark import high_watermark, required_in_sync
 
 
@@ -28,21 +27,3 @@ def test_high_watermark(
 def test_min_insync_is_capped_at_the_replication_factor() -> None:
     assert required_in_sync(2, 1) == 1
     assert required_in_sync(2, 3) == 2
-
-
-@pytest.mark.parametrize(
-    ("marker", "recorded", "present", "synced", "expected"),
-    [
-        (True, "a", "b", False, LastLife.CLEAN),
-        (False, None, "b", False, LastLife.CLEAN),
-        (False, "a", "a", False, LastLife.CRASHED),
-        (False, "a", "b", False, LastLife.UNCLEAN),
-        (False, "a", "b", True, LastLife.CRASHED),
-        (False, "", "", False, LastLife.UNCLEAN),
-    ],
-)
-def test_last_life(
-    marker: bool, recorded: str | None, present: str, synced: bool, expected: LastLife
-) -> None:
-    found = judge(clean_marker=marker, recorded_boot=recorded, present_boot=present, synced=synced)
-    assert found is expected

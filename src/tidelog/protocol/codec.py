@@ -32,11 +32,6 @@ class RequestHeader(NamedTuple):
 
 
 @cache
-def _by_key() -> dict[int, schema.Api]:
-    return {api.key: api for api in map(schema.load, schema.file_names())}
-
-
-@cache
 def _file_by_key() -> dict[int, str]:
     """Map API keys to schema files by name alone, so that a start parses only what it uses."""
     found: dict[int, str] = {}

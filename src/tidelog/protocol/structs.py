@@ -6,7 +6,6 @@ Owns the classes and the defaults; reading and writing them is ``compiler``.
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
@@ -110,8 +109,3 @@ def _stub_init(fields: list[Field], message: Message) -> list[str]:
     signature = ", ".join(["self", *arguments])
     lines.append(f"def __init__({signature}) -> None: ...")
     return lines
-
-
-def is_default_uuid(value: UUID) -> bool:
-    """Return whether a UUID is the zero one, which stands for none."""
-    return value == NO_UUID
