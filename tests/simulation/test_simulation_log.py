@@ -17,8 +17,10 @@ SECONDS = 12.0
 
 def test_no_promise_breaks_over_many_lives() -> None:
     totals = run_for("log", SECONDS, at_least=60)
-    for what in ("appends", "crashes", "duplicates", "refusals", "reads", "compactions"):
-        assert totals[what] > 0, f"no {what}: {totals}"
+    for what in ("appends", "crashes", "duplicates", "refusals", "reads"):
+        assert totals[what] > 10, f"too few {what}: {totals}"
+    # Rare: some in a hundred seeds, and a slow machine runs no more than that.
+    assert totals["compactions"] > 0, f"no compactions: {totals}"
 
 
 @pytest.mark.parametrize("seed", [11, 58])
