@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SEED ?=
+SCENARIO ?=
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help setup check test demo bench chaos simulate clean
@@ -10,11 +11,12 @@ PYTEST := $(BIN)/python -m pytest
 help:
 	@echo "make setup         create .venv with everything in it"
 	@echo "make check         types, lints, layers and style, in seconds"
-	@echo "make test          everything that must pass, within 15 minutes on two cores"
+	@echo "make test          everything that must pass, within 25 minutes on two cores"
 	@echo "make demo          the main job: flights through the log into a lake, audited"
-	@echo "make bench         side by side with Apache Kafka; writes benchmarks/RESULTS.md"
+	@echo "make bench         side by side with Apache Kafka, and how the controller grows; writes benchmarks/*.md"
 	@echo "make chaos         the long forms of the kill and fault runs"
-	@echo "make simulate SEED=N   replay one seed of the simulation"
+	@echo "make simulate SEED=N   replay one seed of the simulation; SCENARIO=cluster, broker or log"
+	@echo "                       takes only that one"
 
 setup: $(VENV)/.ready
 
@@ -49,12 +51,13 @@ demo: setup java
 
 bench: setup java
 	@$(BIN)/python -m benchmarks.run
+	@$(BIN)/python -m benchmarks.controller_scale
 
 chaos: setup java
 	@TIDELOG_CHAOS=long $(PYTEST) tests/chaos
 
 simulate: setup
-	@$(BIN)/python -m tests.simulation.run --seed $(SEED)
+	@$(BIN)/python -m tests.simulation.run --seed $(SEED) $(if $(SCENARIO),--scenario $(SCENARIO))
 
 clean:
 	rm -rf .tools .cache .mypy_cache .ruff_cache build dist

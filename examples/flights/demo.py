@@ -1,8 +1,8 @@
-"""`python -m examples.flights.demo`: a server, a year of flights, an archive, answers, an audit.
+"""`python -m examples.flights.demo`: a cluster, a year of flights, an archive, answers, an audit.
 
-Starts a tidelog server of its own (or takes one with --bootstrap-server), publishes all flights
-while the archive job runs, computes on the lake, audits it, and prints a short table. Everything it
-makes lies in demo-out/.
+Starts three tidelog brokers of its own (or takes a cluster with --bootstrap-server), publishes all
+flights while the archive job runs, kills a broker meanwhile (one of its own), computes on the lake,
+audits it, and prints a short table. Everything it makes lies in demo-out/.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from examples.flights import questions
 from examples.flights.data import Message, flights, messages
+from examples.flights.outage import Outage
 from examples.flights.publish import create_topic, publish
-from examples.flights.server import running_server
+from examples.flights.server import BROKERS, running_cluster
 from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.jobs import archive, audit
+from tidelog.pipeline.progress import Plain
 from tidelog.pipeline.report.page import heading, paragraph, table, text_table
 from tidelog.pipeline.report.pictures import heat_map
 from tidelog.pipeline.session import session
@@ -72,7 +73,7 @@ class Screen:
 
 
 @dataclass
-class Archiving:
+class Archiving(Plain):
     """The archive job in a thread of its own; also its reporter."""
 
     spark: SparkSession
@@ -123,16 +124,6 @@ class Archiving:
         self._stopped.set()
         self._thread.join()
 
-    def __enter__(self) -> Archiving:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
-
     def update(self, done: int, total: int, **facts: Any) -> None:
         self.rows = done
 
@@ -143,7 +134,7 @@ class Archiving:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; 0 when the audit finds everything right."""
     parser = argparse.ArgumentParser(prog="flights demo", description=__doc__.splitlines()[0])
-    parser.add_argument("--bootstrap-server", help="use this server instead of starting one")
+    parser.add_argument("--bootstrap-server", help="use this cluster instead of starting one")
     parser.add_argument("--out", default="demo-out", help="where everything goes")
     parser.add_argument("--flights", type=int, help="only so many of the first flights")
     given = parser.parse_args(arguments)
@@ -151,17 +142,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     screen = Screen()
-    server = nullcontext(given.bootstrap_server) if given.bootstrap_server else running_server(out)
-    with server as bootstrap:
-        screen.say(f"server on {bootstrap}")
-        create_topic(bootstrap, TOPIC, PARTITIONS)
-        screen.say(f"topic {TOPIC} with {PARTITIONS} partitions; starting Spark")
+    with ExitStack() as running:
+        bootstrap, outage, replicas = given.bootstrap_server, None, 1
+        if bootstrap is None:
+            screen.say(f"starting {BROKERS} brokers: tidelog up --brokers {BROKERS} --restart")
+            cluster = running.enter_context(running_cluster(out))
+            bootstrap, replicas = cluster.bootstrap, BROKERS
+            outage = Outage(cluster, TOPIC, screen.say)
+        screen.say(f"brokers on {bootstrap}")
+        create_topic(bootstrap, TOPIC, PARTITIONS, replicas)
+        copies = f", {replicas} replicas each" if replicas > 1 else ""
+        screen.say(f"topic {TOPIC} with {PARTITIONS} partitions{copies}; starting Spark")
         with session("flights demo", "local[2]", _SPARK, log=out / "spark.log") as spark:
-            return show(spark, bootstrap, out, screen, given.flights)
+            return show(spark, bootstrap, out, screen, given.flights, outage)
 
 
-def show(spark: SparkSession, bootstrap: str, out: Path, screen: Screen, limit: int | None) -> int:
-    """The demo on a running server and session."""
+def show(
+    spark: SparkSession,
+    bootstrap: str,
+    out: Path,
+    screen: Screen,
+    limit: int | None,
+    outage: Outage | None = None,
+) -> int:
+    """The demo on a running cluster and session; with an `outage` a broker dies on the way."""
     lake = out / "lake"
     settings = archive.ArchiveSettings(bootstrap, (TOPIC,), str(lake), trigger_ms=1000)
     frame = flights() if limit is None else flights().head(limit)
@@ -177,7 +181,7 @@ def show(spark: SparkSession, bootstrap: str, out: Path, screen: Screen, limit: 
                 bars.update(sent, completed=acked)
                 bars.update(kept, completed=archiving.rows)
 
-            year = side_by_side(messages(frame), len(frame), archiving)
+            year = side_by_side(messages(frame), len(frame), archiving, outage)
             count = publish(bootstrap, TOPIC, year, report)
             screen.say(
                 f"published {count:,} flights with confluent-kafka,"
@@ -186,6 +190,8 @@ def show(spark: SparkSession, bootstrap: str, out: Path, screen: Screen, limit: 
             done = archiving.finish(count, lambda rows: bars.update(kept, completed=rows))
     finally:
         archiving.stop()
+    if outage is not None:
+        outage.finish()
     screen.say(
         f"archived {done['rows']:,} records once each:"
         f" {done['files']} files, {done['batch'] + 1} batches"
@@ -202,13 +208,18 @@ def show(spark: SparkSession, bootstrap: str, out: Path, screen: Screen, limit: 
     return 0 if result.is_right else 1
 
 
-def side_by_side(year: Iterator[Message], total: int, archiving: Archiving) -> Iterator[Message]:
+def side_by_side(
+    year: Iterator[Message], total: int, archiving: Archiving, outage: Outage | None
+) -> Iterator[Message]:
     """The year as it is, but no faster than that the archive is seen to keep up with it.
 
     A quarter takes a second to publish and the first batch of a new query some more: without a
-    pause before the second and the third quarter all would be there before any is archived.
+    pause before the second and the third quarter all would be there before any is archived. In the
+    middle of the second quarter a broker is killed.
     """
     for number, message in enumerate(year):
+        if outage is not None and number == total * 3 // 8:
+            outage.strike()
         if number and number in (total // 4, total // 2):
             archiving.wait_for_more()
         yield message

@@ -16,10 +16,14 @@ _DEADLINE_S = 60.0
 _REPORT_EVERY = 2000
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
-    """Create the topic. Raises KafkaException, also when it exists."""
+def create_topic(bootstrap: str, topic: str, partitions: int, replicas: int = 1) -> None:
+    """Create the topic. Raises KafkaException, also when it exists.
+
+    With three replicas a flight is acknowledged once two of them have it.
+    """
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    new = NewTopic(topic, partitions, 1, config={"retention.ms": "-1"})
+    config = {"retention.ms": "-1", "min.insync.replicas": "2" if replicas > 2 else "1"}
+    new = NewTopic(topic, partitions, replicas, config=config)
     admin.create_topics([new])[topic].result(_DEADLINE_S)
 
 
@@ -39,6 +43,8 @@ def publish(
             "compression.type": "lz4",
             "partitioner": "murmur2_random",
             "queue.buffering.max.messages": 200_000,
+            # A broker that goes away is the demo's own news; the client copes and need not say so.
+            "log_level": 2,
         }
     )
     acked, failed = 0, list[KafkaError]()

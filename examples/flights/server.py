@@ -1,71 +1,83 @@
-"""A tidelog server for the demo: one process with both roles, its data in the demo's folder."""
+"""Three tidelog brokers for the demo, started as a user starts them: `tidelog up --brokers 3`.
+
+Owns the command's life and what its `cluster.json` says; the data lies in the demo's folder.
+"""
 
 from __future__ import annotations
 
+import json
 import signal
-import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tidelog.client.blocking import BlockingCluster
-from tidelog.client.errors import ClientError
+BROKERS = 3
+_START_DEADLINE_S = 60
+_STOP_DEADLINE_S = 60
+_LOOK_S = 0.05
 
-_START_DEADLINE_MS = 20_000
-_STOP_DEADLINE_S = 20
+
+@dataclass(frozen=True)
+class RunningCluster:
+    """A cluster by its `cluster.json`, which is rewritten when a broker is started again."""
+
+    file: Path
+
+    def read(self) -> dict[str, Any]:
+        """What the file says now."""
+        found: dict[str, Any] = json.loads(self.file.read_text())
+        return found
+
+    @property
+    def bootstrap(self) -> str:
+        """The addresses of all brokers."""
+        return str(self.read()["bootstrap"])
+
+    def pid(self, broker: int) -> int | None:
+        """A broker's process, None while there is none."""
+        (pid,) = [each["pid"] for each in self.read()["brokers"] if each["id"] == broker]
+        return None if pid is None else int(pid)
 
 
 @contextmanager
-def running_server(folder: Path) -> Iterator[str]:
-    """Its bootstrap address, once it answers; it is stopped cleanly at the end.
+def running_cluster(folder: Path) -> Iterator[RunningCluster]:
+    """Three brokers, once all of them serve; a broker that dies is started again.
 
-    Raises RuntimeError with the end of its log when it does not come up.
+    Stopped cleanly at the end. Raises RuntimeError with what it said when it does not come up.
     """
-    broker, controller = _free_ports(2)
-    bootstrap = f"127.0.0.1:{broker}"
-    file = folder / "server.properties"
-    file.write_text(
-        "process.roles=broker,controller\n"
-        "node.id=1\n"
-        f"listeners=PLAINTEXT://{bootstrap},CONTROLLER://127.0.0.1:{controller}\n"
-        f"advertised.listeners=PLAINTEXT://{bootstrap}\n"
-        "controller.listener.names=CONTROLLER\n"
-        f"controller.quorum.bootstrap.servers=127.0.0.1:{controller}\n"
-        f"metadata.store=sqlite:{folder / 'metadata.db'}\n"
-        f"log.dirs={folder / 'log'}\n"
-        "offsets.topic.replication.factor=1\n"
-    )
-    with (folder / "server.log").open("wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tidelog.cli.main", "server", str(file)],
-            stdout=log,
+    data, log = folder / "cluster", folder / "cluster.log"
+    command = [sys.executable, "-m", "tidelog.cli.main", "up", "--brokers", str(BROKERS)]
+    with log.open("wb") as output:
+        up = subprocess.Popen(
+            [*command, "--port", "0", "--data", str(data), "--restart"],
+            stdout=output,
             stderr=subprocess.STDOUT,
         )
-        try:
-            _wait(bootstrap, folder / "server.log")
-            yield bootstrap
-        finally:
-            server.send_signal(signal.SIGTERM)
-            try:
-                server.wait(_STOP_DEADLINE_S)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                server.wait()
-
-
-def _wait(bootstrap: str, log: Path) -> None:
     try:
-        BlockingCluster(bootstrap, open_timeout_ms=_START_DEADLINE_MS).close()
-    except ClientError as error:
-        said = log.read_text(errors="replace")[-2000:]
-        raise RuntimeError(f"the server did not come up: {error}\n{said}") from None
+        _wait(up, log)
+        yield RunningCluster(data / "cluster.json")
+    finally:
+        up.send_signal(signal.SIGTERM)
+        try:
+            up.wait(_STOP_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            up.kill()
+            up.wait()
 
 
-def _free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
+def _wait(up: subprocess.Popen[bytes], log: Path) -> None:
+    end = time.monotonic() + _START_DEADLINE_S
+    while not any(line.startswith("ready ") for line in _lines(log)):
+        if up.poll() is not None or time.monotonic() > end:
+            said = "\n".join(_lines(log)[-20:])
+            raise RuntimeError(f"the cluster did not come up:\n{said}")
+        time.sleep(_LOOK_S)
+
+
+def _lines(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines()

@@ -58,7 +58,7 @@ class TimedWriter(Writer):
             self.times.append(time.monotonic())
         super()._answered(number, error, message)
 
-    def longest_gap_s(self) -> float:
+    def longest_silence_s(self) -> float:
         """The longest time between two acknowledgements of partition 0."""
         return max(after - before for before, after in itertools.pairwise(self.times))
 
@@ -113,7 +113,7 @@ def test_a_killed_leader_is_replaced_within_a_second(cluster: TidelogCluster) ->
     writer.until_more(1000)
     print(
         f"from kill -9 to the next acknowledgement {gap_s * 1000:.0f} ms; "
-        f"longest gap that librdkafka's users see {writer.longest_gap_s() * 1000:.0f} ms"
+        f"longest gap that librdkafka's users see {writer.longest_silence_s() * 1000:.0f} ms"
     )
     cluster.brokers[killed].start()
     cluster.until_in_sync(topic, 3)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 from tests.support.lone_broker import until
+from tests.support.processes import wait_until
 from tests.support.zookeeper import ZooKeeper, why_not
 
 from tidelog.metadata.store import Conflict, Create, Node, Reason, Set, StoreUnavailable
@@ -113,6 +115,22 @@ def test_of_two_conditional_writes_one_fails(server: ZooKeeper) -> None:
 
     with server:
         asyncio.run(main())
+
+
+def test_an_open_that_is_called_off_leaves_nothing_behind(server: ZooKeeper) -> None:
+    async def main() -> None:
+        store = ZookeeperStore(server.address)
+        opening = asyncio.ensure_future(store.open())
+        await asyncio.wait({opening}, timeout=0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        assert not store.reachable
+        await store.close()
+
+    before = threading.active_count()
+    asyncio.run(main())
+    wait_until(lambda: threading.active_count() <= before, 30, "kazoo's threads end")
 
 
 def test_a_store_that_does_not_answer_is_one_clear_line(server: ZooKeeper) -> None:

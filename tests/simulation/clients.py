@@ -81,10 +81,10 @@ class Target:
         return await connect(self.host, self.port, connect_timeout_ms=5_000)
 
 
-def _produce_request(target: Target, content: bytes) -> messages.ProduceRequest:
+def _produce_request(target: Target, content: bytes, acks: int = -1) -> messages.ProduceRequest:
     data = messages.ProduceRequest.PartitionProduceData(index=target.partition, records=content)
     topic = messages.ProduceRequest.TopicProduceData(name=target.topic, partition_data=[data])
-    return messages.ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=[topic])
+    return messages.ProduceRequest(acks=acks, timeout_ms=5_000, topic_data=[topic])
 
 
 class SimulatedProducer:
@@ -99,18 +99,22 @@ class SimulatedProducer:
         *,
         keys: int = 0,
         codecs: tuple[int, ...] = (0,),
+        acks: int = -1,
         wall_ms: int = 1_767_225_600_000,
     ) -> None:
+        """With ``acks`` 1 nothing is promised: an answer leaves the write undetermined."""
         self.name = name
         self.acked = 0
         self.restarts = 0
         """How often the broker had forgotten this producer."""
         self.errors: set[ErrorCode] = set()
+        self.target = target
         self._history = history
         self._rng = rng
         self._target = target
         self._keys = keys
         self._codecs = codecs
+        self.acks = acks
         self._wall_ms = wall_ms
         self._window: deque[_Batch] = deque()
         self._identity: tuple[int, int] | None = None
@@ -126,6 +130,10 @@ class SimulatedProducer:
                 await self._session(pause)
             except (_TryAgain, ClientError, OSError):
                 await asyncio.sleep(self._rng.uniform(0.02, 0.3))
+
+    def finish(self) -> None:
+        """Begin no more batches; ``run`` returns when all are answered."""
+        self._left = 0
 
     def give_up(self) -> None:
         """What is not answered now stays undetermined."""
@@ -148,7 +156,7 @@ class SimulatedProducer:
                     pending.append((batch, self._submit(connection, batch)))
                 if pending:
                     batch, future = pending.popleft()
-                    self._answered(batch, await future)
+                    self._answered(connection.peer, batch, await future)
                 if pause:
                     await asyncio.sleep(self._rng.uniform(0, pause))
         finally:
@@ -191,17 +199,18 @@ class SimulatedProducer:
         return batch
 
     def _submit(self, connection: Connection, batch: _Batch) -> asyncio.Future[object]:
-        request = _produce_request(self._target, batch.content)
+        request = _produce_request(self._target, batch.content, self.acks)
         return connection.submit(request, timeout_ms=REQUEST_TIMEOUT_MS)
 
-    def _answered(self, batch: _Batch, answer: object) -> None:
+    def _answered(self, peer: str, batch: _Batch, answer: object) -> None:
         found = answer.responses[0].partition_responses[0]  # type: ignore[attr-defined]
         error = ErrorCode(found.error_code)
         if error is ErrorCode.NONE:
             assert self._window[0] is batch
             self._window.popleft()
+            outcome = Outcome.ACKED if self.acks == -1 else Outcome.UNDETERMINED
             for place, write in enumerate(batch.writes):
-                self._history.end(write, Outcome.ACKED, found.base_offset + place)
+                self._history.end(write, outcome, found.base_offset + place, peer)
             self.acked += len(batch.writes)
             return
         self.errors.add(error)

@@ -98,7 +98,17 @@ def test_the_only_node_loses_power_and_its_partitions_lead_again_at_once_flagged
         await run.again()
         partition = run.log_of(run.target)
         assert partition.is_leader
-        assert partition.state.is_unclean_leader or partition.state.has_debt
+        # The flag is on record whether or not the handling of the loss has cleared it by now.
+        assert run.server.controller is not None
+        memory = run.server.controller.cluster.memories[run.target.topic]
+        elections = [*memory.unclean_past.get(0, []), *memory.unclean.values()]
+        (election,) = (each for each in elections if each.leader_epoch == partition.leader_epoch)
+        assert election.leader == partition.state.leader
+        while partition.state.is_unclean_leader or partition.state.has_debt:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        (election,) = run.server.controller.cluster.memories[run.target.topic].unclean_past[0]
+        assert election.end_offset == partition.epoch_start
+        assert [lost.first for lost in election.lost] in ([], [election.end_offset])
         # What was not synced may be gone, which this durability allows: judge the rest anew.
         run.history.writes.clear()
         await run.produce(5)

@@ -21,6 +21,8 @@ from tidelog.pipeline.session import session
 
 # Tests are over before the optimizing compiler has paid for itself.
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+# A few rows a query: to compile its code costs more than to interpret it.
+LEAN = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 DEADLINE_S = 90.0
 
 
@@ -29,7 +31,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """local[2]; skipped, in one line, only where there is no Java."""
     if java.missing() is not None and "Java" in str(java.missing()):
         pytest.skip(str(java.missing()))
-    settings = {"spark.driver.extraJavaOptions": JVM, "spark.sql.shuffle.partitions": "2"}
+    settings = {**LEAN, "spark.driver.extraJavaOptions": JVM, "spark.sql.shuffle.partitions": "2"}
     log = tmp_path_factory.mktemp("spark") / "spark.log"
     with session("tests", "local[2]", settings, log) as made:
         yield made

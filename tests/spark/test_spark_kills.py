@@ -28,6 +28,10 @@ from tidelog.pipeline.lake.manifest import read_manifests
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 CLUSTER = "local-cluster[2,1,700]"
+# Nobody is killed in the audit: one executor of its own is enough to be no local master.
+SMALL_CLUSTER = "local-cluster[1,1,700]"
+# What a job sets by itself where spark-submit does not start it: workers that start cheaply.
+DAEMON = "spark.python.daemon.module=tidelog.pipeline.worker_daemon"
 RECORDS = 30_000
 PER_BATCH = 1000
 START_S = 240.0
@@ -87,6 +91,7 @@ def test_executor_and_driver_killed_in_mid_run(
     command = [
         str(submit), "--master", CLUSTER, "--driver-java-options", JVM,
         "--conf", f"spark.executor.extraJavaOptions={JVM}", "--conf", "spark.executor.memory=600m",
+        "--conf", DAEMON,
         job_file, "archive", "--bootstrap-server", topic.bootstrap, "--topic", topic.name,
         "--lake", str(lake), "--json", "--trigger", "0ms",
         "--max-offsets-per-trigger", str(PER_BATCH),
@@ -121,7 +126,7 @@ def test_executor_and_driver_killed_in_mid_run(
         assert found == list(range(half))
     audit = subprocess.run(
         [
-            sys.executable, "-m", "tidelog.pipeline", "audit", "--master", CLUSTER,
+            sys.executable, "-m", "tidelog.pipeline", "audit", "--master", SMALL_CLUSTER,
             "--bootstrap-server", topic.bootstrap, "--lake", str(lake), "--json", "--complete",
             "--conf", f"spark.driver.extraJavaOptions={JVM}",
             "--conf", f"spark.executor.extraJavaOptions={JVM}",

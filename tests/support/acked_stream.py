@@ -9,25 +9,47 @@ import itertools
 import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 
 import confluent_kafka
 from confluent_kafka import TopicPartition
 
+from tests.support.log_files import BatchOnDisk
+
 Place = tuple[int, int]
+PARTITION_BY_KEY = -1
 
 
 class Writer:
     """A librdkafka producer with acks=all in a thread; its values are `NAME:NUMBER`.
 
     `acked` maps each acknowledged number to its (partition, offset); `failed` lists the errors of
-    records that librdkafka gave up. At most `window` records wait for their answers.
+    records that librdkafka gave up. At most `window` records wait for their answers, and it sends
+    at most `per_s` a second. With `keys` each record has one of so many keys, which choose its
+    partition. `wrong` notes what no later look can find: an offset below that of a record of the
+    same partition that was acknowledged before this one was sent.
     """
 
     def __init__(
-        self, bootstrap: str, topic: str, name: str, partitions: int, *, idempotent: bool
+        self,
+        bootstrap: str,
+        topic: str,
+        name: str,
+        partitions: int,
+        *,
+        idempotent: bool,
+        keys: int = 0,
+        per_s: float | None = None,
     ) -> None:
         self.name = name
         self.idempotent = idempotent
+        self.keys = keys
+        self.wrong: list[str] = []
+        self.longest_gap_s = 0.0
+        self._per_s = per_s
+        self._highest: dict[int, int] = {}
+        self._sent_after: dict[int, dict[int, int]] = {}
+        self._acked_at_s = 0.0
         self.acked: dict[int, Place] = {}
         self.failed: list[str] = []
         self.sent = 0
@@ -57,16 +79,26 @@ class Writer:
     def start(self) -> None:
         self._thread.start()
 
+    def key(self, number: int) -> str | None:
+        """The key of a record, None when they have none."""
+        return f"{self.name}-{number % self.keys}" if self.keys else None
+
     def _run(self) -> None:
+        begun = time.monotonic()
         while not self._stop.is_set():
-            if self.sent - len(self.acked) - len(self.failed) >= self._window:
-                self._producer.poll(0.02)
+            waits = self.sent - len(self.acked) - len(self.failed)
+            due = self._per_s is None or self.sent < (time.monotonic() - begun) * self._per_s
+            if waits >= self._window or not due:
+                self._producer.poll(0.02 if waits >= self._window else 0.002)
                 continue
-            number = self.sent
+            number, key = self.sent, self.key(self.sent)
+            # What was acknowledged before this is sent stands before it (promise 5).
+            self._sent_after[number] = dict(self._highest)
             self._producer.produce(
                 self._topic,
                 f"{self.name}:{number}",
-                partition=number % self._partitions,
+                key,
+                number % self._partitions if key is None else PARTITION_BY_KEY,
                 on_delivery=lambda error, message, n=number: self._answered(n, error, message),
             )
             self.sent += 1
@@ -75,10 +107,20 @@ class Writer:
     def _answered(
         self, number: int, error: confluent_kafka.KafkaError | None, message: object
     ) -> None:
+        before = self._sent_after.pop(number)
         if error is not None:
             self.failed.append(f"{number}: {error}")
-        else:
-            self.acked[number] = (message.partition(), message.offset())
+            return
+        partition, offset = message.partition(), message.offset()  # type: ignore[attr-defined]
+        now_s = time.monotonic()
+        if self._acked_at_s:
+            self.longest_gap_s = max(self.longest_gap_s, now_s - self._acked_at_s)
+        self._acked_at_s = now_s
+        self.acked[number] = (partition, offset)
+        floor = before.get(partition, -1)
+        if offset <= floor:
+            self.wrong.append(f"{self.name}:{number} at {partition}/{offset}, sent after {floor}")
+        self._highest[partition] = max(offset, self._highest.get(partition, -1))
 
     def state(self) -> str:
         """One line for a failure."""
@@ -202,11 +244,21 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[Place, str]:
     return found
 
 
-def violations(writers: list[Writer], found: dict[Place, str], reader: GroupReader) -> list[str]:
-    """What was promised and not kept (promises 1, 5, 6); empty when all is well."""
+def violations(
+    writers: list[Writer],
+    found: dict[Place, str],
+    reader: GroupReader,
+    renumbered: frozenset[str] = frozenset(),
+) -> list[str]:
+    """What was promised and not kept (promises 1, 2, 4, 5, 6); empty when all is well.
+
+    `renumbered` are values that their producer sent again under another epoch or id, which no
+    broker can know for the same (see `renumbered_values`).
+    """
     wrong: list[str] = []
     times = Counter(found.values())
     for writer in writers:
+        wrong += writer.wrong
         for number, place in writer.acked.items():
             value = f"{writer.name}:{number}"
             if found.get(place) != value:
@@ -215,8 +267,14 @@ def violations(writers: list[Writer], found: dict[Place, str], reader: GroupRead
                 wrong.append(f"the group never read {value} of {place}")
         mine = [v for v in times if v.startswith(f"{writer.name}:")]
         if writer.idempotent:
-            wrong += [f"{times[v]} times: {v}" for v in mine if times[v] > 1]
-            wrong += _disorder(writer.name, found)
+            wrong += [
+                f"{times[v]} times: {v}" for v in mine if times[v] > 1 and v not in renumbered
+            ]
+            once = {place: value for place, value in found.items() if value not in renumbered}
+            wrong += _disorder(writer, _by_place(writer, once), "in the log")
+            wrong += _disorder(writer, _by_first_read(writer, found, reader), "to the group")
+    # Nothing was lost, so what was read once is there for ever.
+    wrong += [f"read, and not there any more: {value}" for value in reader.seen if not times[value]]
     for partition, offsets in reader.commits.items():
         wrong += [
             f"the group's offset in {partition} fell from {a} to {b}"
@@ -226,13 +284,77 @@ def violations(writers: list[Writer], found: dict[Place, str], reader: GroupRead
     return wrong
 
 
-def _disorder(name: str, found: dict[Place, str]) -> list[str]:
-    last: dict[int, int] = {}
-    wrong = []
-    for (partition, offset), value in sorted(found.items()):
+Line = tuple[str, int]
+"""What must be in order by itself (a partition, a key), and a number in it."""
+
+
+def _lines(writer: Writer, number: int, partition: int) -> list[Line]:
+    lines: list[Line] = [(f"partition {partition}", number)]
+    key = writer.key(number)
+    return lines if key is None else [*lines, (f"key {key}", number)]
+
+
+def _by_place(writer: Writer, found: dict[Place, str]) -> list[Line]:
+    lines: list[Line] = []
+    homes: dict[str, int] = {}
+    for (partition, _), value in sorted(found.items()):
         owner, _, text = value.partition(":")
-        if owner == name:
-            if int(text) <= last.get(partition, -1):
-                wrong.append(f"order: {value} at {partition}/{offset} after {last[partition]}")
-            last[partition] = int(text)
+        if owner == writer.name:
+            key = writer.key(int(text))
+            # A key has one home: then its order in the log is its order.
+            if key is not None and homes.setdefault(key, partition) != partition:
+                lines.append((f"key {key}", -1))
+            lines += _lines(writer, int(text), partition)
+    return lines
+
+
+def _by_first_read(writer: Writer, found: dict[Place, str], reader: GroupReader) -> list[Line]:
+    place_of = {value: place for place, value in found.items()}
+    lines: list[Line] = []
+    # A Counter keeps the order in which its values came first.
+    for value in reader.seen:
+        owner, _, text = value.partition(":")
+        if owner == writer.name and value in place_of:
+            lines += _lines(writer, int(text), place_of[value][0])
+    return lines
+
+
+def _disorder(writer: Writer, lines: list[Line], where: str) -> list[str]:
+    last: dict[str, int] = {}
+    wrong = []
+    for line, number in lines:
+        if number <= last.get(line, -1):
+            wrong.append(f"order {where}: {writer.name}:{number} of {line} after {last[line]}")
+        last[line] = number
     return wrong
+
+
+def renumbered_values(
+    found: dict[Place, str], numbers_of: Callable[[int], list[BatchOnDisk]]
+) -> frozenset[str]:
+    """Values that are there more than once, each time under another producer epoch or id.
+
+    librdkafka takes a new epoch when a request behind a failed one was refused for its sequence,
+    and sends again what it has no answer for, numbered anew: that much of a duplicate is its own.
+    `numbers_of` gives the batches of a partition.
+    """
+    places: dict[str, list[Place]] = defaultdict(list)
+    for place, value in found.items():
+        places[value].append(place)
+    twice = {value: where for value, where in places.items() if len(where) > 1}
+    batches = {part: numbers_of(part) for part in {p for w in twice.values() for p, _ in w}}
+
+    def identity(place: Place) -> tuple[int, int]:
+        partition, offset = place
+        (batch,) = [
+            each
+            for each in batches[partition]
+            if each.base_offset <= offset <= each.base_offset + each.last_offset_delta
+        ]
+        return batch.producer_id, batch.producer_epoch
+
+    return frozenset(
+        value
+        for value, where in twice.items()
+        if len({identity(place) for place in where}) == len(where)
+    )

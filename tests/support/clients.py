@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import aiokafka
 import confluent_kafka
@@ -113,6 +114,16 @@ def kafka_python_lacks() -> str | None:
     return f"kafka-python needs the packages {', '.join(lacks)}" if lacks else None
 
 
+def _as_arguments(record: Record) -> dict[str, Any]:
+    """What `send` of kafka-python and of aiokafka takes."""
+    return {
+        "key": _bytes(record.key),
+        "value": _bytes(record.value),
+        "headers": [(name, value.encode()) for name, value in record.headers],
+        "partition": 0,
+    }
+
+
 def write_kafka_python(
     bootstrap: str, topic: str, records: Sequence[Record], compression: str
 ) -> None:
@@ -121,16 +132,7 @@ def write_kafka_python(
         compression_type=None if compression == "none" else compression,
         linger_ms=50,
     )
-    sent = [
-        producer.send(
-            topic,
-            key=_bytes(record.key),
-            value=_bytes(record.value),
-            headers=[(name, value.encode()) for name, value in record.headers],
-            partition=0,
-        )
-        for record in records
-    ]
+    sent = [producer.send(topic, **_as_arguments(record)) for record in records]
     for future in sent:
         future.get(timeout=DEADLINE_S)
     producer.close()
@@ -159,16 +161,7 @@ def write_aiokafka(bootstrap: str, topic: str, records: Sequence[Record], compre
             acks="all",
         )
         async with producer:
-            sent = [
-                await producer.send(
-                    topic,
-                    key=_bytes(record.key),
-                    value=_bytes(record.value),
-                    headers=[(name, value.encode()) for name, value in record.headers],
-                    partition=0,
-                )
-                for record in records
-            ]
+            sent = [await producer.send(topic, **_as_arguments(record)) for record in records]
             await asyncio.wait_for(asyncio.gather(*sent), DEADLINE_S)
 
     asyncio.run(run())

@@ -1,4 +1,8 @@
-"""A cluster of real processes: one controller alone, and brokers that can be killed one by one."""
+"""A cluster of real processes: one controller alone, and brokers that can be killed one by one.
+
+With a `Network` all of them talk through its links. A broker finds another by the listener that its
+own `inter.broker.listener.name` names, and each has one: so every directed link has an address.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,7 @@ import confluent_kafka
 from confluent_kafka.admin import NewTopic
 
 from tests.support.clients import DEADLINE_S, admin
+from tests.support.links import Network
 from tests.support.node import Node
 from tests.support.processes import free_ports, wait_until
 from tests.support.server import TidelogNode
@@ -23,13 +28,15 @@ class ControllerNode(TidelogNode):
 
     name = "the controller"
 
-    def __init__(self, folder: Path, config: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, object] | None = None, node_id: int = 100
+    ) -> None:
         super().__init__(folder, config)
         self.controller_port = free_ports(1)[0]
         self.configure(
             {
                 "process.roles": "controller",
-                "node.id": 100,
+                "node.id": node_id,
                 "listeners": f"CONTROLLER://127.0.0.1:{self.controller_port}",
                 "advertised.listeners": None,
                 "controller.quorum.bootstrap.servers": f"127.0.0.1:{self.controller_port}",
@@ -44,18 +51,31 @@ class ControllerNode(TidelogNode):
 
 
 class TidelogCluster:
-    """A controller and brokers 1..n. Used as a context all are started, and killed at the end."""
+    """A controller and brokers 1..n. Used as a context all are started, and killed at the end.
+
+    Several controllers need a `store` that takes them; their ids are 100, 101, ….
+    """
 
     def __init__(
-        self, folder: Path, brokers: int = 3, config: Mapping[str, object] | None = None
+        self,
+        folder: Path,
+        brokers: int = 3,
+        config: Mapping[str, object] | None = None,
+        network: Network | None = None,
+        controllers: int = 1,
+        store: str | None = None,
     ) -> None:
         shared = {
             "default.replication.factor": min(3, brokers),
             "offsets.topic.replication.factor": min(3, brokers),
             **(config or {}),
         }
-        self.controller = ControllerNode(folder / "controller", shared)
-        at = f"127.0.0.1:{self.controller.controller_port}"
+        named = shared if store is None else {**shared, "metadata.store": store}
+        self.controllers = [
+            ControllerNode(folder / f"controller{number or ''}", named, 100 + number)
+            for number in range(controllers)
+        ]
+        at = ",".join(f"127.0.0.1:{each.controller_port}" for each in self.controllers)
         self.brokers: dict[int, TidelogNode] = {}
         for node_id in range(1, brokers + 1):
             node = TidelogNode(folder / f"broker-{node_id}", shared)
@@ -69,15 +89,65 @@ class TidelogCluster:
                 }
             )
             self.brokers[node_id] = node
+        self._addresses = [node.bootstrap for node in self.brokers.values()]
+        if network is not None:
+            self._addresses = self._lay_links(network)
+
+    @property
+    def controller(self) -> ControllerNode:
+        """The only controller, or the first."""
+        return self.controllers[0]
+
+    @property
+    def controller_ends(self) -> list[str]:
+        """What the controllers are called on the network: "controller", "controller2", …."""
+        return [f"controller{number or ''}" for number in (0, *range(2, len(self.controllers) + 1))]
+
+    def _lay_links(self, network: Network) -> list[str]:
+        """Lead everything through links; return where clients find the brokers."""
+        sources = [*self.controller_ends, *(str(node_id) for node_id in self.brokers)]
+        names = ["CLIENT", *(f"FROM_{source.upper()}" for source in sources)]
+        protocols = ",".join(f"{name}:PLAINTEXT" for name in ("CONTROLLER", *names))
+        for end, controller in zip(self.controller_ends, self.controllers, strict=True):
+            controller.configure(
+                {
+                    "inter.broker.listener.name": f"FROM_{end.upper()}",
+                    "listener.security.protocol.map": protocols,
+                }
+            )
+        for_clients = []
+        for node_id, node in self.brokers.items():
+            own = str(node_id)
+            ports = [node.port, *free_ports(len(names) - 1)]
+            ends = ["client", *sources]
+            links = [network.link(end, own, port) for end, port in zip(ends, ports, strict=True)]
+            for_clients.append(f"127.0.0.1:{links[0]}")
+            found = [
+                network.link(own, end, controller.controller_port)
+                for end, controller in zip(self.controller_ends, self.controllers, strict=True)
+            ]
+            node.configure(
+                {
+                    "listeners": _listeners(names, ports),
+                    "advertised.listeners": _listeners(names, links),
+                    "inter.broker.listener.name": f"FROM_{own}",
+                    "listener.security.protocol.map": protocols,
+                    "controller.quorum.bootstrap.servers": ",".join(
+                        f"127.0.0.1:{port}" for port in found
+                    ),
+                }
+            )
+        return for_clients
 
     @property
     def bootstrap(self) -> str:
-        """The addresses of all brokers."""
-        return ",".join(node.bootstrap for node in self.brokers.values())
+        """Where clients find all brokers."""
+        return ",".join(self._addresses)
 
     def __enter__(self) -> TidelogCluster:
         with ExitStack() as started:
-            started.enter_context(self.controller)
+            for controller in self.controllers:
+                started.enter_context(controller)
             for node in self.brokers.values():
                 started.callback(node.__exit__)
             with ThreadPoolExecutor(len(self.brokers)) as threads:
@@ -92,11 +162,7 @@ class TidelogCluster:
         self, topic: str, partitions: int = 1, replication: int = 3, **config: object
     ) -> None:
         """Create a topic and return when every partition has all replicas in sync."""
-        names = {name.replace("_", "."): str(value) for name, value in config.items()}
-        client = admin(self.bootstrap)
-        wanted = NewTopic(topic, partitions, replication, config=names)
-        client.create_topics([wanted])[topic].result(DEADLINE_S)
-        self.until_in_sync(topic, replication)
+        create_replicated(self.bootstrap, topic, partitions, replication, **config)
 
     def partitions(
         self, topic: str, ask: int | None = None
@@ -112,21 +178,47 @@ class TidelogCluster:
 
     def until_in_sync(self, topic: str, members: int, deadline_s: float = DEADLINE_S) -> None:
         """Wait until every partition has a leader and so many members of its ISR."""
-
-        def reached() -> bool:
-            found = self.partitions(topic).values()
-            return all(each.leader >= 0 and len(each.isrs) == members for each in found)
-
-        wait_until(reached, deadline_s, f"{members} replicas of {topic} in sync", 0.05)
+        until_in_sync(self.bootstrap, topic, members, deadline_s)
 
     def empty(self, broker: int) -> None:
         """Take everything from a stopped broker's disk."""
-        shutil.rmtree(self.brokers[broker].data)
+        for path in self.brokers[broker].data.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
 
     def said(self, expected: str) -> str:
         """The ends of all logs, for a failure."""
-        nodes: Iterable[Node] = (self.controller, *self.brokers.values())
+        nodes: Iterable[Node] = (*self.controllers, *self.brokers.values())
         return "\n".join(node.said(expected) for node in nodes)
+
+
+def create_replicated(
+    bootstrap: str, topic: str, partitions: int = 1, replication: int = 3, **config: object
+) -> None:
+    """Create a topic and return when every partition has all replicas in sync."""
+    names = {name.replace("_", "."): str(value) for name, value in config.items()}
+    wanted = NewTopic(topic, partitions, replication, config=names)
+    client = admin(bootstrap)
+    client.create_topics([wanted])[topic].result(DEADLINE_S)
+    until_in_sync(bootstrap, topic, replication)
+
+
+def until_in_sync(bootstrap: str, topic: str, members: int, deadline_s: float = DEADLINE_S) -> None:
+    """Wait until every partition has a leader and so many members of its ISR."""
+    client = admin(bootstrap)
+
+    def reached() -> bool:
+        found = client.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions.values()
+        return all(each.leader >= 0 and len(each.isrs) == members for each in found)
+
+    wait_until(reached, deadline_s, f"{members} replicas of {topic} in sync", 0.05)
+
+
+def _listeners(names: list[str], ports: list[int]) -> str:
+    pairs = zip(names, ports, strict=True)
+    return ",".join(f"{name}://127.0.0.1:{port}" for name, port in pairs)
 
 
 def differing_replicas(cluster: TidelogCluster, topic: str, partitions: int) -> list[str]:

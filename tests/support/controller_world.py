@@ -17,6 +17,20 @@ from tidelog.metadata.memory import MemoryTree
 from tidelog.metadata.store import Create, Node
 
 DEFAULTS = Defaults(1, 1)
+KEPT = (
+    "level",
+    "confirmed",
+    "suspected",
+    "shutting_down",
+    "presumed",
+    "broken",
+    "inventories",
+    "nameless",
+    "held",
+    "seen",
+    "loaded_revision",
+)
+"""What a controller does not find in the store again."""
 
 
 class Chance:
@@ -64,15 +78,19 @@ class World:
     def commit(self, writes: tuple[Write, ...]) -> None:
         """Store and apply writes; then the state must be what a restart would load."""
         if writes:
-            complete = with_revision(self.cluster, writes)
-            found = operations(self.cluster, complete)
-            assert self.tree.apply(self.session, found) is None
-            committed(self.cluster, found, complete)
+            self.commit_only(writes)
         again = Cluster(brokers=self.cluster.brokers)
         load(again, self.nodes())
-        for kept in ("suspected", "shutting_down", "presumed", "broken", "inventories"):
+        for kept in KEPT:
             setattr(again, kept, getattr(self.cluster, kept))
         assert again == self.cluster
+
+    def commit_only(self, writes: tuple[Write, ...]) -> None:
+        """Store and apply writes in a world whose state was changed by hand beside the store."""
+        complete = with_revision(self.cluster, writes)
+        found = operations(self.cluster, complete)
+        assert self.tree.apply(self.session, found) is None
+        committed(self.cluster, found, complete)
 
     def do(self, decision: Decision[Any]) -> Any:
         self.commit(decision.writes)

@@ -136,6 +136,7 @@ class Driver:
         rebalance_ms: int = 60_000,
         version: int = 9,
         group_id: str = GROUP,
+        reason: str = "",
     ) -> int:
         ticket = self.ticket()
         event = Join(
@@ -150,6 +151,7 @@ class Driver:
             one_protocol() if protocols is None else protocols,
             member_id_required=version >= 4,
             can_skip_assignment=version >= 9,
+            reason=reason,
         )
         self.send(event, group_id)
         return ticket

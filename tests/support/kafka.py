@@ -39,6 +39,7 @@ class KafkaNode(Node):
 
     name = "Apache Kafka"
     start_deadline_s = 90.0
+    format_option = "--standalone"
 
     def __init__(
         self,
@@ -81,10 +82,15 @@ class KafkaNode(Node):
     def command(self) -> list[str]:
         return java_command("kafka-server", str(self.file), flags=self._flags)
 
-    def start(self) -> None:
+    def format(self) -> None:
+        """Give its folder the cluster's id, once: a start without it would be refused."""
         if not self._formatted:
             run_java(
-                "kafka-storage", "format", "--standalone", "-t", CLUSTER_ID, "-c", str(self.file)
+                *("kafka-storage", "format", self.format_option),
+                *("-t", CLUSTER_ID, "-c", str(self.file)),
             ).check()
             self._formatted = True
+
+    def start(self) -> None:
+        self.format()
         super().start()

@@ -27,6 +27,7 @@ class BatchOnDisk:
     producer_id: int
     base_sequence: int
     record_count: int
+    producer_epoch: int = -1
 
     @property
     def compression(self) -> str:
@@ -64,5 +65,5 @@ def _batches(raw: bytes) -> Iterator[BatchOnDisk]:
         # A file that grows by preallocation ends in zeros.
         if f[1] <= 0 or position + size > len(raw):
             return
-        yield BatchOnDisk(f[0], size, f[2], f[3], f[5], f[6], f[9], f[11], f[12])
+        yield BatchOnDisk(f[0], size, f[2], f[3], f[5], f[6], f[9], f[11], f[12], f[10])
         position += size

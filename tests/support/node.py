@@ -30,6 +30,7 @@ class Node:
         self.port = port
         self.bootstrap = f"127.0.0.1:{port}"
         self.started_in_s = 0.0
+        self._launched_at = 0.0
         self._program: Program | None = None
 
     def command(self) -> list[str]:
@@ -55,12 +56,20 @@ class Node:
 
         Afterwards `started_in_s` holds the seconds from the start to the first such answer.
         """
-        begun = time.monotonic()
+        self.launch()
+        self.until_ready()
+
+    def launch(self) -> None:
+        """Start it and wait for nothing."""
+        self._launched_at = time.monotonic()
         self._program = Program(self.command(), self.log, self.environment())
+
+    def until_ready(self) -> None:
+        """Wait until the launched process names a controller, as `start` does."""
         wait_until(self._ready_or_ended, self.start_deadline_s, self.said("is ready"), 0.01)
         if self.program.exit_status() is not None:
             raise AssertionError(self.said("came up"))
-        self.started_in_s = time.monotonic() - begun
+        self.started_in_s = time.monotonic() - self._launched_at
 
     def _ready_or_ended(self) -> bool:
         return self.program.exit_status() is not None or answers_metadata(self.port)

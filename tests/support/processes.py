@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -33,15 +34,27 @@ def wait_until(
         time.sleep(pause_s)
 
 
+LOWEST_PORT = 10_240
+EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that were free a moment ago, all different."""
+    """Ports of 127.0.0.1 that were free a moment ago, all different.
+
+    They lie below those that the system gives to whoever asks for any, so that no outgoing
+    connection takes one before its server has it.
+    """
+    end = int(EPHEMERAL_PORTS.read_text().split()[0]) if EPHEMERAL_PORTS.exists() else 32_768
+    chance = random.SystemRandom()
     with contextlib.ExitStack() as held:
-        ports = []
-        for _ in range(count):
+        ports: list[int] = []
+        while len(ports) < count:
             holder = held.enter_context(socket.socket())
-            holder.bind(("127.0.0.1", 0))
-            ports.append(holder.getsockname()[1])
-        return ports
+            port = chance.randrange(LOWEST_PORT, max(end, LOWEST_PORT + 1000))
+            with contextlib.suppress(OSError):
+                holder.bind(("127.0.0.1", port))
+                ports.append(port)
+    return ports
 
 
 class Program:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ class TidelogNode(Node):
     def __init__(self, folder: Path, config: Mapping[str, object] | None = None) -> None:
         port, controller_port, self.metrics_port = free_ports(3)
         super().__init__(folder, port)
+        self._module = "tidelog.cli.main"
+        self._environment: dict[str, str] = {}
         folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / "server.properties"
         self.config: dict[str, object] = {
@@ -47,8 +50,16 @@ class TidelogNode(Node):
         lines = [f"{name}={value}" for name, value in self.config.items() if value is not None]
         self.file.write_text("\n".join(lines) + "\n")
 
+    def run_with(self, module: str, environment: Mapping[str, str]) -> None:
+        """Run `module` in place of tidelog's own main one, from the next start on."""
+        self._module = module
+        self._environment = {"PYTHONPATH": os.pathsep.join(sys.path), **environment}
+
     def command(self) -> list[str]:
-        return tidelog_command("server", str(self.file))
+        return [sys.executable, "-m", self._module, "server", str(self.file)]
+
+    def environment(self) -> dict[str, str]:
+        return self._environment
 
 
 def tidelog_command(*args: str) -> list[str]:

@@ -10,6 +10,9 @@ import os
 import socket
 from pathlib import Path
 
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
+
 from tests.support.java import missing
 from tests.support.processes import Program, free_ports, wait_until
 
@@ -72,6 +75,18 @@ class ZooKeeper:
         """kill -9."""
         if self.program is not None:
             self.program.kill()
+
+    def content(self, path: str) -> str | None:
+        """What a node holds, None when there is none; by a session of its own."""
+        client = KazooClient(hosts=self.address)
+        client.start(START_DEADLINE_S)
+        try:
+            return str(client.get(path)[0].decode())
+        except NoNodeError:
+            return None
+        finally:
+            client.stop()
+            client.close()
 
     def __enter__(self) -> ZooKeeper:
         self.start()

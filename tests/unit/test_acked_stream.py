@@ -6,7 +6,8 @@ from collections import Counter, defaultdict
 from types import SimpleNamespace
 
 import pytest
-from tests.support.acked_stream import violations
+from tests.support.acked_stream import renumbered_values, violations
+from tests.support.log_files import BatchOnDisk
 
 GOOD = {(0, 0): "w:0", (0, 1): "w:1", (0, 2): "w:2"}
 
@@ -18,18 +19,29 @@ def judge(
     seen: dict[str, int] | None = None,
     commits: list[int] | None = None,
     idempotent: bool = True,
+    keys: int = 0,
+    noted: tuple[str, ...] = (),
+    renumbered: frozenset[str] = frozenset(),
 ) -> list[str]:
-    writer = SimpleNamespace(name="w", idempotent=idempotent, acked=acked or {0: (0, 0), 1: (0, 1)})
+    writer = SimpleNamespace(
+        name="w",
+        idempotent=idempotent,
+        acked=acked or {0: (0, 0), 1: (0, 1)},
+        wrong=list(noted),
+        key=lambda number: f"w-{number % keys}" if keys else None,
+    )
     reader = SimpleNamespace(
         seen=Counter(seen or dict.fromkeys(GOOD.values(), 1)),
         commits=defaultdict(list, {0: commits or [1, 2, 3]}),
     )
-    return violations([writer], found, reader)
+    return violations([writer], found, reader, renumbered)
 
 
 def test_a_good_history_passes() -> None:
     assert judge(GOOD) == []
     assert judge({**GOOD, (1, 0): "w:2"}, idempotent=False) == []
+    two_homes = {(0, 0): "w:0", (1, 0): "w:1", (0, 1): "w:2"}
+    assert judge(two_homes, acked={0: (0, 0), 1: (1, 0)}, keys=2) == []
 
 
 @pytest.mark.parametrize(
@@ -40,9 +52,32 @@ def test_a_good_history_passes() -> None:
         ({"found": {**GOOD, (1, 0): "w:2"}}, "2 times"),
         ({"found": {(0, 0): "w:1", (0, 1): "w:0"}, "acked": {0: (0, 1)}}, "order"),
         ({"found": GOOD, "seen": {"w:0": 1}}, "never read"),
+        ({"found": GOOD, "seen": {"w:1": 1, "w:0": 1, "w:2": 1}}, "order to the group"),
+        ({"found": GOOD, "seen": {**dict.fromkeys(GOOD.values(), 1), "w:9": 1}}, "not there"),
+        ({"found": GOOD, "noted": ("w:1 at 0/1, sent after 5",)}, "sent after 5"),
+        (
+            {"found": {(0, 0): "w:0", (1, 0): "w:2", (0, 1): "w:1"}, "keys": 2},
+            "of key w-0 after",
+        ),
         ({"found": GOOD, "commits": [2, 1]}, "fell from 2 to 1"),
     ],
 )
 def test_bad_histories_are_named(history: dict[str, object], word: str) -> None:
     wrong = judge(**history)
     assert any(word in line for line in wrong), wrong
+
+
+def on_disk(offset: int, count: int, epoch: int) -> BatchOnDisk:
+    return BatchOnDisk(offset, 100, 0, 2, 0, count - 1, 7, 0, count, epoch)
+
+
+def test_only_what_a_producer_numbered_anew_is_its_own_doing() -> None:
+    found = {(0, 0): "w:0", (0, 1): "w:1", (0, 2): "w:1", (0, 3): "w:2", (1, 0): "v:0"}
+    bumped = [on_disk(0, 2, epoch=0), on_disk(2, 2, epoch=1)]
+    assert renumbered_values(found, {0: bumped}.__getitem__) == {"w:1"}
+    same_epoch = [on_disk(0, 2, epoch=0), on_disk(2, 2, epoch=0)]
+    assert renumbered_values(found, {0: same_epoch}.__getitem__) == frozenset()
+    acked = {0: (0, 0), 1: (0, 2), 2: (0, 3)}
+    found.pop((1, 0))
+    assert judge(found, acked=acked, renumbered=frozenset({"w:1"})) == []
+    assert judge(found, acked=acked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,11 @@ from uuid import UUID
 
 import pytest
 from tests.support.lone_broker import LoneBroker, Peer
+from tests.support.obedient_broker import Obedient, open_channel
 from tests.support.storage_logs import QuickDisk
 
-from tidelog.broker.control import Control
-from tidelog.broker.handlers import leader_and_isr as leader_and_isr_handler
-from tidelog.broker.handlers import open_control_channel, stop_replica
 from tidelog.broker.seen import Seen, SeenFile
-from tidelog.broker.session import ControllerSession
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, Router
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.runtime.disk import Disk, RealDisk, RealFile
@@ -30,24 +26,6 @@ from tidelog.storage.checkpoints import DamagedFile
 A, B = UUID(int=0xA), UUID(int=0xB)
 FULL, INCREMENTAL = 2, 1
 OK = int(ErrorCode.NONE)
-
-
-class Obedient(LoneBroker):
-    """A broker that obeys a controller: the test, as life 7."""
-
-    async def start(self) -> None:
-        await super().start()
-        broker = self.broker
-        broker.session = ControllerSession(
-            [("127.0.0.1", 1)], 500, 6000, 1000, report=lambda: None, when_registered=lambda _: None
-        )
-        broker.session.broker_epoch = 7
-        broker.control = Control(broker, broker.directories[0].path)
-
-    def router(self, extra: Iterable[Handler] = ()) -> Router:
-        return super().router(
-            (open_control_channel.HANDLER, leader_and_isr_handler.HANDLER, stop_replica.HANDLER)
-        )
 
 
 @asynccontextmanager
@@ -66,13 +44,6 @@ async def running(
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
-
-
-async def open_channel(
-    peer: Peer, epoch: int = 1, number: int = 1, broker_epoch: int = 7, revision: int = 5
-) -> ErrorCode:
-    request = messages.OpenControlChannelRequest(1, epoch, broker_epoch, number, revision)
-    return ErrorCode((await peer.ask(request, 0)).error_code)
 
 
 def leader_and_isr(
@@ -162,6 +133,34 @@ def test_a_newer_channel_closes_the_older_one(tmp_path: Path) -> None:
             assert epoch_of(lone) == 0
             assert await order(second, leader_and_isr({"t": (A, {0: (1, 1)})})) == [OK]
             assert epoch_of(lone) == 1
+
+    run(work())
+
+
+def test_leader_and_isr_of_a_former_life_that_stalled_comes_on_a_closed_channel(
+    tmp_path: Path,
+) -> None:
+    # To the document any other id makes the local partition stale: only the channel's order helps.
+    async def work() -> None:
+        async with running(tmp_path) as (lone, first):
+            former = leader_and_isr({"t": (A, {0: (9, 9)})})
+            assert await order(first, former) == [OK]
+            second = await Peer.connect(lone.port)
+            assert await open_channel(second, 1, 2) is ErrorCode.NONE
+            assert await order(second, stop(A, -2), 4) == [OK]
+            assert await order(second, leader_and_isr({"t": (B, {0: (0, 0)})})) == [OK]
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await first.ask(former, 5)
+            # The same bytes on any other connection, and from the controller before this one.
+            stray = await Peer.connect(lone.port)
+            assert (await stray.ask(former, 5)).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+            third = await Peer.connect(lone.port)
+            assert await open_channel(third, 2, 1) is ErrorCode.NONE
+            assert (await third.ask(former, 5)).error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+            hosted = lone.broker.partitions.get("t", 0)
+            assert hosted is not None
+            assert (hosted.topic_id, hosted.leader_epoch) == (B, 0)
+            assert set_aside(tmp_path, "stray") == []
 
     run(work())
 
@@ -359,6 +358,21 @@ def test_a_replica_that_cannot_take_its_topic_id_holds_up_no_other(tmp_path: Pat
             orders = leader_and_isr({"t": (A, {0: (1, 1), 1: (1, 1)})}, migrated=True)
             assert await order(channel, orders) == [ErrorCode.KAFKA_STORAGE_ERROR, OK]
             assert epoch_of(lone, 1) == 1
+
+    run(work())
+
+
+def test_a_replica_that_could_not_be_deleted_is_not_confirmed_by_a_second_request(
+    tmp_path: Path,
+) -> None:
+    async def work() -> None:
+        async with two_directories(tmp_path, A) as (lone, channel, disk):
+            disk.bad = "t-0"
+            for _ in range(2):
+                assert await order(channel, stop(A, -2), 4) == [ErrorCode.KAFKA_STORAGE_ERROR]
+            assert lone.broker.partitions.get("t", 0) is None
+            assert await order(channel, stop(A, -2, partition=1), 4) == [OK]
+            assert await order(channel, stop(A, -2, partition=1), 4) == [OK]
 
     run(work())
 

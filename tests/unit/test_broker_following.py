@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 import uuid
 from collections.abc import AsyncIterator, Coroutine
@@ -11,11 +12,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from tests.support.lone_broker import LoneBroker, until
 
+from tidelog.broker import follower_fetcher, loss_notes
+from tidelog.broker.follower_log import says_where_logs_part, take_in
 from tidelog.broker.partition import HostedPartition, PartitionState
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
+from tidelog.storage.log import PartitionLog
 
 FOLLOWER_EPOCH = 7
 LONG_WAIT_MS = 60_000
@@ -157,6 +162,35 @@ def test_with_sync_a_follower_claims_what_is_synced(tmp_path: Path) -> None:
     run(main())
 
 
+def test_with_sync_a_log_that_cannot_be_synced_does_not_stop_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = f"{tmp_path / '2'}/t-0"
+    unsynced = PartitionLog.unsynced
+
+    def lacking_files(log: PartitionLog, **options: bool) -> Any:
+        if log.path == stuck:
+            raise OSError(errno.EMFILE, "planted")
+        return unsynced(log, **options)
+
+    async def main() -> None:
+        async with running(tmp_path, {"log.durability": "sync"}) as pair:
+            leaders = [pair.lead(index) for index in range(2)]
+            followers = [pair.follow(index) for index in range(2)]
+            with monkeypatch.context() as patched:
+                patched.setattr(PartitionLog, "unsynced", lacking_files)
+                append(leaders[0], "stuck")
+                await until(lambda: followers[0].end_offset == 1)
+                for count in range(1, 6):
+                    append(leaders[1], "on")
+                    await until(lambda count=count: leaders[1].followers[2].end_offset == count)  # type: ignore[misc]
+                assert leaders[0].followers[2].end_offset == 0, "what is not synced is not claimed"
+            for leader, follower in zip(leaders, followers, strict=True):
+                await until_same(leader, follower)
+
+    run(main())
+
+
 def test_logs_that_part_are_cut_before_the_watermark_is_believed(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as pair:
@@ -173,6 +207,109 @@ def test_logs_that_part_are_cut_before_the_watermark_is_believed(tmp_path: Path)
             pair.follow(epoch=2)
             await until_same(leader, former)
             assert [epoch for epoch, _ in former.log.epochs.entries] == [0, 2]
+
+    run(main())
+
+
+def test_many_cuts_share_a_note_and_let_others_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an unclean election one answer may cut thousands of logs below their watermarks."""
+    partitions, writes, turns = 20, [], 0
+    cut_in_turn = []
+
+    def taking_in(hosted: HostedPartition, part: Any, *more: Any) -> str | None:
+        if says_where_logs_part(part):
+            cut_in_turn.append(turns)
+        return take_in(hosted, part, *more)
+
+    monkeypatch.setattr(follower_fetcher, "take_in", taking_in)
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            for index in range(partitions):
+                append(pair.lead(index, epoch=0, isr=(1,)), "a")
+                append(pair.follow(index, epoch=1, leader=2, isr=(2,)), "lost", "lost too")
+                append(pair.lead(index, epoch=2, isr=(1,)), "b", "c")
+            disk = pair.follower.seams.disk
+            replace = disk.replace
+
+            def counting(path: str, content: bytes) -> None:
+                if path.endswith(loss_notes.FILE):
+                    writes.append(content.count(b"\n"))
+                replace(path, content)
+
+            monkeypatch.setattr(disk, "replace", counting)
+            logs = [pair.follow(index, epoch=2) for index in range(partitions)]
+            others = asyncio.create_task(take_turns())
+            for index, log in enumerate(logs):
+                await until_same(pair.lead(index, epoch=2, isr=(1,)), log)
+            others.cancel()
+            assert pair.follower.broker.loss_reports.lost_offsets == 2 * partitions
+
+    run(main())
+    assert writes == [partitions]
+    assert len(cut_in_turn) == partitions
+    most = max(cut_in_turn.count(turn) for turn in cut_in_turn)
+    assert most <= follower_fetcher.CUTS_IN_A_ROW
+
+
+def test_after_a_cut_to_the_leaders_end_the_watermark_is_told_again(tmp_path: Path) -> None:
+    """The answer that says where to cut has a watermark, too, and the follower must not use it."""
+
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            leader = pair.lead(epoch=0)
+            append(leader, "a", "b")
+            former = pair.follow(epoch=0)
+            await until(lambda: former.end_offset == 2)
+            pair.follow(epoch=1, leader=2, isr=(2, 1))
+            append(former, "lost")
+            assert former.high_watermark == 0
+            pair.lead(epoch=2, isr=(1,))
+            assert leader.high_watermark == 2
+            pair.follow(epoch=2, isr=(1,))
+            await until_same(leader, former)
+
+    run(main())
+
+
+def test_with_sync_the_watermark_rises_with_the_sync(tmp_path: Path) -> None:
+    """The leader tells it with the records, once; nothing is written after them."""
+
+    async def main() -> None:
+        async with running(tmp_path, {"log.durability": "sync"}) as pair:
+            leader = pair.lead(isr=(1,))
+            append(leader, "a", "b", "c")
+            await until(lambda: leader.high_watermark == 3)
+            await until_same(leader, pair.follow(isr=(1,)))
+
+    run(main())
+
+
+def test_a_watermark_told_before_a_cut_counts_no_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, {"log.durability": "sync"}) as pair:
+            follower = pair.lead(isr=(1,))
+            append(follower, "a", "b", "c")
+            await until(lambda: follower.high_watermark == 3)
+            pair.lead(epoch=2, leader=2)
+            follower.log.high_watermark = 0
+            follower.log.synced_end_offset = 1
+            follower.replicated(0, 3)
+            assert follower.high_watermark == 1, "no more than is synced"
+            assert follower.log.truncate_to(2, 0) is None
+            follower.log.synced_end_offset = 2
+            follower.synced()
+            assert follower.high_watermark == 1
+            follower.replicated(0, 3)
+            assert follower.high_watermark == 2
 
     run(main())
 
@@ -316,3 +453,20 @@ def overwrite(hosted: HostedPartition, position: int, content: bytes) -> None:
     with Path(f"{hosted.log.path}/{0:020}.log").open("r+b") as file:
         file.seek(position)
         file.write(content)
+
+
+def test_batches_that_have_no_room_in_one_answer_come_with_a_later_one(tmp_path: Path) -> None:
+    """Of several partitions whose next batch is larger than what is fetched of one at once."""
+
+    async def main() -> None:
+        config: dict[str, object] = {"replica.fetch.max.bytes": 500, "log.segment.bytes": 2000}
+        async with running(tmp_path, config) as pair:
+            leaders = [pair.lead(index, isr=(1,)) for index in range(3)]
+            for leader in leaders:
+                append(leader, *("x" * 700 for _ in range(8)))
+                assert len(leader.log.segments) > 2
+            followers = [pair.follow(index) for index in range(3)]
+            for leader, follower in zip(leaders, followers, strict=True):
+                await until_same(leader, follower)
+
+    run(main())

@@ -11,6 +11,7 @@ import pytest
 from tests.support.lone_broker import LoneBroker, until
 
 from tidelog.broker.partitions import Partitions
+from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 
 Answer = Callable[[Any], Any]
@@ -23,8 +24,10 @@ class Session:
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
+        self.proposed: list[set[int]] = []
 
     async def request(self, request: Any) -> Any:
+        self.proposed.append(set(request.topics[0].partitions[0].new_isr))
         return self.answers.pop(0)(request)
 
 
@@ -89,3 +92,58 @@ def test_no_answer_and_no_bug_ends_the_changes(
     asyncio.run(main())
     assert "planted in a look" in caplog.text
     assert "no such thing" in caplog.text
+
+
+class Controller(Session):
+    """Answers for ever; a proposal with one of ``unfit`` as a new member is refused."""
+
+    def __init__(self, unfit: set[int]) -> None:
+        super().__init__()
+        self.unfit = unfit
+
+    async def request(self, request: Any) -> Any:
+        self.answers = [answer_with(0)]
+        if self.unfit & set(request.topics[0].partitions[0].new_isr):
+            self.answers = [answer_with(ErrorCode.INELIGIBLE_REPLICA)]
+        return await super().request(request)
+
+
+@pytest.mark.parametrize(
+    ("unfit", "proposals"),
+    [
+        pytest.param({3}, [{1, 2, 3}, {1, 2}, {1, 2, 3}], id="who fetched before"),
+        pytest.param({2}, [{1, 2, 3}, {1, 2}, {1, 3}], id="who fetched last"),
+        pytest.param({2, 3}, [{1, 2, 3}, {1, 2}, {1, 3}], id="both"),
+        pytest.param(set(), [{1, 2, 3}], id="none: both in one request"),
+    ],
+)
+def test_a_member_that_is_refused_keeps_no_other_one_out(
+    tmp_path: Path, unfit: set[int], proposals: list[set[int]]
+) -> None:
+    """Two followers died; what the leader knew of the one counts on when the other is back."""
+
+    async def main() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        try:
+            session = Controller(unfit)
+            lone.broker.session = session  # type: ignore[assignment]
+            hosted = lone.lead("t", isr=(1,), replicas=(1, 2, 3))
+            now_ms = lone.broker.clock.monotonic_ms()
+            hosted.follower_fetched(3, 0, 23, now_ms - 1_000)
+            hosted.follower_fetched(2, 0, 22, now_ms)
+            lone.broker.isr_changes.start()
+            lone.broker.isr_changes.fetched(hosted, 2)
+            await until(lambda: len(session.proposed) == len(proposals))
+            await until(lambda: hosted.proposed_isr is None)
+            assert session.proposed == proposals
+            assert set(hosted.isr) == {1, 2, 3} - unfit
+            for node_id in (2, 3):
+                lone.broker.isr_changes.fetched(hosted, node_id)
+            await asyncio.sleep(0)
+            assert hosted.proposed_isr is None, "who was refused rests"
+        finally:
+            await lone.broker.isr_changes.stop()
+            await lone.stop()
+
+    asyncio.run(main())

@@ -266,3 +266,23 @@ def test_removed_segments_of_an_idle_topic_leave_the_disk(tmp_path: Path) -> Non
         await lone.stop()
 
     asyncio.run(main())
+
+
+def set_aside(folder: Path) -> list[Path]:
+    return list(folder.rglob("*-delete"))
+
+
+def test_a_deleted_replica_leaves_the_disk_soon_after_its_delay(tmp_path: Path) -> None:
+    async def main() -> None:
+        lone = LoneBroker(tmp_path, {"log.retention.check.interval.ms": str(HOUR_MS)})
+        await lone.start()
+        lone.broker.maintenance.start()
+        hosted = lone.lead("t", configs={"file.delete.delay.ms": "1"})
+        fill(hosted, 5, 5)
+        lone.broker.partitions.stop("t", 0, delete=True, reason="a test")
+        lone.broker.partitions.sync_names()
+        assert set_aside(tmp_path)
+        await until(lambda: not set_aside(tmp_path))
+        await lone.stop()
+
+    asyncio.run(main())

@@ -57,6 +57,19 @@ def test_updates_change_what_they_name_and_a_complete_one_replaces() -> None:
     assert cache.topic_by_id(B) is None
 
 
+def test_a_level_without_topic_ids_makes_no_topic_gone() -> None:
+    # The groups of a topic that is gone lose their offsets: a lowered level must not do that.
+    cache = MetadataCache()
+    gone: list[str] = []
+    cache.when_gone.append(gone.append)
+    cache.apply(update(t=(A, {0: 1})), complete=True)
+    cache.apply(update(t=(UUID(int=0), {0: 1})), complete=True)
+    assert (list(cache.topics), gone) == (["t"], [])
+    cache.apply(update(t=(A, {0: 1})), complete=True)
+    assert cache.topic_by_id(A) is cache.topics["t"]
+    assert gone == []
+
+
 def test_absence_from_a_complete_update_is_no_proof_of_deletion(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -99,11 +112,12 @@ def test_a_topic_created_again_is_another_topic() -> None:
 
 def test_clients_see_addresses_of_their_listener_and_a_live_controller() -> None:
     cache = MetadataCache()
-    assert cache.visible_controller() == -1
+    assert cache.visible_controller(1) == -1
     cache.apply(update(), complete=True)
     assert cache.addresses("PLAINTEXT") == [(1, "host", 9092, None)]
     assert cache.addresses("OTHER") == []
-    assert cache.visible_controller() == 1
+    assert cache.visible_controller(1) == 1
+    assert cache.visible_controller(7) == 1, "not itself while it is not known to clients"
 
 
 def test_configurations_are_resolved_and_told() -> None:

@@ -43,20 +43,23 @@ class Controller:
         response = messages.BrokerRegistrationResponse
         return response(error_code=error, broker_epoch=self.registrations)
 
-    def _beat(self, *_: object) -> Any:
+    def _beat(self, _: object, request: Any, __: object) -> Any:
         self.heartbeats += 1
         if self.hangs:
             return asyncio.get_running_loop().create_future()
-        return messages.BrokerHeartbeatResponse()
+        return messages.BrokerHeartbeatResponse(should_shut_down=request.want_shut_down)
 
 
-def run(story: Callable[[list[Controller], ControllerSession], Coroutine[Any, Any, None]]) -> None:
+def run(
+    story: Callable[[list[Controller], ControllerSession], Coroutine[Any, Any, None]],
+    heartbeat_ms: int = 50,
+) -> None:
     async def main() -> None:
         controllers = [Controller(), Controller()]
         addresses = [("127.0.0.1", await each.listen()) for each in controllers]
         session = ControllerSession(
             addresses,
-            50,
+            heartbeat_ms,
             SESSION_TIMEOUT_MS,
             30_000,
             lambda: Reported(LastLife.CLEAN, -1, -1, []),
@@ -101,3 +104,23 @@ def test_an_answer_that_makes_no_sense_is_not_the_end(caplog: pytest.LogCaptureF
 
     run(story)
     assert "12345" in caplog.text
+
+
+def test_a_broker_that_leaves_does_not_wait_for_its_next_heartbeat() -> None:
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        await until(lambda: controllers[0].heartbeats == 1)
+        session.ask_to_leave()
+        await asyncio.wait_for(session.should_shut_down.wait(), 15)
+
+    run(story, heartbeat_ms=3_600_000)
+
+
+def test_a_connection_that_ends_is_noticed_before_the_next_heartbeat() -> None:
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first, second = controllers
+        await until(lambda: first.heartbeats == 1)
+        for connection in list(first.server.connections):
+            connection.abort()
+        await until(lambda: second.registrations == 1, deadline_s=15)
+
+    run(story, heartbeat_ms=3_600_000)

@@ -10,6 +10,7 @@ import pytest
 from tidelog.cli import configs, consume, main, produce, topics, up, up_child
 from tidelog.cli.connecting import exactly_one, key_values, settings_from
 from tidelog.cli.failures import WrongUsage, explain
+from tidelog.cli.up_files import Member, Plan, server_properties
 from tidelog.client.errors import ClusterUnreachable, Refused
 from tidelog.client.fetcher import OffsetReset
 from tidelog.client.offsets import EARLIEST, LATEST
@@ -56,7 +57,7 @@ def status_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple
         ["doctor"],
         ["up", "--controllers", "2"],
         ["up", "--brokers", "3", "--port", "65534"],
-        ["up", "--store", "zookeeper://localhost:2181"],
+        ["up", "--store", "zookeeper:localhost:2181"],
         ["up", "--config", "novalue"],
     ],
     ids=" ".join,
@@ -190,9 +191,11 @@ def test_refusals_say_what_to_do() -> None:
 
 
 def test_the_file_of_a_development_node_is_a_valid_one(tmp_path: Path) -> None:
-    text = up_child.server_properties(tmp_path / "a b\\c", 19092, {"num.partitions": "3"})
-    configs_of = load(text)
+    plan = Plan(tmp_path / "a b\\c", port=19092, configs={"num.partitions": "3"})
+    (member,) = plan.members()
+    configs_of = load(server_properties(plan, member))
     assert isinstance(configs_of, ServerConfigs), configs_of
+    assert configs_of.process_roles == {"broker", "controller"}
     assert configs_of.log_dirs == (str(tmp_path / "a b\\c" / "broker-1"),)
     assert configs_of.num_partitions == 3
     assert configs_of.offsets_topic_replication_factor == 1
@@ -201,13 +204,49 @@ def test_the_file_of_a_development_node_is_a_valid_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("brokers", "replicas"), [(2, 2), (3, 3), (5, 3)])
 def test_the_file_of_a_further_broker(tmp_path: Path, brokers: int, replicas: int) -> None:
     controller = ("127.0.0.1", 4711)
-    configs_of = load(up_child.server_properties(tmp_path, 19093, {}, 2, brokers, controller))
+    plan = Plan(tmp_path, brokers, port=19092)
+    configs_of = load(server_properties(plan, plan.members()[1], [controller]))
     assert isinstance(configs_of, ServerConfigs), configs_of
     assert configs_of.node_id == 2
+    assert configs_of.listeners[0].port == 19093
     assert not configs_of.is_controller
     assert configs_of.controller_quorum_bootstrap_servers == (controller,)
     assert configs_of.default_replication_factor == replicas
     assert configs_of.offsets_topic_replication_factor == replicas
+
+
+def test_the_files_of_controllers_on_zookeeper(tmp_path: Path) -> None:
+    store = "zookeeper://127.0.0.1:2181/t"
+    plan = Plan(tmp_path, brokers=2, controllers=2, port=19092, store=store)
+    members = plan.members()
+    words = ["controller 101", "controller 102", "broker 1", "broker 2"]
+    assert [str(member) for member in members] == words
+    found = [("127.0.0.1", 4711), ("127.0.0.1", 4712)]
+    configs_of = load(server_properties(plan, members[1], (), 4712))
+    assert isinstance(configs_of, ServerConfigs), configs_of
+    assert (configs_of.node_id, configs_of.process_roles) == (102, {"controller"})
+    assert configs_of.metadata_store == store
+    assert configs_of.controller_listeners[0].port == 4712
+    first = load(server_properties(plan, members[2], found))
+    assert isinstance(first, ServerConfigs), first
+    assert (first.node_id, first.process_roles) == (1, {"broker"})
+    assert first.controller_quorum_bootstrap_servers == tuple(found)
+
+
+@pytest.mark.parametrize(
+    ("store", "controllers", "word"),
+    [
+        ("sqlite", 2, "--store zookeeper://"),
+        ("sqlite:some.db", 1, "take sqlite"),
+        ("zookeeper://", 1, "take sqlite"),
+        ("etcd://127.0.0.1:1", 2, "take sqlite"),
+    ],
+)
+def test_stores_that_up_refuses(store: str, controllers: int, word: str) -> None:
+    with pytest.raises(WrongUsage, match=word):
+        up.check_store(store, controllers)
+    up.check_store("sqlite", 1)
+    up.check_store("zookeeper://127.0.0.1:2181,127.0.0.1:2182/t", 3)
 
 
 def test_ready_lines(tmp_path: Path) -> None:
@@ -218,9 +257,12 @@ def test_ready_lines(tmp_path: Path) -> None:
     assert first == up_child.Ready(("127.0.0.1", 9092), ("127.0.0.1", 1), ("127.0.0.1", 7))
     second = up_child.parse_ready("ready node=2 roles=broker PLAINTEXT=127.0.0.1:9093\n")
     assert second == up_child.Ready(("127.0.0.1", 9093), None, None)
+    third = up_child.parse_ready("ready node=101 roles=controller CONTROLLER=127.0.0.1:5\n")
+    assert third == up_child.Ready(None, ("127.0.0.1", 5), None)
     assert up_child.parse_ready("something else") is None
-    children = [up_child.Child(tmp_path, node_id, 0, {}, 2) for node_id in (1, 2)]
-    for child, ready in zip(children, (first, second), strict=True):
+    assert up_child.parse_ready("ready or not") is None
+    children = [up_child.Child(Plan(tmp_path), Member(number)) for number in (1, 2, 101)]
+    for child, ready in zip(children, (first, second, third), strict=True):
         child.ready = ready
     assert json.loads(json.dumps(up.cluster_json(children))) == {
         "bootstrap": "127.0.0.1:9092,127.0.0.1:9093",
@@ -228,5 +270,5 @@ def test_ready_lines(tmp_path: Path) -> None:
             {"id": 1, "host": "127.0.0.1", "port": 9092, "pid": None, "metrics_port": 7},
             {"id": 2, "host": "127.0.0.1", "port": 9093, "pid": None, "metrics_port": None},
         ],
-        "controllers": [{"id": 1, "port": 1, "pid": None}],
+        "controllers": [{"id": 1, "port": 1, "pid": None}, {"id": 101, "port": 5, "pid": None}],
     }

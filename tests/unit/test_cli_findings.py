@@ -49,7 +49,7 @@ def test_partitions_by_how_bad_it_is() -> None:
     for leader, isr, level, words in [
         (-1, (), Level.BAD, "t-0: no leader"),
         (1, (1,), Level.BAD, "min.insync.replicas"),
-        (1, (1, 2), Level.NOTICE, "under-replicated"),
+        (1, (1, 2), Level.BAD, "under-replicated"),
     ]:
         facts = replace(HEALTHY, topics={"t": topic(leader, isr)})
         assert words in said(facts, level)
@@ -74,10 +74,41 @@ def test_groups_with_offsets_of_nothing() -> None:
 
 
 def test_what_the_controller_says_is_passed_on_once() -> None:
-    problem = {"what": "1 partition without a leader: t-0.", "advice": "Start it."}
+    problem = {
+        "kind": "offline",
+        "level": "bad",
+        "what": "1 partition without a leader: t-0.",
+        "advice": "Start it.",
+    }
     facts = replace(HEALTHY, topics={"t": topic(-1, ())}, condition={"problems": [problem]})
     assert said(facts, Level.BAD) == "1 partition without a leader: t-0"
-    assert judge(facts)[0].advice == "Start it"
+    assert (judge(facts)[0].advice, judge(facts)[0].kind) == ("Start it", "offline")
+    passing = {**problem, "level": "notice"}
+    assert "t-0" in said(replace(facts, condition={"problems": [passing]}), Level.NOTICE)
+
+
+def test_a_silent_controller_does_not_hide_the_rest() -> None:
+    facts = replace(HEALTHY, topics={"t": topic(-1, ())}, condition=ConnectionLost("gone"))
+    assert "the controller does not answer: gone" in said(facts, Level.BAD)
+    assert "t-0: no leader" in said(facts, Level.BAD)
+
+
+def test_replicas_that_nobody_assigned() -> None:
+    def held(*places: TopicPartition) -> Facts:
+        entry = LogDir("/d", None, dict.fromkeys(places, 10), 1000, 500)
+        return replace(HEALTHY, log_dirs={4: [entry]})
+
+    for stray in (TopicPartition("t", 0), TopicPartition("t", 7), TopicPartition("gone", 0)):
+        assert f"{stray} on broker 4" in said(held(stray), Level.BAD)
+    just_created = replace(
+        held(TopicPartition("new", 0)),
+        topics_later={"new": replace(topic(1, (1,)), partitions={0: assigned_to_4()})},
+    )
+    assert said(just_created, Level.BAD) == ""
+
+
+def assigned_to_4() -> Partition:
+    return Partition(0, 4, 0, (4,), (4,), ())
 
 
 def test_the_worst_comes_first() -> None:

@@ -135,6 +135,10 @@ def test_a_full_file() -> None:
         ("inter.broker.listener.name=OTHER", "inter.broker.listener.name"),
         ("process.roles=broker", "controller.quorum.bootstrap.servers"),
         ("controller.quorum.bootstrap.servers=:1", "controller.quorum.bootstrap.servers"),
+        (
+            "controller.quorum.bootstrap.servers=c1:1,c2:1",
+            "controller.quorum.bootstrap.servers",
+        ),
         ("metadata.store=postgres:x", "metadata.store"),
         ("metadata.store=sqlite:", "metadata.store"),
         ("metadata.store=zookeeper://", "metadata.store"),

@@ -94,6 +94,16 @@ def test_who_is_not_fit_does_not_join_but_may_stay(condition: str) -> None:
     assert decision.writes == ()
 
 
+def test_a_replica_that_was_made_anew_joins_when_its_broker_has_said_so() -> None:
+    made = world()
+    made.cluster.broken.add((3, T0))
+    (outcome,) = alter_isr(made.cluster, 1, [PROPOSAL]).answer
+    assert outcome.error is E.INELIGIBLE_REPLICA, "in the ISR it would stay damaged for ever"
+    made.cluster.broken.clear()
+    (outcome,) = alter_isr(made.cluster, 1, [PROPOSAL]).answer
+    assert outcome.error is E.NONE
+
+
 def test_below_the_minimum_those_who_leave_stay_eligible() -> None:
     made = world([1, 2, 3])
     alone = replace(PROPOSAL, isr=(1,), broker_epochs=(1,))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from uuid import UUID
 
 import msgspec
@@ -10,15 +9,14 @@ import pytest
 from tests.support.controller_world import World
 
 from tidelog.controller import requests
-from tidelog.controller.decisions import deletion
 from tidelog.controller.decisions.cluster import Put, Write, load
-from tidelog.controller.decisions.condition import condition
 from tidelog.controller.decisions.creation import NewTopic
 from tidelog.controller.decisions.deletion import Doomed, delete_topics
 from tidelog.controller.decisions.elections import put_state
 from tidelog.controller.decisions.journal import operations, with_revision
 from tidelog.controller.decisions.registration import bury
 from tidelog.controller.decisions.sessions import Condition, Session, Sessions
+from tidelog.controller.decisions.stops import stops_of
 from tidelog.controller.pending import Changes, changes_of
 from tidelog.controller.requests import Gone, Sender
 from tidelog.metadata import layout
@@ -70,7 +68,7 @@ def test_what_writes_concern() -> None:
     memory = msgspec.structs.replace(cluster.memories["t"], unclean={1: UncleanDebt(1, 1)})
     rows: list[tuple[Write, Changes]] = [
         (put_state(cluster, T0, state), Changes(partitions={T0})),
-        (Put(layout.topic("t"), cluster.topics["t"]), Changes(partitions={T0, T1})),
+        (Put(layout.topic("t"), cluster.topics["t"]), Changes({(2, "t")}, {T0, T1})),
         (Put(layout.topic_configs("t"), ConfigNode({})), Changes(configs={(2, "t")})),
         (Put(layout.broker_configs("1"), ConfigNode({})), Changes(configs={(4, "1")})),
         (Put(layout.broker_configs("<default>"), ConfigNode({})), Changes(configs={(4, "")})),
@@ -87,14 +85,14 @@ def test_what_writes_concern() -> None:
     removal = delete_topics(cluster, [Doomed("t")]).writes
     found = changes_of(cluster, removal)
     assert found.gone == {"t": Gone("t", cluster.topic_id("t"), (0, 1))}
-    assert found.deletions
+    assert found.stops
     assert not Changes()
 
 
 def test_changes_add_up_to_the_life_that_the_broker_knows() -> None:
     first, second = Gone("t", UUID(int=1), (0,)), Gone("t", UUID(int=2), (0, 1))
     changes = Changes(partitions={T0})
-    changes.add(Changes(gone={"t": first}, deletions=True))
+    changes.add(Changes(gone={"t": first}, stops=True))
     changes.add(Changes(gone={"t": second}, brokers=True, configs={(2, "t")}))
     assert changes == Changes({(2, "t")}, {T0}, {"t": first}, True, True)
 
@@ -179,8 +177,7 @@ def test_a_deletion_is_ordered_by_id_with_the_sentinel_epoch() -> None:
     made = world()
     topic_id = made.cluster.topic_id("t")
     made.do(delete_topics(made.cluster, [Doomed("t")]))
-    doomed = deletion.held_by(made.cluster, 1)
-    order = requests.stop_replica(made.cluster, SENDER, 1, doomed)
+    (order,) = requests.stop_replica(made.cluster, SENDER, 1, stops_of(made.cluster, 1))
     (topic,) = order.topic_states
     assert (topic.topic_name, topic.topic_id) == ("t", topic_id)
     (state,) = topic.partition_states
@@ -222,49 +219,3 @@ def test_a_session_that_opens_again_is_alive() -> None:
     sessions.forget(1)
     sessions.forget(1)
     assert sessions.in_condition(Condition.DEAD, 6220) == set()
-
-
-def test_the_condition_names_what_is_wrong() -> None:
-    made = World(1, 2)
-    made.create(NewTopic("t", 2, 2, configs=(("min.insync.replicas", "2"),)))
-    found = condition(made.cluster)
-    assert found["problems"] == []
-    assert found["counts"]["partitions"] == 2
-    assert found["brokers"]["1"]["condition"] == "alive"
-    memory = msgspec.structs.replace(made.cluster.memories["t"], unclean={1: UncleanDebt(1, 1)})
-    made.commit(
-        (
-            put_state(made.cluster, T0, PartitionState(-1, 1, 1, [1])),
-            Put(layout.memory("t"), memory),
-        )
-    )
-    made.cluster.suspected.add(2)
-    made.cluster.broken.add((2, T1))
-    made.cluster.damaged["/x"] = layout.Damaged("/x", "it is torn")
-    made.cluster.went_back = "The metadata store has gone back in time."
-    found = condition(made.cluster)
-    assert found["brokers"]["2"]["condition"] == "suspected"
-    counted = {name: number for name, number in found["counts"].items() if number}
-    assert counted == {
-        "brokers": 2,
-        "brokers_suspected": 1,
-        "topics": 1,
-        "partitions": 2,
-        "partitions_offline": 1,
-        "partitions_under_replicated": 1,
-        "partitions_below_min_insync": 1,
-        "partitions_with_unclean_debt": 1,
-        "nodes_damaged": 1,
-    }
-    said = [problem["what"] for problem in found["problems"]]
-    assert [sentence.split(":")[0] for sentence in said] == [
-        "The metadata store has gone back in time.",
-        "The metadata node /x cannot be read",
-        "Not heard of, and suspected",
-        "1 partition without a leader",
-        "1 partition below min.insync.replicas",
-        "1 partition led by a replica that may lack committed records",
-        "1 partition with a damaged replica",
-    ]
-    assert all(problem["advice"] for problem in found["problems"])
-    assert json.loads(json.dumps(found)) == found

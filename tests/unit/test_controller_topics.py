@@ -8,21 +8,25 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.support.controller_world import World
+from tests.support.controller_world import DEFAULTS, World
 
 from tidelog.controller.decisions import creation, deletion
 from tidelog.controller.decisions.cluster import (
     NO_ID,
+    Decision,
     Refusal,
+    Remove,
     load,
 )
 from tidelog.controller.decisions.creation import (
     Growth,
     NewTopic,
     create_partitions,
+    create_topics,
 )
 from tidelog.controller.decisions.deletion import Doomed, delete_topics
 from tidelog.controller.decisions.placement import place
+from tidelog.controller.decisions.stops import Stop, stops_of
 from tidelog.metadata import layout
 from tidelog.metadata import records as nodes
 from tidelog.metadata.store import Create
@@ -248,14 +252,15 @@ def test_a_deleted_topic_leaves_nothing_but_its_place_in_the_queue() -> None:
     assert again.refusal is None
     assert again.topic_id != created.topic_id
     # Broker 1 deleted one partition, then the other; a FULL was answered by broker 2.
-    assert deletion.held_by(world.cluster, 1) == {created.topic_id: [0, 1]}
-    steps: list[tuple[int, dict[UUID, Any], dict[int, list[int]] | None]] = [
-        (1, {created.topic_id: [0]}, {0: [2], 1: [2, 1]}),
-        (1, {created.topic_id: [0]}, {0: [2], 1: [2, 1]}),
-        (3, {created.topic_id: [0]}, {0: [2], 1: [2, 1]}),
-        (1, {UUID(int=77): None}, {0: [2], 1: [2, 1]}),
-        (2, {created.topic_id: None}, {1: [1]}),
-        (1, {created.topic_id: [1]}, None),
+    first, second = (Stop("t", created.topic_id, index, -2) for index in (0, 1))
+    assert stops_of(world.cluster, 1) == [first, second]
+    steps: list[tuple[int, list[Stop], dict[int, list[int]] | None]] = [
+        (1, [first], {0: [2], 1: [2, 1]}),
+        (1, [first], {0: [2], 1: [2, 1]}),
+        (3, [first], {0: [2], 1: [2, 1]}),
+        (1, [Stop("t", UUID(int=77), 1, -2)], {0: [2], 1: [2, 1]}),
+        (2, [first, second], {1: [1]}),
+        (1, [second], None),
     ]
     for broker, gone, left in steps:
         world.do(deletion.confirm(world.cluster, broker, gone))
@@ -292,3 +297,60 @@ def test_unknown_topic_node_ids_never_match() -> None:
     assert isinstance(
         delete_topics(World(1).cluster, [Doomed(None, NO_ID)]).answer[0].refusal, Refusal
     )
+
+
+def paths_of(decision: Decision[Any], name: str) -> list[str]:
+    """Return what a decision writes of one topic, in order; who removes it has a minus."""
+    own = (layout.topic(name), layout.topic_configs(name), layout.deletion_mark(name))
+    return [
+        f"-{write.path}" if isinstance(write, Remove) else write.path
+        for write in decision.writes
+        if write.path in own
+    ]
+
+
+def test_a_deletion_that_may_be_cut_marks_every_topic_and_the_next_controller_finishes_it() -> None:
+    world = World(1)
+    names = [f"t{number}" for number in range(3)]
+    half = deletion.AT_ONCE // 2
+    world.create(*(NewTopic(name, half, 1) for name in names))
+    small = delete_topics(world.cluster, [Doomed(name) for name in names[:2]])
+    assert not any(write.path == layout.deletion_mark("t0") for write in small.writes)
+    decision = delete_topics(world.cluster, [Doomed(name) for name in names])
+    for name in names:
+        topic, configs, mark = (
+            layout.topic(name),
+            layout.topic_configs(name),
+            layout.deletion_mark(name),
+        )
+        assert configs not in world.cluster.versions
+        assert paths_of(decision, name) == [mark, f"-{topic}", f"-{mark}"]
+    # Cut wherever it may be: what stands and is on the queue too is marked, so nobody hears of it.
+    everything = decision.writes
+    for position in range(1, len(everything), half // 2):
+        world = World(1)
+        world.create(*(NewTopic(name, half, 1) for name in names))
+        world.commit(everything[:position])
+        cluster = world.cluster
+        leaving = {node.name for node in cluster.deletions.values()}
+        assert leaving & cluster.topics.keys() <= cluster.marked
+        begun = leaving | cluster.marked
+        world.do(deletion.take_up(cluster))
+        assert cluster.topics.keys() == set(names) - begun
+        assert not cluster.marked
+        assert {node.name for node in cluster.deletions.values()} == begun
+
+
+def test_a_topic_never_stands_without_its_configurations_nor_with_those_of_a_cut_creation() -> None:
+    world = World(1)
+    compacted = NewTopic("t", 1, 1, configs=(("cleanup.policy", "compact"),))
+    decision = create_topics(world.cluster, [compacted], DEFAULTS, world.chance)
+    configs, topic = layout.topic_configs("t"), layout.topic("t")
+    assert paths_of(decision, "t") == [configs, topic]
+    world.commit(decision.writes[: [write.path for write in decision.writes].index(topic)])
+    assert "t" not in world.cluster.topics
+    assert world.cluster.topic_configs["t"] == {"cleanup.policy": "compact"}
+    (created,) = world.create(NewTopic("t"))
+    assert created.refusal is None
+    assert world.cluster.topic_configs == {}
+    assert configs not in world.tree.nodes

@@ -497,6 +497,24 @@ def test_a_batch_of_leavers() -> None:
     assert set(d.group.members) == {b, c}
 
 
+def test_the_reasons_of_those_who_come_and_go_are_noted_and_cut() -> None:
+    """KIP-800: a reason is for whoever reads the log, and no longer than the log can bear."""
+
+    def noted(driver: Driver) -> list[str]:
+        return [str(note.fields["reason"]) for note in driver.notes if "reason" in note.fields]
+
+    d = Driver()
+    first, second = d.stable(2)
+    d.join(first, reason="the subscription changed")
+    assert noted(d)[-1].endswith("the client says: the subscription changed")
+    d = Driver()
+    first, second = d.stable(2)
+    d.leave(Leaver(first, reason="closed " + "x" * 10_000))
+    assert "closed xxx" in noted(d)[-1]
+    assert len(noted(d)[-1]) == limits.MAX_REASON_CHARACTERS
+    assert second in d.group.members
+
+
 def test_a_leaver_with_parked_requests_is_answered() -> None:
     d = Driver()
     a, b = d.stable(2)

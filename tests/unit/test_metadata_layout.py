@@ -16,6 +16,7 @@ from tidelog.metadata.records import (
     ConfigNode,
     ControllerNode,
     Counter,
+    DeletionMark,
     DeletionNode,
     FormerPartition,
     LostRange,
@@ -29,6 +30,7 @@ from tidelog.metadata.records import (
     TopicMemory,
     TopicNode,
     UncleanDebt,
+    WentBack,
 )
 
 ID = "rB5qkJ2QTeyPfS9hWzD9Vg"
@@ -119,7 +121,8 @@ ROWS: list[tuple[str, str, Record]] = [
         ' "resize":{"from_count":1,"to_count":2,"resize_epoch":2,"step":"plan","published":false},'
         ' "former":{"6":{"end_offset":99,"leader_epoch":8}},'
         ' "unclean":{"0":{"leader":1,"leader_epoch":7,"end_offset":50,"end_epoch":6,'
-        '"lost":[{"broker":2,"first":40,"end":50,"epochs":[5,6]}]}}}',
+        '"lost":[{"broker":2,"first":40,"end":50,"epochs":[5,6]}]}},'
+        ' "unclean_past":{"1":[{"leader":2,"leader_epoch":3,"end_offset":9,"end_epoch":2}]}}',
         TopicMemory(
             ID,
             1,
@@ -130,7 +133,13 @@ ROWS: list[tuple[str, str, Record]] = [
             resize=ResizePlan(1, 2, 2, "plan"),
             former={6: FormerPartition(99, 8)},
             unclean={0: UncleanDebt(1, 7, 50, 6, [LostRange(2, 40, 50, [5, 6])])},
+            unclean_past={1: [UncleanDebt(2, 3, 9, 2)]},
         ),
+    ),
+    (
+        "/tidelog/went_back",
+        '{"version":1, "sentence":"It is older than itself."}',
+        WentBack("It is older than itself."),
     ),
     (
         f"/tidelog/deletions/{ID}",
@@ -197,9 +206,15 @@ def test_what_json_allows_but_no_node_can_be(path: str, text: str) -> None:
 def test_containers_and_strangers_hold_nothing() -> None:
     for path in (*layout.CONTAINERS, "/zookeeper/quota", "/brokers/topics/t/partitions"):
         assert layout.decode(path, b"whatever") is None
-    # Kafka's own partition nodes are empty, and so are topics that wait to be deleted.
+    # Kafka's own partition nodes are empty.
     assert layout.decode("/brokers/topics/t/partitions/0", b"") is None
-    assert layout.decode("/admin/delete_topics/t", b"") is None
+
+
+def test_a_mark_of_deletion_is_a_node_whatever_a_tool_wrote_into_it() -> None:
+    for content in (b"", b"null", b"\xff"):
+        assert layout.decode("/admin/delete_topics/t", content) == DeletionMark()
+    assert layout.encode(DeletionMark()) == b""
+    assert layout.deletion_mark("t") == "/admin/delete_topics/t"
 
 
 def test_partitions_are_found_by_their_paths() -> None:
@@ -218,5 +233,14 @@ def test_ids_are_written_as_kafka_writes_them() -> None:
 
 
 def test_every_kind_of_node_of_the_table_has_a_row() -> None:
-    kinds = {type(row[2]) for row in ROWS} | {Counter}
+    kinds = {type(row[2]) for row in ROWS} | {Counter, DeletionMark}
     assert kinds == set(records.Record.__args__)  # type: ignore[attr-defined]
+
+
+def test_debts_are_read_with_and_without_what_is_not_known() -> None:
+    """Once every field was written, now those are not that have their defaults."""
+    head = f'{{"topic_id":"{ID}","initial_partition_count":1,"unclean":{{"0":'
+    record = TopicMemory(ID, 1, unclean={0: UncleanDebt(1, 7)})
+    for more in (',"end_offset":-1,"end_epoch":-1,"lost":[]', ""):
+        text = head + '{"leader":1,"leader_epoch":7' + more + "}}}"
+        assert layout.decode("/tidelog/topics/orders", text.encode()) == record

@@ -77,8 +77,13 @@ def own_log(*epochs: tuple[int, int], end: int) -> object:
         ((2, 9), ((1, 0), (3, 6)), 10, 0, 5, Cut(6, False)),
         # Committed records go: noted as data loss.
         ((3, 4), ((3, 0),), 10, 0, 7, Cut(4, True)),
-        # Nothing in common any more: start over at the own start.
-        ((0, 3), ((2, 5),), 10, 5, 5, Cut(5, False)),
+        # Nothing in common any more: begin anew where the leader's part ends, so that no offset is
+        # missing between there and the own start.
+        ((0, 3), ((2, 5),), 10, 5, 5, Cut(3, False)),
+        ((0, 3), ((2, 5),), 10, 5, 8, Cut(3, True)),
+        ((0, 9), ((2, 5),), 10, 5, 5, Cut(5, False)),
+        # The same epoch, and the leader has less of it than was deleted here by retention.
+        ((2, 3), ((2, 0),), 10, 5, 5, Cut(3, False)),
         ((-1, -1), ((2, 0),), 10, 0, 6, Cut(6, False)),
         # Two leader changes without a write in between.
         ((5, 10), ((3, 0), (5, 10)), 10, 0, 10, Cut(10, False)),

@@ -167,6 +167,31 @@ def test_offsets_survive_a_restart(tmp_path: Path) -> None:
     run(tmp_path, second)
 
 
+def test_many_groups_are_fetched_at_once(tmp_path: Path) -> None:
+    """KIP-709: v8 asks for several groups, each with its own topics or, with null, all of them."""
+
+    async def scenario(broker: GroupBroker) -> None:
+        for partition in (0, 1):
+            assert await commit(broker, 5 + partition, partition=partition) is E.NONE
+        request = messages.OffsetFetchRequest
+        group = request.OffsetFetchRequestGroup
+        one = [request.OffsetFetchRequestTopics("t", [1, 7])]
+        asked = [group("g", topics=one), group("g", topics=None), group("other", topics=one)]
+        answer = await broker.ask(offset_fetch, request(groups=asked), 8)
+        found = [
+            [
+                (item.partition_index, item.committed_offset)
+                for topic in each.topics
+                for item in topic.partitions
+            ]
+            for each in answer.groups
+        ]
+        assert [each.group_id for each in answer.groups] == ["g", "g", "other"]
+        assert found == [[(1, 6), (7, -1)], [(0, 5), (1, 6)], [(1, -1), (7, -1)]]
+
+    run(tmp_path, scenario)
+
+
 def test_a_commit_is_answered_when_the_high_watermark_has_passed_it(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         broker.offsets_isr = broker.offsets_replicas = (1, 2)

@@ -2,6 +2,9 @@
 
 Owns the order and that each one is told once; when an offset is committed is ``partition``'s.
 Grows with the requests that wait; one that waits no longer is to be forgotten by who made it.
+
+A producer does not wait while the ISR is too small for the watermark to move (``too_few``); the
+groups' coordinator does: what it has appended is committed later, or cut by another leader.
 """
 
 from __future__ import annotations
@@ -25,15 +28,18 @@ class AwaitedCommits:
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        self._entries: deque[tuple[int, Committed]] = deque()
+        self._entries: deque[tuple[int, Committed, bool]] = deque()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, offset: int, committed: Committed) -> None:
-        """Have ``committed`` told when the high watermark has passed ``offset``."""
+    def add(self, offset: int, committed: Committed, *, patient: bool = True) -> None:
+        """Have ``committed`` told when the high watermark has passed ``offset``.
+
+        Who is not ``patient`` is also told when the ISR becomes too small.
+        """
         # In order of offsets, not of arrival: a producer's retry waits for what is older.
-        insort(self._entries, (offset, committed), key=_offset_of)
+        insort(self._entries, (offset, committed, patient), key=_offset_of)
 
     def forget(self, offset: int, committed: Committed) -> None:
         """Undo ``add``; nothing when it was told."""
@@ -50,6 +56,16 @@ class AwaitedCommits:
         entries = self._entries
         while entries and entries[0][0] < high_watermark:
             entries.popleft()[1](ErrorCode.NONE)
+
+    def too_few(self) -> None:
+        """The ISR is below ``min.insync.replicas``: tell those that are not patient."""
+        waiting = self._entries
+        if all(patient for _, _, patient in waiting):
+            return
+        self._entries = deque(entry for entry in waiting if entry[2])
+        for _, committed, patient in waiting:
+            if not patient:
+                committed(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def give_up(self, error: ErrorCode) -> None:
         """Tell all that it ended otherwise."""

@@ -10,14 +10,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.broker.config_cache import ConfigCache
+from tidelog.broker.data_loss import DataLoss
 from tidelog.broker.durability import GroupCommit
+from tidelog.broker.feeds import Feeds
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.followers import Followers
 from tidelog.broker.isr_changes import IsrChanges
+from tidelog.broker.loss_reports import LossReports
 from tidelog.broker.maintenance import Maintenance
 from tidelog.broker.metadata_cache import MetadataCache
 from tidelog.broker.partitions import Partitions
 from tidelog.broker.producer_ids import ProducerIds
+from tidelog.broker.repairs import Repairs
 from tidelog.broker.topic_creation import TopicCreation
 from tidelog.model.errors import ErrorCode
 from tidelog.model.server_configs import ServerConfigs
@@ -68,12 +72,19 @@ class Broker:
         self.fetch_sessions = FetchSessions(
             configs.max_incremental_fetch_session_cache_slots, seams.random
         )
+        self.feeds = Feeds(self, seams.random)
         self.isr_changes = IsrChanges(self)
         self.partitions.when_leader.append(self.isr_changes.began)
+        self.loss_reports = LossReports(self)
+        self.partitions.when_leader.append(self.loss_reports.began)
+        self.data_loss = DataLoss(self)
+        self.partitions.when_applied.append(self.data_loss.applied)
+        self.partitions.when_stopped.append(self.data_loss.stopped)
         self.followers = Followers(self)
         self.partitions.when_applied.append(self.followers.applied)
         self.partitions.when_stopped.append(self.followers.stopped)
         self.topic_creation = TopicCreation(self)
+        self.repairs = Repairs(self)
         self.maintenance = Maintenance(self)
 
     @property

@@ -137,6 +137,21 @@ class Coordinator:
 
     # Leadership --------------------------------------------------------------------------------
 
+    async def reloaded(self, hosted: HostedPartition) -> str | None:
+        """Have the groups of a partition loaded from its log in this leader epoch (KIP-704).
+
+        What a former leader knew of them counts no more. A load that failed is begun again. Returns
+        None once they are loaded, else why they are not; waits while they load.
+        """
+        led = self._led.get(hosted.partition)
+        if led is None or led.hosted is not hosted or led.epoch != hosted.leader_epoch:
+            return "they are not coordinated here"
+        if led.error is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+            self._lead(hosted)
+            led = self._led[hosted.partition]
+        await led.load_ended.wait()
+        return None if led.error is ErrorCode.NONE else f"they are not loaded: {led.error.name}"
+
     def _lead(self, hosted: HostedPartition) -> None:
         if hosted.topic != OFFSETS_TOPIC:
             return

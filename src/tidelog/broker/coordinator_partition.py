@@ -78,6 +78,8 @@ class LedPartition:
         self._timer: asyncio.Handle | None = None
         self._timer_at_ms = 0
         self._gone_while_loading: set[str] = set()
+        self.load_ended = asyncio.Event()
+        """Set when loading is over, well or not, and when this is closed."""
 
     # Requests ----------------------------------------------------------------------------------
 
@@ -102,6 +104,7 @@ class LedPartition:
         if self._state is ErrorCode.NOT_COORDINATOR:
             return
         self._state = ErrorCode.NOT_COORDINATOR
+        self.load_ended.set()
         if self._timer is not None:
             self._timer.cancel()
         self._due.clear()
@@ -126,6 +129,8 @@ class LedPartition:
             logger.exception("groups of %s cannot be loaded", self.hosted.key)
         else:
             return
+        finally:
+            self.load_ended.set()
         if self._state is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             self._state = ErrorCode.COORDINATOR_NOT_AVAILABLE
 

@@ -1,7 +1,7 @@
 """Fetch sessions (KIP-227): what a client wants to fetch, remembered between its requests.
 
-Owns the sessions of this broker, bounded by ``max.incremental.fetch.session.cache.slots``; reading
-is the handler's.
+Owns the sessions of clients, bounded by ``max.incremental.fetch.session.cache.slots``; those of
+followers are in ``feeds``. Reading is ``fetch_reading``'s.
 
 | session id | epoch | meaning |
 |---|---|---|
@@ -32,6 +32,11 @@ EVICTION_MS = 120_000
 """A session that was used within this time is not given up for another one (as in Kafka)."""
 
 
+def next_epoch(epoch: int) -> int:
+    """Return the epoch that the next request of a session has."""
+    return 1 if epoch == MAX_INT32 else epoch + 1
+
+
 class Wanted:
     """One partition that a client wants to fetch, and what it was last told of it."""
 
@@ -40,6 +45,7 @@ class Wanted:
         "index",
         "last_fetched_epoch",
         "leader_epoch",
+        "log_start",
         "max_bytes",
         "sent_start",
         "sent_watermark",
@@ -63,6 +69,7 @@ class Wanted:
         self.max_bytes = asked.partition_max_bytes
         self.leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
+        self.log_start = asked.log_start_offset
 
 
 class Session:
@@ -147,7 +154,7 @@ class FetchSessions:
         if not session.wanted:
             del self._sessions[session.id]
             return Plan([], None, full=True)
-        session.epoch = 1 if epoch == MAX_INT32 else epoch + 1
+        session.epoch = next_epoch(epoch)
         session.used_ms = now_ms
         self._sessions.move_to_end(session.id)
         return Plan(list(session.wanted.values()), session, full=False)

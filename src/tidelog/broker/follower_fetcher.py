@@ -5,9 +5,9 @@ way at a time. A partition that met an error rests, the others go on; a lost con
 source. Answers are taken in only for questions that still stand: a partition that left, changed its
 leader epoch or was set aside meanwhile is a new object here.
 
-Each request walks over the partitions followed from this source. A partition that is added while a
-request waits at the leader would wait with it: the connection is then given up and the session
-begun again, so that a new leader hears of its followers at once.
+A request says only what changed since the one before (``follower_questions``). A partition that is
+added while a request waits at the leader would wait with it: the connection is then given up, and
+the session goes on over the next one, so that a new leader hears of its followers at once.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tidelog.broker.follower_log import take_in
+from tidelog.broker.follower_log import committed_cut, says_where_logs_part, take_in
+from tidelog.broker.follower_questions import Followed, FollowerQuestions
 from tidelog.client.connection import Connection, connect
 from tidelog.client.errors import ClientError, ConnectionLost, error_code
 from tidelog.client.fetch_requests import SESSION_ERRORS
-from tidelog.client.fetch_sessions import FetchSession, Question, Wanted
+from tidelog.client.fetch_sessions import Question
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
@@ -39,31 +41,18 @@ FIRST_PAUSE_MS = 20
 """First pause after an error; it doubles up to ``replica.fetch.backoff.ms``."""
 
 CONNECT_TIMEOUT_MS = 3_000
+LOST_SHOWN_MS = 1_000
+"""How long clients are told that a source is gone, without news from the controller. It replaces a
+killed leader after 200 ms; a leader that is alive and only cut off from here is shown again."""
+
+STORED_WITHIN_MS = 1_000
+"""How long a log that cannot be synced holds up the others of its source, once."""
+
+CUTS_IN_A_ROW = 8
+"""A cut syncs: of so many at once others are let in between, so that no session times out."""
+
 INTERRUPT_MS = 10
 """How long a request under way may hold up a partition that was added."""
-
-
-class _Followed:
-    """One partition of a source in one leader epoch."""
-
-    __slots__ = ("asked", "failures", "hosted", "rests_until_ms")
-
-    def __init__(self, hosted: HostedPartition) -> None:
-        self.hosted = hosted
-        self.asked: Wanted | None = None
-        self.failures = 0
-        self.rests_until_ms = 0
-
-    def ask(self, max_bytes: int) -> Wanted:
-        """Return the question for what comes next, at the log's end."""
-        hosted = self.hosted
-        log = hosted.log
-        end = log.end_offset
-        last_epoch = log.epochs.epoch_at(end - 1) if end > log.start_offset else -1
-        self.asked = Wanted(
-            end, max_bytes, hosted.leader_epoch, last_epoch, log.start_offset, hosted.topic_id
-        )
-        return self.asked
 
 
 class FollowerFetcher:
@@ -72,11 +61,11 @@ class FollowerFetcher:
     def __init__(self, broker: Broker, source: int) -> None:
         self._broker = broker
         self._source = source
-        self._followed: dict[TopicPartition, _Followed] = {}
-        self._session = FetchSession()
+        self._questions = FollowerQuestions()
         self._connection: Connection | None = None
         self._added = asyncio.Event()
         self._interrupted = False
+        self._lost_at_ms: int | None = None
         self._requests = 0
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"follower-of-{source}"
@@ -85,7 +74,7 @@ class FollowerFetcher:
     def follow(self, hosted: HostedPartition) -> None:
         """Fetch a partition from now on, in its present leader epoch."""
         hosted.log.forget_empty_epoch()
-        self._followed[hosted.key] = _Followed(hosted)
+        self._questions.follow(hosted)
         if not self._added.is_set():
             # Once for all partitions that are added while one request is under way.
             self._added.set()
@@ -94,7 +83,7 @@ class FollowerFetcher:
 
     def leave(self, key: TopicPartition) -> None:
         """Fetch a partition no more; what is under way for it is dropped."""
-        self._followed.pop(key, None)
+        self._questions.leave(key)
 
     async def close(self) -> None:
         """End at once."""
@@ -102,16 +91,28 @@ class FollowerFetcher:
         await asyncio.gather(self._task, return_exceptions=True)
         self._disconnect("this broker stops following")
 
+    @property
+    def has_lost_source(self) -> bool:
+        """Whether the connection broke a moment ago, and no other one was had since."""
+        if self._connection is not None and self._connection.closed:
+            return True
+        lost_at_ms = self._lost_at_ms
+        now_ms = self._broker.clock.monotonic_ms()
+        return lost_at_ms is not None and now_ms - lost_at_ms < LOST_SHOWN_MS
+
     def _interrupt(self, request: int) -> None:
         if self._requests == request and self._connection is not None:
             self._interrupted = True
-            self._disconnect("a partition was added")
+            self._hang_up("a partition was added")
 
-    def _disconnect(self, why: str) -> None:
+    def _hang_up(self, why: str) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close(why)
-        self._session.begin_again()
+
+    def _disconnect(self, why: str) -> None:
+        self._hang_up(why)
+        self._questions.begin_again()
 
     async def _run(self) -> None:
         pause_ms = FIRST_PAUSE_MS
@@ -122,9 +123,14 @@ class FollowerFetcher:
                 continue
             except ClientError as error:
                 interrupted, self._interrupted = self._interrupted, False
-                self._disconnect("its session is begun again")
                 if interrupted:
+                    if not self._questions.has_session:
+                        self._questions.begin_again()
                     continue
+                broke = self._connection is not None and self._connection.closed
+                if broke and self._lost_at_ms is None:
+                    self._lost_at_ms = self._broker.clock.monotonic_ms()
+                self._disconnect("its session is begun again")
                 logger.info("following broker %d: %s", self._source, error)
             except Exception:
                 # A bug in one answer must not end the replication of everything else.
@@ -146,49 +152,70 @@ class FollowerFetcher:
 
     async def _fetch(self) -> None:
         """Ask once for all that is not resting and take in the answer. Raises ClientError."""
-        if not self._followed:
+        questions = self._questions
+        if not questions:
             self._disconnect("nothing is followed")
             self._added.clear()
             await self._added.wait()
-        await self._until_stored()
-        connection = await self._connected()
-        self._added.clear()
-        self._interrupted = False
         configs = self._broker.configs
         now_ms = self._broker.clock.monotonic_ms()
         wait_ms = configs.replica_fetch_wait_max_ms
-        wanted: dict[TopicPartition, Wanted] = {}
-        for key, followed in self._followed.items():
-            if followed.rests_until_ms > now_ms:
-                wait_ms = min(wait_ms, followed.rests_until_ms - now_ms)
-            else:
-                wanted[key] = followed.ask(configs.replica_fetch_max_bytes)
-        if not wanted:
+        wake_ms = questions.wake(now_ms)
+        if wake_ms is not None:
+            wait_ms = min(wait_ms, wake_ms - now_ms)
+        if questions.nothing_to_ask:
             await self._rest(max(1, wait_ms))
             return
-        request = self._request(self._session.ask(wanted), wait_ms)
+        connection = await self._connected()
+        if not await self._until_stored():
+            return
+        self._added.clear()
+        self._interrupted = False
+        question = questions.ask(configs.replica_fetch_max_bytes, with_ids=configs.level.topic_ids)
+        request = self._request(question, wait_ms)
+        questions.sent()
         self._requests += 1
         timeout_ms = configs.replica_socket_timeout_ms + wait_ms
         answer = await connection.send(request, FETCH_VERSION, timeout_ms)
+        self._lost_at_ms = None
         self._requests += 1
         if answer.error_code in SESSION_ERRORS:
-            self._session.reset()
+            questions.begin_again()
             return
         if answer.error_code:
             error = error_code(answer.error_code).name
             raise ConnectionLost(f"{connection.peer} answered a follower's fetch with {error}")
-        self._session.answered(answer.session_id)
-        self._take_in(answer, wanted)
+        questions.answered(answer.session_id)
+        await self._take_in(answer)
 
-    async def _until_stored(self) -> None:
-        """With ``log.durability=sync`` no offset is claimed before it is synced."""
-        unsynced = [
-            followed.hosted
-            for followed in self._followed.values()
+    async def _until_stored(self) -> bool:
+        """With ``log.durability=sync`` no offset is claimed before it is synced.
+
+        Returns whether all is; what is not, rests now.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STORED_WITHIN_MS / 1000):
+                while unsynced := self._unsynced():
+                    # What rested for this before is synced by now, or holds up nobody again.
+                    waits = [each.hosted.until_stored() for each in unsynced if not each.failures]
+                    if not waits:
+                        break
+                    await asyncio.gather(*waits)
+        now_ms = self._broker.clock.monotonic_ms()
+        unsynced = self._unsynced()
+        for followed in unsynced:
+            self._broker.commit.want(followed.hosted)
+            self._set_back(followed, "what it holds cannot be synced yet", now_ms)
+        return not unsynced
+
+    def _unsynced(self) -> list[Followed]:
+        return [
+            followed
+            for followed in self._questions.due()
             if followed.hosted.stored_end < followed.hosted.log.end_offset
+            and followed.hosted.offline_reason is None
+            and not followed.hosted.log.closed
         ]
-        if unsynced:
-            await asyncio.gather(*(hosted.until_stored() for hosted in unsynced))
 
     async def _connected(self) -> Connection:
         if self._connection is not None and not self._connection.closed:
@@ -198,7 +225,6 @@ class FollowerFetcher:
         endpoint = None if broker is None else broker.endpoints.get(name)
         if endpoint is None:
             raise ConnectionLost(f"no address of broker {self._source} on {name} is known")
-        self._session.begin_again()
         self._connection = await connect(
             *endpoint,
             client_id=f"follower-{self._broker.node_id}",
@@ -244,30 +270,45 @@ class FollowerFetcher:
             replica_broker_epoch=self._broker.session.broker_epoch,
         )
 
-    def _take_in(self, answer: Any, wanted: dict[TopicPartition, Wanted]) -> None:
+    async def _take_in(self, answer: Any) -> None:
         now_ms = self._broker.clock.monotonic_ms()
         wall_ms = self._broker.clock.wall_ms()
+        losses = self._broker.loss_reports
+        noted = losses.before_cuts(self._committed_cuts(answer))
+        cuts = 0
         for topic in answer.responses:
             for part in topic.partitions:
+                if says_where_logs_part(part):
+                    cuts += 1
+                    if cuts % CUTS_IN_A_ROW == 0:
+                        await asyncio.sleep(0)
                 key = TopicPartition(topic.topic, part.partition_index)
-                followed = self._followed.get(key)
-                if followed is None or followed.asked is None:
-                    continue
-                if followed.asked is not wanted.get(key):
+                followed = self._questions.asked(key)
+                if followed is None:
                     continue
                 try:
-                    setback = take_in(followed.hosted, part, wall_ms)
+                    setback = take_in(followed.hosted, part, wall_ms, losses, noted)
                 except Exception:
                     logger.exception("the answer for %s could not be taken in", key)
                     setback = "its answer could not be taken in"
                 if setback is None:
-                    followed.failures = 0
-                    continue
-                longest_ms = self._longest_pause_ms
-                pause_ms = min(FIRST_PAUSE_MS << min(followed.failures, 16), longest_ms)
-                followed.failures += 1
-                followed.rests_until_ms = now_ms + pause_ms
-                if not followed.failures & (followed.failures - 1):
-                    # The 1st, 2nd, 4th … time: what lasts must not fill the log.
-                    times = followed.failures
-                    logger.info("%s from broker %d: %s (%d)", key, self._source, setback, times)
+                    self._questions.taken(followed)
+                else:
+                    self._set_back(followed, setback, now_ms)
+
+    def _committed_cuts(self, answer: Any) -> Iterator[tuple[HostedPartition, int, int]]:
+        for topic in answer.responses:
+            for part in filter(says_where_logs_part, topic.partitions):
+                followed = self._questions.asked(TopicPartition(topic.topic, part.partition_index))
+                lost = None if followed is None else committed_cut(followed.hosted, part)
+                if followed is not None and lost is not None:
+                    yield followed.hosted, *lost
+
+    def _set_back(self, followed: Followed, why: str, now_ms: int) -> None:
+        times = followed.failures + 1
+        pause_ms = min(FIRST_PAUSE_MS << min(times - 1, 16), self._longest_pause_ms)
+        self._questions.rest(followed, now_ms + pause_ms)
+        if not times & (times - 1):
+            # The 1st, 2nd, 4th … time: what lasts must not fill the log.
+            key = followed.hosted.key
+            logger.info("%s from broker %d: %s (%d)", key, self._source, why, times)

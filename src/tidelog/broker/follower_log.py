@@ -8,43 +8,72 @@ comes between.
 | where the logs part | cut there; watermark and start are not touched; ask again |
 | records | appended as they are, then the leader's watermark and log start are taken over |
 | OFFSET_OUT_OF_RANGE, the leader's log begins behind our end | an empty log from there on |
+| records whose first batch begins before an empty log | the log begins with that batch |
 | any other error, a corrupt batch, a failing disk | a setback: tried again after a pause |
+
+Committed records that a cut takes along are noted before, durably, and reported (KIP-704).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from tidelog.client.errors import error_code
 from tidelog.model.errors import ErrorCode
-from tidelog.records.batch import Rejected
-from tidelog.replication.truncation import where_to_cut
+from tidelog.records.batch import Buffer, Rejected, walk
+from tidelog.replication.truncation import Cut, where_to_cut
 
 if TYPE_CHECKING:
+    from tidelog.broker.loss_notes import Loss
+    from tidelog.broker.loss_reports import LossReports
     from tidelog.broker.partition import HostedPartition
 
 logger = logging.getLogger(__name__)
 
 
-def take_in(partition: HostedPartition, part: Any, now_ms: int) -> str | None:
+def says_where_logs_part(part: Any) -> bool:
+    """Whether a ``FetchResponse.PartitionData`` asks for a cut."""
+    parting = part.diverging_epoch
+    if part.error_code or parting is None:
+        return False
+    return bool(parting.epoch >= 0 or parting.end_offset >= 0)
+
+
+def committed_cut(partition: HostedPartition, part: Any) -> tuple[int, int] | None:
+    """Return the committed offsets, first and end, that go with the cut that an answer asks for."""
+    cut = _where(partition, part.diverging_epoch.epoch, part.diverging_epoch.end_offset)
+    if not cut.below_watermark or cut.offset >= partition.log.end_offset:
+        return None
+    return max(cut.offset, partition.log.start_offset), partition.log.high_watermark
+
+
+def take_in(
+    partition: HostedPartition,
+    part: Any,
+    now_ms: int,
+    losses: LossReports,
+    noted: Collection[Loss] = (),
+) -> str | None:
     """Apply a ``FetchResponse.PartitionData`` to a followed partition.
 
-    Returns why the partition should rest for a while, or None. The answer must be to a question
-    that was asked at the log's present end, in the present leader epoch.
+    ``noted``: what is on disk already of what the cuts of this answer take. Returns why the
+    partition should rest for a while, or None. The answer must be to a question that was asked at
+    the log's present end, in the present leader epoch.
     """
     if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return _start_over(partition, part.log_start_offset, now_ms)
     if part.error_code:
         return error_code(part.error_code).name
-    parting = part.diverging_epoch
-    if parting is not None and (parting.epoch >= 0 or parting.end_offset >= 0):
-        return _cut(partition, parting.epoch, parting.end_offset, now_ms)
+    if says_where_logs_part(part):
+        parting = part.diverging_epoch
+        return _cut(partition, parting.epoch, parting.end_offset, now_ms, losses, noted)
     log = partition.log
     records = part.records
     size = 0
     if records:
-        result = log.append_as_follower(records, now_ms)
+        result = _begin_with(partition, records, now_ms) or log.append_as_follower(records, now_ms)
         if isinstance(result, Rejected):
             partition.look_at_disk()
             return result.reason
@@ -55,9 +84,21 @@ def take_in(partition: HostedPartition, part: Any, now_ms: int) -> str | None:
     return None
 
 
-def _cut(partition: HostedPartition, epoch: int, end_offset: int, now_ms: int) -> str | None:
+def _begin_with(partition: HostedPartition, records: Buffer, now_ms: int) -> Rejected | None:
+    """Let an empty log begin where the first batch does: a log start may lie inside of one."""
     log = partition.log
-    cut = where_to_cut(
+    if log.start_offset != log.end_offset:
+        return None
+    for _, header in walk(records):
+        if header.base_offset < log.end_offset <= header.last_offset:
+            return log.restart_at(header.base_offset, now_ms)
+        break
+    return None
+
+
+def _where(partition: HostedPartition, epoch: int, end_offset: int) -> Cut:
+    log = partition.log
+    return where_to_cut(
         epoch,
         end_offset,
         log.end_offset_for_epoch,
@@ -65,18 +106,37 @@ def _cut(partition: HostedPartition, epoch: int, end_offset: int, now_ms: int) -
         log.start_offset,
         log.high_watermark,
     )
+
+
+def _cut(
+    partition: HostedPartition,
+    epoch: int,
+    end_offset: int,
+    now_ms: int,
+    losses: LossReports,
+    noted: Collection[Loss],
+) -> str | None:
+    log = partition.log
+    cut = _where(partition, epoch, end_offset)
     if cut.offset >= log.end_offset:
         return f"the leader's epoch {epoch} ends at {end_offset}, but there is nothing to cut"
+    first, end = max(cut.offset, log.start_offset), log.high_watermark
     if cut.below_watermark:
+        why = losses.before_cut(partition, first, end, noted)
+        if why is not None:
+            return f"what is lost by a cut to {cut.offset} cannot be noted: {why}"
         logger.error(
             "%s: committed records from offset %d to %d go: the leader of epoch %d lacks them",
             partition.key,
-            cut.offset,
-            log.high_watermark,
+            first,
+            end - 1,
             partition.leader_epoch,
         )
     logger.info("%s: cut from %d to %d", partition.key, log.end_offset, cut.offset)
-    return _refused(partition, log.truncate_to(cut.offset, now_ms))
+    refused = _refused(partition, log.truncate_to(cut.offset, now_ms))
+    if refused is None and cut.below_watermark:
+        losses.after_cut(first, end)
+    return refused
 
 
 def _start_over(partition: HostedPartition, leader_start: int, now_ms: int) -> str | None:

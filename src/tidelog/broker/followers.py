@@ -50,6 +50,16 @@ class Followers:
         if former is not None:
             self._fetchers[former[1]].leave(key)
 
+    @property
+    def has_sources(self) -> bool:
+        """Whether anything is followed here."""
+        return bool(self._of)
+
+    def has_lost(self, leader: int) -> bool:
+        """Whether a broker that is followed here has just gone away, as seen from here."""
+        fetcher = self._fetchers.get(leader)
+        return fetcher is not None and fetcher.has_lost_source
+
     async def close(self) -> None:
         """End all fetchers."""
         fetchers, self._fetchers = self._fetchers, {}

@@ -56,3 +56,20 @@ async def forward(
         logger.warning("the outcome of a forwarded %s is unknown: %s", ApiKey(api_key).name, error)
         sentence = f"the connection to the controller broke, the outcome is unknown: {error}"
         return refuse(request, ErrorCode.REQUEST_TIMED_OUT, sentence)
+
+
+def refuse_resources(response: Any) -> Refuse:
+    """Make the function that answers every resource of a change of configurations with one error.
+
+    ``response`` is AlterConfigsResponse or IncrementalAlterConfigsResponse: both have one form.
+    """
+    result = response.AlterConfigsResourceResponse
+
+    def refuse(request: Any, error: ErrorCode, sentence: str) -> Any:
+        return response(
+            responses=[
+                result(error, sentence, r.resource_type, r.resource_name) for r in request.resources
+            ]
+        )
+
+    return refuse

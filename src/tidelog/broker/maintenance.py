@@ -29,6 +29,9 @@ logger = logging.getLogger(__name__)
 LONGEST_FLUSH_TICK_MS = 1_000
 """``flush.ms`` is looked at this often at least, whatever log.flush.scheduler.interval.ms says."""
 
+REMOVAL_TICK_MS = 1_000
+"""How often is looked for what ``file.delete.delay.ms`` and the like let go of."""
+
 REMOVED_AT_ONCE = 8
 """Segments that retention takes out of a log before others have a turn."""
 
@@ -58,6 +61,7 @@ class Maintenance:
         flush_ms = min(configs.log_flush_scheduler_interval_ms, LONGEST_FLUSH_TICK_MS)
         retention_ms = configs.log_retention_check_interval_ms
         self._every("retention", retention_ms, self._retention_now, self.look_at_retention)
+        self._every("removals", REMOVAL_TICK_MS, asyncio.Event(), self.remove)
         self._every("checkpoints", checkpoint_ms, self._checkpoint_now, self.checkpoint)
         self._every("flush", flush_ms, asyncio.Event(), self._flush)
         if configs.log_cleaner_enable:
@@ -119,13 +123,23 @@ class Maintenance:
         now_ms = self._broker.clock.wall_ms()
         for partition in self._assigned():
             while True:
+                before = partition.start_offset
                 said = partition.log.housekeep(now_ms, at_most=REMOVED_AT_ONCE)
+                if partition.start_offset > before:
+                    partition.start_moved()
                 await asyncio.sleep(0)
                 if said is None:
                     break
                 logger.info("%s", said)
                 # What was renamed is removed once the renaming is durable.
                 self._broker.commit.want(partition, closed_only=True)
+        self._broker.repairs.look()
+
+    async def remove(self) -> None:
+        """Remove the directories of deleted and stale replicas whose delay is over.
+
+        Grows with the directories that wait.
+        """
         for directory in self._broker.directories:
             removal = None if directory.failed else directory.due_removal()
             if removal is not None:

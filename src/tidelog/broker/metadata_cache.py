@@ -93,15 +93,16 @@ class MetadataCache:
         found = self.topics.get(topic)
         return None if found is None else found.partitions.get(partition)
 
-    def visible_controller(self) -> int:
-        """Return the broker that clients see as controller: a live one, or -1.
+    def visible_controller(self, answering: int) -> int:
+        """Return the broker that clients see as controller: a live one, or -1 before any is known.
 
-        The active controller if it is a broker too, else the live broker with the lowest id: every
-        broker forwards what only the controller can do.
+        The active controller if it is a broker too, else the ``answering`` broker: each forwards
+        what only the controller can do, and this one surely lives. Another could have died within
+        the last seconds, and librdkafka does not ask again whom to go to.
         """
         if self.controller_id in self.brokers:
             return self.controller_id
-        return min(self.brokers, default=-1)
+        return answering if answering in self.brokers else min(self.brokers, default=-1)
 
     def addresses(self, listener_name: str) -> list[tuple[int, str, int, str | None]]:
         """Return (node id, host, port, rack) of the live brokers as a listener's clients see them.
@@ -142,7 +143,7 @@ class MetadataCache:
             now = self.topics.get(name)
             if now is None and name not in deleted:
                 self._remember(name, topic_id)
-            elif now is None or topic_id not in (NO_UUID, now.topic_id):
+            elif now is None or _differ(topic_id, now.topic_id):
                 for told in self.when_gone:
                     told(name)
 
@@ -212,6 +213,11 @@ class MetadataCache:
         for future in waiting:
             if not future.done():
                 future.set_result(None)
+
+
+def _differ(one: UUID, other: UUID) -> bool:
+    """Return whether two ids are those of two topics; below level 1.4 none is told."""
+    return NO_UUID not in (one, other) and one != other
 
 
 def _broker(broker: messages.UpdateMetadataRequest.UpdateMetadataBroker) -> BrokerMetadata:

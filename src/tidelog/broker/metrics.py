@@ -37,6 +37,11 @@ class BrokerCollector(Collector):
         yield from _counts(hosted)
         yield from _logs(hosted)
         yield from _traffic(hosted)
+        yield CounterMetricFamily(
+            "tidelog_committed_offsets_lost",
+            "Committed records that replicas here had to cut after unclean elections (KIP-704)",
+            value=self._broker.loss_reports.lost_offsets,
+        )
         yield from self._requests()
         yield from self._connections()
 
@@ -86,6 +91,10 @@ def _counts(hosted: list[HostedPartition]) -> Iterator[Metric]:
         "underminisrpartitioncount": (
             "Led partitions that refuse acks=all",
             sum(len(p.isr) < p.required_in_sync for p in leaders),
+        ),
+        "uncleanleadercount": (
+            "Led partitions whose loss of data is not handled yet (KIP-704)",
+            sum(p.state.is_unclean_leader or p.state.has_debt for p in leaders),
         ),
     }
     for name, (text, value) in numbers.items():

@@ -6,7 +6,7 @@ Owns the state that LeaderAndIsr sets and the high watermark; the bytes are the 
 | role | append | read by clients | how it gets there |
 |---|---|---|---|
 | LEADER | yes | up to the high watermark | LeaderAndIsr names this broker |
-| FOLLOWER | NOT_LEADER_OR_FOLLOWER | NOT_LEADER_OR_FOLLOWER | LeaderAndIsr names another, or none |
+| FOLLOWER | NOT_LEADER_OR_FOLLOWER | so too, on request (KIP-392) | LeaderAndIsr names another |
 | OFFLINE | KAFKA_STORAGE_ERROR | KAFKA_STORAGE_ERROR | its disk failed, or its log is damaged |
 
 A record counts as stored when it is written or, with ``log.durability=sync``, when it is synced;
@@ -20,68 +20,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tidelog.broker.awaited_commits import AwaitedCommits, Committed
+from tidelog.broker.partition_state import NO_LEADER as NO_LEADER
+from tidelog.broker.partition_state import FollowerWaiter as FollowerWaiter
+from tidelog.broker.partition_state import PartitionState as PartitionState
+from tidelog.broker.partition_state import Role as Role
+from tidelog.broker.partition_state import StorageFailed as StorageFailed
+from tidelog.broker.partition_state import Waiter as Waiter
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.protocol.primitives import NO_UUID
-from tidelog.records.batch import Buffer, Rejected, walk
+from tidelog.records.batch import Buffer, Rejected
 from tidelog.replication.control import LocalReplica
-from tidelog.replication.isr import Follower, maximal
+from tidelog.replication.isr import UNKNOWN, Follower, maximal
 from tidelog.replication.watermark import high_watermark, required_in_sync
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.results import Appended
 
 if TYPE_CHECKING:
     from tidelog.broker.durability import GroupCommit
-
-NO_LEADER = -1
-
-SMALL_READ_BYTES = 4096
-"""A read of less, with later segments behind it, goes on in those."""
-
-MAX_SLICES = 64
-"""Most segments that one read goes through."""
-
-
-class StorageFailed(Exception):
-    """A log directory did not do what was asked of it; the text is one line."""
-
-
-class Role(Enum):
-    """What this broker does with the partition."""
-
-    LEADER = "leader"
-    FOLLOWER = "follower"
-    OFFLINE = "offline"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionState:
-    """What LeaderAndIsr says of a partition; the defaults where its version has no such field."""
-
-    topic_id: UUID = NO_UUID
-    partition_epoch: int = -1
-    leader: int = NO_LEADER
-    leader_epoch: int = -1
-    isr: tuple[int, ...] = ()
-    isr_version: int = -1
-    replicas: tuple[int, ...] = ()
-    targets: tuple[int, ...] = ()
-    controller_epoch: int = -1
-    is_unclean_leader: bool = False
-    has_debt: bool = False
-
-
-class Waiter(Protocol):
-    """A request that waits for more to read."""
-
-    def more(self, size: int) -> None:
-        """About ``size`` more bytes can be read, or 0: look again."""
 
 
 class HostedPartition:
@@ -90,6 +50,9 @@ class HostedPartition:
     __slots__ = (
         "_alone",
         "_commit",
+        "_is_short",
+        "_leader_mark",
+        "_marked_generation",
         "_node_id",
         "_sync_waiters",
         "_synced",
@@ -107,6 +70,7 @@ class HostedPartition:
         "offline_reason",
         "proposed_isr",
         "required_in_sync",
+        "start_waiters",
         "state",
         "waiters",
     )
@@ -125,8 +89,10 @@ class HostedPartition:
         self.bytes_in = 0
         self.bytes_out = 0
         self.waiters: dict[Waiter, None] = {}
-        self.end_waiters: dict[Waiter, None] = {}
-        """Followers' fetches: they wait for the log's end, not for the high watermark."""
+        self.end_waiters: dict[FollowerWaiter, None] = {}
+        """Followers' sessions: they wait for the log's end, not for the high watermark."""
+        self.start_waiters: dict[Waiter, None] = {}
+        """Who waits for the log's start to move on the followers."""
         self.followers: dict[int, Follower] = {}
         """What each follower holds, as this leader epoch saw it; empty while not leading."""
         self.epoch_start = 0
@@ -136,6 +102,12 @@ class HostedPartition:
         self._commit = commit
         self._synced = commit.before_ack
         self._alone = False
+        self._is_short = False
+        """Whether a committed record may be on fewer replicas than there are."""
+        self._leader_mark = UNKNOWN
+        """The leader's high watermark as it was last told, of which more may be stored later."""
+        self._marked_generation = log.generation
+        """Of the log then: once it is cut the mark counts no more."""
         self._uncommitted_bytes = 0
         self.awaited = AwaitedCommits()
         """Who waits for the high watermark to pass what it appended."""
@@ -207,6 +179,11 @@ class HostedPartition:
         """
         return len(self.state.replicas) <= 1 or self.log.high_watermark >= self.epoch_start
 
+    @property
+    def is_following(self) -> bool:
+        """Whether it copies a leader that is known: its watermark may be read up to."""
+        return not self.is_leader and self.state.leader >= 0 and self.offline_reason is None
+
     def local(self) -> LocalReplica:
         """Return what the rules of LeaderAndIsr and StopReplica ask of a local replica."""
         return LocalReplica(
@@ -233,6 +210,8 @@ class HostedPartition:
         same_epoch = state.leader_epoch == self.leader_epoch
         led_before = self.is_leader
         self.state = state
+        if not same_epoch:
+            self._leader_mark = UNKNOWN
         self.leader_epoch = state.leader_epoch
         self.is_leader = state.leader == self._node_id and self.offline_reason is None
         # Whatever was proposed, the controller has decided since.
@@ -248,6 +227,8 @@ class HostedPartition:
                 self._commit.want(self)
         if led_before and not (same_epoch and self.is_leader):
             self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif not same_epoch:
+            self._wake(0, self.waiters)
         self.configure()
 
     def configure(self) -> None:
@@ -260,8 +241,16 @@ class HostedPartition:
             and self.required_in_sync <= 1
             and len(self.state.replicas) <= 1
         )
+        self._is_short = len(self.state.isr) < len(self.state.replicas)
+        mark, noted = self.log.high_watermark, self.log.watermark_note.offset
+        if mark > max(noted, self.log.start_offset):
+            # It moved before the ISR shrank, or before this replica heard of that.
+            self._note(mark)
         if self.is_leader:
+            self._tell_moved()
             self.advance()
+            if len(self.state.isr) < self.required_in_sync:
+                self.awaited.too_few()
 
     def take_isr(self, isr: tuple[int, ...], isr_version: int) -> None:
         """Take over the ISR of this leader epoch that the controller answered to a proposal."""
@@ -269,9 +258,15 @@ class HostedPartition:
         self.proposed_isr = None
         self.configure()
 
+    def settle_debt(self) -> None:
+        """The controller has cleared the unclean flag and the debt record (KIP-704)."""
+        self.state = replace(self.state, is_unclean_leader=False, has_debt=False)
+
     def stop(self) -> None:
         """Serve nothing from now on; all that wait get NOT_LEADER_OR_FOLLOWER at once."""
         self.is_leader = False
+        self._leader_mark = UNKNOWN
+        self.state = replace(self.state, leader=NO_LEADER)
         self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def go_offline(self, reason: str) -> None:
@@ -285,6 +280,7 @@ class HostedPartition:
         self.awaited.give_up(error)
         self._wake(0, self.waiters)
         self._wake(0, self.end_waiters)
+        self._wake(0, self.start_waiters)
 
     # -- appending
 
@@ -311,21 +307,27 @@ class HostedPartition:
             if self._alone:
                 log.high_watermark = log.end_offset
                 self._committed()
-                return result
-            if len(self.state.isr) == 1:
+            elif len(self.state.isr) == 1:
                 self.advance()
+            if not self.is_leader:
+                return self._refuse()
+            if self._alone:
+                return result
         if self.end_waiters:
             self._wake(len(records), self.end_waiters)
         return result
 
-    def when_committed(self, offset: int, committed: Committed) -> None:
-        """Call ``committed`` once: when ``offset`` is below the high watermark, or it ends."""
+    def when_committed(self, offset: int, committed: Committed, *, patient: bool = True) -> None:
+        """Call ``committed`` once: when ``offset`` is below the high watermark, or it ends.
+
+        Who is not ``patient`` does not wait while the ISR is too small either.
+        """
         if not self.is_leader:
             committed(self._refuse().error)
         elif offset < self.log.high_watermark:
             committed(ErrorCode.NONE)
         else:
-            self.awaited.add(offset, committed)
+            self.awaited.add(offset, committed, patient=patient)
 
     def why_too_few(self) -> str:
         """Return the sentence of NOT_ENOUGH_REPLICAS."""
@@ -355,6 +357,9 @@ class HostedPartition:
                 waiter.set_result(None)
         if self.is_leader and self._synced:
             self.advance()
+        elif self._synced and self.is_following and self._marked_generation == self.log.generation:
+            # The leader tells its watermark once, before what came with it is synced.
+            self._take_over_mark()
 
     @property
     def stored_end(self) -> int:
@@ -388,15 +393,25 @@ class HostedPartition:
         """
         self.bytes_in += size
         self._uncommitted_bytes += size
-        mark = min(leader_watermark, self.stored_end)
+        self._leader_mark = leader_watermark
+        self._marked_generation = self.log.generation
+        self._take_over_mark()
+
+    def _take_over_mark(self) -> None:
+        mark = min(self._leader_mark, self.stored_end)
         if mark > self.log.high_watermark:
             self.log.high_watermark = mark
             self._committed()
 
     def follower_fetched(
-        self, node_id: int, offset: int, broker_epoch: int = -1, now_ms: int = 0
+        self,
+        node_id: int,
+        offset: int,
+        broker_epoch: int = -1,
+        now_ms: int = 0,
+        log_start: int = -1,
     ) -> None:
-        """A follower's life holds everything below ``offset``, of this leader's log."""
+        """A follower's life holds all from ``log_start`` to ``offset`` of this leader's log."""
         if node_id not in self.state.replicas or not self.is_leader:
             return
         follower = self.followers.get(node_id)
@@ -406,6 +421,10 @@ class HostedPartition:
             # A fetch of a former life that was under way: it says nothing of the present one.
             return
         follower.fetched(offset, self.log.end_offset, broker_epoch, now_ms)
+        if log_start > follower.start_offset:
+            follower.start_offset = log_start
+            if self.start_waiters:
+                self._wake(0, self.start_waiters)
         if offset > self.log.high_watermark:
             self.advance()
 
@@ -426,15 +445,35 @@ class HostedPartition:
                 len(isr),
                 self.required_in_sync,
             )
-        if moved > log.high_watermark:
+        if moved > log.high_watermark and self._note(moved):
             log.high_watermark = moved
             self._committed()
 
+    def _note(self, mark: int) -> bool:
+        """Put a watermark on disk, if need be, before it is told; whether the disk lives."""
+        if self._is_short and self.offline_reason is None:
+            self.log.watermark_note.write(mark)
+            self.look_at_disk()
+        return self.offline_reason is None
+
     def _committed(self) -> None:
+        if self._is_short:
+            # Before anybody hears of it: what only some replicas have may be lost with them.
+            self.log.watermark_note.write(self.log.high_watermark)
         self.awaited.reached(self.log.high_watermark)
         if self.waiters:
             self._wake(self._uncommitted_bytes, self.waiters)
         self._uncommitted_bytes = 0
+        if self.end_waiters:
+            self._tell_moved()
+
+    def start_moved(self) -> None:
+        """The log begins later than before: followers hear of it at once."""
+        self._wake(0, self.end_waiters)
+
+    def _tell_moved(self) -> None:
+        for waiter in self.end_waiters:
+            waiter.moved()
 
     def _wake(self, size: int, waiters: Iterable[Waiter]) -> None:
         for waiter in list(waiters):
@@ -458,23 +497,3 @@ class HostedPartition:
             return found
         self.bytes_out += len(found)
         return found
-
-    def read_on(self, found: memoryview, room: int, *, committed: bool = True) -> list[memoryview]:
-        """Return what was read and what follows it in later segments, at most ``room`` bytes.
-
-        For small finds: where compaction left almost nothing of a segment (perhaps one batch
-        without records), a client that gets that alone takes it for the end of the log.
-        """
-        parts = [found]
-        while len(parts) < MAX_SLICES and len(parts[-1]) < SMALL_READ_BYTES:
-            room -= len(parts[-1])
-            next_offset = -1
-            for _, header in walk(parts[-1]):
-                next_offset = header.next_offset
-            if next_offset < 0 or room <= 0:
-                break
-            more = self.read(next_offset, room, committed=committed, at_least_one=False)
-            if isinstance(more, Rejected) or not more:
-                break
-            parts.append(more)
-        return parts

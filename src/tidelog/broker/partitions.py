@@ -80,24 +80,36 @@ class Partitions:
         raise KeyError(str(partition.key))
 
     def inventory(self) -> list[Any]:
-        """Return the local replicas for BrokerRegistration (tag 10002), damaged ones left out."""
+        """Return the local replicas for BrokerRegistration (tag 10002).
+
+        Damaged ones, and those on a failed disk, have the end offset -1.
+        """
         request = messages.BrokerRegistrationRequest
         found: dict[tuple[str, UUID], Any] = {}
         for partition in self.all():
-            if partition.offline_reason is not None:
-                continue
             key = (partition.topic, partition.topic_id)
             if key not in found:
                 found[key] = request.InventoryTopic(*key, [])
+            log = partition.log
+            ends = (log.latest_epoch, log.end_offset)
+            if partition.offline_reason is not None:
+                ends = (-1, -1)
             found[key].partitions.append(
-                request.InventoryPartition(
-                    partition.partition,
-                    partition.partition_epoch,
-                    partition.log.latest_epoch,
-                    partition.log.end_offset,
-                )
+                request.InventoryPartition(partition.partition, partition.partition_epoch, *ends)
             )
         return list(found.values())
+
+    def failures(self) -> Any:
+        """Return what heartbeats tell (tag 10000): all damaged replicas; None when all is well."""
+        damaged = [each for each in self.all() if each.offline_reason is not None]
+        failed = [each for each in self.directories if each.failed is not None]
+        if not damaged and not failed:
+            return None
+        request = messages.BrokerHeartbeatRequest
+        return request.Failures(
+            [UUID(int=each.meta.directory_id.int) for each in failed],
+            [request.DamagedReplica(x.topic, x.topic_id, x.partition) for x in damaged],
+        )
 
     # -- changing
 
@@ -153,14 +165,34 @@ class Partitions:
                 directory.resources.fail(reason)
                 raise StorageFailed(reason) from error
 
-    def make_stale(self, topic: str, partition: int, reason: str) -> None:
-        """Stop serving; the log is set aside and removed after a delay (KIP-516)."""
+    def make_stale(self, topic: str, partition: int, reason: str, *, durable: bool = True) -> None:
+        """Stop serving; the log is set aside and removed after a delay (KIP-516).
+
+        Not ``durable``: before anybody is told, call ``sync_names``, once for many.
+        """
         hosted = self._stop(topic, partition)
         if hosted is None:
             return
         delay_ms = self._stale_delay_ms
         logger.warning("%s: set aside, removed in %d ms: %s", hosted.key, delay_ms, reason)
-        self._set_aside(hosted, lambda d: d.mark_stray(hosted.key, remove_after_ms=delay_ms))
+        self._set_aside(
+            hosted,
+            lambda d: d.mark_stray(hosted.key, remove_after_ms=delay_ms, durable=durable),
+        )
+
+    def replace(
+        self, hosted: HostedPartition, state: PartitionState
+    ) -> tuple[HostedPartition, LogDirectory, str]:
+        """Host an empty replica in the place of one that is set aside, for as long as it takes.
+
+        Returns it, and in which directory under which path the old one is. Raises StorageFailed.
+        """
+        key = hosted.key
+        directory = self.directory_of(hosted)
+        self._stop(*key)
+        paths: list[str] = []
+        self._set_aside(hosted, lambda found: paths.append(found.mark_stray(key)))
+        return self.create(*key, state), directory, paths[0]
 
     def adopt_topic_id(
         self, topic: str, partition: int, topic_id: UUID, partition_epoch: int

@@ -100,6 +100,7 @@ class BrokerProcess:
             configs.request_timeout_ms,
             self._report,
             self._registered,
+            lambda: self.broker.partitions.failures(),
         )
         cluster_id = await session.discover_cluster_id(FIND_CONTROLLER_MS)
         topic_configs = ConfigCache(configs.node_id, configs.texts)
@@ -119,6 +120,8 @@ class BrokerProcess:
                 listener.name, listener.host, listener.port
             )
         broker.isr_changes.start()
+        broker.loss_reports.start()
+        broker.data_loss.start()
         session.start(
             Identity(
                 node_id=configs.node_id,
@@ -205,14 +208,26 @@ class BrokerProcess:
                     directory.resources.fail(f"writing to {directory.path} failed: {error}")
 
     async def _until_told(self) -> None:
-        """Wait until the controller has said what the cluster is. Raises StartFailed."""
+        """Wait until the controller has said what the cluster is. Raises StartFailed.
+
+        A controller that takes the registration and commands nothing has its reasons (a store that
+        has gone back in time, a damaged node), and says them: it is waited for.
+        """
+        while not await self._is_told():
+            logger.warning(
+                "registered for %d ms without being told of the cluster: see the controller's log "
+                "or `tidelog doctor`",
+                FIND_CONTROLLER_MS,
+            )
+
+    async def _is_told(self) -> bool:
         session, broker = self.broker.session, self.broker
         try:
             async with asyncio.timeout(FIND_CONTROLLER_MS / 1000):
                 while True:
                     channel = broker.control.channel
                     if channel is not None and channel.had_metadata:
-                        return
+                        return True
                     changed = broker.metadata.changed()
                     await asyncio.wait(
                         (changed, session.failed), return_when=asyncio.FIRST_COMPLETED
@@ -222,6 +237,8 @@ class BrokerProcess:
                     # The handler notes the channel behind the change of the cache.
                     await asyncio.sleep(0)
         except TimeoutError:
+            if session.is_open:
+                return False
             raise StartFailed(
                 f"no controller has told this broker of the cluster in {FIND_CONTROLLER_MS} ms"
             ) from None
@@ -239,8 +256,8 @@ class BrokerProcess:
         configs = self.configs
         if not configs.controlled_shutdown_enable or session.broker_epoch < 0:
             return
-        session.want_shut_down = True
-        # The next heartbeat says so; the controller moves what others can lead and agrees.
+        session.ask_to_leave()
+        # A heartbeat says so at once; the controller moves what others can lead and agrees.
         limit_s = configs.broker_heartbeat_interval_ms / 1000 + STOP_GRACE_S
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
@@ -253,6 +270,8 @@ class BrokerProcess:
             self._coordinator = None
         session, self._session = self._session, None
         if self._server is not None:
+            await self.broker.data_loss.stop()
+            await self.broker.loss_reports.stop()
             await self.broker.isr_changes.stop()
             # Requests that wait for replication or for more to read are answered now.
             self.broker.partitions.close()

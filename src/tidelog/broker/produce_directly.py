@@ -9,11 +9,15 @@ gives every refusal: whatever is not plain here returns None, with nothing done.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from tidelog.broker.parked import DelayedProduce
+from tidelog.broker import current_leaders
+from tidelog.broker.parked import DelayedFrame, refuse
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS
-from tidelog.protocol import messages
+from tidelog.protocol import codec, messages
 from tidelog.protocol.primitives import DecodeError, read_uvarint
 from tidelog.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
 from tidelog.storage.results import Appended
@@ -39,18 +43,19 @@ _FIXED_BYTES = 4 + 3 + 1 + 4 + 2 + 24 + 4 + 4 + 1
 
 
 def answer(
-    broker: Broker, frame: memoryview, position: int, version: int, correlation_id: int
-) -> bytes | asyncio.Future[Any] | None:
-    """Append and return the answer's whole frame, or a future of the message; None: not plain."""
+    broker: Broker, request: memoryview, position: int, version: int, correlation_id: int
+) -> bytes | asyncio.Future[bytes] | None:
+    """Append and return the answer's whole frame, or a future of it; None: not plain."""
     if version < 9:
         return None
     try:
-        found = _read(frame, position)
+        found = _read(request, position)
+        if found is None:
+            return None
+        acks, timeout_ms, name, index, records = found
+        topic = str(name, "utf-8")
     except (struct.error, IndexError, ValueError, DecodeError):
         return None
-    if found is None:
-        return None
-    acks, timeout_ms, topic, index, records = found
     hosted = broker.partitions.by_topic.get(topic)
     partition = None if hosted is None else hosted.get(index)
     if partition is None or not partition.is_leader or topic in INTERNAL_TOPICS:
@@ -62,23 +67,35 @@ def answer(
         # Nothing was appended: the long way tries again, and words the refusal.
         return None
     first, last, append_time_ms, start, _ = result
-    if acks == ALL_IN_SYNC and last >= partition.log.high_watermark:
-        response = messages.ProduceResponse
-        part = response.PartitionProduceResponse(index, 0, first, append_time_ms, start)
-        whole = response([response.TopicProduceResponse(topic, [part])])
-        return DelayedProduce(whole, [(partition, last, part)], timeout_ms).future
-    name = topic.encode()
     size = len(name)
-    return b"".join(
+    frame = b"".join(
         (
             _pack_head(_FIXED_BYTES + size, correlation_id, 0, ONE_ELEMENT, size + 1),
             name,
             _pack_rest(ONE_ELEMENT, index, 0, first, append_time_ms, start, 1, 0, 0, 0, 0, 0),
         )
     )
+    if acks != ALL_IN_SYNC or last < partition.log.high_watermark:
+        return frame
+    refused = partial(_refused, broker, version, correlation_id, topic, index)
+    return DelayedFrame(partition, last, timeout_ms, frame, refused).future
 
 
-def _read(frame: memoryview, at: int) -> tuple[int, int, str, int, memoryview] | None:
+def _refused(
+    broker: Broker, version: int, correlation_id: int, topic: str, index: int, error: ErrorCode
+) -> bytes:
+    response = messages.ProduceResponse
+    part = response.PartitionProduceResponse(index)
+    refuse(part, error)
+    whole = response([response.TopicProduceResponse(topic, [part])])
+    listeners = broker.configs.broker_listeners
+    if version >= current_leaders.FIRST_PRODUCE_VERSION and len(listeners) == 1:
+        # By which of several the client came in is not known here: then it asks Metadata.
+        current_leaders.name_leaders(broker, whole, listeners[0].name)
+    return b"".join(codec.encode_response(ApiKey.PRODUCE, version, correlation_id, whole))
+
+
+def _read(frame: memoryview, at: int) -> tuple[int, int, memoryview, int, memoryview] | None:
     """Return (acks, timeout, topic, partition, records) of a plain request."""
     if frame[at]:
         return None  # a transactional id
@@ -97,4 +114,4 @@ def _read(frame: memoryview, at: int) -> tuple[int, int, str, int, memoryview] |
         return None
     if _int32(frame, start + 8)[0] != stop - start - LENGTH_OVERHEAD:
         return None  # more than one batch, or a damaged one
-    return acks, timeout_ms, str(frame[at + 9 : end], "utf-8"), index, frame[start:stop]
+    return acks, timeout_ms, frame[at + 9 : end], index, frame[start:stop]

@@ -21,6 +21,7 @@ from uuid import UUID
 from tidelog.client.connection import Connection, connect
 from tidelog.client.errors import ClientError, ConnectionLost
 from tidelog.model.errors import ErrorCode
+from tidelog.model.levels import LATEST
 from tidelog.model.server_configs import Listener
 from tidelog.protocol import codec, messages
 from tidelog.replication.former_life import LastLife
@@ -30,14 +31,14 @@ logger = logging.getLogger(__name__)
 RETRY_MS = 100
 """First pause between two tries to find the controller; it doubles up to ``RETRY_MAX_MS``."""
 
-RETRY_MAX_MS = 2_000
+RETRY_MAX_MS = 500
 KEPT_FORWARDING = 4
 """How many connections for forwarding are kept open while nobody needs them."""
 
 MAX_FORWARDING = 64
 """Most requests that are forwarded at once; others wait for their turn."""
 
-HIGHEST_LEVEL = "1.4"
+HIGHEST_LEVEL = LATEST.name
 """The highest ``inter.broker.protocol.version`` that this code knows."""
 
 REGISTRATION_VERSION = HEARTBEAT_VERSION = ENVELOPE_VERSION = 0
@@ -73,6 +74,10 @@ class Reported:
     """``messages.BrokerRegistrationRequest.InventoryTopic``, one per topic."""
 
 
+def _none() -> None:
+    """Nothing has failed."""
+
+
 class ControllerSession:
     """The session of one broker process; made once, started once."""
 
@@ -84,8 +89,10 @@ class ControllerSession:
         request_timeout_ms: int,
         report: Callable[[], Reported],
         when_registered: Callable[[int], None],
+        failures: Callable[[], Any] = _none,
     ) -> None:
-        """``report`` is asked at each registration; ``when_registered`` gets the broker epoch."""
+        """``report`` is asked at each registration, ``failures`` at each heartbeat (its tag 10000);
+        ``when_registered`` gets the broker epoch."""
         self._controllers = list(controllers)
         self._heartbeat_s = heartbeat_ms / 1000
         # Who does not answer in this time is left while the session still lasts.
@@ -93,6 +100,7 @@ class ControllerSession:
         self._timeout_ms = request_timeout_ms
         self._report = report
         self._when_registered = when_registered
+        self._failures = failures
         self._identity: Identity | None = None
         self._connection: Connection | None = None
         self._address: tuple[str, int] = self._controllers[0]
@@ -102,7 +110,9 @@ class ControllerSession:
         self._waiting: set[asyncio.Future[Connection]] = set()
         self._next = 0
         self._stopping = False
-        self.want_shut_down = False
+        self._want_shut_down = False
+        # Set when the next heartbeat, or the end of the connection, is not to be waited for.
+        self._woken = asyncio.Event()
         self.should_shut_down = asyncio.Event()
         self.broker_epoch = -1
         self.registrations = 0
@@ -146,11 +156,21 @@ class ControllerSession:
         for waiting in self._waiting:
             waiting.cancel()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this broker is registered with an active controller now."""
+        return self._connection is not None and not self._connection.closed
+
     def _close_forwarding(self) -> None:
         # They lead to a controller that may not be the active one any more.
         kept, self._forwarding = self._forwarding, []
         for connection in kept:
             connection.close()
+
+    def ask_to_leave(self) -> None:
+        """Ask the controller, from now on, to take leadership away: see ``should_shut_down``."""
+        self._want_shut_down = True
+        self._woken.set()
 
     async def registered(self, timeout_ms: int) -> Connection:
         """Wait until this broker is registered. Raises ControllerUnreachable."""
@@ -225,7 +245,10 @@ class ControllerSession:
         self._address = host, port = self._controllers[self._next % len(self._controllers)]
         self._next += 1
         return await connect(
-            host, port, client_id="broker-session", connect_timeout_ms=self._patience_ms
+            *(host, port),
+            client_id="broker-session",
+            connect_timeout_ms=self._patience_ms,
+            on_closed=lambda _: self._woken.set(),
         )
 
     async def _ask(self, connection: Connection, request: Any, version: int) -> Any:
@@ -306,10 +329,12 @@ class ControllerSession:
         identity = self._identity
         assert identity is not None
         while not connection.closed:
+            self._woken.clear()
             request = messages.BrokerHeartbeatRequest(
                 broker_id=identity.node_id,
                 broker_epoch=self.broker_epoch,
-                want_shut_down=self.want_shut_down,
+                want_shut_down=self._want_shut_down,
+                failures=self._failures(),
             )
             answer = await self._ask(connection, request, HEARTBEAT_VERSION)
             if answer.error_code != ErrorCode.NONE:
@@ -317,9 +342,10 @@ class ControllerSession:
                 raise ConnectionLost(f"{connection.peer} answered a heartbeat with {code}")
             if answer.should_shut_down:
                 self.should_shut_down.set()
+            pause_s = self._heartbeat_s / 10 if self._want_shut_down else self._heartbeat_s
             with contextlib.suppress(TimeoutError):
-                pause_s = self._heartbeat_s / 10 if self.want_shut_down else self._heartbeat_s
-                await asyncio.wait_for(connection.wait_closed(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._woken.wait()
 
 
 class ForwardingRefused(Exception):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +41,10 @@ _TIMES = {
 
 def cluster_options(function: Function) -> Function:
     """Add ``--bootstrap-server`` and ``--command-config`` to a command."""
+    return _cluster_options(function, required=True)
+
+
+def _cluster_options(function: Function, *, required: bool) -> Function:
     function = click.option(
         "--command-config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -47,7 +52,7 @@ def cluster_options(function: Function) -> Function:
     )(function)
     return click.option(
         "--bootstrap-server",
-        required=True,
+        required=required,
         metavar="HOST:PORT,...",
         help="Any brokers of the cluster.",
     )(function)
@@ -58,6 +63,43 @@ def json_option(function: Function) -> Function:
     return click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")(
         function
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which cluster a command asks, and how it prints the answer."""
+
+    bootstrap_server: str
+    command_config: Path | None
+    as_json: bool
+
+    @staticmethod
+    def of(context: click.Context) -> Asked:
+        """Return what was given to a command, or before its name to the command above it.
+
+        Raises click.MissingParameter without a bootstrap server.
+        """
+        given: dict[str, Any] = {}
+        for each in (context, context.parent):
+            if each is not None:
+                given = {**each.params, **{name: v for name, v in given.items() if v}}
+        if not given.get("bootstrap_server"):
+            hint = "--bootstrap-server"
+            raise click.MissingParameter(ctx=context, param_type="option", param_hint=hint)
+        return Asked(
+            given["bootstrap_server"],
+            given.get("command_config"),
+            bool(given.get("as_json")),
+        )
+
+
+def subcommand_options(function: Function) -> Function:
+    """Add ``--bootstrap-server``, ``--command-config`` and ``--json`` where they may stand above.
+
+    For a command that has subcommands, and for those: `tidelog doctor --json replicas` is the same
+    as `tidelog doctor replicas --json`. The command asks ``Asked.of(context)`` what was given.
+    """
+    return _cluster_options(json_option(function), required=False)
 
 
 def settings_from(properties: Mapping[str, str]) -> ClusterSettings:

@@ -1,25 +1,31 @@
 """``tidelog doctor``: what is wrong with a cluster, on one page; and backing its store up.
 
-Owns asking and printing; what is judged how stands in ``findings``.
+Owns asking and printing; what is judged how stands in ``findings``. Further subcommands are found
+by their files: ``doctor_NAME.py`` beside this one has the command NAME as ``command``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+import pkgutil
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
-from tidelog.cli.connecting import json_option, run
+import tidelog.cli
+from tidelog.cli.connecting import Asked, run, subcommand_options
 from tidelog.cli.failures import Failed
-from tidelog.cli.findings import Facts, Finding, Level, judge
-from tidelog.cli.output import print_json, say
+from tidelog.cli.findings import Facts, Finding, Level, judge, readable
+from tidelog.cli.output import print_json, print_table, say
 from tidelog.client.admin.configs import describe_topics_configs
-from tidelog.client.admin.groups import list_groups
+from tidelog.client.admin.groups import groups_of
 from tidelog.client.admin.nodes import describe_cluster, describe_condition, describe_log_dirs
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, Refused
+from tidelog.client.errors import ClientError, Refused, RequestTimedOut
 from tidelog.client.group_offsets import committed_offsets
 from tidelog.metadata.sqlite import backup as backup_store
 from tidelog.metadata.store import StoreRefused
@@ -32,43 +38,38 @@ MINIMUM = "min.insync.replicas"
 AT_ONCE = 16
 """Requests of one kind that are under way at the same time."""
 
+PATIENCE_S = 5.0
+"""How long one question may take: a sick broker must not keep the others' answers from being seen.
+"""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
 _MARKS = {Level.GOOD: "ok  ", Level.NOTICE: "note", Level.BAD: "BAD "}
 
 
 @click.group("doctor", invoke_without_command=True)
-@click.option("--bootstrap-server", metavar="HOST:PORT,...", help="Any brokers of the cluster.")
-@click.option(
-    "--command-config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Properties file for the client.",
-)
-@json_option
+@subcommand_options
 @click.pass_context
-def command(
-    context: click.Context,
-    bootstrap_server: str | None,
-    command_config: Path | None,
-    as_json: bool,
-) -> None:
+def command(context: click.Context, /, **_flags: Any) -> None:
     """Say what is wrong with a cluster and what to do. Exit status 1 when something is."""
     if context.invoked_subcommand is not None:
         return
-    if bootstrap_server is None:
-        raise click.MissingParameter(
-            ctx=context, param_type="option", param_hint="--bootstrap-server"
-        )
-    facts = run(bootstrap_server, look, command_config=command_config)
+    asked = Asked.of(context)
+    facts = run(asked.bootstrap_server, look, command_config=asked.command_config)
     findings = judge(facts)
     is_bad = any(finding.level is Level.BAD for finding in findings)
-    if as_json:
+    if asked.as_json:
         print_json(
             {
                 "cluster_id": facts.cluster_id,
                 "healthy": not is_bad,
                 "findings": [
-                    {"level": f.level.value, "what": f.what, "advice": f.advice} for f in findings
+                    {"level": f.level.value, "kind": f.kind, "what": f.what, "advice": f.advice}
+                    for f in findings
                 ],
-                "condition": facts.condition,
+                "brokers": brokers_shown(facts),
+                "condition": facts.told,
             }
         )
     else:
@@ -77,15 +78,51 @@ def command(
         raise click.exceptions.Exit(1)
 
 
+def brokers_shown(facts: Facts) -> list[dict[str, Any]]:
+    """Return one row per broker: those that live, and those that the controller misses."""
+    told = {} if facts.told is None else facts.told.get("brokers", {})
+    living = {broker.node_id: broker for broker in facts.brokers}
+    rows = []
+    for node_id in sorted({*living, *map(int, told)}):
+        broker = living.get(node_id)
+        dirs = facts.log_dirs.get(node_id, [])
+        found = [] if isinstance(dirs, ClientError) else dirs
+        free = [entry.usable_bytes for entry in found if entry.usable_bytes >= 0]
+        rows.append(
+            {
+                "broker": node_id,
+                "address": None if broker is None else f"{broker.host}:{broker.port}",
+                "rack": None if broker is None else broker.rack,
+                "condition": told.get(str(node_id), {}).get("condition", "alive"),
+                "replicas": sum(len(entry.replicas) for entry in found) if found else None,
+                "bytes": sum(sum(entry.replicas.values()) for entry in found) if found else None,
+                "free_bytes": min(free, default=None),
+            }
+        )
+    return rows
+
+
 def _print(facts: Facts, findings: list[Finding]) -> None:
-    say(f"Cluster {facts.cluster_id}, seen through {len(facts.brokers)} broker(s)")
+    say(f"Cluster {facts.cluster_id}, controller {facts.controller_id}")
+    print_table(
+        ["Broker", "Address", "Rack", "Condition", "Replicas", "Size", "Free"],
+        [
+            [
+                *(row[name] for name in ("broker", "address", "rack", "condition", "replicas")),
+                *(None if row[n] is None else readable(row[n]) for n in ("bytes", "free_bytes")),
+            ]
+            for row in brokers_shown(facts)
+        ],
+        right=["Broker", "Replicas", "Size", "Free"],
+    )
+    say("")
     for finding in findings:
         say(f"{_MARKS[finding.level]}  {finding.what}")
         if finding.advice:
             say(f"      -> {finding.advice}")
 
 
-@command.command("backup")
+@command.command("backup", short_help="Copy a SQLite metadata store to a file.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--store",
@@ -104,43 +141,88 @@ def backup(file: Path, store: str) -> None:
 
 async def look(cluster: Cluster) -> Facts:
     """Ask the cluster everything that ``judge`` wants to know."""
+    # The controller first: while it is silent, other questions may wait for it in vain.
+    condition = await _in_time(describe_condition(cluster), "the controller")
     described = await describe_cluster(cluster)
     view = await cluster.all_topics()
-    configs = await describe_topics_configs(cluster, sorted(view.topics), [MINIMUM])
-    minimums = {
+    nodes = [b.node_id for b in described.brokers if not _is_suspected(condition, b.node_id)]
+    dirs = await _each(nodes, lambda node_id: describe_log_dirs(cluster, node_id), "broker")
+    later = await cluster.all_topics()
+    facts = Facts(
+        cluster_id=described.cluster_id,
+        controller_id=described.controller_id,
+        brokers=described.brokers,
+        topics=view.topics,
+        minimum_isr=await _minimums(cluster, sorted(view.topics)),
+        log_dirs=dict(zip(nodes, dirs, strict=True)),
+        condition=condition,
+        topics_later=later.topics,
+    )
+    listed = await _each(nodes, lambda node_id: groups_of(cluster, node_id), "broker")
+    groups = [group for some in listed if not isinstance(some, ClientError) for group in some]
+    ids = sorted({group.group_id for group in groups})[:GROUPS_LOOKED_AT]
+    committed = await _each(ids, lambda group: committed_offsets(cluster, group), "group")
+    return replace(
+        facts,
+        groups=groups,
+        groups_unknown={
+            node_id: some
+            for node_id, some in zip(nodes, listed, strict=True)
+            if isinstance(some, ClientError)
+        },
+        committed=dict(zip(ids, committed, strict=True)),
+    )
+
+
+def _is_suspected(condition: dict[str, Any] | ClientError | None, node_id: int) -> bool:
+    """Whether the controller misses a broker: to ask it would only cost time."""
+    if not isinstance(condition, dict):
+        return False
+    told = condition.get("brokers", {}).get(str(node_id), {})
+    return bool(told.get("condition") == "suspected")
+
+
+async def _minimums(cluster: Cluster, topics: list[str]) -> dict[str, int]:
+    configs = await _in_time(describe_topics_configs(cluster, topics, [MINIMUM]), "the topics")
+    if isinstance(configs, ClientError):
+        return {}
+    return {
         name: int(entry.value)
         for name, entries in configs.items()
         if not isinstance(entries, Refused)
         for entry in entries
         if entry.name == MINIMUM and entry.value
     }
-    nodes = [broker.node_id for broker in described.brokers]
-    dirs = await _each(nodes, lambda node_id: describe_log_dirs(cluster, node_id))
-    groups = (await list_groups(cluster))[:GROUPS_LOOKED_AT]
-    ids = [group.group_id for group in groups]
-    committed = await _each(ids, lambda group: committed_offsets(cluster, group))
-    return Facts(
-        cluster_id=described.cluster_id,
-        controller_id=described.controller_id,
-        brokers=described.brokers,
-        topics=view.topics,
-        minimum_isr=minimums,
-        log_dirs=dict(zip(nodes, dirs, strict=True)),
-        groups=groups,
-        committed=dict(zip(ids, committed, strict=True)),
-        condition=await describe_condition(cluster),
-    )
 
 
-async def _each(items: list[Any], ask: Any) -> list[Any]:
+async def _each(
+    items: Sequence[Item], ask: Callable[[Item], Awaitable[Result]], kind: str
+) -> list[Result | ClientError]:
     """Ask for each item, some at once; an item that fails has its error as its answer."""
     places = asyncio.Semaphore(AT_ONCE)
 
-    async def one(item: Any) -> Any:
+    async def one(item: Item) -> Result | ClientError:
         async with places:
-            try:
-                return await ask(item)
-            except ClientError as error:
-                return error
+            return await _in_time(ask(item), f"{kind} {item}")
 
     return list(await asyncio.gather(*(one(item) for item in items)))
+
+
+async def _in_time(asked: Awaitable[Result], subject: str) -> Result | ClientError:
+    """Return the answer, or why there is none; never later than ``PATIENCE_S``."""
+    try:
+        return await asyncio.wait_for(asked, PATIENCE_S)
+    except ClientError as error:
+        return error
+    except TimeoutError:
+        return RequestTimedOut(f"{subject} did not answer within {PATIENCE_S:.0f} s")
+
+
+def _add_subcommands() -> None:
+    for module in pkgutil.iter_modules(tidelog.cli.__path__, "tidelog.cli."):
+        parent, _, name = module.name.rpartition(".")[2].partition("_")
+        if parent == "doctor" and name:
+            command.add_command(importlib.import_module(module.name).command, name)
+
+
+_add_subcommands()

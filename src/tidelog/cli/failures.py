@@ -11,7 +11,13 @@ import sys
 
 import click
 
-from tidelog.client.errors import ClientError, ClusterUnreachable, Refused, VersionUnsupported
+from tidelog.client.errors import (
+    ClientError,
+    ClusterUnreachable,
+    GaveUp,
+    Refused,
+    VersionUnsupported,
+)
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol.primitives import EncodeError
 
@@ -66,6 +72,9 @@ def explain(error: ClientError) -> str:
         return f"{error}; start the server, or correct --bootstrap-server"
     if isinstance(error, VersionUnsupported):
         return f"{error}; this server cannot do what was asked"
+    if isinstance(error, GaveUp) and isinstance(error.__cause__, Refused):
+        advice = _ADVICE.get(error.__cause__.code)
+        return f"{error}; {advice}" if advice else str(error)
     if not isinstance(error, Refused):
         return str(error)
     said = error.reason.rstrip(".")

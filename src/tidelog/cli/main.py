@@ -19,11 +19,12 @@ COMMANDS = {
     "topics": "Create, list, describe, change and delete topics.",
     "groups": "List, describe and delete groups; reset and delete their offsets.",
     "configs": "Show and change dynamic configurations.",
+    "elect-leaders": "Elect preferred leaders, or unclean ones.",
     "produce": "Send records, one per line of the standard input.",
     "consume": "Print the records of topics.",
     "doctor": "Say what is wrong, and what to do; back the metadata store up.",
 }
-"""The commands, each in the module of its name, with the line that ``--help`` shows."""
+"""The commands, each in the module of its name (``-`` as ``_``), with the line of ``--help``."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -50,7 +51,7 @@ def _commands() -> click.Group:
         def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
             if cmd_name not in COMMANDS:
                 return None
-            module = importlib.import_module(f"tidelog.cli.{cmd_name}")
+            module = importlib.import_module(f"tidelog.cli.{cmd_name.replace('-', '_')}")
             found: click.Command = module.command
             return found
 

@@ -199,18 +199,23 @@ class _Process:
     def _collector(self) -> Any:
         from prometheus_client.registry import Collector
 
-        if self._broker is None:
+        parts: list[Collector] = []
+        if self._broker is not None:
+            from tidelog.broker.metrics import BrokerCollector
 
-            class Nothing(Collector):
-                """A controller alone counts nothing yet; its health is served."""
+            parts.append(BrokerCollector(self._broker.broker))
+        if self._controller is not None:
+            from tidelog.controller.metrics import ControllerCollector
 
-                def collect(self) -> list[Any]:
-                    return []
+            parts.append(ControllerCollector(self._controller))
 
-            return Nothing()
-        from tidelog.broker.metrics import BrokerCollector
+        class All(Collector):
+            """What each role of this process counts."""
 
-        return BrokerCollector(self._broker.broker)
+            def collect(self) -> list[Any]:
+                return [metric for part in parts for metric in part.collect()]
+
+        return All()
 
     def _health(self) -> dict[str, Any]:
         found: dict[str, Any] = {"healthy": True, "node_id": self._configs.node_id}

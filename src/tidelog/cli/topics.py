@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,11 +25,28 @@ from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.client.admin import topics as admin
 from tidelog.client.admin.configs import Source, describe_topics_configs
+from tidelog.client.admin.nodes import describe_unclean
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import Refused, error_code
+from tidelog.client.errors import ClientError, Refused, error_code
 from tidelog.client.metadata import NO_LEADER, Topic
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import why_invalid
+
+MINIMUM = "min.insync.replicas"
+
+
+def _minimum_of(item: dict[str, Any], minimum: int) -> int:
+    """Return the configured minimum, capped at the replicas there are, as the server does."""
+    return min(minimum, len(item["replicas"]))
+
+
+ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
+    "under_replicated_partitions": lambda item, _: len(item["isr"]) < len(item["replicas"]),
+    "unavailable_partitions": lambda item, _: item["leader"] is None,
+    "under_min_isr_partitions": lambda item, least: len(item["isr"]) < _minimum_of(item, least),
+    "at_min_isr_partitions": lambda item, least: len(item["isr"]) == _minimum_of(item, least),
+}
+"""Which partitions --describe shows when one of these flags is given; several add up."""
 
 
 @click.command("topics")
@@ -48,6 +66,8 @@ from tidelog.model.topics import why_invalid
 @click.option("--exclude-internal", is_flag=True, help="Leave internal topics out.")
 @click.option("--under-replicated-partitions", is_flag=True, help="Only those, of --describe.")
 @click.option("--unavailable-partitions", is_flag=True, help="Only those without a leader.")
+@click.option("--under-min-isr-partitions", is_flag=True, help="Only those below their minimum.")
+@click.option("--at-min-isr-partitions", is_flag=True, help="Only those with just their minimum.")
 @click.option("--topics-with-overrides", is_flag=True, help="Only topics with configurations.")
 @json_option
 def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
@@ -68,6 +88,9 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
             f"--config and --replication-factor go with --create, not with {action}; "
             "`tidelog configs --alter` changes the configurations of a topic"
         )
+    only = [f"--{flag.replace('_', '-')}" for flag in ONLY if flags[flag]]
+    if only and action != "--describe":
+        raise WrongUsage(f"{only[0]} goes with --describe, not with {action}")
     # Looked at before anything is asked: wrong usage needs no cluster.
     flags["configs"] = key_values(flags["config"], "--config")
     flags["assignment"] = parse_assignment(flags["replica_assignment"])
@@ -127,6 +150,7 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
     found = await _matching(cluster, flags)
     _refuse_nothing(found, flags)
     shown = []
+    minimums: dict[str, int] = {}
     described = await describe_topics_configs(cluster, [topic.name for topic in found])
     for topic in found:
         if topic.error:
@@ -139,20 +163,21 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> None:
             for entry in entries
             if entry.source is Source.DYNAMIC_TOPIC_CONFIG
         }
+        values = {entry.name: entry.value for entry in entries}
+        minimums[topic.name] = int(values.get(MINIMUM) or 1)
         if configs or not flags["topics_with_overrides"]:
             shown.append(describe_topic(topic, configs))
-    for topic_shown in shown:
-        topic_shown["partitions"] = [
-            item
-            for item in topic_shown["partitions"]
-            if (
-                not flags["under_replicated_partitions"] or len(item["isr"]) < len(item["replicas"])
-            )
-            and (not flags["unavailable_partitions"] or item["leader"] is None)
-        ]
-    only_some = flags["under_replicated_partitions"] or flags["unavailable_partitions"]
-    if only_some:
+    chosen = [chooser for flag, chooser in ONLY.items() if flags[flag]]
+    if chosen:
+        for topic_shown in shown:
+            minimum = minimums[topic_shown["topic"]]
+            topic_shown["partitions"] = [
+                item
+                for item in topic_shown["partitions"]
+                if any(chooser(item, minimum) for chooser in chosen)
+            ]
         shown = [topic_shown for topic_shown in shown if topic_shown["partitions"]]
+    await _add_unclean(cluster, shown)
     if flags["as_json"]:
         print_json(shown)
         return
@@ -186,6 +211,39 @@ def describe_topic(topic: Topic, configs: dict[str, str]) -> dict[str, Any]:
     }
 
 
+async def _add_unclean(cluster: Cluster, shown: list[dict[str, Any]]) -> None:
+    """Add to each partition what unclean elections did to it (KIP-704): None where nobody knows.
+
+    ``unclean``: led by one, or its loss is not handled yet; ``lost_offsets``: committed ones.
+    """
+    try:
+        elections = await describe_unclean(cluster)
+    except ClientError as error:
+        elections = None
+        note(f"unclean elections are not shown, the controller does not answer: {error}")
+    by_partition: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for each in elections or ():
+        by_partition.setdefault((each["topic"], each["partition"]), []).append(each)
+    for topic_shown in shown:
+        for item in topic_shown["partitions"]:
+            found = by_partition.get((topic_shown["topic"], item["partition"]), [])
+            is_known = elections is not None
+            item["unclean"] = any(not each["handled"] for each in found) if is_known else None
+            item["lost_offsets"] = sum(x["lost_offsets"] for x in found) if is_known else None
+
+
+def _print_unclean(partitions: list[dict[str, Any]]) -> None:
+    for item in partitions:
+        said = ["its leader is unclean, or what was lost is not handled yet"] * bool(
+            item["unclean"]
+        )
+        if item["lost_offsets"]:
+            said.append(f"{item['lost_offsets']} committed offsets were lost")
+        if said:
+            index = item["partition"]
+            say(f"Unclean: partition {index}: {'; '.join(said)} (see tidelog doctor unclean)")
+
+
 def topic_id_text(topic_id: UUID) -> str:
     """Return a topic id as Kafka's tools print it: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
@@ -213,6 +271,7 @@ def _print_topic(shown: dict[str, Any]) -> None:
         ],
         right=["Partition", "Leader", "LeaderEpoch"],
     )
+    _print_unclean(shown["partitions"])
 
 
 async def _alter(cluster: Cluster, flags: dict[str, Any]) -> None:

@@ -3,8 +3,9 @@
 Owns the processes it starts: their files under the data folder, their ports, ``cluster.json``, the
 ready line, and that all of them end with it. A child's own start and end is ``up_child``'s.
 
-The first child has both roles, the others are brokers. When one dies the others go on, as long as
-there is another.
+Which processes there are stands in ``up_files``: controllers start first and stop last, so that
+they move what a broker leads when it stops. When a child dies the others go on, as long as a
+broker lives: leaders serve on while there is no controller.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from tidelog.cli.connecting import key_values
 from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note, say
 from tidelog.cli.up_child import Child
+from tidelog.cli.up_files import Address, Plan
+from tidelog.model.config_definitions_kinds import StoreAddress
 from tidelog.runtime.disk import RealDisk
 
 RESTART_AFTER_S = 1.0
@@ -56,14 +59,9 @@ def command(
     restart: bool,
 ) -> None:
     """Run a development cluster until Ctrl-C or SIGTERM."""
-    if controllers > 1:
-        raise WrongUsage(f"--controllers {controllers}: this version runs one; take 1")
     if port + brokers - 1 > HIGHEST_PORT:
         raise WrongUsage(f"--port {port}: there are no {brokers} ports from there on")
-    if store.startswith("zookeeper:"):
-        raise WrongUsage(f"--store {store}: this version keeps its metadata in sqlite only")
-    if store != "sqlite":
-        raise WrongUsage(f"--store {store!r} is unknown: take sqlite")
+    check_store(store, controllers)
     folder = data.absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,9 +72,24 @@ def command(
     if held is None:
         raise Failed(f"another `tidelog up` runs on {data}: stop it, or take another --data")
     try:
-        asyncio.run(_Up(folder, brokers, port, configs, restart=restart).run())
+        plan = Plan(folder, brokers, controllers, port, store, configs)
+        asyncio.run(_Up(plan, restart=restart).run())
     finally:
         held.close()
+
+
+def check_store(store: str, controllers: int) -> None:
+    """Raise WrongUsage for a store that is none, or that does not take so many controllers."""
+    if store == "sqlite":
+        if controllers > 1:
+            raise WrongUsage(
+                f"--controllers {controllers} need a store that takes several: add "
+                "--store zookeeper://HOST:PORT/CHROOT, or take one controller"
+            )
+        return
+    why_not = StoreAddress().why_not(store)
+    if not store.startswith("zookeeper:") or why_not is not None:
+        raise WrongUsage(f"--store {store!r}: take sqlite, or zookeeper://HOST:PORT,.../CHROOT")
 
 
 def cluster_json(children: Sequence[Child]) -> dict[str, Any]:
@@ -89,19 +102,15 @@ def cluster_json(children: Sequence[Child]) -> dict[str, Any]:
         ready = child.ready
         if ready is None:
             continue
-        host, port = ready.broker
-        brokers.append(
-            {
-                "id": child.node_id,
-                "host": host,
-                "port": port,
-                "pid": child.pid,
-                "metrics_port": ready.metrics[1] if ready.metrics else None,
-            }
-        )
+        node_id, pid = child.member.node_id, child.pid
+        if ready.broker is not None:
+            host, port = ready.broker
+            metrics = ready.metrics[1] if ready.metrics else None
+            brokers.append(
+                {"id": node_id, "host": host, "port": port, "pid": pid, "metrics_port": metrics}
+            )
         if ready.controller is not None:
-            controller = {"id": child.node_id, "port": ready.controller[1], "pid": child.pid}
-            controllers.append(controller)
+            controllers.append({"id": node_id, "port": ready.controller[1], "pid": pid})
     return {
         "bootstrap": ",".join(f"{each['host']}:{each['port']}" for each in brokers),
         "brokers": brokers,
@@ -112,20 +121,17 @@ def cluster_json(children: Sequence[Child]) -> dict[str, Any]:
 class _Up:
     """The running cluster."""
 
-    def __init__(
-        self, folder: Path, brokers: int, port: int, configs: dict[str, str], *, restart: bool
-    ) -> None:
+    def __init__(self, plan: Plan, *, restart: bool) -> None:
         self._restart = restart
-        self._cluster_file = folder / "cluster.json"
+        self._cluster_file = plan.folder / "cluster.json"
         self._stop = asyncio.Event()
-        self._children = [
-            Child(folder, node_id, port + node_id - 1 if port else 0, configs, brokers)
-            for node_id in range(1, brokers + 1)
-        ]
+        self._children = [Child(plan, member) for member in plan.members()]
+        self._controllers = [child for child in self._children if child.member.is_controller]
+        self._brokers = [child for child in self._children if not child.member.is_controller]
         self._failed: asyncio.Future[str]
 
     async def run(self) -> None:
-        """Start all, wait for a signal or for the death of the last child, stop. Raises Failed."""
+        """Start all, wait for a signal or for the death of the last broker, stop. Raises Failed."""
         loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -146,18 +152,17 @@ class _Up:
             for watch in [*watches, stopping]:
                 watch.cancel()
             await asyncio.gather(*watches, stopping, return_exceptions=True)
-            # The first child last: its controller moves what the others lead.
-            first, *others = self._children
-            await asyncio.gather(*(child.end() for child in others))
-            await first.end()
+            # Controllers last: they move what the brokers lead.
+            for group in (self._brokers, self._controllers):
+                await asyncio.gather(*(child.end() for child in group))
         if self._failed.done():
             raise Failed(self._failed.result())
 
     async def _start_all(self, stopping: asyncio.Task[bool]) -> bool:
         """Start all children; False when a signal came before they were ready."""
-        first, *others = self._children
-        for group in ([first], others):
-            starts = [asyncio.ensure_future(child.start(self._controller())) for child in group]
+        for group in (self._controllers, self._brokers):
+            where = self._where_controllers_are()
+            starts = [asyncio.ensure_future(child.start(where)) for child in group]
             for start in starts:
                 await asyncio.wait([start, stopping], return_when=asyncio.FIRST_COMPLETED)
                 if not start.done():
@@ -171,45 +176,60 @@ class _Up:
                 return False
         return True
 
-    def _controller(self) -> tuple[str, int] | None:
-        ready = self._children[0].ready
-        return None if ready is None else ready.controller
+    def _where_controllers_are(self) -> list[Address]:
+        found = [child.ready.controller for child in self._controllers if child.ready is not None]
+        return [address for address in found if address is not None]
 
     async def _watch(self, child: Child) -> None:
         """Report the child's death; start it again when that is wanted."""
         while True:
             ended = await child.death()
-            if not self._restart and not self._any_lives():
+            if not self._restart and not self._a_broker_lives():
                 self._fail(ended)
                 return
-            self._write_cluster_json()
+            self._rewrite_cluster_json()
             if not self._restart:
                 note(f"{ended}; the others go on")
                 return
             note(f"{ended.partition(';')[0]}; starting it again")
             await asyncio.sleep(RESTART_AFTER_S)
             try:
-                await child.start(self._controller())
-            except Failed as error:
+                await child.start(self._where_controllers_are())
+            except (Failed, OSError) as error:
+                note(f"{child.member} could not be started: {error}")
                 await child.end()
-                if not self._any_lives():
+                if child.member.is_broker and not self._a_broker_lives():
                     self._fail(str(error))
                     return
                 continue
-            self._write_cluster_json()
-            host, port = child.address
-            note(f"broker {child.node_id} is back, pid {child.pid}, bootstrap {host}:{port}")
+            self._rewrite_cluster_json()
+            note(f"{child.member} is back, pid {child.pid}, {_where(child)}")
             sys.stdout.flush()
 
-    def _any_lives(self) -> bool:
-        return any(child.pid is not None for child in self._children)
+    def _a_broker_lives(self) -> bool:
+        return any(child.pid is not None for child in self._children if child.member.is_broker)
 
     def _fail(self, why: str) -> None:
         if not self._failed.done():
             self._failed.set_result(why)
+
+    def _rewrite_cluster_json(self) -> None:
+        """Tell of a change; a full disk must not end the watch over the child."""
+        try:
+            self._write_cluster_json()
+        except OSError as error:
+            note(f"{self._cluster_file} is out of date: {error}")
 
     def _write_cluster_json(self) -> None:
         # Replaced as a whole: a script never reads half of it.
         temporary = self._cluster_file.with_suffix(".json.tmp")
         temporary.write_text(json.dumps(cluster_json(self._children), indent=2) + "\n")
         os.replace(temporary, self._cluster_file)
+
+
+def _where(child: Child) -> str:
+    ready = child.ready
+    assert ready is not None
+    word, at = ("bootstrap", ready.broker) if ready.broker else ("at", ready.controller)
+    assert at is not None
+    return f"{word} {at[0]}:{at[1]}"

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Mapping
 
 from tidelog.client.errors import ClientError
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, by_topic
 
 PROTOCOL_TYPE = "consumer"
 RANGE = "range"
@@ -62,11 +62,10 @@ def decode_subscription(data: bytes) -> list[str]:
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
     """Return the bytes of one member's share."""
-    topics: dict[str, list[int]] = {}
-    for partition in partitions:
-        topics.setdefault(partition.topic, []).append(partition.partition)
+    topics = by_topic(partitions)
     out = bytearray(struct.pack(">hi", 0, len(topics)))
-    for name, indexes in topics.items():
+    for name, some in topics.items():
+        indexes = [each.partition for each in some]
         out += _string(name)
         out += struct.pack(f">i{len(indexes)}i", len(indexes), *indexes)
     return bytes(out + struct.pack(">i", -1))

@@ -180,8 +180,9 @@ class Connection:
     ) -> Any:
         """Send a request and return its decoded answer.
 
-        Waits for a place while ``max_in_flight`` requests are under way (in order of calls).
-        ``version`` None takes the highest common one. ``timeout_ms`` counts from the writing.
+        ``request`` is a message, or a ``codec.EncodedRequest``, which has its version. Waits for a
+        place while ``max_in_flight`` requests are under way (in order of calls). ``version`` None
+        takes the highest common one. ``timeout_ms`` counts from the writing.
         Raises ConnectionLost (RequestTimedOut, InvalidAnswer among them), VersionUnsupported.
         """
         while self._reason is None and (self._paused or len(self._pending) >= self._limit):
@@ -213,12 +214,16 @@ class Connection:
         if self._reason is not None:
             answer.set_exception(self._reason)
             return answer
-        api_key = api_of_request(request).key
-        if version is None:
-            version = self.version_of(api_key)
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         correlation_id = self._next_id
-        chunks = codec.encode_request(api_key, version, correlation_id, self.client_id, request)
+        if isinstance(request, codec.EncodedRequest):
+            api_key, version = request.api_key, request.version
+            chunks = codec.frame_request(request, correlation_id, self.client_id)
+        else:
+            api_key = api_of_request(request).key
+            if version is None:
+                version = self.version_of(api_key)
+            chunks = codec.encode_request(api_key, version, correlation_id, self.client_id, request)
         assert self._transport is not None
         self._transport.writelines(chunks)
         if not answered:

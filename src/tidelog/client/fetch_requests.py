@@ -13,7 +13,7 @@ from tidelog.client.errors import ClientError
 from tidelog.client.fetch_sessions import FINAL_EPOCH, FetchSession, Question, Wanted
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, by_topic
 from tidelog.protocol import messages
 
 PURPOSE = "fetch"
@@ -74,24 +74,8 @@ async def end_session(
 def _request(
     question: Question, isolation: IsolationLevel, options: FetchOptions
 ) -> messages.FetchRequest:
-    topics: dict[str, messages.FetchRequest.FetchTopic] = {}
-    for partition, item in question.wanted.items():
-        topic = topics.setdefault(
-            partition.topic,
-            messages.FetchRequest.FetchTopic(topic=partition.topic, partitions=[]),
-        )
-        topic.partitions.append(
-            messages.FetchRequest.FetchPartition(
-                partition=partition.partition,
-                current_leader_epoch=item.leader_epoch,
-                fetch_offset=item.offset,
-                partition_max_bytes=item.max_bytes,
-            )
-        )
-    forgotten: dict[str, list[int]] = {}
-    for partition in question.forgotten:
-        forgotten.setdefault(partition.topic, []).append(partition.partition)
-    return messages.FetchRequest(
+    fetch, wanted = messages.FetchRequest, question.wanted
+    return fetch(
         replica_id=-1,
         max_wait_ms=options.max_wait_ms,
         min_bytes=options.min_bytes,
@@ -99,9 +83,23 @@ def _request(
         isolation_level=isolation,
         session_id=question.session_id,
         session_epoch=question.epoch,
-        topics=list(topics.values()),
+        topics=[
+            fetch.FetchTopic(
+                topic=topic,
+                partitions=[
+                    fetch.FetchPartition(
+                        partition=where.partition,
+                        current_leader_epoch=wanted[where].leader_epoch,
+                        fetch_offset=wanted[where].offset,
+                        partition_max_bytes=wanted[where].max_bytes,
+                    )
+                    for where in some
+                ],
+            )
+            for topic, some in by_topic(wanted).items()
+        ],
         forgotten_topics_data=[
-            messages.FetchRequest.ForgottenTopic(topic=name, partitions=indexes)
-            for name, indexes in forgotten.items()
+            fetch.ForgottenTopic(topic=topic, partitions=[each.partition for each in some])
+            for topic, some in by_topic(question.forgotten).items()
         ],
     )

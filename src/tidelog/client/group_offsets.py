@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tidelog.client.cluster import COORDINATOR_PURPOSE, Cluster
 from tidelog.client.coordinators import ask_coordinator
 from tidelog.client.errors import Refused
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, by_topic
 from tidelog.protocol import messages
 
 NO_OFFSET = -1
@@ -47,28 +47,27 @@ async def commit_offsets(
     From outside a group this is allowed only while it has no members. Raises Refused with the
     first partition's error (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS …).
     """
-    topics: dict[str, messages.OffsetCommitRequest.OffsetCommitRequestTopic] = {}
-    for partition, position in positions.items():
-        topic = topics.setdefault(
-            partition.topic,
-            messages.OffsetCommitRequest.OffsetCommitRequestTopic(
-                name=partition.topic, partitions=[]
-            ),
-        )
-        topic.partitions.append(
-            messages.OffsetCommitRequest.OffsetCommitRequestPartition(
-                partition_index=partition.partition,
-                committed_offset=position.offset,
-                committed_leader_epoch=position.leader_epoch,
-                committed_metadata=position.metadata,
-            )
-        )
-    request = messages.OffsetCommitRequest(
+    commit = messages.OffsetCommitRequest
+    request = commit(
         group_id=group,
         generation_id_or_member_epoch=membership.generation,
         member_id=membership.member_id,
         group_instance_id=membership.instance_id,
-        topics=list(topics.values()),
+        topics=[
+            commit.OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    commit.OffsetCommitRequestPartition(
+                        partition_index=where.partition,
+                        committed_offset=positions[where].offset,
+                        committed_leader_epoch=positions[where].leader_epoch,
+                        committed_metadata=positions[where].metadata,
+                    )
+                    for where in some
+                ],
+            )
+            for topic, some in by_topic(positions).items()
+        ],
     )
     await ask_coordinator(
         cluster, group, request, _first_commit_error, timeout_ms=timeout_ms, purpose=purpose
@@ -94,9 +93,8 @@ async def committed_offsets(
     """
     wanted: dict[str, list[int]] | None = None
     if partitions is not None:
-        wanted = {}
-        for partition in partitions:
-            wanted.setdefault(partition.topic, []).append(partition.partition)
+        grouped = by_topic(partitions)
+        wanted = {topic: [each.partition for each in some] for topic, some in grouped.items()}
     request = messages.OffsetFetchRequest(
         group_id=group,
         topics=None

@@ -15,7 +15,7 @@ from tidelog.client.errors import VersionUnsupported, error_code
 from tidelog.client.leaders import ask_leaders
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, by_topic
 from tidelog.protocol import messages
 
 LATEST = -1
@@ -67,28 +67,27 @@ async def list_offsets(
     async def ask(
         node_id: int, group: list[TopicPartition]
     ) -> dict[TopicPartition, FoundOffset | ErrorCode]:
-        request_topics: dict[str, messages.ListOffsetsRequest.ListOffsetsTopic] = {}
-        for partition in group:
-            known = cluster.view.partition(partition)
-            topic = request_topics.setdefault(
-                partition.topic,
-                messages.ListOffsetsRequest.ListOffsetsTopic(name=partition.topic, partitions=[]),
+        ask_for = messages.ListOffsetsRequest
+        topics = [
+            ask_for.ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    ask_for.ListOffsetsPartition(
+                        partition_index=where.partition,
+                        current_leader_epoch=_epoch_of(cluster, where),
+                        timestamp=wanted[where],
+                    )
+                    for where in some
+                ],
             )
-            topic.partitions.append(
-                messages.ListOffsetsRequest.ListOffsetsPartition(
-                    partition_index=partition.partition,
-                    current_leader_epoch=-1 if known is None else known.leader_epoch,
-                    timestamp=wanted[partition],
-                )
-            )
+            for topic, some in by_topic(group).items()
+        ]
         connection = await cluster.connection(node_id)
         version = connection.version_of(ApiKey.LIST_OFFSETS)
         if version < MAX_TIMESTAMP_VERSION and any(wanted[p] == MAX_TIMESTAMP for p in group):
             raise VersionUnsupported(f"{connection.peer} cannot look up the largest timestamp")
         answer: messages.ListOffsetsResponse = await connection.send(
-            messages.ListOffsetsRequest(
-                replica_id=-1, isolation_level=isolation, topics=list(request_topics.values())
-            ),
+            ask_for(replica_id=-1, isolation_level=isolation, topics=topics),
             version,
             cluster.settings.request_timeout_ms,
         )
@@ -111,27 +110,23 @@ async def offsets_for_leader_epoch(
     async def ask(
         node_id: int, group: list[TopicPartition]
     ) -> dict[TopicPartition, EpochEnd | ErrorCode]:
-        request_topics: dict[str, messages.OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
-        for partition in group:
-            known = cluster.view.partition(partition)
-            topic = request_topics.setdefault(
-                partition.topic,
-                messages.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
-                    topic=partition.topic, partitions=[]
-                ),
+        ask_for = messages.OffsetForLeaderEpochRequest
+        topics = [
+            ask_for.OffsetForLeaderTopic(
+                topic=topic,
+                partitions=[
+                    ask_for.OffsetForLeaderPartition(
+                        partition=where.partition,
+                        current_leader_epoch=_epoch_of(cluster, where),
+                        leader_epoch=wanted[where],
+                    )
+                    for where in some
+                ],
             )
-            topic.partitions.append(
-                messages.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
-                    partition=partition.partition,
-                    current_leader_epoch=-1 if known is None else known.leader_epoch,
-                    leader_epoch=wanted[partition],
-                )
-            )
+            for topic, some in by_topic(group).items()
+        ]
         answer: messages.OffsetForLeaderEpochResponse = await cluster.send(
-            node_id,
-            messages.OffsetForLeaderEpochRequest(
-                replica_id=-1, topics=list(request_topics.values())
-            ),
+            node_id, ask_for(replica_id=-1, topics=topics)
         )
         return {
             TopicPartition(topic.topic, item.partition): error_code(item.error_code)
@@ -142,3 +137,9 @@ async def offsets_for_leader_epoch(
         }
 
     return await ask_leaders(cluster, wanted, ask, timeout_ms=timeout_ms)
+
+
+def _epoch_of(cluster: Cluster, where: TopicPartition) -> int:
+    """Return the leader epoch that this client knows; -1 for none, which is not checked."""
+    known = cluster.view.partition(where)
+    return -1 if known is None else known.leader_epoch

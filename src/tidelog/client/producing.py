@@ -94,6 +94,8 @@ class RecordSender:
         self._flushing = 0
         self._closed = False
         self._failures = 0
+        self._trouble: ClientError | None = None
+        """What last kept this sender from its brokers; None when nothing does."""
 
     async def __aenter__(self) -> RecordSender:
         return self
@@ -381,7 +383,11 @@ class RecordSender:
     def _expire(self, queue: SendQueue, batch: Batch) -> None:
         if not batch.done:
             lasted = self._settings.delivery_timeout_ms
-            queue.fail(batch, GaveUp(f"{queue.partition}: not delivered within {lasted} ms"))
+            said = f"{queue.partition}: not delivered within {lasted} ms"
+            trouble = batch.trouble or self._trouble
+            gave_up = GaveUp(f"{said}; {trouble}" if trouble else said)
+            gave_up.__cause__ = trouble
+            queue.fail(batch, gave_up)
             self._finish(batch)
             self._drain()
 
@@ -402,9 +408,11 @@ class RecordSender:
         error = task.exception()
         if error is None:
             self._failures = 0
+            self._trouble = None
             self._drain()
         elif isinstance(error, ClientError):
             self._failures += 1
+            self._trouble = error
             wait_s = self._cluster.settings.backoff.wait_s(self._failures - 1)
             self._cluster.forget()
             asyncio.get_running_loop().call_later(wait_s, self._drain)

@@ -53,6 +53,8 @@ class Batch:
     producer: Producer | None = None
     attempts: int = 0
     done: bool = False
+    trouble: ClientError | None = None
+    """Why it was sent again last; None while nothing went wrong."""
     halves: tuple[Batch, ...] = ()
     """What replaces it, once it was cut in two."""
 
@@ -192,6 +194,7 @@ class SendQueue:
         if batch.done:
             # It expired while it was under way.
             return True
+        batch.trouble = error
         code = error.code if isinstance(error, Refused) else None
         if error is None or code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             batch.succeed(answer.base_offset, answer.append_time)

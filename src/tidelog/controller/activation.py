@@ -7,14 +7,21 @@ controllers that try at once one fails; every later write of an earlier controll
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
+from tidelog.controller.decisions import levels
 from tidelog.controller.decisions.cluster import Cluster, Put, Write, load
 from tidelog.controller.decisions.journal import committed, operations, with_revision
 from tidelog.metadata import layout
+from tidelog.metadata.memory import MemoryStore
 from tidelog.metadata.records import ClusterId, ControllerNode, Counter
+from tidelog.metadata.sqlite import SqliteStore
 from tidelog.metadata.store import Create, MetadataStore, StoreRefused
 from tidelog.model.config_definitions import BrokerLayers
+from tidelog.model.levels import LATEST, Level
+from tidelog.model.server_configs import ServerConfigs
+from tidelog.runtime.seams import Seams
 
 _INDISPENSABLE = (
     layout.CLUSTER_ID,
@@ -26,28 +33,52 @@ _INDISPENSABLE = (
 """Nodes without which nothing can be decided: guessing one could repeat an epoch."""
 
 
+def open_store(configs: ServerConfigs, seams: Seams) -> MetadataStore:
+    """Return the store that ``metadata.store`` names, not yet open."""
+    kind, _, place = configs.metadata_store.partition(":")
+    if kind == "sqlite":
+        return SqliteStore(place, seams.disk, seams.threads)
+    if kind == "zookeeper":
+        # Imported late: kazoo costs a start on SQLite time and memory for nothing.
+        from tidelog.metadata.zookeeper import ZookeeperStore
+
+        return ZookeeperStore(place.removeprefix("//"))
+    return MemoryStore()
+
+
 class AnotherActive(Exception):
     """Another controller is active on this store, or was faster: stand by."""
 
 
 async def activate(
-    store: MetadataStore, layers: BrokerLayers, node_id: int, cluster_id: UUID, wall_ms: int
+    store: MetadataStore,
+    layers: BrokerLayers,
+    node_id: int,
+    cluster_id: UUID,
+    wall_ms: int,
+    level: Level = LATEST,
 ) -> Cluster:
     """Load everything and become active; ``cluster_id`` names a cluster that is new.
 
-    Raises StoreRefused when a counter is damaged, AnotherActive when another is active or was
-    faster, StoreUnavailable when the store does not answer.
+    Raises StoreRefused when a counter is damaged or the level is refused, AnotherActive when
+    another is active or was faster, StoreUnavailable when the store does not answer.
     """
     if await store.exists(layout.CONTROLLER):
         # Looked at first: a standby asks often, and loading everything costs.
         raise AnotherActive("Another controller is active.")
-    cluster = Cluster(layers=layers)
+    cluster = Cluster(layers=layers, level=level)
     load(cluster, await store.load())
+    cluster.loaded_revision = cluster.revision
     for path in _INDISPENSABLE:
         if path in cluster.damaged:
             raise StoreRefused(
                 f"{cluster.damaged[path]} Restore the store from a backup, or repair this node."
             )
+    refused = levels.why_refused(cluster)
+    if refused is not None:
+        raise StoreRefused(refused)
+    for marks in levels.marks(cluster):
+        await _write(store, cluster, marks)
     missing = [path for path in layout.CONTAINERS if path not in cluster.versions]
     cluster.versions.update(dict.fromkeys(missing, 0))
     writes: list[Write] = [Put(layout.CONTROLLER_EPOCH, Counter(cluster.controller_epoch + 1))]
@@ -67,3 +98,13 @@ async def activate(
     cluster.versions[layout.CONTROLLER] = 0
     committed(cluster, found, complete)
     return cluster
+
+
+async def _write(store: MetadataStore, cluster: Cluster, writes: Sequence[Write]) -> None:
+    """Write before being active: like every write, only while the controller epoch stands."""
+    complete = with_revision(cluster, writes)
+    found = operations(cluster, complete)
+    conflict = await store.multi(found)
+    if conflict is not None:
+        raise AnotherActive(f"Another controller was faster ({conflict}).")
+    committed(cluster, found, complete)

@@ -1,10 +1,11 @@
 """The one control channel to a broker: what changed is told in order, one request at a time.
 
 Owns the channel's life. It opens with OpenControlChannel; then the broker is told everything
-(configurations, a FULL LeaderAndIsr, all metadata); then only what changed. Each request is built
-from the committed state when it is sent, so nothing on the way is ever older than what was sent
-before. When the channel breaks, the outcome of the last request is unknown: a new one begins with
-everything again, with a larger number.
+(configurations, a FULL LeaderAndIsr, all metadata); then only what changed. Below level 1.4 a
+LeaderAndIsr cannot be FULL: what the broker must not keep is told by StopReplica before it. Each
+request is built from the committed state when it is sent, so nothing on the way is ever older than
+what was sent before. When the channel breaks, the outcome of the last request is unknown: a new one
+begins with everything again, with a larger number.
 
 ``reached`` is the store's revision up to which the broker has been told everything.
 """
@@ -20,12 +21,14 @@ from uuid import UUID
 from tidelog.client.connection import Connection, connect
 from tidelog.client.errors import ClientError
 from tidelog.controller import requests
-from tidelog.controller.decisions import deletion
+from tidelog.controller.announcements import Announcements
 from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.stops import Stop, stops_of
 from tidelog.controller.pending import Changes
+from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+from tidelog.protocol.codec import EncodedRequest
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +48,7 @@ class Office(Protocol):
 
     cluster: Cluster
     sender: requests.Sender
+    announcements: Announcements
 
     def next_channel_number(self) -> int:
         """Return a number larger than every one before, in this controller epoch."""
@@ -52,8 +56,8 @@ class Office(Protocol):
     def told(self) -> None:
         """A broker has been told of a newer revision."""
 
-    async def deleted(self, broker: int, gone: dict[UUID, Collection[int] | None]) -> None:
-        """A broker confirmed that partitions of deleted topics are gone."""
+    async def stopped(self, broker: int, stops: Collection[Stop]) -> None:
+        """A broker confirmed that these replicas are stopped, or gone."""
 
 
 class Outbox:
@@ -69,6 +73,7 @@ class Outbox:
         self._awake = asyncio.Event()
         self._new = False
         self._retry: asyncio.TimerHandle | None = None
+        self._telling: asyncio.TimerHandle | None = None
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"control-channel-{broker}"
         )
@@ -88,8 +93,9 @@ class Outbox:
 
     async def close(self) -> None:
         """End the channel."""
-        if self._retry is not None:
-            self._retry.cancel()
+        for timer in (self._retry, self._telling):
+            if timer is not None:
+                timer.cancel()
         while not self._task.done():
             # Again until it ended: wait_for of Python 3.11 can swallow a cancellation.
             self._task.cancel()
@@ -107,7 +113,7 @@ class Outbox:
                         await self._tell_changes(connection)
                 finally:
                     connection.close("the controller ends this control channel")
-            except (ClientError, ChannelRefused) as error:
+            except (ClientError, ChannelRefused, requests.NotRegistered) as error:
                 logger.info("the control channel to broker %s broke: %s", self.broker, error)
             except Exception:
                 # A bug must not leave a broker without orders: the channel begins again.
@@ -136,10 +142,13 @@ class Outbox:
         self._changes = Changes()
         everything = requests.update_configs(office.cluster, office.sender, self.broker, None)
         await self._send(connection, everything, 0)
-        await self._send_full(connection)
-        places = self._all_partitions()
-        metadata = requests.update_metadata(office.cluster, office.sender, self.broker, places)
-        await self._send(connection, metadata, requests.UPDATE_METADATA_VERSION)
+        if office.cluster.level.topic_ids:
+            await self._send_full(connection)
+        else:
+            await self._stop(connection)
+            await self._send_all(connection, requests.UNSPECIFIED)
+        metadata = office.announcements.everything(office.cluster, office.sender, self.broker)
+        await self._send(connection, metadata, metadata.version)
         self._reached(revision)
 
     async def _wait_for_readable_topics(self) -> None:
@@ -152,36 +161,39 @@ class Outbox:
             await self._awake.wait()
 
     async def _send_full(self, connection: Connection) -> None:
-        await self._tell_configs(connection)
-        cluster = self._office.cluster
-        doomed = deletion.held_by(cluster, self.broker)
-        full = requests.leader_and_isr(
-            cluster, self._office.sender, self.broker, self._all_partitions(), requests.FULL
-        )
-        answer = await self._send(connection, full, requests.LEADER_AND_ISR_VERSION)
-        self._log_refused(answer)
+        doomed = await self._send_all(connection, requests.FULL)
         if doomed:
             # What is not in a FULL is stale at the broker: it serves no more and is removed there.
-            await self._office.deleted(self.broker, dict.fromkeys(doomed))
+            await self._office.stopped(self.broker, doomed)
 
-    def _all_partitions(self) -> list[TopicPartition]:
-        topics = self._office.cluster.topics
-        return [
-            TopicPartition(name, index)
-            for name in sorted(topics)
-            for index in topics[name].partitions
-        ]
+    async def _send_all(self, connection: Connection, kind: int) -> list[Stop]:
+        """Tell of every partition; return what the broker had to stop when that was built."""
+        await self._tell_configs(connection)
+        cluster = self._office.cluster
+        if kind == requests.FULL and (why := requests.why_no_full(cluster)) is not None:
+            # Asked again: others had their turn since. What a FULL does not name is removed.
+            raise ChannelRefused(why)
+        doomed = stops_of(cluster, self.broker)
+        orders = requests.leader_and_isr(
+            cluster, self._office.sender, self.broker, cluster.partitions_of(self.broker), kind
+        )
+        answer = await self._send(connection, orders, cluster.level.leader_and_isr)
+        self._log_refused(answer)
+        return doomed
 
     async def _tell_changes(self, connection: Connection) -> None:
         await self._something_new(connection)
         office = self._office
+        if office.cluster.went_back is not None:
+            # What an older store says may repeat a leader epoch: no order of it is given.
+            raise ChannelRefused("the metadata store has gone back in time")
         revision = office.cluster.revision
         changes, self._changes = self._changes, Changes()
         self._new = False
         self._changes.configs |= changes.configs
         await self._tell_configs(connection)
-        if changes.deletions:
-            await self._delete(connection)
+        if changes.stops:
+            await self._stop(connection)
             await self._tell_configs(connection)
         if changes.partitions:
             orders = requests.leader_and_isr(
@@ -192,17 +204,13 @@ class Outbox:
                 requests.INCREMENTAL,
             )
             if orders.topic_states:
-                answer = await self._send(connection, orders, requests.LEADER_AND_ISR_VERSION)
+                answer = await self._send(connection, orders, office.cluster.level.leader_and_isr)
                 self._log_refused(answer)
         if changes.partitions or changes.gone or changes.brokers:
-            metadata = requests.update_metadata(
-                office.cluster,
-                office.sender,
-                self.broker,
-                changes.partitions,
-                changes.gone.values(),
+            metadata = office.announcements.of_changes(
+                office.cluster, office.sender, self.broker, changes
             )
-            await self._send(connection, metadata, requests.UPDATE_METADATA_VERSION)
+            await self._send(connection, metadata, metadata.version)
         self._reached(revision)
 
     async def _tell_configs(self, connection: Connection) -> None:
@@ -226,54 +234,69 @@ class Outbox:
             if connection.closed:
                 raise ChannelRefused("the connection ended")
 
-    async def _delete(self, connection: Connection) -> None:
+    async def _stop(self, connection: Connection) -> None:
+        """Tell what is to be stopped, note what was confirmed, and come back to the rest."""
         cluster = self._office.cluster
-        doomed = deletion.held_by(cluster, self.broker)
-        if not doomed or cluster.went_back is not None:
+        stops = stops_of(cluster, self.broker)
+        if not stops or cluster.went_back is not None:
             return
-        order = requests.stop_replica(cluster, self._office.sender, self.broker, doomed)
-        answer = await self._send(connection, order, requests.STOP_REPLICA_VERSION)
-        refused = {
-            (error.topic_id, error.partition_index): error.error_code
-            for error in answer.partition_errors
-            if error.error_code != ErrorCode.NONE
-        }
-        gone: dict[UUID, Collection[int] | None] = {}
-        for topic_id, indexes in doomed.items():
-            done = [index for index in indexes if (topic_id, index) not in refused]
-            if done:
-                gone[topic_id] = done
-        for (topic_id, index), code in refused.items():
-            name = ErrorCode(code).name
-            logger.warning("broker %s: %s-%s not deleted: %s", self.broker, topic_id, index, name)
-        if gone:
-            await self._office.deleted(self.broker, gone)
+        version = cluster.level.stop_replica
+        refused: dict[tuple[str | UUID, int], int] = {}
+        for order in requests.stop_replica(cluster, self._office.sender, self.broker, stops):
+            answer = await self._send(connection, order, version)
+            for error in answer.partition_errors:
+                if error.error_code != ErrorCode.NONE:
+                    topic = error.topic_id if cluster.level.topic_ids else error.topic_name
+                    refused[topic, error.partition_index] = error.error_code
+        done = []
+        for stop in stops:
+            topic = stop.topic_id if cluster.level.topic_ids else stop.name
+            code = refused.get((topic, stop.partition))
+            if code is None:
+                done.append(stop)
+            else:
+                name, where = ErrorCode(code).name, f"{stop.name}-{stop.partition}"
+                logger.warning("broker %s: %s not stopped: %s", self.broker, where, name)
+        if done:
+            await self._office.stopped(self.broker, done)
         if refused and self._retry is None:
             loop = asyncio.get_running_loop()
-            self._retry = loop.call_later(self._delete_retry_ms / 1000, self._delete_again)
+            self._retry = loop.call_later(self._delete_retry_ms / 1000, self._stop_again)
 
-    def _delete_again(self) -> None:
+    def _stop_again(self) -> None:
         self._retry = None
-        self.notice(Changes(deletions=True))
+        self.notice(Changes(stops=True))
 
     async def _send(self, connection: Connection, request: Any, version: int) -> Any:
         answer = await connection.send(request, version, self._timeout_ms)
         if answer.error_code != ErrorCode.NONE:
             name = ErrorCode(answer.error_code).name
-            raise ChannelRefused(f"it answered {type(request).__name__} with {name}")
+            key = request.api_key if isinstance(request, EncodedRequest) else None
+            asked = type(request).__name__ if key is None else ApiKey(key).name
+            raise ChannelRefused(f"it answered {asked} with {name}")
         return answer
 
     def _log_refused(self, answer: messages.LeaderAndIsrResponse) -> None:
+        # By name below v5, by topic id from then on. Most answers have no error at all.
+        found = [(error.topic_name, error) for error in answer.partition_errors if error.error_code]
         for topic in answer.topics:
-            for error in topic.partition_errors:
-                if error.error_code != ErrorCode.NONE:
-                    logger.warning(
-                        "broker %s refused %s-%s: %s",
-                        self.broker,
-                        topic.topic_id,
-                        error.partition_index,
-                        ErrorCode(error.error_code).name,
-                    )
+            refused = [error for error in topic.partition_errors if error.error_code]
+            found += [(str(topic.topic_id), error) for error in refused]
+        for name, error in found:
+            code, where = ErrorCode(error.error_code).name, f"{name}-{error.partition_index}"
+            logger.warning("broker %s refused %s: %s", self.broker, where, code)
+        if any(error.error_code == ErrorCode.KAFKA_STORAGE_ERROR for _, error in found):
+            self._tell_again_later()
+
+    def _tell_again_later(self) -> None:
+        """Tell all partitions again: a disk that was full may have room by then (promise 28)."""
+        if self._telling is None:
+            loop = asyncio.get_running_loop()
+            self._telling = loop.call_later(self._delete_retry_ms / 1000, self._tell_again)
+
+    def _tell_again(self) -> None:
+        self._telling = None
+        self.notice(Changes(partitions=set(self._office.cluster.all_partitions())))
 
     def _reached(self, revision: int) -> None:
         self.reached = revision

@@ -7,13 +7,15 @@ Grows with what changed since the broker was told last; the state itself is the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from tidelog.controller.decisions.cluster import Cluster, Put, Remove, Write
+from tidelog.controller.decisions.elections import is_unclean_election
+from tidelog.controller.decisions.losses import said_of_losses
 from tidelog.controller.requests import BROKER, TOPIC, Gone
 from tidelog.metadata import layout
-from tidelog.metadata.records import DeletionNode, PartitionState
+from tidelog.metadata.records import DeletionMark, DeletionNode, PartitionState, TopicMemory
 from tidelog.model.topics import TopicPartition
 
 
@@ -24,11 +26,12 @@ class Changes:
     configs: set[tuple[int, str]] = field(default_factory=set)
     partitions: set[TopicPartition] = field(default_factory=set)
     gone: dict[str, Gone] = field(default_factory=dict)
-    deletions: bool = False
+    stops: bool = False
+    """Whether there may be replicas to stop that were not told of yet."""
     brokers: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.configs or self.partitions or self.gone or self.deletions or self.brokers)
+        return bool(self.configs or self.partitions or self.gone or self.stops or self.brokers)
 
     def add(self, other: Changes) -> None:
         """Take up later changes."""
@@ -39,7 +42,7 @@ class Changes:
             if earlier is None:
                 self.gone[name] = gone
             # Two lives of a name ended since: the broker knows at most the first of them.
-        self.deletions |= other.deletions
+        self.stops |= other.stops
         self.brokers |= other.brokers
 
 
@@ -56,7 +59,8 @@ def changes_of(before: Cluster, writes: Iterable[Write]) -> Changes:
         elif above == layout.TOPICS:
             _add_topic(before, found, write, name)
         elif above == layout.TOPIC_MEMORIES:
-            _add_debts(before, found, name)
+            _add_debts(before, found, write, name)
+            _add_stops(before, found, write, name)
         elif above == layout.TOPIC_CONFIGS:
             found.configs.add((TOPIC, name))
         elif above == layout.BROKER_CONFIGS:
@@ -66,31 +70,55 @@ def changes_of(before: Cluster, writes: Iterable[Write]) -> Changes:
             # Who is offline, and where leaders are reached, stands in what is said of partitions.
             found.partitions.update(before.partitions_of(int(name)))
         elif above == layout.DELETIONS:
-            found.deletions = True
+            found.stops = True
+        elif above == layout.DELETE_TOPICS and isinstance(write, Put):
+            # Kafka's queue: the topic stays in the store, but nobody is to see it any more.
+            found.stops = True
+            _add_gone(before, found, name)
     return found
 
 
 def _add_topic(before: Cluster, found: Changes, write: Write, name: str) -> None:
     known = before.topics.get(name)
     if isinstance(write, Remove):
-        if known is not None:
-            topic_id = before.topic_id(name)
-            found.gone[name] = Gone(name, topic_id, tuple(sorted(known.partitions)))
+        _add_gone(before, found, name)
         return
-    if known is not None and isinstance(write, Put):
+    # Even if it has none: with them brokers hear of the revision before its first LeaderAndIsr.
+    found.configs.add((TOPIC, name))
+    if known is not None:
         # An assignment changed: every partition's replicas may have.
         found.partitions.update(TopicPartition(name, index) for index in known.partitions)
 
 
-def _add_debts(before: Cluster, found: Changes, name: str) -> None:
-    # LeaderAndIsr tells leaders of debt records, so a change of one must reach them.
+def _add_gone(before: Cluster, found: Changes, name: str) -> None:
+    known = before.topics.get(name)
+    if known is not None:
+        topic_id = before.topic_id(name)
+        found.gone[name] = Gone(name, topic_id, tuple(sorted(known.partitions)))
+
+
+def _add_stops(before: Cluster, found: Changes, write: Write, name: str) -> None:
+    known = before.memories.get(name)
+    noted = {} if known is None else known.pending_stops
+    if isinstance(write, Put) and isinstance(write.record, TopicMemory):
+        found.stops |= write.record.pending_stops != noted
+
+
+def _add_debts(before: Cluster, found: Changes, write: Write, name: str) -> None:
+    # LeaderAndIsr tells leaders of debt records, so one that goes must reach them. One that comes
+    # does so with a change of the state; what is added to it is nothing to a leader.
     memory = before.memories.get(name)
-    if memory is not None and memory.unclean:
-        found.partitions.update(TopicPartition(name, index) for index in memory.unclean)
+    if memory is None or not memory.unclean:
+        return
+    left: Collection[int] = ()
+    if isinstance(write, Put) and isinstance(write.record, TopicMemory):
+        left = write.record.unclean
+    found.partitions.update(TopicPartition(name, x) for x in memory.unclean if x not in left)
 
 
 def audit_lines(before: Cluster, writes: Iterable[Write]) -> list[str]:
-    """Return one line for each deletion of a topic and each unclean election (promise 32)."""
+    """Return one line for each deletion of a topic, each unclean election, each report of what it
+    lost and each handling that is finished (promise 32)."""
     lines = []
     for write in writes:
         if not isinstance(write, Put):
@@ -100,14 +128,19 @@ def audit_lines(before: Cluster, writes: Iterable[Write]) -> list[str]:
             count = len(write.record.partitions)
             name = write.record.name
             lines.append(f"topic {name} deleted, id {topic_id}, {count} partitions")
+        if isinstance(write.record, DeletionMark) and write.path not in before.versions:
+            name = write.path.rpartition("/")[2]
+            count = len(before.topics[name].partitions) if name in before.topics else 0
+            lines.append(f"topic {name} marked for deletion, {count} partitions")
         place = layout.partition_of(write.path)
         if place is not None and isinstance(write.record, PartitionState):
             where, state = TopicPartition(*place), write.record
-            known = before.states.get(where)
-            new_epoch = known is None or known.leader_epoch < state.leader_epoch
-            if state.is_unclean_leader and new_epoch:
+            if is_unclean_election(before.states.get(where), state):
                 lines.append(
                     f"unclean election of {where}: broker {state.leader} leads in epoch "
                     f"{state.leader_epoch}; committed records may be lost"
                 )
+        if isinstance(write.record, TopicMemory):
+            name = write.path.rpartition("/")[2]
+            lines.extend(said_of_losses(name, before.memories.get(name), write.record))
     return lines

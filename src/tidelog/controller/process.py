@@ -15,29 +15,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
-from uuid import UUID
 
-from tidelog.controller.activation import AnotherActive, activate
-from tidelog.controller.decisions import deletion, registration
-from tidelog.controller.decisions.cluster import Cluster, Decision
+from tidelog.controller.activation import AnotherActive, activate, open_store
+from tidelog.controller.announcements import Announcements
+from tidelog.controller.chance import Chance
+from tidelog.controller.decisions import deletion
+from tidelog.controller.decisions.cluster import Cluster, Decision, Write
+from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.condition import counts
-from tidelog.controller.decisions.journal import committed, operations, with_revision
-from tidelog.controller.decisions.sessions import Condition, Sessions
+from tidelog.controller.decisions.journal import committed, operations, parts, with_revision
+from tidelog.controller.decisions.stops import Stop
 from tidelog.controller.outbox import CANCEL_AGAIN_S, Outbox
-from tidelog.controller.pending import audit_lines, changes_of
+from tidelog.controller.outside import Outside
+from tidelog.controller.pending import Changes, audit_lines, changes_of
+from tidelog.controller.rebalancing import Rebalancing
 from tidelog.controller.requests import Sender
 from tidelog.controller.routing import make_router
 from tidelog.controller.serving import NotActive
+from tidelog.controller.session_watch import SessionWatch
 from tidelog.controller.waiting import Waiting
 from tidelog.metadata import layout
-from tidelog.metadata.memory import MemoryStore
-from tidelog.metadata.sqlite import SqliteStore
-from tidelog.metadata.store import MetadataStore, StoreRefused, StoreUnavailable
+from tidelog.metadata.store import (
+    MetadataStore,
+    StoreRefused,
+    StoreUnavailable,
+    WriteTooLarge,
+)
 from tidelog.model.config_definitions import BrokerLayers
 from tidelog.model.server_configs import ServerConfigs
-from tidelog.network.connection import Connection
 from tidelog.network.limits import Limits
 from tidelog.network.server import Server
 from tidelog.runtime.seams import Seams
@@ -47,42 +54,11 @@ audit = logging.getLogger("tidelog.audit")
 
 A = TypeVar("A")
 
-MIN_PAUSE_MS = 10
-"""The shortest pause between two looks at the sessions."""
-
 RETRY_S = 0.5
 """How soon a controller that lost its store tries to become active again."""
 
 STANDBY_LOOK_S = 2.0
 """How often a standby tries, should it not be told that the active controller is gone."""
-
-
-class Chance:
-    """The randomness of decisions, drawn from the process's seam."""
-
-    def __init__(self, seams: Seams) -> None:
-        self._seams = seams
-
-    def new_uuid(self) -> UUID:
-        """Return a random id."""
-        return self._seams.new_uuid()
-
-    def below(self, bound: int) -> int:
-        """Return a random number from 0 on, below ``bound``."""
-        return self._seams.random.randrange(bound)
-
-
-def open_store(configs: ServerConfigs, seams: Seams) -> MetadataStore:
-    """Return the store that ``metadata.store`` names, not yet open."""
-    kind, _, place = configs.metadata_store.partition(":")
-    if kind == "sqlite":
-        return SqliteStore(place, seams.disk, seams.threads)
-    if kind == "zookeeper":
-        # Imported late: kazoo costs a start on SQLite time and memory for nothing.
-        from tidelog.metadata.zookeeper import ZookeeperStore
-
-        return ZookeeperStore(place.removeprefix("//"))
-    return MemoryStore()
 
 
 class Controller:
@@ -97,19 +73,22 @@ class Controller:
         self.chance = Chance(seams)
         self.sender = Sender(configs.node_id, configs.inter_broker_listener_name)
         self.cluster = Cluster()
-        self.sessions = Sessions(configs.broker_session_grace_ms, configs.broker_session_timeout_ms)
+        self.session_watch = SessionWatch(self)
         self.outboxes: dict[int, Outbox] = {}
-        self.peers: dict[int, Connection] = {}
+        self.announcements = Announcements()
         self.activated = asyncio.Event()
         self.listener_port = -1
         self.server: Server | None = None
-        self._turn = asyncio.Lock()
+        self.turn = asyncio.Lock()
+        """Held from a decision to its application."""
         self._waiting = Waiting()
         self._channels = 0
         self._lost = asyncio.Event()
         self._store_failed = False
         self._controller_changed = asyncio.Event()
-        self._sessions_changed = asyncio.Event()
+        self._outside = Outside(self)
+        self._rebalancing = Rebalancing(self)
+        self._said = ""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -128,15 +107,19 @@ class Controller:
     async def start(self) -> None:
         """Open the store, become active or stand by for the active controller, and listen.
 
-        Raises StoreRefused or StoreUnavailable with one line, and ListenError. Nothing is left
-        behind when it raises.
+        A store that does not answer is tried again until it does, and a line says so. Raises
+        StoreRefused with one line, and ListenError. Nothing is left behind when it raises.
         """
-        await self._open_store()
         try:
             try:
+                await self._open_store()
                 await self._activate()
             except AnotherActive as other:
                 logger.info("controller %s stands by: %s", self.configs.node_id, other)
+                self._lost.set()
+            except StoreUnavailable as error:
+                self._say_why_not(error)
+                self._store_failed = True
                 self._lost.set()
             self.server = Server(make_router(), self, _limits(self.configs))
             for listener in self.configs.controller_listeners:
@@ -147,9 +130,13 @@ class Controller:
             raise
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(self._watch_sessions(), name="controller-sessions"),
+            loop.create_task(self.session_watch.run(), name="controller-sessions"),
+            loop.create_task(self._outside.run(), name="controller-outside"),
+            loop.create_task(self._rebalancing.run(), name="controller-rebalancing"),
             loop.create_task(self._stay_active(), name="controller-activity"),
         ]
+        for task in self._tasks:
+            task.add_done_callback(_say_end)
 
     async def stop(self) -> None:
         """Stop serving, close the channels and the store. A second call does nothing."""
@@ -162,12 +149,12 @@ class Controller:
         if self.server is not None:
             await self.server.stop()
             self.server = None
-        async with self._turn:
+        async with self.turn:
             await self.store.close()
 
     async def _open_store(self) -> None:
         await self.store.open()
-        self.store.when_lost = self._lose
+        self.store.when_lost = self.lose
         self._store_failed = False
         # Told when the active controller's node comes or goes: a standby tries at once then.
         self.store.watch(layout.CONTROLLER, lambda _: self._controller_changed.set())
@@ -176,15 +163,25 @@ class Controller:
         layers = BrokerLayers(static=self.configs.texts)
         wall_ms = self.seams.clock.wall_ms()
         cluster_id = self.chance.new_uuid()
-        self.cluster = await activate(self.store, layers, self.configs.node_id, cluster_id, wall_ms)
-        now = self.seams.clock.monotonic_ms()
-        for broker in self.cluster.brokers:
-            self.sessions.heard(broker, now)
-        self.cluster.presumed = set(self.cluster.brokers)
+        configs = self.configs
+        self.cluster = await activate(
+            self.store,
+            layers,
+            configs.node_id,
+            cluster_id,
+            wall_ms,
+            configs.level,
+        )
         self._channels = 0
+        self.announcements.forget()
+        self._said = ""
         self._lost.clear()
         self.activated.set()
-        self._sessions_changed.set()
+        self.session_watch.begin()
+        self._outside.begin()
+        # Marks of topics to be deleted, from a controller of a lower level or from a tool.
+        with contextlib.suppress(NotActive):
+            await self._take_up_marks()
         logger.info(
             "controller %s is active, epoch %s, revision %s",
             self.configs.node_id,
@@ -196,8 +193,8 @@ class Controller:
 
     async def _resign(self) -> None:
         self.activated.clear()
-        self.peers.clear()
-        self.sessions.by_broker.clear()
+        self.session_watch.end()
+        self._outside.end()
         outboxes, self.outboxes = self.outboxes, {}
         for outbox in outboxes.values():
             await outbox.close()
@@ -213,7 +210,7 @@ class Controller:
     async def _try_to_activate(self) -> None:
         self._controller_changed.clear()
         try:
-            async with self._turn:
+            async with self.turn:
                 if self._store_failed:
                     await self.store.close()
                     await self._open_store()
@@ -223,7 +220,7 @@ class Controller:
                 async with asyncio.timeout(STANDBY_LOOK_S):
                     await self._controller_changed.wait()
         except (StoreRefused, StoreUnavailable) as error:
-            logger.error("not active: %s", error)
+            self._say_why_not(error)
             self._store_failed = True
             await asyncio.sleep(RETRY_S)
         except Exception:
@@ -231,6 +228,12 @@ class Controller:
             logger.exception("not active")
             self._store_failed = True
             await asyncio.sleep(RETRY_S)
+
+    def _say_why_not(self, error: Exception) -> None:
+        # It is tried twice a second: a line for each reason, not for each try.
+        if str(error) != self._said:
+            self._said = str(error)
+            logger.error("not active, trying again: %s", error)
 
     # -- decide, persist, apply
 
@@ -246,29 +249,65 @@ class Controller:
         return await asyncio.shield(work)
 
     async def _perform(self, decide: Callable[[Cluster], Decision[A]]) -> tuple[A, int]:
-        async with self._turn:
+        async with self.turn:
             if not self.active:
                 raise NotActive
             decision = decide(self.cluster)
-            if not decision.writes:
-                return decision.answer, self.cluster.revision
-            writes = with_revision(self.cluster, decision.writes)
-            found = operations(self.cluster, writes)
-            try:
-                conflict = await self.store.multi(found)
-            except StoreUnavailable as error:
-                self._lose(str(error))
-                raise NotActive from error
-            if conflict is not None:
-                self._lose(f"another controller wrote: {conflict}")
-                raise NotActive
-            changes = changes_of(self.cluster, writes)
-            for line in audit_lines(self.cluster, writes):
-                audit.warning("%s", line)
-            committed(self.cluster, found, writes)
-            for outbox in self.outboxes.values():
-                outbox.notice(changes)
+            for part in parts(decision, self.store.max_write_bytes):
+                await self.commit(part)
             return decision.answer, self.cluster.revision
+
+    async def commit(self, decided: Sequence[Write]) -> None:
+        """Make writes durable, apply them, and have brokers told. Called in the turn of a change.
+
+        Raises NotActive: then the outcome is unknown, and everything will be loaded anew.
+        """
+        if not decided:
+            return
+        writes = with_revision(self.cluster, decided)
+        found = operations(self.cluster, writes)
+        try:
+            conflict = await self.store.multi(found)
+        except WriteTooLarge:
+            # Nothing was done, and nothing else is in doubt: who asked is told.
+            raise
+        except StoreUnavailable as error:
+            self.lose(str(error))
+            raise NotActive from error
+        if conflict is not None:
+            self.lose(f"another controller wrote: {conflict}")
+            raise NotActive
+        changes = changes_of(self.cluster, writes)
+        for line in audit_lines(self.cluster, writes):
+            audit.warning("%s", line)
+        committed(self.cluster, found, writes)
+        self.tell(changes)
+
+    def tell(self, changes: Changes) -> None:
+        """Have every broker told of what changed."""
+        self.announcements.forget()
+        for outbox in self.outboxes.values():
+            outbox.notice(changes)
+
+    async def complete_topics(self) -> None:
+        """Fill in what topics' nodes lack, as far as it is known now.
+
+        A topic that is marked for deletion and had no id until now moves to the queue with ids.
+        """
+        if self.active:
+            lines, _ = await self.perform(lambda cluster: complete(cluster, self.chance))
+            for line in lines:
+                logger.warning("%s", line)
+        if self.active and self.cluster.marked and self.cluster.went_back is None:
+            deletes = self.configs.delete_topic_enable
+            await self.perform(lambda cluster: deletion.take_up(cluster, deletes))
+
+    async def _take_up_marks(self) -> None:
+        """Act on marks of topics to be deleted. Called in the turn of a change."""
+        if self.cluster.marked and self.cluster.went_back is None:
+            decision = deletion.take_up(self.cluster, self.configs.delete_topic_enable)
+            for part in parts(decision, self.store.max_write_bytes):
+                await self.commit(part)
 
     async def reached(self, revision: int, limit_ms: float) -> bool:
         """Wait until every live broker has been told of ``revision``; False if it took too long."""
@@ -280,7 +319,8 @@ class Controller:
             for broker, outbox in self.outboxes.items()
         )
 
-    def _lose(self, why: str) -> None:
+    def lose(self, why: str) -> None:
+        """Be active no more, load everything anew, and try to become active again."""
         if self.active:
             logger.error("controller %s is not active any more: %s", self.configs.node_id, why)
         self.activated.clear()
@@ -299,115 +339,21 @@ class Controller:
         """A broker has been told of a newer revision."""
         self._waiting.look()
 
-    async def deleted(self, broker: int, gone: dict[UUID, Collection[int] | None]) -> None:
-        """A broker confirmed that partitions of deleted topics are gone."""
+    async def stopped(self, broker: int, stops: Collection[Stop]) -> None:
+        """A broker confirmed that these replicas are stopped, or gone."""
+
+        def decide(cluster: Cluster) -> Decision[None]:
+            deletion.note_confirmed(cluster, broker, stops)
+            return deletion.confirm(cluster, broker, stops)
+
         with contextlib.suppress(NotActive):
-            await self.perform(lambda cluster: deletion.confirm(cluster, broker, gone))
+            await self.perform(decide)
 
-    # -- sessions
 
-    async def opened(self, broker: int, peer: Connection, new_channel: bool) -> None:
-        """A broker registered on ``peer``: its session begins, and its channel if it is a new life.
-
-        A broker that this controller did not know before gets its first FULL by that channel.
-        """
-        self.peers[broker] = peer
-        peer.on_close(lambda: self._closed(broker, peer))
-        self.cluster.presumed.discard(broker)
-        self.heard(broker)
-        former = self.outboxes.get(broker)
-        if former is not None and not new_channel:
-            return
-        if former is not None:
-            del self.outboxes[broker]
-            await former.close()
-        if self.active and broker in self.cluster.brokers and broker not in self.outboxes:
-            configs = self.configs
-            self.outboxes[broker] = Outbox(
-                self, broker, configs.controller_socket_timeout_ms, configs.delete_topic_retry_ms
-            )
-
-    def heard(self, broker: int) -> None:
-        """A broker gave a sign of life."""
-        self.cluster.suspected.discard(broker)
-        self.sessions.heard(broker, self.seams.clock.monotonic_ms())
-
-    def is_session(self, peer: Connection) -> bool:
-        """Return whether a connection is the one that carries a broker's heartbeats."""
-        return any(known is peer for known in self.peers.values())
-
-    def _closed(self, broker: int, peer: Connection) -> None:
-        if self.peers.get(broker) is not peer:
-            # The broker has opened another session since.
-            return
-        del self.peers[broker]
-        self.sessions.closed(broker, self.seams.clock.monotonic_ms())
-        self._sessions_changed.set()
-
-    async def _watch_sessions(self) -> None:
-        while True:
-            self._sessions_changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._until_next_change_s()):
-                    await self._sessions_changed.wait()
-            try:
-                await self._judge_sessions()
-            except NotActive:
-                await asyncio.sleep(RETRY_S)
-            except Exception:
-                # A bug in one decision must not stop the watch over all brokers.
-                logger.exception("the sessions could not be judged")
-                await asyncio.sleep(RETRY_S)
-
-    def _until_next_change_s(self) -> float:
-        sessions = self.sessions
-        now = self.seams.clock.monotonic_ms()
-        changes = [
-            session.next_change_ms(now, sessions.grace_ms, sessions.timeout_ms) - now
-            for session in sessions.by_broker.values()
-        ]
-        # A session that a heartbeat prolongs is looked at when it would have ended: no spinning.
-        return max(MIN_PAUSE_MS, min(changes, default=sessions.timeout_ms)) / 1000
-
-    async def _judge_sessions(self) -> None:
-        now = self.seams.clock.monotonic_ms()
-        dead = self.sessions.in_condition(Condition.DEAD, now)
-        suspected = self.sessions.in_condition(Condition.SUSPECTED, now)
-        if suspected - self.cluster.suspected:
-            logger.warning("suspected: brokers %s", sorted(suspected - self.cluster.suspected))
-            self.cluster.suspected |= suspected
-            await self.perform(registration.replace_unfit)
-            self._waiting.look()
-        for broker in dead:
-            await self._bury(broker)
-
-    async def _bury(self, broker: int) -> None:
-        def decide(cluster: Cluster) -> Decision[bool]:
-            session = self.sessions.by_broker.get(broker)
-            now = self.seams.clock.monotonic_ms()
-            grace, timeout = self.sessions.grace_ms, self.sessions.timeout_ms
-            if session is None or session.condition(now, grace, timeout) is not Condition.DEAD:
-                # It has registered again while this waited for its turn.
-                return Decision(False)
-            return Decision(True, registration.bury(cluster, [broker]).writes)
-
-        is_dead, _ = await self.perform(decide)
-        if not is_dead:
-            return
-        logger.warning("broker %s is dead: silent for %s ms", broker, self.sessions.timeout_ms)
-        self.sessions.forget(broker)
-        self._forget(broker)
-        outbox = self.outboxes.pop(broker, None)
-        if outbox is not None:
-            await outbox.close()
-        self._waiting.look()
-
-    def _forget(self, broker: int) -> None:
-        cluster = self.cluster
-        for kept in (cluster.suspected, cluster.presumed, cluster.shutting_down):
-            kept.discard(broker)
-        cluster.inventories.pop(broker, None)
-        cluster.broken = {(x, where) for x, where in cluster.broken if x != broker}
+def _say_end(task: asyncio.Task[None]) -> None:
+    """Say it when a task that runs for ever has ended by an error."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.critical("%s has ended: restart this controller", task.get_name(), exc_info=error)
 
 
 def _look_at(work: asyncio.Task[Any]) -> None:

@@ -1,7 +1,7 @@
 """The requests of a control channel, built from the committed state at the moment of sending.
 
-Owns what a broker is told at level 1.4 (LeaderAndIsr v5, StopReplica v4, UpdateMetadata v7,
-UpdateConfigs v0); when it is told is ``outbox``. Pure: state in, messages out.
+Owns what a broker is told; in which versions is ``model.levels``' (a field that a version lacks is
+left out by the codec), when it is told is ``outbox``. Pure: state in, messages out.
 """
 
 from __future__ import annotations
@@ -12,19 +12,14 @@ from uuid import UUID
 
 from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, Cluster
 from tidelog.controller.decisions.registration import Address, addresses_of
+from tidelog.controller.decisions.stops import Stop
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
-LEADER_AND_ISR_VERSION = 5
-STOP_REPLICA_VERSION = 4
-UPDATE_METADATA_VERSION = 7
-INCREMENTAL, FULL = 1, 2
+UNSPECIFIED, INCREMENTAL, FULL = 0, 1, 2
 """Types of LeaderAndIsr v5 (KIP-516)."""
-
-DELETED_EPOCH = -2
-"""StopReplica's leader epoch for a topic that is being deleted (KIP-570)."""
 
 LEADER_DURING_DELETE = -2
 """UpdateMetadata's leader of a partition that is gone."""
@@ -53,6 +48,18 @@ class Gone:
     partitions: tuple[int, ...]
 
 
+class NotRegistered(Exception):
+    """The broker has died since: brokers are buried together, their channels close in turn."""
+
+
+def epoch_of(cluster: Cluster, broker: int) -> int:
+    """Return the epoch of the life that is told. Raises NotRegistered."""
+    node = cluster.brokers.get(broker)
+    if node is None:
+        raise NotRegistered(f"broker {broker} is not registered any more")
+    return node.broker_epoch
+
+
 def why_no_full(cluster: Cluster) -> str | None:
     """Return why nothing may be sent that could make a partition stale (promise 20), or None."""
     if cluster.went_back is not None:
@@ -61,7 +68,7 @@ def why_no_full(cluster: Cluster) -> str | None:
         if path.rpartition("/")[0] == layout.TOPICS:
             return str(damaged)
     for name in cluster.topics:
-        if cluster.topic_id(name) == NO_ID:
+        if cluster.level.topic_ids and cluster.topic_id(name) == NO_ID:
             return f"The topic {name} has no id yet."
     return None
 
@@ -79,25 +86,25 @@ def inter_broker_address(cluster: Cluster, broker: int, listener: str) -> Addres
 def leader_and_isr(
     cluster: Cluster, sender: Sender, broker: int, places: Iterable[TopicPartition], kind: int
 ) -> messages.LeaderAndIsrRequest:
-    """Build LeaderAndIsr v5 for the partitions among ``places`` that the broker has replicas of.
+    """Build LeaderAndIsr for the partitions among ``places`` that the broker has replicas of.
 
-    A partition whose state node is damaged, or not there, stands with leader -1 and epoch -1.
+    Topics that are marked for deletion are left out. A partition whose state node is damaged, or
+    not there, stands with leader -1 and epoch -1.
     """
     request = messages.LeaderAndIsrRequest
-    by_topic: dict[str, list[TopicPartition]] = {}
-    for where in places:
-        if broker in cluster.replicas(where):
-            by_topic.setdefault(where.topic, []).append(where)
     leaders: set[int] = set()
     topics = []
-    for name, wheres in by_topic.items():
+    for name, wheres in _by_topic(cluster, places).items():
+        assigned = cluster.topics[name].partitions
         memory = cluster.memories.get(name)
         debts = {} if memory is None else memory.unclean
         states = []
-        for where in sorted(wheres):
-            state = _state(cluster, where)
+        for where in wheres:
+            replicas = assigned[where.partition]
+            if broker not in replicas:
+                continue
+            state, version = _state(cluster, where)
             leaders.add(state.leader)
-            version = cluster.isr_version(where)
             states.append(
                 request.LeaderAndIsrPartitionState(
                     partition_index=where.partition,
@@ -106,13 +113,15 @@ def leader_and_isr(
                     leader_epoch=state.leader_epoch,
                     isr=state.isr,
                     isr_version=version,
-                    replicas=cluster.replicas(where),
+                    replicas=replicas,
                     target_replicas=state.target_replicas,
                     is_new=version == 0,
                     is_unclean_leader=state.is_unclean_leader,
                     has_debt=where.partition in debts,
                 )
             )
+        if not states:
+            continue
         topics.append(
             request.LeaderAndIsrTopicState(
                 topic_name=name,
@@ -129,7 +138,7 @@ def leader_and_isr(
     return request(
         controller_id=sender.controller_id,
         controller_epoch=cluster.controller_epoch,
-        broker_epoch=cluster.brokers[broker].broker_epoch,
+        broker_epoch=epoch_of(cluster, broker),
         type=kind,
         topic_states=topics,
         live_leaders=live,
@@ -143,7 +152,7 @@ def update_metadata(
     places: Iterable[TopicPartition],
     gone: Iterable[Gone] = (),
 ) -> messages.UpdateMetadataRequest:
-    """Build UpdateMetadata v7: live brokers always, the partitions named, and topics that went.
+    """Build UpdateMetadata: live brokers always, the partitions named, and topics that went.
 
     The first one of a channel names every partition: the broker replaces what it knew.
     """
@@ -159,18 +168,15 @@ def update_metadata(
             for index in lost.partitions
         ]
         topics.append(request.UpdateMetadataTopicState(lost.name, lost.topic_id, -1, -1, 0, states))
-    by_topic: dict[str, list[TopicPartition]] = {}
-    for where in places:
-        if cluster.replicas(where):
-            by_topic.setdefault(where.topic, []).append(where)
-    for name, wheres in by_topic.items():
-        states = [_metadata(cluster, where) for where in sorted(wheres)]
+    for name, wheres in _by_topic(cluster, places).items():
+        assigned = cluster.topics[name].partitions
+        states = [_metadata(cluster, where, assigned[where.partition]) for where in wheres]
         topic_id = cluster.topic_id(name)
         topics.append(request.UpdateMetadataTopicState(name, topic_id, -1, -1, 0, states))
     return request(
         controller_id=sender.controller_id,
         controller_epoch=cluster.controller_epoch,
-        broker_epoch=cluster.brokers[broker].broker_epoch,
+        broker_epoch=epoch_of(cluster, broker),
         topic_states=topics,
         live_brokers=[_live(cluster, node_id) for node_id in sorted(cluster.brokers)],
     )
@@ -195,30 +201,59 @@ def update_configs(
     return request(
         controller_id=sender.controller_id,
         controller_epoch=cluster.controller_epoch,
-        broker_epoch=cluster.brokers[broker].broker_epoch,
+        broker_epoch=epoch_of(cluster, broker),
         store_revision=cluster.revision,
         entities=made,
     )
 
 
 def stop_replica(
-    cluster: Cluster, sender: Sender, broker: int, doomed: Mapping[UUID, Collection[int]]
-) -> messages.StopReplicaRequest:
-    """Build StopReplica v4 that deletes partitions of deleted topics (KIP-570: epoch -2)."""
+    cluster: Cluster, sender: Sender, broker: int, stops: Iterable[Stop]
+) -> list[messages.StopReplicaRequest]:
+    """Build StopReplica: one request for deletes and stops together, below level 1.1 one of each.
+
+    Below 1.1 the delete flag is the request's and there is no epoch (KIP-570).
+    """
+    if cluster.level.one_stop_request:
+        return [_combined_stop(cluster, sender, broker, stops)]
+    by_flag: dict[bool, dict[str, list[int]]] = {}
+    for stop in stops:
+        of_topic = by_flag.setdefault(stop.delete, {}).setdefault(stop.name, [])
+        of_topic.append(stop.partition)
     request = messages.StopReplicaRequest
-    topics = []
-    for topic_id, indexes in doomed.items():
-        states = [
-            request.StopReplicaPartitionState(index, DELETED_EPOCH, True)
-            for index in sorted(indexes)
-        ]
-        name = cluster.deletions[topic_id].name
-        topics.append(request.StopReplicaTopicState(name, topic_id, states))
+    return [
+        request(
+            controller_id=sender.controller_id,
+            controller_epoch=cluster.controller_epoch,
+            broker_epoch=epoch_of(cluster, broker),
+            delete_partitions=delete,
+            topics=[
+                request.StopReplicaTopicV1(name, sorted(indexes))
+                for name, indexes in by_topic.items()
+            ],
+        )
+        for delete, by_topic in by_flag.items()
+    ]
+
+
+def _combined_stop(
+    cluster: Cluster, sender: Sender, broker: int, stops: Iterable[Stop]
+) -> messages.StopReplicaRequest:
+    request = messages.StopReplicaRequest
+    # By name and id: two lives of a name may be on their way out at once.
+    topics: dict[tuple[str, UUID], messages.StopReplicaRequest.StopReplicaTopicState] = {}
+    for stop in stops:
+        key = (stop.name, stop.topic_id)
+        if key not in topics:
+            topics[key] = request.StopReplicaTopicState(*key, [])
+        topics[key].partition_states.append(
+            request.StopReplicaPartitionState(stop.partition, stop.leader_epoch, stop.delete)
+        )
     return request(
         controller_id=sender.controller_id,
         controller_epoch=cluster.controller_epoch,
-        broker_epoch=cluster.brokers[broker].broker_epoch,
-        topic_states=topics,
+        broker_epoch=epoch_of(cluster, broker),
+        topic_states=list(topics.values()),
     )
 
 
@@ -229,35 +264,58 @@ def open_control_channel(
     return messages.OpenControlChannelRequest(
         controller_id=sender.controller_id,
         controller_epoch=cluster.controller_epoch,
-        broker_epoch=cluster.brokers[broker].broker_epoch,
+        broker_epoch=epoch_of(cluster, broker),
         channel_number=number,
         store_revision=cluster.revision,
     )
 
 
-def _state(cluster: Cluster, where: TopicPartition) -> PartitionState:
+def _by_topic(
+    cluster: Cluster, places: Iterable[TopicPartition]
+) -> dict[str, list[TopicPartition]]:
+    """Group those that are assigned and not marked for deletion, in the order of partitions.
+
+    This and what follows is done for every partition and each broker: it looks up each thing once.
+    """
+    found: dict[str, list[TopicPartition]] = {}
+    for where in places:
+        found.setdefault(where.topic, []).append(where)
+    for name, wheres in list(found.items()):
+        node = cluster.topics.get(name)
+        assigned = {} if node is None or name in cluster.marked else node.partitions
+        known = [where for where in wheres if assigned.get(where.partition)]
+        if known:
+            known.sort()
+            found[name] = known
+        else:
+            del found[name]
+    # Sets come in: without an order of their own a simulated run could not be repeated.
+    return dict(sorted(found.items()))
+
+
+def _state(cluster: Cluster, where: TopicPartition) -> tuple[PartitionState, int]:
+    """Return the state to tell, and its version."""
+    path = layout.state(where.topic, where.partition)
     state = cluster.states.get(where)
-    if state is None or layout.state(*where) in cluster.damaged:
-        return PartitionState(NO_LEADER, -1, cluster.controller_epoch, [])
-    return state
+    if state is None or path in cluster.damaged:
+        state = PartitionState(NO_LEADER, -1, cluster.controller_epoch, [])
+    return state, cluster.versions.get(path, -1)
 
 
 def _metadata(
-    cluster: Cluster, where: TopicPartition
+    cluster: Cluster, where: TopicPartition, replicas: list[int]
 ) -> messages.UpdateMetadataRequest.UpdateMetadataPartitionState:
-    state = _state(cluster, where)
-    replicas = cluster.replicas(where)
+    state, version = _state(cluster, where)
+    brokers, broken = cluster.brokers, cluster.broken
     return messages.UpdateMetadataRequest.UpdateMetadataPartitionState(
         partition_index=where.partition,
         controller_epoch=state.controller_epoch,
         leader=state.leader,
         leader_epoch=state.leader_epoch,
         isr=state.isr,
-        isr_version=cluster.isr_version(where),
+        isr_version=version,
         replicas=replicas,
-        offline_replicas=[
-            x for x in replicas if x not in cluster.brokers or (x, where) in cluster.broken
-        ],
+        offline_replicas=[x for x in replicas if x not in brokers or (x, where) in broken],
     )
 
 

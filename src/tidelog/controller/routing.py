@@ -19,6 +19,8 @@ from tidelog.controller.handlers import (
     elect_leaders,
     envelope,
     incremental_alter_configs,
+    report_truncation,
+    restored_store,
 )
 from tidelog.network.router import Router
 
@@ -40,5 +42,7 @@ def make_router() -> Router:
             elect_leaders.HANDLER,
             envelope.HANDLER,
             incremental_alter_configs.HANDLER,
+            report_truncation.HANDLER,
+            restored_store.HANDLER,
         ]
     )

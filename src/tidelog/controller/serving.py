@@ -58,6 +58,6 @@ async def told_in_time(
 ) -> bool:
     """Wait until live brokers know of a revision, as long as the request may take."""
     limit_ms = timeout_ms
-    if controller.is_session(context.connection):
+    if controller.session_watch.is_session(context.connection):
         limit_ms = min(limit_ms, MAX_WAIT_FOR_BROKERS_MS)
     return await controller.reached(revision, limit_ms)

@@ -123,15 +123,7 @@ def _join_without_id(group: Group, event: Join, now_ms: int, out: Outcome) -> No
 def _add_member(group: Group, event: Join, member_id: str, now_ms: int, out: Outcome) -> None:
     if not group.members:
         group.protocol_type = event.protocol_type
-    member = Member(
-        member_id,
-        event.instance_id,
-        event.client_id,
-        event.client_host,
-        event.rebalance_timeout_ms,
-        event.session_timeout_ms,
-        dict(event.protocols),
-    )
+    member = _member_of(event, member_id)
     member.is_new = True
     if group.initial_rebalance_left_ms is not None:
         group.new_member_added = True
@@ -183,16 +175,8 @@ def _replace_static(
     assert former is not None, "static_members names members only"
     out.answer(former.join_ticket, JoinResult(ErrorCode.FENCED_INSTANCE_ID, former_id))
     out.answer(former.sync_ticket, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
-    member = Member(
-        member_id,
-        event.instance_id,
-        event.client_id,
-        event.client_host,
-        event.rebalance_timeout_ms,
-        event.session_timeout_ms,
-        dict(event.protocols),
-        former.assignment,
-    )
+    member = _member_of(event, member_id)
+    member.assignment = former.assignment
     group.add(member)
     _restore_order(group, position, former_id, member_id)
     if led:
@@ -217,6 +201,18 @@ def _restore_order(group: Group, position: list[str], former_id: str, member_id:
     # The order of the members settles votes and who leads next; a restart should not change it.
     order = [member_id if name == former_id else name for name in position]
     group.members = {name: group.members[name] for name in order}
+
+
+def _member_of(event: Join, member_id: str) -> Member:
+    return Member(
+        member_id,
+        event.instance_id,
+        event.client_id,
+        event.client_host,
+        event.rebalance_timeout_ms,
+        event.session_timeout_ms,
+        dict(event.protocols),
+    )
 
 
 def _reason(what: str, event: Join) -> str:

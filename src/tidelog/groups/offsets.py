@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tidelog.groups import limits
 from tidelog.groups.decision import Answer, Outcome
-from tidelog.groups.events import CommitOffsets, DeleteOffsets, OffsetsResult
+from tidelog.groups.events import CommitOffsets, DeleteOffsets, OffsetsResult, Ticket
 from tidelog.groups.group import Group, GroupState
 from tidelog.groups.records import NO_EXPIRY, CommittedOffset, OffsetRecord
 from tidelog.model.errors import ErrorCode
@@ -44,11 +44,7 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Outcome
             value = replace(offset, committed_ms=wall_ms, expires_ms=expires_ms)
             records.append(OffsetRecord(group.group_id, at.topic, at.partition, value))
             results.append((at, ErrorCode.NONE))
-    result = OffsetsResult(partitions=tuple(results))
-    if records:
-        out.write(*records, answers=(Answer(event.ticket, result),))
-    else:
-        out.answer(event.ticket, result)
+    _answer(event.ticket, records, results, out)
 
 
 def _why_no_commit(group: Group, event: CommitOffsets) -> ErrorCode:
@@ -106,8 +102,18 @@ def delete_offsets(group: Group, event: DeleteOffsets, out: Outcome) -> None:
         if at.partition in group.offsets.get(at.topic, ()) or at in group.in_flight:
             records.append(OffsetRecord(group.group_id, at.topic, at.partition, None))
         results.append((at, ErrorCode.NONE))
+    _answer(event.ticket, records, results, out)
+
+
+def _answer(
+    ticket: Ticket,
+    records: list[OffsetRecord],
+    results: list[tuple[TopicPartition, ErrorCode]],
+    out: Outcome,
+) -> None:
+    """Answer each partition: once the records are committed, or now when there are none."""
     result = OffsetsResult(partitions=tuple(results))
     if records:
-        out.write(*records, answers=(Answer(event.ticket, result),))
+        out.write(*records, answers=(Answer(ticket, result),))
     else:
-        out.answer(event.ticket, result)
+        out.answer(ticket, result)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
+from functools import lru_cache
 from uuid import UUID
 
 import msgspec
@@ -22,6 +23,7 @@ PARTITION_EPOCH = "/partition_epoch"
 PRODUCER_IDS = "/latest_producer_id_block"
 BROKER_EPOCH = "/tidelog/broker_epoch"
 REVISION = "/tidelog/revision"
+WENT_BACK = "/tidelog/went_back"
 REASSIGN_PARTITIONS = "/admin/reassign_partitions"
 BROKERS = "/brokers/ids"
 TOPICS = "/brokers/topics"
@@ -99,6 +101,11 @@ def deletion(topic_id: UUID) -> str:
     return f"{DELETIONS}/{id_text(topic_id)}"
 
 
+def deletion_mark(name: str) -> str:
+    """Path of the mark of a topic that is to be deleted: Kafka's queue."""
+    return f"{DELETE_TOPICS}/{name}"
+
+
 def topic_configs(name: str) -> str:
     """Path of a topic's configuration."""
     return f"{TOPIC_CONFIGS}/{name}"
@@ -114,6 +121,7 @@ def id_text(value: UUID) -> str:
     return base64.urlsafe_b64encode(value.bytes).decode()[:22]
 
 
+@lru_cache(maxsize=16_384)
 def parse_id(text: str) -> UUID | None:
     """Read an id as Kafka writes it; None if it is none."""
     if len(text) != 22 or not text.isascii():
@@ -131,6 +139,7 @@ _FIXED: dict[str, type[Record]] = {
     PRODUCER_IDS: records.ProducerIdBlock,
     BROKER_EPOCH: records.Counter,
     REVISION: records.Counter,
+    WENT_BACK: records.WentBack,
     REASSIGN_PARTITIONS: records.ReassignPartitionsNode,
 }
 
@@ -139,6 +148,7 @@ _BELOW: dict[str, type[Record]] = {
     TOPICS: records.TopicNode,
     TOPIC_MEMORIES: records.TopicMemory,
     DELETIONS: records.DeletionNode,
+    DELETE_TOPICS: records.DeletionMark,
     TOPIC_CONFIGS: records.ConfigNode,
     BROKER_CONFIGS: records.ConfigNode,
     CONFIG_CHANGES: records.ConfigChange,
@@ -159,17 +169,19 @@ def kind_of(path: str) -> type[Record] | None:
     return records.PartitionState if path.endswith("/state") else records.PartitionNode
 
 
+_TOPICS_BELOW = f"{TOPICS}/"
+
+
 def partition_of(path: str) -> tuple[str, int] | None:
     """Return (topic, partition) of a partition's node or state node; None for other paths."""
-    parts = path.split("/")
-    # "", brokers, topics, T, partitions, P [, state]
-    if len(parts) not in (6, 7) or parts[1:3] != ["brokers", "topics"] or parts[4] != "partitions":
+    # Looked at for every node of a store and every write: most are of partitions.
+    if not path.startswith(_TOPICS_BELOW):
         return None
-    if len(parts) == 7 and parts[6] != "state":
+    name, _, rest = path[len(_TOPICS_BELOW) :].partition("/partitions/")
+    index = rest.removesuffix("/state")
+    if not name or "/" in name or not (index.isascii() and index.isdigit()) or len(index) > 9:
         return None
-    if not (parts[5].isascii() and parts[5].isdigit()) or len(parts[5]) > 9:
-        return None
-    return parts[3], int(parts[5])
+    return name, int(index)
 
 
 def decode(path: str, data: bytes) -> Record | Damaged | None:
@@ -182,6 +194,8 @@ def decode(path: str, data: bytes) -> Record | Damaged | None:
         return None
     if kind is records.Counter:
         return _counter(path, data)
+    if kind is records.DeletionMark:
+        return records.DeletionMark()
     try:
         record: Record = _DECODERS[kind].decode(data)
     except msgspec.DecodeError as error:
@@ -194,6 +208,8 @@ def encode(record: Record) -> bytes:
     """Write a node's content."""
     if isinstance(record, records.Counter):
         return str(record.value).encode()
+    if isinstance(record, records.DeletionMark):
+        return b""
     return msgspec.json.encode(record)
 
 

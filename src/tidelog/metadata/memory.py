@@ -116,6 +116,9 @@ class MemoryTree:
 class MemoryStore:
     """One session on a ``MemoryTree``; without one it makes its own."""
 
+    is_shared = True
+    max_write_bytes: int | None = None
+
     def __init__(self, tree: MemoryTree | None = None) -> None:
         self.tree = tree if tree is not None else MemoryTree()
         self.reachable = False
@@ -153,7 +156,7 @@ class MemoryStore:
         check_paths(operations)
         return self.tree.apply(session, operations)
 
-    def watch(self, path: str, callback: Callable[[str], None]) -> Watch:
+    def watch(self, path: str, callback: Callable[[str], None], *, children: bool = True) -> Watch:
         return self.tree.watches[self._open_session()].add(path, callback)
 
     def _open_session(self) -> int:

@@ -52,7 +52,10 @@ class PartitionNode(msgspec.Struct, frozen=True, rename="camel"):
 class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     """``/brokers/topics/T/partitions/P/state``. Its node version is the ``isr_version``.
 
-    Leader -1 is none. Fields without which the state would mean something else are always written.
+    Leader -1 is none. ``unclean_members`` left the ISR or the eligible replicas because they came
+    back without certainty, and no leader changed the ISR since: when nobody else is left, one of
+    them leads. The last one stands in both lists while the comparison waits for another of them.
+    Fields without which the state would mean something else are always written.
     """
 
     leader: int
@@ -63,9 +66,10 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     target_replicas: list[int] | None = msgspec.field(default=None, name="targetReplicas")
     is_unclean_leader: bool = msgspec.field(default=False, name="isUncleanLeader")
     eligible_replicas: list[int] = []
+    unclean_members: list[int] = []
 
 
-class LostRange(msgspec.Struct, frozen=True):
+class LostRange(msgspec.Struct, frozen=True, omit_defaults=True):
     """Committed offsets [first, end) that one replica had to cut, with their leader epochs."""
 
     broker: int
@@ -74,10 +78,11 @@ class LostRange(msgspec.Struct, frozen=True):
     epochs: list[int] = []
 
 
-class UncleanDebt(msgspec.Struct, frozen=True):
-    """A data-loss handling that is not finished (KIP-704; the design's debt record).
+class UncleanDebt(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an unclean election left to do, and what it lost (KIP-704; the design's debt record).
 
-    ``end_offset`` and ``end_epoch`` say where the unclean leader's log ended; -1 until it told.
+    ``end_offset`` and ``end_epoch`` say where the unclean leader's log ended and of which epoch its
+    last record is; -1 until it told. ``lost`` is what replicas reported that had to cut.
     """
 
     leader: int
@@ -105,7 +110,11 @@ class ResizePlan(msgspec.Struct, frozen=True):
 
 
 class TopicMemory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``/tidelog/topics/T``: our mirror of what an old tool may drop, and what is in progress."""
+    """``/tidelog/topics/T``: our mirror of what an old tool may drop, and what is in progress.
+
+    ``unclean`` has the debts, which only a finished handling removes; ``unclean_past`` the handled
+    ones, newest last: replicas that return later still report what they had to cut.
+    """
 
     topic_id: str
     initial_partition_count: int
@@ -117,6 +126,7 @@ class TopicMemory(msgspec.Struct, frozen=True, omit_defaults=True):
     resize: ResizePlan | None = None
     former: dict[int, FormerPartition] = {}
     unclean: dict[int, UncleanDebt] = {}
+    unclean_past: dict[int, list[UncleanDebt]] = {}
 
 
 class DeletionNode(msgspec.Struct, frozen=True):
@@ -128,6 +138,10 @@ class DeletionNode(msgspec.Struct, frozen=True):
     name: str
     partitions: dict[int, list[int]]
     version: int = 1
+
+
+class DeletionMark(msgspec.Struct, frozen=True):
+    """``/admin/delete_topics/T``: Kafka's node, empty: the topic T is to be deleted."""
 
 
 class Reassignment(msgspec.Struct, frozen=True):
@@ -152,11 +166,16 @@ class ConfigNode(msgspec.Struct, frozen=True):
     version: int = 1
 
 
-class ConfigChange(msgspec.Struct, frozen=True):
-    """``/config/changes/config_change_N``: Kafka's note that an entity's node was changed."""
+class ConfigChange(msgspec.Struct, frozen=True, omit_defaults=True):
+    """``/config/changes/config_change_N``: Kafka's note that an entity's node was changed.
 
-    entity_path: str
-    version: int = 2
+    Version 1, of older tools, has the type and the name instead of the path.
+    """
+
+    entity_path: str = ""
+    version: int = msgspec.field(default_factory=lambda: 2)
+    entity_type: str = ""
+    entity_name: str = ""
 
 
 class ControllerNode(msgspec.Struct, frozen=True):
@@ -183,6 +202,13 @@ class ProducerIdBlock(msgspec.Struct, frozen=True):
     version: int = 1
 
 
+class WentBack(msgspec.Struct, frozen=True):
+    """``/tidelog/went_back``: this store is an older copy of itself, and nobody has accepted it."""
+
+    sentence: str
+    version: int = 1
+
+
 class Counter(msgspec.Struct, frozen=True):
     """A node that holds one whole number as text."""
 
@@ -196,11 +222,13 @@ Record = (
     | PartitionState
     | TopicMemory
     | DeletionNode
+    | DeletionMark
     | ReassignPartitionsNode
     | ConfigNode
     | ConfigChange
     | ControllerNode
     | ClusterId
     | ProducerIdBlock
+    | WentBack
     | Counter
 )

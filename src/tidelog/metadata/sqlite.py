@@ -8,6 +8,7 @@ so a commit is on the disk when it is answered.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import sqlite3
@@ -22,6 +23,7 @@ from tidelog.metadata.store import (
     Check,
     Conflict,
     Create,
+    Delete,
     Node,
     Operation,
     Reason,
@@ -53,6 +55,9 @@ T = TypeVar("T")
 class SqliteStore:
     """The session of the one controller that holds the file's lock."""
 
+    is_shared = False
+    max_write_bytes: int | None = None
+
     def __init__(self, path: str, disk: Disk, threads: Executor | None = None) -> None:
         self.path = path
         self.reachable = False
@@ -69,7 +74,7 @@ class SqliteStore:
             self._disk.make_directory(os.path.dirname(self.path) or ".")
             self._lock_file = self._disk.lock(self.path + ".lock")
         except OSError as error:
-            raise self._unavailable(error) from error
+            raise self._unusable(error) from error
         if self._lock_file is None:
             raise StoreRefused(
                 f"Another controller has {self.path} open. A SQLite store serves one controller: "
@@ -81,7 +86,7 @@ class SqliteStore:
             self._disk.sync_directory(os.path.dirname(self.path) or ".")
         except OSError as error:
             await self.close()
-            raise self._unavailable(error) from error
+            raise self._unusable(error) from error
         except BaseException:
             self._unlock()
             raise
@@ -119,7 +124,7 @@ class SqliteStore:
             self._watches.tell(operations)
         return conflict
 
-    def watch(self, path: str, callback: Callable[[str], None]) -> Watch:
+    def watch(self, path: str, callback: Callable[[str], None], *, children: bool = True) -> Watch:
         return self._watches.add(path, callback)
 
     async def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -133,6 +138,12 @@ class SqliteStore:
 
     def _unavailable(self, error: Exception) -> StoreUnavailable:
         return StoreUnavailable(f"The metadata store {self.path} failed: {error}.")
+
+    def _unusable(self, error: OSError) -> Exception:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return self._unavailable(error)
+        # A place that cannot be used does not heal by itself, as a full disk may.
+        return StoreRefused(f"The metadata store {self.path} cannot be used: {error}.")
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         # One at a time: a connection must not be used by two threads at once. The work is
@@ -252,8 +263,15 @@ def _load(database: sqlite3.Connection) -> dict[str, Node]:
 def _multi(database: sqlite3.Connection, operations: Sequence[Operation]) -> Conflict | None:
     database.execute("BEGIN IMMEDIATE")
     try:
+        # Nodes that may have children: many creations share a parent, or make it first.
+        parents: set[str] = set()
         for operation in operations:
-            reason = _do(database, operation)
+            if isinstance(operation, Create):
+                reason = _create(database, operation, parents)
+            elif isinstance(operation, Set):
+                reason = _set(database, operation)
+            else:
+                reason = _check_or_delete(database, operation, parents)
             if reason is not None:
                 database.execute("ROLLBACK")
                 return Conflict(operation.path, reason)
@@ -265,44 +283,60 @@ def _multi(database: sqlite3.Connection, operations: Sequence[Operation]) -> Con
     return None
 
 
-def _do(database: sqlite3.Connection, operation: Operation) -> Reason | None:
+def _set(database: sqlite3.Connection, operation: Set) -> Reason | None:
+    # One statement where all is as expected; a second one only says what is not.
+    path, version = operation.path, operation.version
+    done = database.execute(
+        "UPDATE nodes SET data = ?1, version = version + 1"
+        " WHERE path = ?2 AND (?3 = ?4 OR version = ?3)",
+        (operation.data, path, version, ANY_VERSION),
+    )
+    return None if done.rowcount else _why_not(database, path, version)
+
+
+def _check_or_delete(
+    database: sqlite3.Connection, operation: Check | Delete, parents: set[str]
+) -> Reason | None:
     path = operation.path
-    if isinstance(operation, Create):
-        return _create(database, operation)
-    row = database.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
-    if row is None:
-        return Reason.MISSING
-    if operation.version not in (ANY_VERSION, row[0]):
-        return Reason.VERSION
-    if isinstance(operation, Check):
-        return None
-    if isinstance(operation, Set):
-        database.execute(
-            "UPDATE nodes SET data = ?, version = version + 1 WHERE path = ?",
-            (operation.data, path),
-        )
-        return None
+    reason = _why_not(database, path, operation.version)
+    if reason is not None or isinstance(operation, Check):
+        return reason
     child = database.execute("SELECT 1 FROM nodes WHERE parent = ? LIMIT 1", (path,)).fetchone()
     if child is not None:
         return Reason.NOT_EMPTY
     database.execute("DELETE FROM nodes WHERE path = ?", (path,))
+    parents.discard(path)
     return None
 
 
-def _create(database: sqlite3.Connection, operation: Create) -> Reason | None:
+def _why_not(database: sqlite3.Connection, path: str, version: int) -> Reason | None:
+    row = database.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
+    if row is None:
+        return Reason.MISSING
+    return None if version in (ANY_VERSION, row[0]) else Reason.VERSION
+
+
+def _create(database: sqlite3.Connection, operation: Create, parents: set[str]) -> Reason | None:
     path = operation.path
     if path == ROOT:
         return Reason.EXISTS
-    if database.execute("SELECT 1 FROM nodes WHERE path = ?", (path,)).fetchone() is not None:
+    above = parent(path)
+    wrong = None if above in parents else _why_no_parent(database, above)
+    done = database.execute(
+        "INSERT OR IGNORE INTO nodes VALUES (?, ?, ?, 0, ?)",
+        (path, above, operation.data, int(operation.ephemeral)),
+    )
+    if not done.rowcount:
         return Reason.EXISTS
-    above = database.execute("SELECT ephemeral FROM nodes WHERE path = ?", (parent(path),))
-    row = above.fetchone()
+    parents.add(above)
+    if not operation.ephemeral:
+        parents.add(path)
+    # That the node exists comes first; a node without a parent goes with the whole write.
+    return wrong
+
+
+def _why_no_parent(database: sqlite3.Connection, above: str) -> Reason | None:
+    row = database.execute("SELECT ephemeral FROM nodes WHERE path = ?", (above,)).fetchone()
     if row is None:
         return Reason.MISSING
-    if row[0]:
-        return Reason.EPHEMERAL_PARENT
-    database.execute(
-        "INSERT INTO nodes VALUES (?, ?, ?, 0, ?)",
-        (path, parent(path), operation.data, int(operation.ephemeral)),
-    )
-    return None
+    return Reason.EPHEMERAL_PARENT if row[0] else None

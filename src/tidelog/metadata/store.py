@@ -94,6 +94,10 @@ class StoreUnavailable(Exception):
     """The store did not answer. Whether a write was made is not known."""
 
 
+class WriteTooLarge(StoreUnavailable):
+    """The store takes no such write; nothing of it was done."""
+
+
 class Watch(Protocol):
     """A standing watch; it ends when it is cancelled or the store is closed."""
 
@@ -103,6 +107,12 @@ class Watch(Protocol):
 
 class MetadataStore(Protocol):
     """One process's session with the store. Every method may wait for the disk or the network."""
+
+    is_shared: bool
+    """Whether others than one controller can write to it: then its nodes are watched."""
+
+    max_write_bytes: int | None
+    """The most that one ``multi`` may hold, paths and contents; None: any."""
 
     reachable: bool
     """Whether the store answers now, as far as this session knows; False while it is not open."""
@@ -131,9 +141,10 @@ class MetadataStore(Protocol):
     async def multi(self, operations: Sequence[Operation]) -> Conflict | None:
         """Do all operations, in order, or none. When it returns None they are durable."""
 
-    def watch(self, path: str, callback: Callable[[str], None]) -> Watch:
+    def watch(self, path: str, callback: Callable[[str], None], *, children: bool = True) -> Watch:
         """Call ``callback(path)`` in the loop after the node, or the list of its children, changed.
 
+        Without ``children`` changes of the list may pass untold: cheaper where there are many.
         Changes in quick succession may be told once; the session's own are told too.
         """
 

@@ -37,6 +37,7 @@ from tidelog.metadata.store import (
     StoreRefused,
     StoreUnavailable,
     Watch,
+    WriteTooLarge,
 )
 
 logger = logging.getLogger(__name__)
@@ -74,12 +75,16 @@ _LOST = (
 class ZookeeperStore:
     """One controller's session with ZooKeeper. ``hosts`` is "host:port,host:port/chroot"."""
 
+    is_shared = True
+    max_write_bytes: int | None = MAX_WRITE_BYTES
+
     def __init__(self, hosts: str, session_timeout_s: float = SESSION_TIMEOUT_S) -> None:
         self.hosts = hosts
         self.reachable = False
         self.when_lost: Callable[[str], None] | None = None
         self._session_timeout_s = session_timeout_s
         self._client: KazooClient | None = None
+        self._connected = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop
         self._watches: dict[_Watch, None] = {}
 
@@ -94,20 +99,27 @@ class ZookeeperStore:
         )
         client.add_listener(lambda state: self._in_loop(self._state_changed, client, state))
         self._client = client
+        self._connected.clear()
         try:
-            await self._loop.run_in_executor(None, client.start, CONNECT_TIMEOUT_S)
+            client.start_async()
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                await self._connected.wait()
             # The chroot is set when its node is there: kazoo warns of one that is missing.
             await self._loop.run_in_executor(None, client.ensure_path, f"/{chroot}")
             client.chroot = f"/{chroot}" if chroot else ""
-        except (KazooTimeoutError, exceptions.KazooException) as error:
+        except (TimeoutError, KazooTimeoutError, exceptions.KazooException) as error:
             await self.close()
             raise StoreUnavailable(
-                f"ZooKeeper at {self.hosts} does not answer ({error or type(error).__name__}): "
+                f"ZooKeeper at {self.hosts} does not answer ({str(error) or 'no connection'}): "
                 "is it running?"
             ) from error
         except (exceptions.ConfigurationError, ValueError) as error:
             await self.close()
             raise StoreRefused(f"{self.hosts!r} is no ZooKeeper address: {error}") from error
+        except BaseException:
+            # Called off, as by a stop while the server is down: kazoo would try for ever.
+            await self.close()
+            raise
         self.reachable = True
 
     async def close(self) -> None:
@@ -147,7 +159,7 @@ class ZookeeperStore:
         check_paths(operations)
         size = sum(len(x.path) + len(getattr(x, "data", b"")) + 64 for x in operations)
         if size > MAX_WRITE_BYTES:
-            raise StoreUnavailable(
+            raise WriteTooLarge(
                 f"A write of {size} bytes is more than ZooKeeper takes ({MAX_WRITE_BYTES}): "
                 "create fewer partitions at once."
             )
@@ -159,9 +171,9 @@ class ZookeeperStore:
                 return Conflict(operation.path, _reason(answer))
         return None
 
-    def watch(self, path: str, callback: Callable[[str], None]) -> Watch:
+    def watch(self, path: str, callback: Callable[[str], None], *, children: bool = True) -> Watch:
         self._open_client()
-        watch = _Watch(self, path, callback)
+        watch = _Watch(self, path, callback, children)
         self._watches[watch] = None
         self._arm(watch, tell=False)
         return watch
@@ -206,6 +218,8 @@ class ZookeeperStore:
             return
         was_reachable = self.reachable
         self.reachable = state == KazooState.CONNECTED
+        if self.reachable:
+            self._connected.set()
         if state == KazooState.SUSPENDED:
             logger.warning("the connection to ZooKeeper at %s was lost", self.hosts)
         elif state == KazooState.LOST:
@@ -233,7 +247,10 @@ class ZookeeperStore:
             if tell and not isinstance(result.exception, _LOST):
                 self._in_loop(self._tell, watch)
 
-        client.exists_async(watch.path, watch=fired)
+        exists = client.exists_async(watch.path, watch=fired)
+        if not watch.children:
+            exists.rawlink(armed)
+            return
         client.get_children_async(watch.path, watch=fired).rawlink(armed)
 
     def _fired(self, watch: _Watch, its_round: int) -> None:
@@ -248,10 +265,13 @@ class ZookeeperStore:
 
 
 class _Watch:
-    def __init__(self, store: ZookeeperStore, path: str, callback: Callable[[str], None]) -> None:
+    def __init__(
+        self, store: ZookeeperStore, path: str, callback: Callable[[str], None], children: bool
+    ) -> None:
         self._store = store
         self.path = path
         self.callback = callback
+        self.children = children
         self.round = 0
 
     def cancel(self) -> None:

@@ -35,6 +35,14 @@ from tidelog.model.config_definitions_topic import (
     LEVELS_LZ4,
     LEVELS_ZSTD,
 )
+from tidelog.model.levels import LATEST, LEVEL_NAMES
+
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+REPLICA_SELECTORS = (
+    "org.apache.kafka.common.replica.LeaderSelector",
+    RACK_AWARE_SELECTOR,
+)
+"""Kafka's class names; no others can be loaded here."""
 
 _B, _S, _I, _L = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT, ConfigType.LONG
 _LIST, _SHORT = ConfigType.LIST, ConfigType.SHORT
@@ -64,9 +72,10 @@ _NODE = (
     row(
         "inter.broker.protocol.version",
         _S,
-        "1.4",
-        "The level of the requests between controllers and brokers.",
-        OneOf(("1.4",)),
+        LATEST.name,
+        "The level of the requests between controllers and brokers. Raise it on controllers first, "
+        "lower it on brokers first.",
+        OneOf(LEVEL_NAMES),
     ),
     row(
         "metrics_port",
@@ -336,6 +345,14 @@ _REPLICATION = (
     ),
     row("replica.fetch.max.bytes", _I, "1048576", "Bytes per partition and fetch.", AT_LEAST_0),
     row("replica.fetch.wait.max.ms", _I, "500", "How long a follower's fetch waits.", AT_LEAST_0),
+    row(
+        "replica.selector.class",
+        _S,
+        None,
+        "Which replica consumers with a client.rack are sent to: the leader, or with "
+        "RackAwareReplicaSelector one of their rack (KIP-392).",
+        OneOf(REPLICA_SELECTORS),
+    ),
     row("replica.fetch.min.bytes", _I, "1", "The least a follower's fetch waits for.", AT_LEAST_0),
     row("replica.fetch.response.max.bytes", _I, "10485760", "Bytes per fetch.", AT_LEAST_0),
     row("replica.fetch.backoff.ms", _I, "1000", "The pause after a failed fetch.", AT_LEAST_0),
@@ -392,9 +409,9 @@ _CONTROL = (
         "How long a controller waits for a broker's answer, in ms.",
         AT_LEAST_1,
     ),
-    idle("auto.leader.rebalance.enable", _B, "true", "Move leaders back to preferred replicas."),
-    idle("leader.imbalance.check.interval.seconds", _L, "300", "How often, in s.", AT_LEAST_1),
-    idle("leader.imbalance.per.broker.percentage", _I, "10", "From which imbalance on."),
+    row("auto.leader.rebalance.enable", _B, "true", "Move leaders back to preferred replicas."),
+    row("leader.imbalance.check.interval.seconds", _L, "300", "How often, in s.", AT_LEAST_1),
+    row("leader.imbalance.per.broker.percentage", _I, "10", "From which imbalance on."),
 )
 
 _TRANSACTIONS = (

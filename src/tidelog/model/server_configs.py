@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tidelog.model.config_definitions_broker import BROKER
+from tidelog.model.config_definitions_broker import BROKER, RACK_AWARE_SELECTOR
 from tidelog.model.config_definitions_kinds import Refused, Value, parse, unknown
 from tidelog.model.config_definitions_resolve import BrokerLayers, resolve_topic
+from tidelog.model.levels import Level, level_of
 from tidelog.model.topic_configs import TopicConfigs
 
 SPOKEN_PROTOCOLS = ("PLAINTEXT",)
@@ -98,6 +99,7 @@ class ServerConfigs:
     replica_lag_time_max_ms: int
     replica_fetch_max_bytes: int
     replica_fetch_wait_max_ms: int
+    replica_selector_class: str | None
     replica_fetch_min_bytes: int
     replica_fetch_response_max_bytes: int
     replica_fetch_backoff_ms: int
@@ -111,6 +113,19 @@ class ServerConfigs:
     controlled_shutdown_max_retries: int
     controlled_shutdown_retry_backoff_ms: int
     controller_socket_timeout_ms: int
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
+    leader_imbalance_per_broker_percentage: int
+
+    @property
+    def level(self) -> Level:
+        """The level of the requests that this process sends to controllers and brokers."""
+        return level_of(self.inter_broker_protocol_version)
+
+    @property
+    def reads_from_closest(self) -> bool:
+        """Whether consumers are sent to a replica of their rack (KIP-392)."""
+        return self.replica_selector_class == RACK_AWARE_SELECTOR
 
     @property
     def is_broker(self) -> bool:
@@ -314,6 +329,13 @@ class _Special:
             found.append(where)
         if not self._values[name] and "controller" not in roles:
             self._refuse(name, f"{name} is missing: a broker alone must know its controllers.")
+        store = self._values["metadata.store"] or "sqlite:"
+        if "controller" in roles and len(found) > 1 and store.startswith("sqlite:"):
+            self._refuse(
+                name,
+                f"{name} names {len(found)} controllers, but a SQLite store serves one: several "
+                "need metadata.store=zookeeper://HOST:PORT.",
+            )
         return tuple(found)
 
     def _metrics(self) -> tuple[str, int] | None:

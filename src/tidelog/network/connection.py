@@ -71,6 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self.server = server
         self.listener_name = listener_name
         self.router: Router = server.router
+        self._routes = server.router.routes
         self.answers: Account = server.unsent
         self.principal = "User:ANONYMOUS"
         self.client_host = ""
@@ -250,16 +251,17 @@ class Connection(asyncio.BufferedProtocol):
         """Serve one request; False when it must be taken again later (or never)."""
         try:
             header = frames.header_at(frame)
-            route = self.router.route(header[0], header[1])
+            route = self._routes.get(header[0] << 16 | header[1]) or self.router.route(*header[:2])
             if route is None:
                 return self._refuse_version(header)
             if route.large_answer and not self._room_for_answer():
                 return False
-            client_id, position = frames.read_rest(header, route, frame)
             route.tally.requests += 1
-            correlation_id: int = header[2]
-            if route.direct is not None and self._directly(route, frame, position, correlation_id):
-                return not self._blocked & CLOSED
+            if route.direct is not None:
+                position = frames.message_at(header, route, frame)
+                if position and self._directly(route, frame, position, header[2]):
+                    return not self._blocked & CLOSED
+            client_id, position = frames.read_rest(header, route, frame)
             request, stop = route.decode(frame, position)
             # librdkafka (2.16) writes bytes behind its Metadata requests; see the codec.
             if stop != len(frame) and route.api_key != ApiKey.METADATA:
@@ -267,7 +269,7 @@ class Connection(asyncio.BufferedProtocol):
         except frames.UNREADABLE as error:
             self.close(f"it sent bytes that are no request: {error}")
             return False
-        context = RequestContext(self, route.version, correlation_id, client_id, self.principal)
+        context = RequestContext(self, route.version, header[2], client_id, self.principal)
         try:
             result = route.handle(self._context, request, context)
         except CloseConnection as error:
@@ -278,7 +280,7 @@ class Connection(asyncio.BufferedProtocol):
             if result is None:
                 return False
         if isinstance(result, msgspec.Struct):
-            chunks = self._encoded(route, correlation_id, result)
+            chunks = self._encoded(route, header[2], result)
             if chunks is None:
                 return False
             if self._pending:
@@ -286,7 +288,7 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._out += chunks
         elif result is not None:
-            self._park(route, request, correlation_id, result)
+            self._park(route, request, header[2], result)
         return True
 
     def _directly(

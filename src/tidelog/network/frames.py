@@ -34,6 +34,14 @@ _pack_size_into = struct.Struct(">i").pack_into
 _pack_head = struct.Struct(">ii").pack
 
 
+def message_at(header: Header, route: Route, frame: memoryview) -> int:
+    """Return where the message begins, 0 when the head is not plain: then ``read_rest`` knows."""
+    stop = _HEADER_BYTES + header[3]
+    if header[3] < 0 or (route.flexible and frame[stop]):
+        return 0
+    return stop + route.flexible
+
+
 def read_rest(header: Header, route: Route, frame: memoryview) -> tuple[str | None, int]:
     """Return the client id, and where the message begins. Raises one of ``UNREADABLE``."""
     length = header[3]
@@ -48,7 +56,12 @@ def read_rest(header: Header, route: Route, frame: memoryview) -> tuple[str | No
 
 
 def encode_answer(route: Route, correlation_id: int, answer: Any) -> list[Buffer]:
-    """Return an answer's frame as buffers to send in order. Raises one of ``UNWRITABLE``."""
+    """Return an answer's frame as buffers to send in order. Raises one of ``UNWRITABLE``.
+
+    An answer that is bytes is the whole frame already (``router.Direct``).
+    """
+    if answer.__class__ is bytes:
+        return [answer]
     head = bytearray(_pack_head(0, correlation_id))
     if route.flexible_answer:
         head.append(0)

@@ -62,7 +62,7 @@ Refuse = Callable[[Any, ErrorCode, int], Any]
 
 Direct = Callable[[Any, memoryview, int, int, int], Any]
 """(server context, frame, position of the message, version, correlation id) -> the answer's whole
-frame as bytes, a future of the response message, or None, with nothing done: decode it."""
+frame as bytes, a future of the frame or of the message, or None, with nothing done: decode it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,8 @@ class Router:
         from tidelog.network import api_versions
 
         self._handlers: dict[int, Handler] = {}
-        self._routes: dict[int, Route] = {}
+        self.routes: dict[int, Route] = {}
+        """Those asked for so far, by API key << 16 | version."""
         self.tallies: dict[ApiKey, Tally] = {}
         for handler in (api_versions.HANDLER, *handlers):
             self._add(handler)
@@ -168,13 +169,13 @@ class Router:
 
     def route(self, api_key: int, version: int) -> Route | None:
         """Return who serves an API in a version, or None."""
-        found = self._routes.get(api_key << 16 | version)
+        found = self.routes.get(api_key << 16 | version)
         if found is None:
             handler = self._handlers.get(api_key)
             if handler is None or version not in handler.versions:
                 return None
             found = Route(handler, version, self.tallies[handler.api_key])
-            self._routes[api_key << 16 | version] = found
+            self.routes[api_key << 16 | version] = found
         return found
 
     def handler(self, api_key: int) -> Handler | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from types import TracebackType
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, Self, TextIO
 
 from rich.console import Console
 from rich.progress import (
@@ -88,15 +88,10 @@ class Bar:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-class JsonLines:
-    """One JSON object per change, on standard output."""
+class Plain:
+    """A reporter with nothing to begin and nothing to end."""
 
-    def __init__(self, job: str, out: TextIO | None = None) -> None:
-        self._job = job
-        self._out = out or sys.stdout
-        self._last = ""
-
-    def __enter__(self) -> JsonLines:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -105,6 +100,15 @@ class JsonLines:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+
+class JsonLines(Plain):
+    """One JSON object per change, on standard output."""
+
+    def __init__(self, job: str, out: TextIO | None = None) -> None:
+        self._job = job
+        self._out = out or sys.stdout
+        self._last = ""
 
     def update(self, done: int, total: int, **facts: Any) -> None:
         line = json.dumps({"job": self._job, "done": done, "total": total, **facts})

@@ -167,6 +167,31 @@ def encode_request(
     return _write(request_encoder(api_key, version), request, buffer)
 
 
+class EncodedRequest(NamedTuple):
+    """A request's message as bytes, without size and header: made once, sent to many."""
+
+    api_key: int
+    version: int
+    message: list[Buffer]
+
+
+def encode_message(api_key: int, version: int, request: Any) -> bytes:
+    """Write a request's message alone, for an ``EncodedRequest``."""
+    head = 4 + _HEADER.size + is_flexible(api_key, version)
+    return b"".join(encode_request(api_key, version, 0, None, request))[head:]
+
+
+def frame_request(encoded: EncodedRequest, correlation_id: int, client_id: str) -> list[Buffer]:
+    """Put size and header before an encoded request: buffers to send one after another."""
+    api_key, version, message = encoded
+    client = client_id.encode()
+    head = bytearray(4) + _HEADER.pack(api_key, version, correlation_id, len(client)) + client
+    if is_flexible(api_key, version):
+        head.append(0)
+    struct.pack_into(">i", head, 0, len(head) + sum(map(len, message)) - 4)
+    return [head, *message]
+
+
 def encode_response(api_key: int, version: int, correlation_id: int, response: Any) -> list[Buffer]:
     """Write a response with its size and header: buffers to send one after another."""
     buffer = bytearray(_SIZE_AND_CORRELATION.pack(0, correlation_id))

@@ -31,12 +31,13 @@ class Follower:
     caught_up_ms: int = 0
     fetched_ms: int = 0
     leader_end_then: int = UNKNOWN
+    start_offset: int = UNKNOWN
 
     def fetched(self, offset: int, leader_end: int, broker_epoch: int, now_ms: int) -> None:
         """Note a fetch from ``offset`` while the leader's log ended at ``leader_end``."""
         if broker_epoch != self.broker_epoch:
             self.broker_epoch = broker_epoch
-            self.leader_end_then = UNKNOWN
+            self.leader_end_then = self.start_offset = UNKNOWN
         if offset >= leader_end:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif self.leader_end_then != UNKNOWN and offset >= self.leader_end_then:
@@ -44,6 +45,15 @@ class Follower:
         self.end_offset = offset
         self.fetched_ms = now_ms
         self.leader_end_then = leader_end
+
+    def left_behind(self, fetched_ms: int) -> None:
+        """Note that the leader appended while this follower's fetch of ``fetched_ms`` waited.
+
+        If it held all there was at its last fetch, it held all until then. For leaders that do
+        not look at a partition again while nothing changes in it.
+        """
+        if self.end_offset >= self.leader_end_then != UNKNOWN:
+            self.caught_up_ms = max(self.caught_up_ms, fetched_ms)
 
 
 def lagging(

@@ -31,20 +31,20 @@ def where_to_cut(
     own_start: int,
     high_watermark: int,
 ) -> Cut:
-    """Return where a follower cuts after a diverging answer.
+    """Return where a follower cuts after a diverging answer; it may be below its own log start.
+
+    Then all of its log goes, and it begins anew where the leader's part ends: from its own start on
+    it would lack what the leader holds below.
 
     ``own_end_of(epoch)`` answers (the largest own epoch not above it, where it ends), or (-1, -1).
     """
     if diverging_epoch == NO_EPOCH:
         # The leader has nothing of it: only the high watermark is known to be common.
-        target = min(high_watermark, own_end)
+        target = max(high_watermark, own_start)
     else:
         own_epoch, own_epoch_end = own_end_of(diverging_epoch)
-        if own_epoch == NO_EPOCH:
-            target = own_start
-        elif own_epoch == diverging_epoch:
-            target = min(leader_end_offset, own_epoch_end)
-        else:
-            target = min(own_epoch_end, leader_end_offset)
-    target = max(min(target, own_end), own_start)
-    return Cut(target, target < high_watermark)
+        # Without an epoch so old, nothing here is the leader's: its log goes on where it ends.
+        common_end = own_start if own_epoch == NO_EPOCH else own_epoch_end
+        target = min(leader_end_offset, common_end)
+    target = min(target, own_end)
+    return Cut(target, max(target, own_start) < high_watermark)

@@ -83,6 +83,20 @@ class Disk(Protocol):
         """Lock a file for this process until it is closed; None when another process has it."""
 
 
+def replace_durably(disk: Disk, path: str, content: bytes) -> None:
+    """Replace a file as ``Disk.replace`` promises: written aside, synced, renamed, synced."""
+    temporary = path + ".tmp"
+    file = disk.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        file.write_at(0, [content])
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, path)
+    disk.sync_directory(os.path.dirname(path) or ".")
+
+
 class RealFile:
     """A ``File`` on a file descriptor."""
 
@@ -186,16 +200,7 @@ class RealDisk:
             return file.read()
 
     def replace(self, path: str, content: bytes) -> None:
-        temporary = path + ".tmp"
-        file = self.open(temporary, create=True)
-        try:
-            file.truncate(0)
-            file.write_at(0, [content])
-            file.sync()
-        finally:
-            file.close()
-        os.replace(temporary, path)
-        self.sync_directory(os.path.dirname(path) or ".")
+        replace_durably(self, path, content)
 
     def lock(self, path: str) -> RealFile | None:
         file = RealFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))

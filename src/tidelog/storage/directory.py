@@ -258,14 +258,28 @@ class LogDirectory:
         delay = log.configs.file_delete_delay_ms if delay_ms is None else delay_ms
         self._removals.add(path, self._seams.clock.wall_ms() + delay)
 
-    def mark_stray(self, partition: TopicPartition, *, remove_after_ms: int | None = None) -> str:
-        """Set a stale replica aside as ``-stray``; removed after a delay, or kept (None)."""
+    def mark_stray(
+        self,
+        partition: TopicPartition,
+        *,
+        remove_after_ms: int | None = None,
+        durable: bool = True,
+    ) -> str:
+        """Set a stale replica aside as ``-stray``; removed after a delay, or kept (None).
+
+        ``durable`` as with ``delete``.
+        """
         path = self._set_aside(self.logs[partition], names.STRAY_DIRECTORY)
-        self.sync_names()
+        if durable:
+            self.sync_names()
         if remove_after_ms is not None:
             due = self._seams.clock.wall_ms() + remove_after_ms
             self._removals.add(path, due)
         return path
+
+    def remove_later(self, path: str, delay_ms: int) -> None:
+        """Remove a directory that was set aside without an end, after a delay."""
+        self._removals.add(path, self._seams.clock.wall_ms() + delay_ms)
 
     def _set_aside(self, log: PartitionLog, ending: str) -> str:
         unique = self._seams.new_uuid().hex

@@ -125,7 +125,8 @@ class PartitionLog(LogFiles):
     def begin_epoch(self, leader_epoch: int) -> None:
         """Note that this epoch begins at the log's end (becoming leader; its first batch)."""
         if self.epochs.begin(leader_epoch, self.end_offset):
-            self._write_epochs()
+            # The very first one fences nothing, and its records say it: the first sync writes it.
+            self._write_epochs(later=leader_epoch == self.end_offset == 0)
 
     def forget_empty_epoch(self) -> None:
         """Drop an epoch that began at the log's end and got no record (becoming a follower).
@@ -200,6 +201,8 @@ class PartitionLog(LogFiles):
             position = active.write(chunks, size)
         except OSError as error:
             return self._write_failed(error)
+        if not position:
+            self._dirty_directories.add(self.path)  # the file may be new (``first_segment``)
         interval = self.configs.index_interval_bytes
         first = self.end_offset
         for header, batch in batches:
@@ -406,6 +409,7 @@ class PartitionLog(LogFiles):
         lower = offset < self.synced_end_offset or offset < self.high_watermark
         self.synced_end_offset = min(self.synced_end_offset, offset)
         self.high_watermark = min(self.high_watermark, offset)
+        self.watermark_note.lower(offset)
         if lower and self.resources.before_cut is not None:
             self.resources.before_cut()
 

@@ -27,6 +27,7 @@ from tidelog.storage.resources import Resources
 from tidelog.storage.segment import Segment
 from tidelog.storage.snapshots import snapshot_path, thin_out, write_snapshot
 from tidelog.storage.syncing import PendingSync
+from tidelog.storage.watermark_note import WatermarkNote
 
 SNAPSHOT_INTERVAL_BYTES = 64 * 1024 * 1024
 """After so many bytes a sync writes a producer snapshot too, so that a start after a crash need
@@ -58,6 +59,7 @@ class LogFiles:
         self.start_offset = segments[0].base_offset
         self.end_offset = segments[-1].next_offset
         self.high_watermark = self.start_offset
+        self.watermark_note = WatermarkNote(resources, path)
         self.synced_end_offset = self.start_offset
         """The recovery point: everything below survives a power loss."""
         self.first_dirty_offset = self.start_offset
@@ -350,6 +352,8 @@ class LogFiles:
             return self._out_of_service()
         active = self._active
         try:
+            if not self.end_offset and not self.resources.disk.exists(active.log_path):
+                return self.unsynced()  # nothing was ever written to it
             for segment in self.segments:
                 segment.write_indexes()
             if not active.indexes_are_complete():
@@ -376,12 +380,18 @@ class LogFiles:
             self.resources.indexes.forget(segment)
             for suffix in names.SEGMENT_SUFFIXES:
                 self.resources.files.forget(segment.path(suffix))
+        self.watermark_note.close()
 
     # Trouble ---------------------------------------------------------------------------------
 
-    def _write_epochs(self) -> None:
-        """Write the leader epochs; what a full disk refuses is written before the next sync."""
+    def _write_epochs(self, *, later: bool = False) -> None:
+        """Write the leader epochs; what a full disk refuses is written before the next sync.
+
+        ``later``: before the next sync in any case.
+        """
         self._epochs_unwritten = True
+        if later:
+            return
         try:
             self._write_missing_epochs()
         except OSError as error:
@@ -398,7 +408,9 @@ class LogFiles:
         disk = self.resources.disk
         file = disk.open(path + names.TEMPORARY, create=True)
         try:
-            file.truncate(0)
+            if file.size():
+                # Only then: ext4 writes a file out at its close that was cut to nothing.
+                file.truncate(0)
             file.write_at(0, [content])
         finally:
             file.close()
@@ -418,6 +430,14 @@ class LogFiles:
     def _out_of_service(self) -> Rejected:
         reason = self.failed or f"{self.path} is closed"
         return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+
+def first_segment(resources: Resources, directory: str, now_ms: int) -> Segment:
+    """Return the segment of a log that never had one; its file is made by the first write."""
+    segment = Segment(resources, directory, 0, 0, 0)
+    segment.created_ms = now_ms
+    segment.start_indexes()
+    return segment
 
 
 def new_segment(resources: Resources, directory: str, base_offset: int, now_ms: int) -> Segment:

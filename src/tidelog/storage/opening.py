@@ -19,7 +19,7 @@ from tidelog.storage.checkpoints import (
 )
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log import PartitionLog
-from tidelog.storage.logfiles import new_segment
+from tidelog.storage.logfiles import first_segment, new_segment
 from tidelog.storage.recovery import Ending, Recovered, recover
 from tidelog.storage.resources import Resources
 from tidelog.storage.scan import HEADERS_BYTES, scan
@@ -42,7 +42,10 @@ def create_log(
     Durable with the log's next sync, which includes the directory above.
     """
     resources.disk.make_directory(path)
-    segment = new_segment(resources, path, start_offset, now_ms)
+    if start_offset:
+        segment = new_segment(resources, path, start_offset, now_ms)
+    else:
+        segment = first_segment(resources, path, now_ms)
     log = PartitionLog(resources, path, partition, configs, [segment])
     log.mark_created()
     if metadata is not None:
@@ -71,7 +74,12 @@ def open_log(
     if not found.segments:
         if ending.recovery_point > ending.log_start:
             found.damaged = f"{path} has no segment, its recovery point is {ending.recovery_point}"
-        found.segments = [new_segment(resources, path, ending.log_start, now_ms)]
+        # A log that never was written to has no file (``first_segment``).
+        found.segments = [
+            new_segment(resources, path, ending.log_start, now_ms)
+            if ending.log_start
+            else first_segment(resources, path, now_ms)
+        ]
     log = PartitionLog(resources, path, partition, configs, found.segments)
     log.recovered = found
     log.damaged = found.damaged
@@ -90,7 +98,10 @@ def open_log(
         resources.disk.remove(marker)
     synced = log.end_offset if ending.clean else ending.recovery_point
     log.synced_end_offset = min(synced, log.end_offset)
-    log.high_watermark = min(max(ending.high_watermark, log.start_offset), log.end_offset)
+    known = max(ending.high_watermark, log.start_offset, log.watermark_note.read())
+    log.watermark_note.lower(log.end_offset)
+    log.watermark_note.known = known
+    log.high_watermark = min(known, log.end_offset)
     log.first_dirty_offset = min(max(first_dirty_offset, log.start_offset), log.end_offset)
     log.epochs = _epochs(resources, log, found)
     log.producers = load_producers(resources, path, log.segments, log.end_offset, now_ms)

@@ -69,7 +69,9 @@ class Segment:
     def write(self, chunks: Sequence[Buffer], size: int) -> int:
         """Append bytes; return their position. OSError leaves ``size`` as it was."""
         position = self.size
-        self._resources.files.get(self.log_path).write_at(position, chunks)
+        # As ``open_log``, without the call: this is the way of every append.
+        file = self._resources.files.get(self.log_path, create=not position)
+        file.write_at(position, chunks)
         self.size = position + size
         return position
 
@@ -125,7 +127,7 @@ class Segment:
     def truncate(self, size: int, end_offset: int) -> None:
         """Cut the segment to ``size`` bytes and ``end_offset``; the indexes follow."""
         self.truncate_indexes(size, end_offset)
-        self._resources.files.get(self.log_path).truncate(size)
+        self.open_log().truncate(size)
         self.size = size
         self.next_offset = end_offset
         self._newest = None
@@ -201,22 +203,26 @@ class Segment:
     def rebuild_indexes(self, interval: int = 4096) -> None:
         """Make both indexes anew from the headers of all batches, and write them."""
         self.restart_indexes()
-        file = self._resources.files.get(self.log_path)
+        file = self.open_log()
         for position, header in scan(file, 0, self.size, check=False, chunk_bytes=HEADERS_BYTES):
             self.note(position, header.size, header.last_offset, header.newest_time, interval)
         self.close_indexes()
 
     def restart_indexes(self) -> None:
         """Begin both indexes and the newest time anew, in memory and on disk."""
-        self._index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
-        self._newest = (UNKNOWN_TIME, self.base_offset)
-        self._first_time = None
-        self._bytes_since_entry = 0
+        self.start_indexes()
         # The files of a fresh segment come with their first entries: creating files is what
         # creating a topic of many partitions costs.
         for path in (self.index_path, self.time_index_path):
             if self._disk.exists(path):
                 self._resources.files.get(path).truncate(0)
+
+    def start_indexes(self) -> None:
+        """Begin both indexes and the newest time, in memory."""
+        self._index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self._newest = (UNKNOWN_TIME, self.base_offset)
+        self._first_time = None
+        self._bytes_since_entry = 0
 
     def truncate_indexes(self, size: int, end_offset: int) -> None:
         """Drop the entries of batches at or behind a position, in memory and on disk.
@@ -242,7 +248,7 @@ class Segment:
             self._newest = time_index.last() or (UNKNOWN_TIME, self.base_offset)
             # Batches behind the last entry may be newer.
             start = index.positions[-1] if len(index) else 0
-            file = self._resources.files.get(self.log_path)
+            file = self.open_log()
             for _, header in scan(file, start, self.size, check=False, chunk_bytes=HEADERS_BYTES):
                 if header.newest_time > self._newest[0]:
                     self._newest = (header.newest_time, header.last_offset)
@@ -256,6 +262,8 @@ class Segment:
         """
         if self.newest[0] >= 0:
             return self.newest[0]
+        if not self.size:
+            return self.created_ms
         batches = scan(self.open_log(), 0, self.size, check=False, chunk_bytes=HEADERS_BYTES)
         emptied = max((header.max_timestamp for _, header in batches), default=UNKNOWN_TIME)
         return emptied if emptied >= 0 else self._disk.modified_ms(self.log_path)
@@ -271,8 +279,11 @@ class Segment:
     # Reading ---------------------------------------------------------------------------------
 
     def open_log(self) -> File:
-        """Return the open log file; valid until the next file is asked for."""
-        return self._resources.files.get(self.log_path)
+        """Return the open log file; valid until the next file is asked for.
+
+        That of a new log is made here: creating files is what creating many partitions costs.
+        """
+        return self._resources.files.get(self.log_path, create=not self.size)
 
     def header_at(self, position: int) -> BatchHeader:
         """Return the header of the batch at ``position``."""
@@ -280,12 +291,14 @@ class Segment:
 
     def read_bytes(self, position: int, size: int) -> bytes:
         """Return bytes of the log file; fewer only at its end."""
-        return self._resources.files.get(self.log_path).read_at(position, size)
+        return self.open_log().read_at(position, size)
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
         """Return position and header of the first batch that ends at or behind ``offset``."""
+        if not self.size:
+            return None
         start = self.index.position_for(offset)
-        file = self._resources.files.get(self.log_path)
+        file = self.open_log()
         for position, header in scan(file, start, self.size, check=False, chunk_bytes=8192):
             if header.last_offset >= offset:
                 return position, header

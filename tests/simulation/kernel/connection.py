@@ -150,7 +150,12 @@ class Endpoint(asyncio.Transport):
         if not len(data) or self.lost or self._closing or not self._alive():
             return
         # A copy: the caller may use its buffer again once write has returned.
-        self._outgoing.append(bytes(data))
+        content = bytes(data)
+        if self.network.tap is not None:
+            self.network.tap(self, content)
+        if self.network.tamper is not None:
+            content = self.network.tamper(self, content)
+        self._outgoing.append(content)
         self._outgoing_bytes += len(data)
         self.pump()
         self._check_pause()

@@ -26,7 +26,7 @@ from tests.simulation.kernel.inodes import (
 )
 from tests.simulation.kernel.trace import Trace, fingerprint
 
-from tidelog.runtime.disk import Buffer
+from tidelog.runtime.disk import Buffer, replace_durably
 
 UNLIMITED = 1 << 40
 """Bytes on a disk for which a test set no budget."""
@@ -56,6 +56,8 @@ class SimulatedDisk:
         self.capacity = capacity
         self.plan: Plan | None = None
         self.on_crash: Callable[[DiskView, str], None] | None = None
+        self.observer: Callable[[str, str, int, bytes], None] | None = None
+        """Told of each write and rename that happened: kind, path, position, bytes."""
         self.operations = 0
         self.failed_paths: list[tuple[str, str]] = []
         """Every (kind, path) that was answered with a planned error, in order."""
@@ -185,6 +187,8 @@ class SimulatedDisk:
         if fault is None or fault.part >= 0.5:
             apply()
             self._trace.event(kind, self.name, path)
+            if self.observer is not None:
+                self.observer(kind, path, 0, b"")
         if fault is not None:
             self._crash(view, fault, kind, path)
 
@@ -193,8 +197,11 @@ class SimulatedDisk:
         fault = self.begin(view, "write", path, len(content))
         count = len(content) if fault is None else int(len(content) * fault.part)
         room = self._room(node, at, count)
-        node.write(at, memoryview(content)[: min(count, room)])
+        written = content[: min(count, room)]
+        node.write(at, memoryview(written))
         node.modified_ms = self._wall_ms()
+        if self.observer is not None:
+            self.observer("write", path, at, written)
         self._trace.event("write", self.name, path, at, fingerprint(content), min(count, room))
         if isinstance(fault, Crash):
             self._crash(view, fault, "write", path)
@@ -454,16 +461,7 @@ class DiskView:
         return bytes(node.data)
 
     def replace(self, path: str, content: bytes) -> None:
-        temporary = path + ".tmp"
-        file = self.open(temporary, create=True)
-        try:
-            file.truncate(0)
-            file.write_at(0, [content])
-            file.sync()
-        finally:
-            file.close()
-        self.rename(temporary, path)
-        self.sync_directory(os.path.dirname(path) or "/")
+        replace_durably(self, path, content)
 
     def lock(self, path: str) -> SimulatedFile | None:
         file = self.open(path, create=True)

@@ -5,7 +5,7 @@ Owns the order in which callbacks run and the time they see. Does not own connec
 
 Every callback belongs to the process in whose context it was scheduled. When that process is dead
 the callback is dropped: its tasks stand still for ever, and not even their ``finally`` blocks run,
-as after a real ``kill -9``.
+as after a real ``kill -9``. While it is paused (SIGSTOP) its callbacks are kept for it, in order.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Owner(Protocol):
 
     name: str
     alive: bool
+    held: list[_Handle] | None
+    """What came while it is paused; None while it runs."""
 
 
 CURRENT: contextvars.ContextVar[Owner | None] = contextvars.ContextVar("process", default=None)
@@ -170,8 +172,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if not self._ready_queue:
             self._advance()
         handle = self._ready_queue.popleft()
-        if handle.cancelled() or (handle.owner is not None and not handle.owner.alive):
+        owner = handle.owner
+        if handle._cancelled:  # type: ignore[attr-defined]
             return
+        if owner is not None:
+            if not owner.alive:
+                return
+            if owner.held is not None:
+                owner.held.append(handle)
+                return
         self.steps += 1
         if self.steps > self.max_steps:
             raise SimulationError(f"no end after {self.steps} steps")
@@ -193,6 +202,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             return
         waiting = [task.get_name() for task in self._tasks.values() if not task.done()]
         raise Deadlock(f"nothing is scheduled; waiting: {', '.join(waiting[:20]) or 'nobody'}")
+
+    def resume(self, held: list[_Handle]) -> None:
+        """Run what was kept for a process while it was paused, in the order in which it came."""
+        self._ready_queue.extend(held)
 
     # --- tasks and futures ----------------------------------------------------------------
 

@@ -114,6 +114,10 @@ class Network:
         self._stalled: list[Endpoint] = []
         self._healed: list[asyncio.Future[None]] = []
         self._next_port = FIRST_EPHEMERAL_PORT
+        self.tap: Callable[[Endpoint, bytes], None] | None = None
+        """Called with everything that is written to a connection; listens, changes nothing."""
+        self.tamper: Callable[[Endpoint, bytes], bytes] | None = None
+        """Returns what of it arrives instead: bytes may be damaged on their way."""
         self._kernel = contextvars.Context()
         loop.network = self
 
@@ -126,10 +130,13 @@ class Network:
         if not one_way:
             self._cuts.add((target, source))
 
-    def heal(self) -> None:
-        """End all cuts; what waited goes on its way."""
-        self.trace.event("heal")
-        self._cuts.clear()
+    def heal(self, *cuts: tuple[str, str]) -> None:
+        """End these cuts, or all; what waited goes on its way."""
+        self.trace.event("heal", *cuts)
+        if cuts:
+            self._cuts.difference_update(cuts)
+        else:
+            self._cuts.clear()
         stalled, self._stalled = self._stalled, []
         for endpoint in stalled:
             self.carry(endpoint)
@@ -156,9 +163,10 @@ class Network:
         for address in sorted(self.listeners):
             if self.listeners[address].owner is owner:
                 self.listeners.pop(address)
-        for key in sorted(self.connections):
-            if self.connections[key].owner is owner:
-                self.connections[key].vanish(silent=silent)
+        ends = [self.connections[key] for key in sorted(self.connections)]
+        for endpoint in ends:
+            if endpoint.owner is owner:
+                endpoint.vanish(silent=silent)
 
     # --- carrying --------------------------------------------------------------------------
 

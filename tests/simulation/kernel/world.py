@@ -49,6 +49,7 @@ class Process:
         self.host = machine.name
         self.name = f"{name}#{life}"
         self.alive = True
+        self.held: list[Any] | None = None
         self.disk: DiskView = machine.disk.view(self.name)
         world = machine.world
         self.seams = Seams(
@@ -69,6 +70,19 @@ class Process:
         """Call a plain function inside this process."""
         return self._context.copy().run(function, *arguments)
 
+    def pause(self) -> None:
+        """SIGSTOP: nothing of it runs; what it has on the wire arrives, and what comes waits."""
+        if self.alive and self.held is None:
+            self.machine.world.trace.event("pause", self.name, self.host)
+            self.held = []
+
+    def resume(self) -> None:
+        """SIGCONT: it goes on with all that came meanwhile, as if no time had passed."""
+        held, self.held = self.held, None
+        if held is not None:
+            self.machine.world.trace.event("resume", self.name, self.host)
+            self.machine.world.loop.resume(held)
+
     def kill(self) -> None:
         """kill -9: what it wrote stays, its connections are reset, nothing of it runs again."""
         self._end("kill", silent=False)
@@ -77,6 +91,7 @@ class Process:
         if not self.alive:
             return
         self.alive = False
+        self.held = None
         world = self.machine.world
         world.trace.event("end", self.name, how)
         self.machine.disk.kill(self.disk)
@@ -93,14 +108,32 @@ class Machine:
         self.name = name
         self.processes: list[Process] = []
         self._lives: dict[str, int] = {}
-        self.disk = SimulatedDisk(
-            world.random(f"disk/{name}"),
-            world.trace,
-            VirtualClock(world.loop).wall_ms,
-            name=name,
+        self._disks = 0
+        self.observer: Callable[[str, str, int, bytes], None] | None = None
+        self.disk = self._new_disk(capacity)
+
+    def observe_disk(self, observer: Callable[[str, str, int, bytes], None]) -> None:
+        """Tell ``observer`` of every write and rename on this machine's disks from now on."""
+        self.observer = self.disk.observer = observer
+
+    def replace_disk(self) -> None:
+        """Put an empty disk in: for a machine on which nothing runs."""
+        assert not self.processes
+        self.disk = self._new_disk(self.disk.capacity)
+
+    def _new_disk(self, capacity: int) -> SimulatedDisk:
+        self._disks += 1
+        suffix = "" if self._disks == 1 else f"/{self._disks}"
+        disk = SimulatedDisk(
+            self.world.random(f"disk/{self.name}{suffix}"),
+            self.world.trace,
+            VirtualClock(self.world.loop).wall_ms,
+            name=self.name,
             capacity=capacity,
         )
-        self.disk.on_crash = self._crash
+        disk.on_crash = self._crash
+        disk.observer = self.observer
+        return disk
 
     def process(self, name: str) -> Process:
         """Begin a new life of a process; start its code with ``Process.run``."""

@@ -1,9 +1,14 @@
 """The scenarios by name. Owns the table; each scenario is a function of a seed."""
 
 from tests.simulation.scenarios.broker import run_broker
+from tests.simulation.scenarios.cluster import run_cluster
 from tests.simulation.scenarios.log import run_log
 from tests.simulation.scenarios.result import Result, Scenario
 
-SCENARIOS: dict[str, Scenario] = {"broker": run_broker, "log": run_log}
+SCENARIOS: dict[str, Scenario] = {
+    "broker": run_broker,
+    "cluster": run_cluster,
+    "log": run_log,
+}
 
 __all__ = ["SCENARIOS", "Result", "Scenario"]

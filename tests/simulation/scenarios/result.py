@@ -22,7 +22,7 @@ class Result:
         """Return what a person needs to replay a failure."""
         lines = [
             f"simulation failed: scenario {self.scenario}, seed {self.seed}, digest {self.digest}",
-            f"replay with: make simulate SEED={self.seed}",
+            f"replay with: make simulate SEED={self.seed} SCENARIO={self.scenario}",
             *self.violations[:20],
             "last events:",
             self.trace,

@@ -1,13 +1,17 @@
 """DeleteRecords v0-2: raises the log start offset of partitions that this broker leads.
 
 - Offset -1 means the high watermark; above it answers OFFSET_OUT_OF_RANGE; below the present start
-  nothing happens. Answers the low watermark, which is the log start while followers keep up.
+  nothing happens.
+- Answers the low watermark when it has reached the offset: the least log start of the leader and
+  its live followers, which hear of the new start at once. After ``timeout_ms`` without that:
+  REQUEST_TIMED_OUT; when the partition moves away: NOT_LEADER_OR_FOLLOWER.
 - A topic that is only compacted answers POLICY_VIOLATION, an internal one INVALID_TOPIC_EXCEPTION.
 - Segments that are wholly below go with the next look at retention.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
@@ -18,6 +22,7 @@ from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.partition import HostedPartition
 
 HIGH_WATERMARK = -1
 
@@ -28,14 +33,19 @@ _Partition = messages.DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 def handle(broker: Broker, request: messages.DeleteRecordsRequest, context: RequestContext) -> Any:
     """Delete from each partition; durable with the next checkpoint, which is asked for."""
+    waiting: list[_Waiting] = []
     topics = [
-        _Topic(t.name, [_delete(broker, t.name, p) for p in t.partitions]) for t in request.topics
+        _Topic(t.name, [_delete(broker, t.name, p, waiting) for p in t.partitions])
+        for t in request.topics
     ]
     broker.maintenance.checkpoint_soon()
-    return _Response(topics=topics)
+    response = _Response(topics=topics)
+    if not waiting:
+        return response
+    return _until_deleted(broker, response, waiting, max(0, request.timeout_ms))
 
 
-def _delete(broker: Broker, topic: str, asked: Any) -> Any:
+def _delete(broker: Broker, topic: str, asked: Any, waiting: list[_Waiting]) -> Any:
     index = asked.partition_index
     partition = broker.partitions.get(topic, index)
     if topic in INTERNAL_TOPICS:
@@ -51,10 +61,100 @@ def _delete(broker: Broker, topic: str, asked: Any) -> Any:
     offset = log.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
     if offset < 0:
         return _refused(index, ErrorCode.OFFSET_OUT_OF_RANGE)
+    before = log.start_offset
     refused = log.advance_start(offset)
     if refused is not None:
         return _refused(index, refused.error)
-    return _Partition(index, log.start_offset, 0)
+    if log.start_offset > before:
+        partition.start_moved()
+    answer = _Partition(index, low_watermark(partition, broker.metadata.brokers), 0)
+    if answer.low_watermark < offset:
+        waiting.append(_Waiting(partition, partition.leader_epoch, offset, answer))
+    return answer
+
+
+def low_watermark(partition: HostedPartition, alive: Any) -> int:
+    """Return the least log start of the leader and its live followers; -1: one is not known yet.
+
+    ``alive`` contains the live brokers by node id. O(replicas).
+    """
+    starts = [partition.start_offset]
+    for node_id in partition.state.replicas:
+        if node_id != partition.state.leader and node_id in alive:
+            follower = partition.followers.get(node_id)
+            starts.append(-1 if follower is None else follower.start_offset)
+    return min(starts)
+
+
+class _Waiting:
+    """One partition whose followers have not deleted yet."""
+
+    def __init__(
+        self, partition: HostedPartition, leader_epoch: int, offset: int, answer: Any
+    ) -> None:
+        self.partition = partition
+        self.answer = answer
+        self._leader_epoch = leader_epoch
+        self._offset = offset
+
+    def is_over(self, broker: Broker) -> bool:
+        """Look again; whether ``answer`` is what it will be."""
+        partition, answer = self.partition, self.answer
+        error = partition.why_not_serving(self._leader_epoch)
+        if error is not ErrorCode.NONE:
+            answer.low_watermark = -1
+            answer.error_code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return True
+        answer.low_watermark = low_watermark(partition, broker.metadata.brokers)
+        return bool(answer.low_watermark >= self._offset)
+
+    def give_up(self) -> None:
+        """The time is over."""
+        self.answer.low_watermark = -1
+        self.answer.error_code = int(ErrorCode.REQUEST_TIMED_OUT)
+
+
+class _Look:
+    """Wakes the request when the log start of a follower, or the leadership, has moved."""
+
+    def __init__(self) -> None:
+        self.again = asyncio.Event()
+
+    def more(self, size: int) -> None:
+        """See ``partition_state.Waiter``."""
+        self.again.set()
+
+
+async def _until_deleted(
+    broker: Broker, response: Any, waiting: list[_Waiting], timeout_ms: int
+) -> Any:
+    """Wait for the followers, or for news of who lives."""
+    look = _Look()
+    for each in waiting:
+        each.partition.start_waiters[look] = None
+    partitions = [each.partition for each in waiting]
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            while waiting := [each for each in waiting if not each.is_over(broker)]:
+                await _until_moved(broker, look)
+    except TimeoutError:
+        for each in waiting:
+            each.give_up()
+    finally:
+        for partition in partitions:
+            partition.start_waiters.pop(look, None)
+    return response
+
+
+async def _until_moved(broker: Broker, look: _Look) -> None:
+    look.again.clear()
+    moved = asyncio.ensure_future(look.again.wait())
+    changed = broker.metadata.changed()
+    try:
+        await asyncio.wait((moved, changed), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        moved.cancel()
+        changed.cancel()
 
 
 def _refused(index: int, error: ErrorCode) -> Any:

@@ -32,7 +32,7 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     return response(
         endpoint_type=request.endpoint_type,
         cluster_id=broker.cluster_id,
-        controller_id=broker.metadata.visible_controller(),
+        controller_id=broker.metadata.visible_controller(broker.node_id),
         brokers=[
             response.DescribeClusterBroker(node_id, host, port, rack)
             for node_id, host, port, rack in broker.metadata.addresses(context.listener_name)

@@ -22,13 +22,12 @@ if TYPE_CHECKING:
 BY_TOPIC_ID = 5
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     """Apply every partition, each with its own error."""
     response = messages.LeaderAndIsrResponse
-    error = broker.control.check(request, context.connection)
-    if error is not ErrorCode.NONE:
-        return response(error_code=error)
-    found = broker.control.obey_leader_and_isr(request)
+    found = await broker.control.obey_leader_and_isr(request, context.connection)
+    if isinstance(found, ErrorCode):
+        return response(error_code=found)
     one = response.LeaderAndIsrPartitionError
     if context.version < BY_TOPIC_ID:
         return response(

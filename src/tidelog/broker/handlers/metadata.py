@@ -6,6 +6,9 @@
 - v10+: topics by id; an unknown id answers UNKNOWN_TOPIC_ID.
 - v9+: the tags of our own: counts, resize epoch, partition epochs (KIP-253).
 - A broker that knows nothing yet answers when it does: see ``starting``.
+- A leader whose connection to this broker broke a moment ago is LEADER_NOT_AVAILABLE, before the
+  controller has replaced it: a client that is told of the dead one once more may not ask again for
+  a second (librdkafka).
 - Brokers without the listener that the client came in by are left out, as in Kafka.
 """
 
@@ -34,8 +37,29 @@ ALL_IF_EMPTY_UP_TO = 0
 ALWAYS_CREATES_BELOW = 4
 
 
+LOOP_TURNS = 3
+"""After so many turns of the loop a connection that broke before this request came is known to be
+broken: one to read its end, two to be called back."""
+
+
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Answer at once from the cache unless a topic must be created first."""
+    """Answer at once from the cache, or as soon as one knows which leaders are lost."""
+    if broker.followers.has_sources:
+        return _when_losses_are_known(broker, request, context)
+    return _handle(broker, request, context)
+
+
+async def _when_losses_are_known(broker: Broker, request: Any, context: RequestContext) -> Any:
+    # The connections of a killed leader break in the same moment: its client's question may be read
+    # before the end of our own connection to it.
+    for _ in range(LOOP_TURNS):
+        await asyncio.sleep(0)
+    answer = _handle(broker, request, context)
+    return await answer if asyncio.iscoroutine(answer) else answer
+
+
+def _handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+    """Answer from the cache unless a topic must be created first."""
     asked = request.topics
     if asked is None or (not asked and context.version <= ALL_IF_EMPTY_UP_TO):
         return _answer(
@@ -100,7 +124,8 @@ def _topic(broker: Broker, topic: TopicMetadata) -> Any:
 
 
 def _partition(broker: Broker, partition: PartitionMetadata) -> Any:
-    leads = partition.leader in broker.metadata.brokers
+    leader = partition.leader
+    leads = leader in broker.metadata.brokers and not broker.followers.has_lost(leader)
     return Partition(
         error_code=ErrorCode.NONE if leads else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=partition.partition,
@@ -123,7 +148,7 @@ def _answer(broker: Broker, topics: list[Any], context: RequestContext) -> Any:
             for node_id, host, port, rack in broker.metadata.addresses(context.listener_name)
         ],
         cluster_id=broker.cluster_id,
-        controller_id=broker.metadata.visible_controller(),
+        controller_id=broker.metadata.visible_controller(broker.node_id),
         topics=topics,
         max_partition_epoch=broker.metadata.max_partition_epoch,
     )

@@ -6,16 +6,17 @@
   answered when every partition is committed, has moved away, or ``timeout_ms`` is over.
 - Each partition is judged alone; from v8 a refusal carries a sentence.
 - Several requests of one connection may wait at once (``pipelined``).
-- v10 and later may name the current leader (KIP-951): the client asks Metadata instead.
+- v10+: NOT_LEADER_OR_FOLLOWER names the current leader and its address (KIP-951).
 - Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: clients do not retry it.
 """
 
 from __future__ import annotations
 
 import struct
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker import produce_directly
+from tidelog.broker import current_leaders, produce_directly
 from tidelog.broker.parked import DelayedProduce, refuse
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -60,9 +61,14 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
     response = _append_all(broker, request, context, waiting)
     if not acks:
         return _unanswered(response)
+    named = context.version >= current_leaders.FIRST_PRODUCE_VERSION
     if not waiting:
+        if named:
+            current_leaders.name_leaders(broker, response, context.listener_name)
         return response
-    return DelayedProduce(response, waiting, request.timeout_ms).future
+    name = partial(current_leaders.name_leaders, broker, listener_name=context.listener_name)
+    finish = name if named else None
+    return DelayedProduce(response, waiting, request.timeout_ms, finish).future
 
 
 def _append_all(

@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     """Apply every partition, each with its own error."""
     response = messages.StopReplicaResponse
-    error = broker.control.check(request, context.connection)
-    if error is not ErrorCode.NONE:
-        return response(error_code=error)
-    found = broker.control.obey_stop_replica(request, context.version)
+    found = await broker.control.obey_stop_replica(request, context.version, context.connection)
+    if isinstance(found, ErrorCode):
+        return response(error_code=found)
     one = response.StopReplicaPartitionError
     return response(
         partition_errors=[

@@ -12,9 +12,13 @@ from typing import Any
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
+from tidelog.model.config_definitions_kinds import ConfigSource
 from tidelog.protocol import messages
 
 TOPICS_PER_REQUEST = 100
+
+Source = ConfigSource
+"""Where a value comes from (KIP-226)."""
 
 
 class ResourceType(IntEnum):
@@ -24,20 +28,6 @@ class ResourceType(IntEnum):
     BROKER = 4
     BROKER_LOGGER = 8
     GROUP = 32
-
-
-class Source(IntEnum):
-    """Where a value comes from (KIP-226)."""
-
-    UNKNOWN = 0
-    DYNAMIC_TOPIC_CONFIG = 1
-    DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
-    STATIC_BROKER_CONFIG = 4
-    DEFAULT_CONFIG = 5
-    DYNAMIC_BROKER_LOGGER_CONFIG = 6
-    DYNAMIC_CLIENT_METRICS_CONFIG = 7
-    DYNAMIC_GROUP_CONFIG = 8
 
 
 DYNAMIC = frozenset(

@@ -14,7 +14,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import ask_coordinator
 from tidelog.client.errors import ConnectionLost, Refused
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, by_topic
 from tidelog.protocol import messages
 
 
@@ -53,26 +53,30 @@ class DescribedGroup:
 
 async def list_groups(cluster: Cluster, states: Iterable[str] = ()) -> list[ListedGroup]:
     """Return the groups of all brokers, sorted by id. Raises Refused, ConnectionLost."""
-    request = messages.ListGroupsRequest(states_filter=list(states))
-
-    async def ask(node_id: int) -> list[ListedGroup]:
-        async def attempt() -> messages.ListGroupsResponse:
-            answer: messages.ListGroupsResponse = await cluster.send(node_id, request)
-            if answer.error_code:
-                raise Refused(answer.error_code, f"the groups of broker {node_id}")
-            return answer
-
-        answer: messages.ListGroupsResponse = await cluster.retry(attempt)
-        return [
-            ListedGroup(g.group_id, g.protocol_type, g.group_state, g.group_type)
-            for g in answer.groups
-        ]
-
     if not cluster.view.brokers:
         raise ConnectionLost("no broker is known to be alive")
-    found = await asyncio.gather(*(ask(node_id) for node_id in cluster.view.brokers))
+    nodes = cluster.view.brokers
+    found = await asyncio.gather(*(groups_of(cluster, node_id, states) for node_id in nodes))
     by_id = {group.group_id: group for groups in found for group in groups}
     return [by_id[group_id] for group_id in sorted(by_id)]
+
+
+async def groups_of(
+    cluster: Cluster, node_id: int, states: Iterable[str] = ()
+) -> list[ListedGroup]:
+    """Return the groups that one broker coordinates. Raises Refused, ConnectionLost."""
+    request = messages.ListGroupsRequest(states_filter=list(states))
+
+    async def attempt() -> messages.ListGroupsResponse:
+        answer: messages.ListGroupsResponse = await cluster.send(node_id, request)
+        if answer.error_code:
+            raise Refused(answer.error_code, f"the groups of broker {node_id}")
+        return answer
+
+    answer = await cluster.retry(attempt)
+    return [
+        ListedGroup(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in answer.groups
+    ]
 
 
 async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
@@ -120,20 +124,15 @@ async def delete_offsets(
     cluster: Cluster, group: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, Refused | None]:
     """Delete a group's committed offsets; each partition's outcome. Raises Refused."""
-    topics: dict[str, messages.OffsetDeleteRequest.OffsetDeleteRequestTopic] = {}
-    for partition in partitions:
-        topic = topics.setdefault(
-            partition.topic,
-            messages.OffsetDeleteRequest.OffsetDeleteRequestTopic(
-                name=partition.topic, partitions=[]
-            ),
+    delete = messages.OffsetDeleteRequest
+    topics = [
+        delete.OffsetDeleteRequestTopic(
+            name=topic,
+            partitions=[delete.OffsetDeleteRequestPartition(each.partition) for each in some],
         )
-        topic.partitions.append(
-            messages.OffsetDeleteRequest.OffsetDeleteRequestPartition(
-                partition_index=partition.partition
-            )
-        )
-    request = messages.OffsetDeleteRequest(group_id=group, topics=list(topics.values()))
+        for topic, some in by_topic(partitions).items()
+    ]
+    request = delete(group_id=group, topics=topics)
     answer: messages.OffsetDeleteResponse = await ask_coordinator(
         cluster, group, request, lambda answer: int(answer.error_code)
     )

@@ -6,15 +6,18 @@ Owns DescribeCluster, DescribeLogDirs and DescribeCondition as a client asks the
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, Refused
+from tidelog.client.errors import ClientError, ClusterUnreachable, ConnectionLost, Refused
 from tidelog.client.metadata import Broker
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+
+CONDITION_TIMEOUT_MS = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +79,47 @@ async def describe_log_dirs(cluster: Cluster, node_id: int) -> list[LogDir]:
     ]
 
 
-async def describe_condition(cluster: Cluster) -> dict[str, Any] | None:
+async def describe_unclean(cluster: Cluster) -> list[dict[str, Any]] | None:
+    """Return what is on record of unclean elections (KIP-704); None where that is not served.
+
+    One entry for each election, with what it lost: see ``tidelog doctor unclean``. Raises as
+    ``describe_condition`` does.
+    """
+    condition = await describe_condition(cluster, subjects=["unclean"])
+    return None if condition is None else condition.get("unclean")
+
+
+async def describe_condition(
+    cluster: Cluster, timeout_ms: int = CONDITION_TIMEOUT_MS, subjects: Sequence[str] = ()
+) -> dict[str, Any] | None:
     """Return what the active controller says of the cluster; None where that is not served.
 
-    ``problems`` is a list of {"what", "advice"}. Raises Refused, ClientError for no JSON.
+    ``problems`` is a list of {"kind", "level", "what", "advice"} and the names concerned;
+    ``subjects`` asks for more ("unclean"). Raises
+    Refused, RequestTimedOut while the controller is silent, ClientError for no JSON.
     """
-    connection = await cluster.any_connection()
-    if not connection.speaks(ApiKey.DESCRIBE_CONDITION):
-        return None
-    answer: messages.DescribeConditionResponse = await connection.send(
-        messages.DescribeConditionRequest(subjects=[])
-    )
+    trouble: ClientError | None = None
+    # Who is connected answers; another one may be stuck, and cost the time that there is.
+    open_one = (await cluster.any_connection()).peer
+    brokers = cluster.view.brokers.values()
+    for broker in sorted(brokers, key=lambda b: (f"{b.host}:{b.port}" != open_one, b.node_id)):
+        try:
+            # A connection of its own: answers come in order, and this one may wait for long.
+            connection = await cluster.connection(broker.node_id, "condition")
+        except ConnectionLost as error:
+            trouble = error
+            continue
+        if not connection.speaks(ApiKey.DESCRIBE_CONDITION):
+            return None
+        request = messages.DescribeConditionRequest(subjects=list(subjects))
+        answer: messages.DescribeConditionResponse = await connection.send(
+            request, None, timeout_ms
+        )
+        return _read_condition(answer)
+    raise trouble or ClusterUnreachable("no broker is known")
+
+
+def _read_condition(answer: messages.DescribeConditionResponse) -> dict[str, Any]:
     if answer.error_code:
         raise Refused(answer.error_code, "the cluster's condition", answer.error_message)
     try:

@@ -13,7 +13,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused, error_code
 from tidelog.client.leaders import ask_leaders
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, by_topic
 from tidelog.protocol import messages
 
 TIMEOUT_MS = 30_000
@@ -123,17 +123,16 @@ async def delete_records(
     async def ask(
         node_id: int, group: list[TopicPartition]
     ) -> dict[TopicPartition, int | ErrorCode]:
-        topics: dict[str, messages.DeleteRecordsRequest.DeleteRecordsTopic] = {}
-        for partition in group:
-            topic = topics.setdefault(
-                partition.topic, delete.DeleteRecordsTopic(name=partition.topic, partitions=[])
+        topics = [
+            delete.DeleteRecordsTopic(
+                name=topic,
+                partitions=[
+                    delete.DeleteRecordsPartition(each.partition, before[each]) for each in some
+                ],
             )
-            topic.partitions.append(
-                delete.DeleteRecordsPartition(
-                    partition_index=partition.partition, offset=before[partition]
-                )
-            )
-        request = delete(topics=list(topics.values()), timeout_ms=TIMEOUT_MS)
+            for topic, some in by_topic(group).items()
+        ]
+        request = delete(topics=topics, timeout_ms=TIMEOUT_MS)
         answer: messages.DeleteRecordsResponse = await cluster.send(node_id, request)
         return {
             TopicPartition(topic.name, item.partition_index): error_code(item.error_code)

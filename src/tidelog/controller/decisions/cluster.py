@@ -19,6 +19,7 @@ from tidelog.metadata.records import (
     ClusterId,
     ConfigNode,
     Counter,
+    DeletionMark,
     DeletionNode,
     PartitionNode,
     PartitionState,
@@ -26,14 +27,23 @@ from tidelog.metadata.records import (
     Record,
     TopicMemory,
     TopicNode,
+    WentBack,
 )
 from tidelog.metadata.store import Node
 from tidelog.model.config_definitions import BrokerLayers, ResolvedTopic, resolve_topic
 from tidelog.model.errors import ErrorCode
+from tidelog.model.levels import LATEST, Level
 from tidelog.model.topics import TopicPartition, metric_name
 
 NO_LEADER = -1
 NO_ID = UUID(int=0)
+
+KEPT_CONFIGURATIONS = 256
+"""How many different configurations of topics are kept resolved: one takes 0.4 ms to resolve."""
+
+
+KEPT_NAMES = 1_000
+"""Names of reported topic ids that are kept beyond what the topics need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +68,15 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[A]):
-    """What to make durable, in one multi-write, and what to answer once it is."""
+    """What to make durable, in one multi-write, and what to answer once it is.
+
+    One that ``splits`` may take several where a store takes no more at once: its writes are in an
+    order in which a controller that dies after any of them leaves the next one able to finish.
+    """
 
     answer: A
     writes: tuple[Write, ...] = ()
+    splits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +99,19 @@ class LogEnd(NamedTuple):
 class Cluster:
     """All that decisions read. Only ``apply`` and the session rules change it.
 
-    The last six are not in the store: ``suspected`` and ``shutting_down`` brokers; ``presumed``
-    ones, which registered with an earlier controller only; ``broken`` replicas, which a broker
-    reported as damaged; what each broker said of its logs when it registered; ``went_back``, the
-    sentence that says why the store must be an older copy of itself.
+    ``marked`` are the topics of the queue in ``/admin/delete_topics``.
+
+    The last twelve are not in the store: ``configs_changed_at``, the revision of the last change of
+    a configuration; the ``level`` of this controller; ``confirmed``, the
+    (broker, partition) of marked topics whose replicas are gone; ``suspected`` and
+    ``shutting_down`` brokers; ``presumed`` ones, which registered with an earlier controller only;
+    ``broken`` replicas, which a broker reported as damaged; what each broker said of its logs when
+    it registered (``inventories``; ``nameless`` are the replicas that know no topic id, by name;
+    ``held`` has the name of each topic id that was reported); ``seen``, the highest (controller
+    epoch, store revision) that each broker reported; ``loaded_revision``, that of the store before
+    this controller wrote to it.
+
+    ``went_back`` says why the store must be an older copy of itself, until that was accepted.
     """
 
     layers: BrokerLayers = field(default_factory=BrokerLayers)
@@ -98,6 +122,7 @@ class Cluster:
     lives: dict[TopicPartition, PartitionNode] = field(default_factory=dict)
     states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     deletions: dict[UUID, DeletionNode] = field(default_factory=dict)
+    marked: set[str] = field(default_factory=set)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     damaged: dict[str, Damaged] = field(default_factory=dict)
@@ -106,13 +131,25 @@ class Cluster:
     cluster_id: str | None = None
     names: dict[UUID, str] = field(default_factory=dict)
     names_in_metrics: dict[str, str] = field(default_factory=dict)
+    went_back: str | None = None
 
+    level: Level = LATEST
+    confirmed: dict[str, set[tuple[int, int]]] = field(default_factory=dict)
+    configs_changed_at: int = field(default=0, compare=False)
     suspected: set[int] = field(default_factory=set)
     shutting_down: set[int] = field(default_factory=set)
     presumed: set[int] = field(default_factory=set)
     broken: set[tuple[int, TopicPartition]] = field(default_factory=set)
     inventories: dict[int, dict[tuple[UUID, int], LogEnd]] = field(default_factory=dict)
-    went_back: str | None = None
+    nameless: dict[int, dict[TopicPartition, LogEnd]] = field(default_factory=dict)
+    held: dict[UUID, str] = field(default_factory=dict)
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict)
+    loaded_revision: int = 0
+
+    # What was resolved above these defaults: most topics share few configurations.
+    _resolved: tuple[dict[str, str] | None, dict[tuple[tuple[str, str], ...], ResolvedTopic]] = (
+        field(default_factory=lambda: (None, {}), init=False, repr=False, compare=False)
+    )
 
     @property
     def controller_epoch(self) -> int:
@@ -144,6 +181,45 @@ class Cluster:
         node = self.topics.get(where.topic)
         return [] if node is None else node.partitions.get(where.partition, [])
 
+    def forget(self, broker: int) -> None:
+        """Forget what is known of a dead broker beside the store."""
+        for kept in (self.suspected, self.presumed, self.shutting_down):
+            kept.discard(broker)
+        self.inventories.pop(broker, None)
+        self.nameless.pop(broker, None)
+        self.broken = {(x, where) for x, where in self.broken if x != broker}
+
+    def take_held(self, held: Mapping[UUID, str]) -> None:
+        """Remember the names of topic ids that a broker reported; forget those nobody has now."""
+        self.held.update(held)
+        if len(self.held) > 2 * len(self.topics) + KEPT_NAMES:
+            there = {topic_id for found in self.inventories.values() for topic_id, _ in found}
+            self.held = {
+                topic_id: name for topic_id, name in self.held.items() if topic_id in there
+            }
+
+    def log_end(self, broker: int, where: TopicPartition) -> LogEnd | None:
+        """Return where a broker's replica of a partition ended when it registered.
+
+        A replica without a topic id counts where such a replica adopts the topic's (KIP-516).
+        """
+        topic_id = self.topic_id(where.topic)
+        found = self.inventories.get(broker, {}).get((topic_id, where.partition))
+        if found is None and self.takes_nameless(where.topic):
+            found = self.nameless.get(broker, {}).get(where)
+        return found
+
+    def takes_nameless(self, name: str) -> bool:
+        """Return whether a replica without a topic id can be one of this topic."""
+        memory = self.memories.get(name)
+        return memory is None or memory.migrated or not self.level.topic_ids
+
+    def all_partitions(self) -> Iterable[TopicPartition]:
+        """Yield every partition that is assigned, by the names of topics."""
+        for name in sorted(self.topics):
+            for index in self.topics[name].partitions:
+                yield TopicPartition(name, index)
+
     def partitions_of(self, broker: int) -> Iterable[TopicPartition]:
         """Yield every partition that is assigned to a broker. Walks over all partitions."""
         for name, node in self.topics.items():
@@ -154,8 +230,19 @@ class Cluster:
     def resolve(self, name: str, configs: Mapping[str, str] | None = None) -> ResolvedTopic:
         """Resolve a topic's configuration, with ``configs`` instead of the stored ones if given."""
         own = self.topic_configs.get(name, {}) if configs is None else configs
-        defaults = self.broker_configs.get(layout.ALL_BROKERS, {})
-        return resolve_topic(own, BrokerLayers(self.layers.static, {}, defaults))
+        defaults = self.broker_configs.get(layout.ALL_BROKERS)
+        # Nodes are replaced, never changed: the same dict has the same content.
+        below, resolved = self._resolved
+        if defaults is not below or len(resolved) >= KEPT_CONFIGURATIONS:
+            # Replaced as a pair: a scrape in another thread keeps what it found with its defaults.
+            resolved = {}
+            self._resolved = defaults, resolved
+        key = tuple(sorted(own.items()))
+        found = resolved.get(key)
+        if found is None:
+            found = resolve_topic(own, BrokerLayers(self.layers.static, {}, defaults or {}))
+            resolved[key] = found
+        return found
 
     def min_insync(self, name: str, replicas: int) -> int:
         """Return the topic's ``min.insync.replicas``, capped at its number of replicas."""
@@ -165,13 +252,60 @@ class Cluster:
 def load(cluster: Cluster, nodes: Mapping[str, Node]) -> None:
     """Apply every node of the store, parents first."""
     for path in sorted(nodes):
-        node = nodes[path]
-        cluster.versions[path] = node.version
-        record = layout.decode(path, node.data)
-        if isinstance(record, Damaged):
-            cluster.damaged[path] = record
-        elif record is not None:
-            _put(cluster, path, record)
+        take(cluster, path, nodes[path])
+    known = indexes_with_state(cluster)
+    for name in cluster.memories.keys() - cluster.topics.keys():
+        check_topic(cluster, name, known)
+    lacking = [x for x in cluster.states if not cluster.replicas(x) and x.topic in cluster.topics]
+    for name in {where.topic for where in lacking}:
+        check_topic(cluster, name, known)
+
+
+def take(cluster: Cluster, path: str, node: Node | None) -> None:
+    """Take up a node as it stands in the store, whoever wrote it; None when it is not there."""
+    cluster.damaged.pop(path, None)
+    if node is None:
+        cluster.versions.pop(path, None)
+        _remove(cluster, path)
+        return
+    cluster.versions[path] = node.version
+    record = layout.decode(path, node.data)
+    if isinstance(record, Damaged):
+        _remove(cluster, path)
+        cluster.damaged[path] = record
+    elif record is not None:
+        _put(cluster, path, record)
+
+
+def indexes_with_state(cluster: Cluster) -> dict[str, list[int]]:
+    """Return the partitions that have a state, by topic. Walks over all states."""
+    found: dict[str, list[int]] = {}
+    for where in cluster.states:
+        found.setdefault(where.topic, []).append(where.partition)
+    return found
+
+
+def check_topic(cluster: Cluster, name: str, known: Mapping[str, list[int]]) -> None:
+    """Count a topic's node as damaged when other nodes say that it lacks something.
+
+    What is missing deletes nothing (promise 20): a FULL would make it stale. ``known`` is what
+    ``indexes_with_state`` says, once for many topics.
+    """
+    path = layout.topic(name)
+    if path in cluster.damaged:
+        return
+    node = cluster.topics.get(name)
+    if node is None:
+        if name in cluster.memories:
+            memory = layout.memory(name)
+            why = f"it is missing, but {memory} is there: put it back, or remove that node too"
+            cluster.damaged[path] = Damaged(path, why)
+        return
+    lacking = [index for index in known.get(name, ()) if index not in node.partitions]
+    if lacking:
+        _remove(cluster, path)
+        why = f"it lacks the partition {min(lacking)}, whose state is there"
+        cluster.damaged[path] = Damaged(path, why)
 
 
 def apply(cluster: Cluster, writes: Iterable[Write]) -> None:
@@ -184,6 +318,9 @@ def apply(cluster: Cluster, writes: Iterable[Write]) -> None:
         else:
             cluster.versions[write.path] = cluster.versions.get(write.path, -1) + 1
             _put(cluster, write.path, write.record)
+        if write.path.startswith((layout.TOPIC_CONFIGS, layout.BROKER_CONFIGS)):
+            # The revision that is being written counts up last.
+            cluster.configs_changed_at = cluster.revision + 1
 
 
 def _put(cluster: Cluster, path: str, record: Record) -> None:
@@ -199,6 +336,8 @@ def _put(cluster: Cluster, path: str, record: Record) -> None:
             cluster.brokers[int(name)] = record
         case DeletionNode():
             cluster.deletions[layout.parse_id(name) or NO_ID] = record
+        case DeletionMark():
+            cluster.marked.add(name)
         case ConfigNode():
             kind = cluster.topic_configs
             if path.startswith(layout.BROKER_CONFIGS):
@@ -210,6 +349,8 @@ def _put(cluster: Cluster, path: str, record: Record) -> None:
             cluster.producer_ids = record
         case ClusterId():
             cluster.cluster_id = record.id
+        case WentBack():
+            cluster.went_back = record.sentence
         case _:
             # Nodes that only tools and other controllers read: nothing to remember.
             pass
@@ -243,6 +384,8 @@ def _remove(cluster: Cluster, path: str) -> None:
             cluster.states if path.endswith("/state") else cluster.lives  # type: ignore[assignment]
         )
         kind.pop(where, None)
+    elif path == layout.WENT_BACK:
+        cluster.went_back = None
     elif above == layout.TOPICS:
         cluster.names.pop(cluster.topic_id(name), None)
         cluster.topics.pop(name, None)
@@ -253,6 +396,9 @@ def _remove(cluster: Cluster, path: str) -> None:
         cluster.brokers.pop(int(name), None)
     elif above == layout.DELETIONS:
         cluster.deletions.pop(layout.parse_id(name) or NO_ID, None)
+    elif above == layout.DELETE_TOPICS:
+        cluster.marked.discard(name)
+        cluster.confirmed.pop(name, None)
     elif above == layout.TOPIC_CONFIGS:
         cluster.topic_configs.pop(name, None)
     elif above == layout.BROKER_CONFIGS:

@@ -1,20 +1,30 @@
 """What is wrong with the cluster, as the controller sees it: counts, and problems in words.
 
 Owns the judgement for ``tidelog doctor`` and for metrics; changes nothing. Each look walks over all
-partitions.
+partitions. A problem has a ``kind``, a ``level`` ("bad", or "notice" for what passes by itself),
+``what`` and ``advice`` in words, and the partitions or brokers that it concerns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster
+from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, Cluster
+from tidelog.controller.decisions.losses import places_with_loss, totals
+from tidelog.controller.decisions.stops import unconfirmed
+from tidelog.metadata import layout
 from tidelog.model.topics import TopicPartition
 
-NAMES_SHOWN = 10
-"""Partitions that a problem names; the rest is counted."""
+NAMES_SHOWN = 5
+"""Partitions that a sentence names; the rest is counted."""
+
+NAMES_LISTED = 1_000
+"""Partitions or brokers that a problem lists beside its sentence."""
+
+BAD = "bad"
+NOTICE = "notice"
 
 
 @dataclass
@@ -23,6 +33,9 @@ class _Looked:
     under_replicated: list[TopicPartition] = field(default_factory=list)
     below_minimum: list[TopicPartition] = field(default_factory=list)
     unclean: list[TopicPartition] = field(default_factory=list)
+    elsewhere: list[TopicPartition] = field(default_factory=list)
+    assigned: set[int] = field(default_factory=set)
+    """Every broker that has a replica."""
 
 
 def condition(cluster: Cluster) -> dict[str, Any]:
@@ -31,15 +44,9 @@ def condition(cluster: Cluster) -> dict[str, Any]:
     return {
         "role": "controller",
         "controller_epoch": cluster.controller_epoch,
+        "level": cluster.level.name,
         "revision": cluster.revision,
-        "brokers": {
-            str(broker): {
-                "epoch": node.broker_epoch,
-                "rack": node.rack,
-                "condition": _condition_of(cluster, broker),
-            }
-            for broker, node in sorted(cluster.brokers.items())
-        },
+        "brokers": _brokers(cluster, looked),
         "counts": _counts(cluster, looked),
         "problems": list(_problems(cluster, looked)),
     }
@@ -55,10 +62,13 @@ def _look(cluster: Cluster) -> _Looked:
     minimums: dict[str, int] = {}
     for where, state in cluster.states.items():
         replicas = cluster.replicas(where)
+        looked.assigned.update(replicas)
         if where.topic not in minimums:
             minimums[where.topic] = cluster.resolve(where.topic).configs.min_insync_replicas
         if state.leader == NO_LEADER:
             looked.offline.append(where)
+        elif replicas and state.leader != replicas[0] and replicas[0] in state.isr:
+            looked.elsewhere.append(where)
         if len(state.isr) < len(replicas):
             looked.under_replicated.append(where)
         if len(state.isr) < min(minimums[where.topic], len(replicas)):
@@ -72,15 +82,31 @@ def _counts(cluster: Cluster, looked: _Looked) -> dict[str, int]:
     return {
         "brokers": len(cluster.brokers),
         "brokers_suspected": len(cluster.suspected),
+        "brokers_dead": len(looked.assigned - cluster.brokers.keys()),
         "topics": len(cluster.topics),
         "partitions": len(cluster.states),
         "partitions_offline": len(looked.offline),
         "partitions_under_replicated": len(looked.under_replicated),
         "partitions_below_min_insync": len(looked.below_minimum),
         "partitions_with_unclean_debt": len(looked.unclean),
-        "deletions_pending": len(cluster.deletions),
+        "replicas_damaged": len(cluster.broken),
+        "deletions_pending": len(cluster.deletions) + len(cluster.marked),
         "nodes_damaged": len(cluster.damaged),
+        **totals(cluster),
     }
+
+
+def _brokers(cluster: Cluster, looked: _Looked) -> dict[str, Any]:
+    """Return every broker that is registered or has a replica."""
+    found: dict[str, Any] = {}
+    for broker in sorted(cluster.brokers.keys() | looked.assigned):
+        node = cluster.brokers.get(broker)
+        found[str(broker)] = {
+            "epoch": -1 if node is None else node.broker_epoch,
+            "rack": None if node is None else node.rack,
+            "condition": "dead" if node is None else _condition_of(cluster, broker),
+        }
+    return found
 
 
 def _condition_of(cluster: Cluster, broker: int) -> str:
@@ -90,48 +116,212 @@ def _condition_of(cluster: Cluster, broker: int) -> str:
     return "alive"
 
 
-def _problems(cluster: Cluster, looked: _Looked) -> Iterable[dict[str, str]]:
+def _problems(cluster: Cluster, looked: _Looked) -> Iterator[dict[str, Any]]:
+    yield from _of_the_store(cluster)
+    yield from _of_brokers(cluster, looked)
+    yield from _of_partitions(cluster, looked)
+    yield from _of_deletions(cluster)
+
+
+def _of_the_store(cluster: Cluster) -> Iterator[dict[str, Any]]:
     if cluster.went_back is not None:
-        yield _problem(cluster.went_back, "Nothing is deleted until this is settled.")
+        advice = "Nothing is deleted until this is settled: see `tidelog doctor restored --help`."
+        yield _problem("store_went_back", cluster.went_back, advice)
     for damaged in cluster.damaged.values():
-        yield _problem(str(damaged), "Repair the node, or restore the metadata store.")
-    if cluster.suspected:
-        brokers = ", ".join(map(str, sorted(cluster.suspected)))
-        advice = "See their logs; they are dead when their session times out."
-        yield _problem(f"Not heard of, and suspected: brokers {brokers}.", advice)
+        advice = "Repair the node, or restore the metadata store from a backup."
+        yield _problem("node_damaged", str(damaged), advice)
+    nameless = sorted(name for name in cluster.topics if cluster.topic_id(name) == NO_ID)
+    if nameless:
+        said = f"Topics without an id, so that brokers get no complete orders: {_named(nameless)}."
+        advice = "Start every broker that has replicas of them: the id may be known there."
+        yield _problem("topics_without_id", said, advice)
+    names = [str(where) for where in sorted(_without_state(cluster))]
+    if names:
+        said = f"Partitions without a leader on record: {_named(names)}."
+        advice = "Start a broker of theirs; if their state was removed, put the node back."
+        yield _problem("partitions_without_state", said, advice, partitions=names)
+
+
+def _without_state(cluster: Cluster) -> Iterator[TopicPartition]:
+    if len(cluster.states) >= sum(len(node.partitions) for node in cluster.topics.values()):
+        return
+    for name, node in cluster.topics.items():
+        for index in node.partitions:
+            where = TopicPartition(name, index)
+            if where not in cluster.states and layout.state(*where) not in cluster.damaged:
+                yield where
+
+
+def _of_brokers(cluster: Cluster, looked: _Looked) -> Iterator[dict[str, Any]]:
     rows = (
         (
-            looked.offline,
-            "without a leader",
-            "Start the brokers of their last ISR; with data loss: tidelog elect-leaders.",
+            "brokers_dead",
+            BAD,
+            looked.assigned - cluster.brokers.keys(),
+            "Dead, with replicas",
+            "Start what is missing; its replicas catch up by themselves.",
         ),
         (
-            looked.below_minimum,
+            "brokers_suspected",
+            BAD,
+            cluster.suspected,
+            "Suspected, for the connection of its session closed",
+            "See whether it runs, and its log; it counts as dead when its session times out.",
+        ),
+        (
+            "brokers_shutting_down",
+            NOTICE,
+            cluster.shutting_down,
+            "About to shut down",
+            "Nothing: leadership moves away first.",
+        ),
+        (
+            "brokers_presumed",
+            NOTICE,
+            cluster.presumed,
+            "Not registered with this controller yet",
+            "Nothing, if it passes within broker.session.timeout.ms: then it counts as dead.",
+        ),
+    )
+    for kind, level, brokers, what, advice in rows:
+        if brokers:
+            names = sorted(brokers)
+            said = f"{what}: {_names_of_brokers(names)}."
+            yield _problem(kind, said, advice, level, brokers=names)
+
+
+def _of_partitions(cluster: Cluster, looked: _Looked) -> Iterator[dict[str, Any]]:
+    offline, below = set(looked.offline), set(looked.below_minimum)
+    holders = _names_of_brokers(_last_holders(cluster, looked.offline) - cluster.fit)
+    missing = _names_of_brokers(_missing_from_isr(cluster, looked.under_replicated) - cluster.fit)
+    rows = (
+        (
+            "offline",
+            offline,
+            "without a leader: neither read nor written",
+            f"Start {holders}; if their data is lost: "
+            "tidelog elect-leaders --election-type unclean, which may lose records.",
+        ),
+        (
+            "below_min_insync",
+            below - offline,
             "below min.insync.replicas: acks=all is refused",
-            "Bring back the brokers that are missing from their ISR.",
+            f"Start {missing}, or wait while replicas catch up.",
         ),
         (
-            looked.unclean,
-            "led by a replica that may lack committed records",
+            "under_replicated",
+            set(looked.under_replicated) - offline - below,
+            "under-replicated: not all replicas are in sync",
+            f"Start {missing}, or wait while replicas catch up.",
+        ),
+        (
+            "unclean",
+            set(looked.unclean),
+            "led, or once led, by a replica that may lack committed records",
             "See tidelog doctor unclean.",
         ),
         (
-            sorted({where for _, where in cluster.broken}),
-            "with a damaged replica",
-            "See the broker's log: the replica is out of service.",
+            "replicas_damaged",
+            {where for _, where in cluster.broken},
+            f"with a damaged replica, on {_names_of_brokers({x for x, _ in cluster.broken})}",
+            "See that broker's log: the replica is out of service until it is fetched again.",
         ),
     )
-    for places, what, advice in rows:
+    for kind, places, what, advice in rows:
         if places:
-            plural = "" if len(places) == 1 else "s"
-            yield _problem(f"{len(places)} partition{plural} {what}: {_named(places)}.", advice)
+            yield _of_places(kind, places, what, advice)
+    elsewhere = [where for where in looked.elsewhere if where not in offline]
+    if elsewhere:
+        advice = (
+            "Nothing, or: tidelog elect-leaders --election-type preferred --all-topic-partitions."
+        )
+        what = "not led by the preferred replica, which is in sync"
+        yield _of_places("not_preferred", elsewhere, what, advice, NOTICE)
+    lossy = places_with_loss(cluster)
+    if lossy:
+        said = f"Unclean elections lost committed records of {_named(lossy)}."
+        advice = "See tidelog doctor unclean for which; what nobody else has is gone."
+        yield _problem("records_lost", said, advice, NOTICE, partitions=list(map(str, lossy)))
 
 
-def _problem(what: str, advice: str) -> dict[str, str]:
-    return {"what": what, "advice": advice}
+def _of_places(
+    kind: str, places: Collection[TopicPartition], what: str, advice: str, level: str = BAD
+) -> dict[str, Any]:
+    plural = "" if len(places) == 1 else "s"
+    said = f"{len(places)} partition{plural} {what}: {_named(sorted(places))}."
+    names = [str(where) for where in sorted(places)]
+    return _problem(kind, said, advice, level, partitions=names)
 
 
-def _named(places: list[TopicPartition]) -> str:
-    shown = ", ".join(map(str, sorted(places)[:NAMES_SHOWN]))
-    more = len(places) - NAMES_SHOWN
+def _of_deletions(cluster: Cluster) -> Iterator[dict[str, Any]]:
+    """A deletion that waits for a live broker passes by itself; one for a dead broker does not."""
+    stuck: dict[str, set[int]] = {}
+    running: list[str] = []
+    for name, holders in unconfirmed(cluster):
+        if holders - cluster.fit:
+            stuck.setdefault(name, set()).update(holders - cluster.fit)
+        else:
+            running.append(name)
+    if stuck:
+        names = sorted(stuck)
+        brokers = sorted(set().union(*stuck.values()))
+        said = (
+            f"Deleted topics of which {_names_of_brokers(brokers)} may still hold replicas: "
+            f"{_named(names)}."
+        )
+        advice = "Start them: the deletion goes on by itself. " + (
+            "New topics may take the names."
+            if cluster.level.topic_ids
+            else "The names are free when it is done."
+        )
+        yield _problem("deletions_unconfirmed", said, advice, brokers=brokers)
+    if running:
+        said = f"Being deleted: {_named(sorted(running))}."
+        yield _problem("deletions_running", said, "Nothing: it goes on by itself.", NOTICE)
+
+
+def _last_holders(cluster: Cluster, places: Iterable[TopicPartition]) -> set[int]:
+    found: set[int] = set()
+    for where in places:
+        state = cluster.states[where]
+        found.update(state.isr, state.eligible_replicas)
+    return found
+
+
+def _missing_from_isr(cluster: Cluster, places: Iterable[TopicPartition]) -> set[int]:
+    found: set[int] = set()
+    for where in places:
+        found.update(set(cluster.replicas(where)) - set(cluster.states[where].isr))
+    return found
+
+
+def _problem(
+    kind: str,
+    what: str,
+    advice: str,
+    level: str = BAD,
+    *,
+    partitions: Collection[str] = (),
+    brokers: Collection[int] = (),
+) -> dict[str, Any]:
+    return {
+        "kind": kind,
+        "level": level,
+        "what": what,
+        "advice": advice,
+        "partitions": list(partitions)[:NAMES_LISTED],
+        "brokers": list(brokers)[:NAMES_LISTED],
+    }
+
+
+def _names_of_brokers(brokers: Collection[int]) -> str:
+    if not brokers:
+        return "the brokers that are missing"
+    plural = "" if len(brokers) == 1 else "s"
+    return f"broker{plural} {_named(sorted(brokers))}"
+
+
+def _named(names: Collection[object]) -> str:
+    shown = ", ".join(map(str, list(names)[:NAMES_SHOWN]))
+    more = len(names) - NAMES_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown

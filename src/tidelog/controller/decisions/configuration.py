@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from tidelog.controller.decisions import config_effects
 from tidelog.controller.decisions.cluster import Cluster, Decision, Put, Refusal, Remove, Write
-from tidelog.controller.decisions.elections import put_state, with_isr
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
 from tidelog.model.config_definitions import (
@@ -23,7 +23,8 @@ from tidelog.model.config_definitions import (
     check_topic_configs,
 )
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+
+MINIMUM = "min.insync.replicas"
 
 
 class ResourceType(IntEnum):
@@ -110,9 +111,12 @@ def _alter(
             refusal = _why_not_configs(resource, configs)
             if refusal is None:
                 set_configs = {name: text for name, text in configs.items() if text is not None}
-                writes += _writes(cluster, resource, set_configs)
+                made = _writes(cluster, resource, set_configs)
+                # Of two changes that move one partition in one request the first one does.
+                written = {write.path for write in writes}
+                writes += [write for write in made if write.path not in written]
         answers.append((resource, refusal))
-    return Decision(answers, () if validate_only else tuple(writes))
+    return Decision(answers, () if validate_only else tuple(writes), splits=True)
 
 
 def _stored(cluster: Cluster, resource: Resource) -> dict[str, str]:
@@ -177,7 +181,12 @@ def _why_not_configs(resource: Resource, configs: Mapping[str, str | None]) -> R
     if resource.kind == ResourceType.BROKER:
         check = check_dynamic_broker_configs
     refused = check(configs)
-    return None if refused is None else _invalid(refused.sentence)
+    if refused is not None:
+        return _invalid(refused.sentence)
+    if resource.kind == ResourceType.BROKER and resource.name and MINIMUM in configs:
+        # KIP-966: leader and controller must go by the same number, whoever leads.
+        return _invalid(f"{MINIMUM} is set for a topic or for all brokers, not for one.")
+    return None
 
 
 def _writes(cluster: Cluster, resource: Resource, configs: dict[str, str]) -> list[Write]:
@@ -185,28 +194,13 @@ def _writes(cluster: Cluster, resource: Resource, configs: dict[str, str]) -> li
         return []
     if resource.kind == ResourceType.TOPIC:
         path = layout.topic_configs(resource.name)
-        cleared = _without_eligible(cluster, resource.name, configs)
+        effects = config_effects.of_topic(cluster, resource.name, configs)
     else:
         path = layout.broker_configs(resource.name or layout.ALL_BROKERS)
-        cleared = []
+        effects = [] if resource.name else config_effects.of_defaults(cluster, configs)
     if configs:
-        return [*cleared, Put(path, ConfigNode(configs))]
-    return [*cleared, Remove(path)] if path in cluster.versions else cleared
-
-
-def _without_eligible(cluster: Cluster, topic: str, configs: Mapping[str, str]) -> list[Write]:
-    """Clear eligible replicas that a lowered minimum makes needless, before brokers hear of it."""
-    minimum = cluster.resolve(topic, configs).configs.min_insync_replicas
-    writes: list[Write] = []
-    for index, replicas in cluster.topics[topic].partitions.items():
-        where = TopicPartition(topic, index)
-        state = cluster.states.get(where)
-        if state is None or not state.eligible_replicas:
-            continue
-        new = with_isr(state, state.isr, min(minimum, len(replicas)))
-        if not new.eligible_replicas:
-            writes.append(put_state(cluster, where, new))
-    return writes
+        return [*effects, Put(path, ConfigNode(configs))]
+    return [*effects, Remove(path)] if path in cluster.versions else effects
 
 
 def _invalid(sentence: str) -> Refusal:

@@ -21,8 +21,10 @@ from tidelog.controller.decisions.cluster import (
     Decision,
     Put,
     Refusal,
+    Remove,
     Write,
 )
+from tidelog.controller.decisions.levels import why_name_is_taken
 from tidelog.controller.decisions.placement import place
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
@@ -120,8 +122,9 @@ def create_topics(
     if validate_only:
         return Decision([replace(answer, topic_id=NO_ID) for answer in answers])
     if batch.partition_epoch != start:
-        batch.writes.append(Put(layout.PARTITION_EPOCH, Counter(batch.partition_epoch)))
-    return Decision(answers, tuple(batch.writes))
+        # First: no epoch is given twice, and what a topic lacks is made by ``completion``.
+        batch.writes.insert(0, Put(layout.PARTITION_EPOCH, Counter(batch.partition_epoch)))
+    return Decision(answers, tuple(batch.writes), splits=True)
 
 
 def _repeated(names: Sequence[str]) -> dict[str, bool]:
@@ -155,22 +158,30 @@ def _create(
         initial_partition_count=count,
         undeleted_partition_count=count,
     )
+    # Below level 1.4 its replicas are not told the id: they take it later, as of a migrated topic.
+    memory = TopicMemory(text, count, migrated=not cluster.level.topic_ids)
     writes = batch.writes
-    writes.append(Put(layout.topic(topic.name), node))
-    writes.append(Put(layout.memory(topic.name), TopicMemory(text, count)))
+    # Before the topic: cut behind it, a compacted topic would live on with the defaults. What a
+    # creation that was cut in between left is none of this topic's.
+    own = layout.topic_configs(topic.name)
     if configs:
-        writes.append(Put(layout.topic_configs(topic.name), ConfigNode(configs)))
+        writes.append(Put(own, ConfigNode(configs)))
+    elif own in cluster.versions:
+        writes.append(Remove(own))
+    writes.append(Put(layout.topic(topic.name), node))
+    writes.append(Put(layout.memory(topic.name), memory))
     epoch = batch.partition_epoch
-    batch.writes += _new_partitions(cluster, topic.name, assignment, epoch)
+    batch.writes += new_partitions(cluster, topic.name, assignment, epoch)
     batch.partition_epoch += count
     batch.names[metric_name(topic.name)] = topic.name
     entries = cluster.resolve(topic.name, configs).entries
     return Created(topic.name, None, topic_id, count, len(replicas[0]), entries)
 
 
-def _new_partitions(
+def new_partitions(
     cluster: Cluster, name: str, assignment: dict[int, list[int]], partition_epoch: int
 ) -> list[Write]:
+    """Return the nodes of new partitions; the first one's epoch is ``partition_epoch`` + 1."""
     writes: list[Write] = []
     fit = cluster.fit
     for index, replicas in assignment.items():
@@ -189,6 +200,9 @@ def _why_not_name(cluster: Cluster, name: str, batch: _Batch) -> Refusal | None:
     if clause is not None:
         sentence = f"{name[:300]!r} is no name for a topic: {clause}."
         return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, sentence)
+    taken = why_name_is_taken(cluster, name)
+    if taken is not None:
+        return taken
     if name in cluster.topics or layout.topic(name) in cluster.damaged:
         # In Kafka's words: people and scripts look for them.
         return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
@@ -314,13 +328,13 @@ def create_partitions(
     if validate_only:
         return Decision(answers)
     if epoch != start:
-        writes.append(Put(layout.PARTITION_EPOCH, Counter(epoch)))
-    return Decision(answers, tuple(writes))
+        writes.insert(0, Put(layout.PARTITION_EPOCH, Counter(epoch)))
+    return Decision(answers, tuple(writes), splits=True)
 
 
 def _why_not_grown(cluster: Cluster, growth: Growth) -> Refusal | None:
     node = cluster.topics.get(growth.name)
-    if node is None:
+    if node is None or growth.name in cluster.marked:
         sentence = f"There is no topic {growth.name}."
         return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence)
     if growth.name == OFFSETS_TOPIC:
@@ -380,4 +394,4 @@ def _grow(
     if memory is not None:
         grown = msgspec.structs.replace(memory, initial_partition_count=growth.count)
         writes.append(Put(layout.memory(growth.name), grown))
-    return writes + _new_partitions(cluster, growth.name, new, partition_epoch)
+    return writes + new_partitions(cluster, growth.name, new, partition_epoch)

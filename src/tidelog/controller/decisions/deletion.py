@@ -1,13 +1,21 @@
 """Deleting topics, and following each deletion until no replica is left.
 
-Owns the two steps: a topic leaves the cluster in one multi-write that puts it on the deletion
-queue (KIP-516: in memory, mirrored to ``/tidelog/deletions/ID``), so that its name is free at
-once; then each broker's confirmation shortens the queue's record until it goes.
+Owns the two queues (KIP-516, "Deletion") and the steps of each:
+
+| | Kafka's queue, below level 1.4 | with topic ids, from level 1.4 |
+|---|---|---|
+| asked for | ``/admin/delete_topics/T`` | the topic's nodes go, ``/tidelog/deletions/ID`` comes |
+| meanwhile | the topic stays in the store, told to nobody | the name is free |
+| a confirmation | kept in memory: asked for again after a restart | shortens the node |
+| the last one | the topic's nodes and the mark go in one write | the node goes |
+
+A controller at level 1.4 moves what it finds in Kafka's queue to the other one. What a broker is
+told to stop is ``stops``'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -22,9 +30,13 @@ from tidelog.controller.decisions.cluster import (
     Remove,
     Write,
 )
+from tidelog.controller.decisions.stops import Stop, holders
 from tidelog.metadata import layout
-from tidelog.metadata.records import DeletionNode
+from tidelog.metadata.records import DeletionMark, DeletionNode, TopicMemory
 from tidelog.model.errors import ErrorCode
+
+AT_ONCE = 100
+"""Topics with so many partitions together go in one commit, whatever the store: some 50 kB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +63,8 @@ def delete_topics(
     writes: list[Write] = []
     answers: list[Deleted] = []
     found: list[str | None] = [_name_of(cluster, one) for one in asked]
+    nodes = [cluster.topics[name] for name in set(found) if name in cluster.topics]
+    may_be_cut = sum(len(node.partitions) for node in nodes) > AT_ONCE
     for one, name in zip(asked, found, strict=True):
         refusal = _why_not(cluster, one, name, enabled)
         if refusal is None and found.count(name) > 1:
@@ -60,47 +74,110 @@ def delete_topics(
             answers.append(Deleted(one.name, one.topic_id, refusal))
             continue
         answers.append(Deleted(name, cluster.topic_id(name)))
-        writes.extend(_leave(cluster, name))
-    return Decision(answers, tuple(writes))
+        if _by_id(cluster, name):
+            writes.extend(_leave(cluster, name, may_be_cut))
+        elif name not in cluster.marked:
+            writes.append(Put(layout.deletion_mark(name), DeletionMark()))
+    return Decision(answers, tuple(writes), splits=True)
 
 
-def confirm(
-    cluster: Cluster, broker: int, gone: dict[UUID, Collection[int] | None]
-) -> Decision[None]:
-    """A broker no longer has partitions of deleted topics (None: of that topic it has none)."""
+def take_up(cluster: Cluster, enabled: bool = True) -> Decision[list[str]]:
+    """Act on the marks in ``/admin/delete_topics``, whoever wrote them; answers what was moved.
+
+    A mark without a topic goes, and every mark goes while deletion is switched off, as in Kafka.
+    At level 1.4 a marked topic moves to the queue with ids; below it the mark is the queue.
+    """
     writes: list[Write] = []
-    for topic_id, indexes in gone.items():
-        node = cluster.deletions.get(topic_id)
-        if node is None:
+    moved: list[str] = []
+    for name in sorted(cluster.marked):
+        if layout.topic(name) in cluster.damaged:
+            # Who holds replicas of it cannot be known: it waits until the node is healed.
             continue
-        left: dict[int, list[int]] = {}
-        for index, brokers in node.partitions.items():
-            confirmed = indexes is None or index in indexes
-            rest = [x for x in brokers if not (confirmed and x == broker)]
-            if rest:
-                left[index] = rest
-        if left == node.partitions:
-            continue
-        path = layout.deletion(topic_id)
-        if left:
-            writes.append(Put(path, msgspec.structs.replace(node, partitions=left)))
-        else:
-            writes.append(Remove(path))
-    return Decision(None, tuple(writes))
+        if not enabled or name not in cluster.topics:
+            writes.append(Remove(layout.deletion_mark(name)))
+        elif _by_id(cluster, name):
+            moved.append(name)
+            writes.extend(_leave(cluster, name, may_be_cut=True))
+    return Decision(moved, tuple(writes), splits=True)
 
 
-def held_by(cluster: Cluster, broker: int) -> dict[UUID, list[int]]:
-    """Return what a broker still has to delete: topic id to partitions."""
-    held: dict[UUID, list[int]] = {}
-    for topic_id, node in cluster.deletions.items():
-        indexes = [index for index, brokers in node.partitions.items() if broker in brokers]
-        if indexes:
-            held[topic_id] = sorted(indexes)
-    return held
+def note_confirmed(cluster: Cluster, broker: int, stopped: Iterable[Stop]) -> None:
+    """Remember in memory that a broker's replicas of marked topics are gone."""
+    for stop in stopped:
+        if stop.name in cluster.marked:
+            cluster.confirmed.setdefault(stop.name, set()).add((broker, stop.partition))
+
+
+def confirm(cluster: Cluster, broker: int, stopped: Collection[Stop]) -> Decision[None]:
+    """A broker no longer has these replicas: notes of them go, and what is finished is finished."""
+    writes: list[Write] = []
+    names = {stop.name for stop in stopped}
+    indexes: dict[UUID, set[int]] = {}
+    for stop in stopped:
+        indexes.setdefault(stop.topic_id, set()).add(stop.partition)
+    for topic_id, gone in indexes.items():
+        writes += _shortened(cluster, broker, topic_id, gone)
+    for name in sorted(names & cluster.marked):
+        writes += _finished(cluster, name)
+    for name in sorted(names - cluster.marked):
+        writes += _without_note(cluster, broker, name, stopped)
+    return Decision(None, tuple(writes), splits=True)
+
+
+def _shortened(cluster: Cluster, broker: int, topic_id: UUID, gone: set[int]) -> list[Write]:
+    node = cluster.deletions.get(topic_id)
+    if node is None:
+        return []
+    left: dict[int, list[int]] = {}
+    for index, brokers in node.partitions.items():
+        rest = [x for x in brokers if not (index in gone and x == broker)]
+        if rest:
+            left[index] = rest
+    path = layout.deletion(topic_id)
+    if left == node.partitions:
+        return []
+    return [Put(path, msgspec.structs.replace(node, partitions=left)) if left else Remove(path)]
+
+
+def _finished(cluster: Cluster, name: str) -> list[Write]:
+    """The last step of Kafka's queue, once every broker that held a replica has confirmed."""
+    node = cluster.topics.get(name)
+    if node is None:
+        return []
+    confirmed = cluster.confirmed.get(name, set())
+    for index in node.partitions:
+        if any((broker, index) not in confirmed for broker in holders(cluster, name, index)):
+            return []
+    return _nodes_go(cluster, name)
+
+
+def _without_note(cluster: Cluster, broker: int, name: str, stopped: Iterable[Stop]) -> list[Write]:
+    memory = cluster.memories.get(name)
+    if memory is None or not memory.pending_stops:
+        return []
+    done = {
+        stop.partition: stop.leader_epoch
+        for stop in stopped
+        if stop.name == name and stop.topic_id == cluster.topic_id(name)
+    }
+    left: dict[int, dict[int, int]] = {}
+    for index, noted in memory.pending_stops.items():
+        # A note with another epoch is of a later decision, which is still to be confirmed.
+        rest = {b: e for b, e in noted.items() if not (b == broker and done.get(index) == e)}
+        if rest:
+            left[index] = rest
+    if left == memory.pending_stops:
+        return []
+    changed: TopicMemory = msgspec.structs.replace(memory, pending_stops=left)
+    return [Put(layout.memory(name), changed)]
 
 
 def _name_of(cluster: Cluster, one: Doomed) -> str | None:
     return one.name if one.name is not None else cluster.names.get(one.topic_id)
+
+
+def _by_id(cluster: Cluster, name: str) -> bool:
+    return cluster.level.topic_ids and cluster.topic_id(name) != NO_ID
 
 
 def _why_not(cluster: Cluster, one: Doomed, name: str | None, enabled: bool) -> Refusal | None:
@@ -122,23 +199,33 @@ def _why_not(cluster: Cluster, one: Doomed, name: str | None, enabled: bool) -> 
     return None
 
 
-def _leave(cluster: Cluster, name: str) -> list[Write]:
+def _leave(cluster: Cluster, name: str, may_be_cut: bool) -> list[Write]:
+    """The topic goes, and who holds replicas of it is put down under its id.
+
+    It is marked first if its nodes may go in several commits: one that still stands while it is on
+    the queue would be told to brokers, and that confirms a deletion that never was.
+    """
     node = cluster.topics[name]
-    writes: list[Write] = []
-    for index in sorted(node.partitions):
-        writes += _there(cluster, layout.state(name, index), layout.partition(name, index))
-    writes += _there(
-        cluster,
-        layout.partitions(name),
-        layout.topic(name),
+    held = {index: holders(cluster, name, index) for index in sorted(node.partitions)}
+    record = Put(layout.deletion(cluster.topic_id(name)), DeletionNode(name, held))
+    gone = _nodes_go(cluster, name)
+    if not may_be_cut or name in cluster.marked:
+        return [record, *gone]
+    mark = layout.deletion_mark(name)
+    return [Put(mark, DeletionMark()), record, *gone, Remove(mark)]
+
+
+def _nodes_go(cluster: Cluster, name: str) -> list[Write]:
+    paths = []
+    for index in sorted(cluster.topics[name].partitions):
+        paths += [layout.state(name, index), layout.partition(name, index)]
+    # The topic behind what hangs on it, and its mark last: between any two commits it is either
+    # marked, so that the next controller goes on, or gone.
+    paths += [
         layout.memory(name),
         layout.topic_configs(name),
-    )
-    held = {index: list(replicas) for index, replicas in node.partitions.items()}
-    topic_id = cluster.topic_id(name)
-    writes.append(Put(layout.deletion(topic_id), DeletionNode(name, held)))
-    return writes
-
-
-def _there(cluster: Cluster, *paths: str) -> list[Write]:
+        layout.partitions(name),
+        layout.topic(name),
+        layout.deletion_mark(name),
+    ]
     return [Remove(path) for path in paths if path in cluster.versions]

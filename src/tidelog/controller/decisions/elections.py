@@ -33,6 +33,7 @@ from tidelog.controller.decisions.cluster import (
     Refusal,
     Write,
 )
+from tidelog.controller.decisions.losses import with_debts
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState, TopicMemory, UncleanDebt
 from tidelog.model.errors import ErrorCode
@@ -63,6 +64,11 @@ class Standing:
     def electable(self) -> frozenset[int]:
         """Who may be elected."""
         return self.fit - self.presumed
+
+    @property
+    def awaited(self) -> frozenset[int]:
+        """Who is neither here nor dead: each registers again or dies."""
+        return self.registered - self.electable
 
     def without(self, brokers: Collection[int]) -> Standing:
         """Return the standing at a partition whose replicas on some brokers are damaged."""
@@ -107,14 +113,16 @@ def settle(
     if leads:
         return state if isr == state.isr else with_isr(state, isr, min_insync)
     epoch = state.leader_epoch + 1
+    # Who came back without certainty leads only after a comparison (``without_lost``).
+    certain = standing.electable.difference(state.unclean_members)
     order = [*replicas, *state.isr]
     for member in order:
-        if member in isr and member in standing.electable:
+        if member in isr and member in certain:
             return with_isr(
                 state, isr, min_insync, leader=member, leader_epoch=epoch, is_unclean_leader=False
             )
     for member in order:
-        if member in standing.electable and member in state.eligible_replicas:
+        if member in certain and member in state.eligible_replicas:
             return with_isr(
                 state,
                 [member],
@@ -143,35 +151,98 @@ def unclean(state: PartitionState, leader: int) -> PartitionState:
         leader_epoch=state.leader_epoch + 1,
         isr=[leader],
         eligible_replicas=[],
+        unclean_members=[],
         is_unclean_leader=True,
     )
 
 
+def is_unclean_election(before: PartitionState | None, after: PartitionState) -> bool:
+    """Return whether a change of the state elected an unclean leader.
+
+    Electing one in sync clears the flag, and a partition that loses its leader keeps it.
+    """
+    has_new_epoch = before is None or before.leader_epoch < after.leader_epoch
+    return after.is_unclean_leader and has_new_epoch and after.leader != NO_LEADER
+
+
 def without_lost(
-    state: PartitionState, broker: int, replicas: Sequence[int], ends: dict[int, LogEnd]
+    state: PartitionState,
+    broker: int,
+    ends: dict[int, LogEnd],
+    broken: Collection[int] = (),
+    awaited: Collection[int] = (),
 ) -> PartitionState:
     """Return the state after ``broker`` came back with a replica that may lack committed data.
 
     It leaves the ISR and the eligible replicas while their union keeps another member. When it was
-    the last one, all of them came back so: the replica with the highest (leader epoch, end offset)
-    leads at once, flagged, whatever the configuration says. ``ends`` has the known log ends.
+    the last one, all members came back so: the one with the highest (leader epoch, end offset)
+    leads at once, flagged, whatever the configuration says. ``ends`` has the known log ends;
+    ``broken`` replicas lead never. While one to compare with is ``awaited``, nobody leads, and the
+    last member stands in both lists: it still names who had the data.
     """
     union = {*state.isr, *state.eligible_replicas}
     if broker not in union:
         return state
-    if union != {broker}:
-        isr = [member for member in state.isr if member != broker]
-        eligible = [member for member in state.eligible_replicas if member != broker]
-        leaderless = state.leader == broker
-        return msgspec.structs.replace(
-            state,
-            isr=isr,
-            eligible_replicas=eligible,
-            leader=NO_LEADER if leaderless else state.leader,
-            leader_epoch=state.leader_epoch + leaderless,
-        )
-    best = max(replicas, key=lambda x: (ends[x][1:] if x in ends else (-1, -1), x == broker))
-    return unclean(state, best if best in ends else broker)
+    members = [*(x for x in state.unclean_members if x != broker), broker]
+    is_last = union == {broker}
+    if is_last and not set(members).intersection(awaited):
+        return _longest(state, members, ends, broken)
+    isr, eligible = state.isr, state.eligible_replicas
+    if not is_last:
+        isr = [member for member in isr if member != broker]
+        eligible = [member for member in eligible if member != broker]
+    leaderless = state.leader == broker
+    return msgspec.structs.replace(
+        state,
+        isr=isr,
+        eligible_replicas=eligible,
+        unclean_members=members,
+        leader=NO_LEADER if leaderless else state.leader,
+        leader_epoch=state.leader_epoch + leaderless,
+    )
+
+
+def compared(
+    state: PartitionState, standing: Standing, ends: dict[int, LogEnd], broken: Collection[int]
+) -> PartitionState:
+    """Return the state after the comparison that ``without_lost`` put off, if it can be made now.
+
+    The last member must be there; who came back before it and died since does not count.
+    """
+    last = {*state.isr, *state.eligible_replicas}
+    members = state.unclean_members
+    can = last <= standing.electable and not standing.awaited.intersection(members)
+    return _longest(state, members, ends, broken) if can else state
+
+
+def is_put_off(state: PartitionState) -> bool:
+    """Return whether all members came back without certainty, and were not compared yet."""
+    union = {*state.isr, *state.eligible_replicas}
+    return bool(union) and union.issubset(state.unclean_members)
+
+
+def _longest(
+    state: PartitionState,
+    members: Sequence[int],
+    ends: dict[int, LogEnd],
+    broken: Collection[int],
+) -> PartitionState:
+    # The last that came back wins among equals, and leads with nothing if nobody has anything.
+    found = {x: ends[x][1:] for x in reversed(members) if x in ends and x not in broken}
+    if found:
+        return unclean(state, max(found, key=lambda member: found[member]))
+    return state if members[-1] in broken else unclean(state, members[-1])
+
+
+def without_broken(state: PartitionState, broken: Collection[int]) -> PartitionState:
+    """Return the state without damaged replicas among the eligible ones.
+
+    They hold nothing any more; the last member of both lists stays, for it names who had the data.
+    """
+    eligible = [member for member in state.eligible_replicas if member not in broken]
+    if eligible == state.eligible_replicas or not {*state.isr, *eligible}:
+        return state
+    return msgspec.structs.replace(state, eligible_replicas=eligible)
 
 
 def settle_all(
@@ -203,23 +274,29 @@ def settle_all(
             rules[topic] = allowed, configs.min_insync_replicas
         allowed, minimum = rules[topic]
         new = state
+        broken: list[int] = []
+        if cluster.broken:
+            broken = [x for x in replicas if (x, where) in cluster.broken]
         if where in lost and standing.new_life is not None:
             ends = _known_ends(cluster, where, replicas, standing)
-            new = without_lost(new, standing.new_life, replicas, ends)
+            new = without_lost(new, standing.new_life, ends, broken, standing.awaited)
+        if is_put_off(new):
+            ends = _known_ends(cluster, where, replicas, standing)
+            new = compared(new, standing, ends, broken)
         fresh = new.is_unclean_leader and new is not state and not state.is_unclean_leader
         if not (fresh or (new.leader_epoch > state.leader_epoch and new.leader != NO_LEADER)):
-            here = standing
-            if cluster.broken:
-                here = standing.without([x for x in replicas if (x, where) in cluster.broken])
+            here = standing.without(broken) if broken else standing
             new = settle(new, replicas, here, min(minimum, len(replicas)), allowed)
+        if broken:
+            new = without_broken(new, broken)
         if new == state:
             continue
         writes.append(put_state(cluster, where, new))
-        if new.is_unclean_leader and new.leader_epoch > state.leader_epoch:
+        if is_unclean_election(state, new):
             debt = UncleanDebt(new.leader, new.leader_epoch)
             debts.setdefault(topic, {})[where.partition] = debt
-    writes.extend(_put_debts(cluster, debts))
-    return writes
+    # Before the elections: no unclean one is ever without its record.
+    return [*_put_debts(cluster, debts), *writes]
 
 
 def put_state(cluster: Cluster, where: TopicPartition, state: PartitionState) -> Put:
@@ -235,18 +312,16 @@ def _put_debts(cluster: Cluster, debts: dict[str, dict[int, UncleanDebt]]) -> li
         if memory is None:
             count = len(cluster.topics[topic].partitions)
             memory = TopicMemory(layout.id_text(cluster.topic_id(topic)), count)
-        changed = msgspec.structs.replace(memory, unclean={**memory.unclean, **new})
-        writes.append(Put(layout.memory(topic), changed))
+        writes.append(Put(layout.memory(topic), with_debts(memory, new)))
     return writes
 
 
 def _known_ends(
     cluster: Cluster, where: TopicPartition, replicas: Sequence[int], standing: Standing
 ) -> dict[int, LogEnd]:
-    key = (cluster.topic_id(where.topic), where.partition)
     found = {}
     for broker in replicas:
-        end = cluster.inventories.get(broker, {}).get(key)
+        end = cluster.log_end(broker, where)
         if end is not None and broker in standing.fit:
             found[broker] = end
     return found
@@ -286,8 +361,24 @@ def elect_on_request(
             is_unclean_leader=False,
         )
         writes.append(put_state(cluster, where, new))
-    writes.extend(settle_all(cluster, moved, Standing.of(cluster), allow_unclean=True))
-    return Decision(answer, tuple(writes))
+    elected = settle_all(cluster, moved, Standing.of(cluster), allow_unclean=True)
+    changed = {write.path: write.record for write in elected if isinstance(write, Put)}
+    for where in moved:
+        record = changed.get(layout.state(*where))
+        if not isinstance(record, PartitionState) or record.leader == NO_LEADER:
+            answer[where] = _why_nobody(cluster, where)
+    return Decision(answer, (*writes, *elected), splits=True)
+
+
+def _why_nobody(cluster: Cluster, where: TopicPartition) -> Refusal:
+    """Only death allows an unclean election: who may still have everything is waited for."""
+    state = cluster.states[where]
+    holders = sorted({*state.isr, *state.eligible_replicas} & cluster.brokers.keys())
+    sentence = f"Nobody can lead {where} now."
+    if holders:
+        names = ", ".join(map(str, holders))
+        sentence = f"Broker {names} may still come back with all of {where}: it is not dead yet."
+    return Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, sentence)
 
 
 def _why_not_elected(cluster: Cluster, kind: ElectionType, where: TopicPartition) -> Refusal | None:
@@ -300,7 +391,9 @@ def _why_not_elected(cluster: Cluster, kind: ElectionType, where: TopicPartition
         if state.leader == replicas[0]:
             sentence = f"The preferred replica {replicas[0]} leads {where} already."
             return Refusal(ErrorCode.ELECTION_NOT_NEEDED, sentence)
-        if replicas[0] not in state.isr or replicas[0] not in cluster.fit:
+        electable = replicas[0] in cluster.fit - cluster.presumed
+        electable = electable and replicas[0] not in state.unclean_members
+        if not electable or replicas[0] not in state.isr or (replicas[0], where) in cluster.broken:
             sentence = f"The preferred replica {replicas[0]} of {where} is not in sync and alive."
             return Refusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, sentence)
         return None

@@ -15,6 +15,7 @@ import msgspec
 
 from tidelog.controller.decisions.cluster import NO_ID, Cluster, Decision, Put, Write
 from tidelog.controller.decisions.elections import put_state, with_isr
+from tidelog.controller.decisions.losses import without_debt
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
 from tidelog.model.errors import ErrorCode
@@ -47,9 +48,13 @@ class Outcome:
 
 
 def alter_isr(
-    cluster: Cluster, leader: int, proposals: Sequence[Proposal]
+    cluster: Cluster, leader: int, proposals: Sequence[Proposal], *, knows_configs: bool = True
 ) -> Decision[list[Outcome]]:
-    """Decide each proposal of the broker ``leader``; its own epoch was checked before."""
+    """Decide each proposal of the broker ``leader``; its own epoch was checked before.
+
+    A leader that does not know the present configurations may move its high watermark by a lower
+    ``min.insync.replicas`` than the controller goes by: then nobody is held for eligible.
+    """
     writes: list[Write] = []
     outcomes: list[Outcome] = []
     seen: set[TopicPartition] = set()
@@ -64,7 +69,7 @@ def alter_isr(
             outcomes.append(Outcome(error, state, version))
             continue
         seen.add(where)
-        new = _changed(cluster, where, state, proposal)
+        new = _changed(cluster, where, state, proposal, knows_configs)
         if proposal.unclean_handled:
             writes.extend(_without_debt(cluster, where, writes))
         if new == state:
@@ -73,7 +78,7 @@ def alter_isr(
             continue
         writes.append(put_state(cluster, where, new))
         outcomes.append(Outcome(ErrorCode.NONE, new, version + 1))
-    return Decision(outcomes, tuple(writes))
+    return Decision(outcomes, tuple(writes), splits=True)
 
 
 def _why_not(cluster: Cluster, leader: int, proposal: Proposal) -> ErrorCode:
@@ -101,7 +106,10 @@ def _why_not(cluster: Cluster, leader: int, proposal: Proposal) -> ErrorCode:
 def _why_not_members(cluster: Cluster, state: PartitionState, proposal: Proposal) -> ErrorCode:
     for position, member in enumerate(proposal.isr):
         node = cluster.brokers.get(member)
-        if member not in state.isr and (node is None or member not in cluster.fit):
+        is_known_damaged = (member, proposal.where) in cluster.broken
+        is_new = member not in state.isr
+        if is_new and (node is None or member not in cluster.fit or is_known_damaged):
+            # A replica that was made anew joins after its broker has said so with a heartbeat.
             return ErrorCode.INELIGIBLE_REPLICA
         if proposal.broker_epochs and node is not None:
             told = proposal.broker_epochs[position]
@@ -112,13 +120,18 @@ def _why_not_members(cluster: Cluster, state: PartitionState, proposal: Proposal
 
 
 def _changed(
-    cluster: Cluster, where: TopicPartition, state: PartitionState, proposal: Proposal
+    cluster: Cluster,
+    where: TopicPartition,
+    state: PartitionState,
+    proposal: Proposal,
+    knows_configs: bool,
 ) -> PartitionState:
     new = state
     if list(proposal.isr) != state.isr:
         replicas = cluster.replicas(where)
-        minimum = cluster.min_insync(where.topic, len(replicas))
-        new = with_isr(state, proposal.isr, minimum)
+        minimum = cluster.min_insync(where.topic, len(replicas)) if knows_configs else 0
+        # A leader acts: what replicas held that came back before it does not count any more.
+        new = with_isr(state, proposal.isr, minimum, unclean_members=[])
     if proposal.unclean_handled and new.is_unclean_leader:
         new = msgspec.structs.replace(new, is_unclean_leader=False)
     return new
@@ -133,5 +146,4 @@ def _without_debt(cluster: Cluster, where: TopicPartition, writes: Sequence[Writ
             memory = write.record  # type: ignore[assignment]
     if memory is None or where.partition not in memory.unclean:
         return []
-    left = {index: debt for index, debt in memory.unclean.items() if index != where.partition}
-    return [Put(path, msgspec.structs.replace(memory, unclean=left))]
+    return [Put(path, without_debt(memory, where.partition))]

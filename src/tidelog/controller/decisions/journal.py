@@ -6,17 +6,49 @@ store's revision, and expects of each node the version that this controller know
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from tidelog.controller.decisions.cluster import Cluster, Put, Write, apply
+from tidelog.controller.decisions.cluster import Cluster, Decision, Put, Write, apply
 from tidelog.metadata import layout
 from tidelog.metadata.records import Counter
 from tidelog.metadata.store import Check, Create, Delete, Operation, Set, parent
 
+MANY = 500
+"""So few writes fit into every store's commit: a state is a few hundred bytes."""
+
+PER_OPERATION_BYTES = 64
+"""What one operation takes in a request beside its path and content, rounded up."""
+
 
 def with_revision(cluster: Cluster, writes: Sequence[Write]) -> tuple[Write, ...]:
-    """Return the writes of one commit: those decided, and the next revision."""
+    """Return the writes of one commit: those decided, and the next revision if they have none."""
+    if any(write.path == layout.REVISION for write in writes):
+        return tuple(writes)
     return (*writes, Put(layout.REVISION, Counter(cluster.revision + 1)))
+
+
+def parts(decision: Decision[Any], most_bytes: int | None) -> Iterator[Sequence[Write]]:
+    """Yield the writes of a decision in as few commits as a store takes, in their order.
+
+    Only a decision that ``splits`` is cut. Grows with the writes: each is encoded once more.
+    """
+    writes = decision.writes
+    if most_bytes is None or not decision.splits or len(writes) <= MANY:
+        yield writes
+        return
+    start = size = 0
+    for position, write in enumerate(writes):
+        content = len(layout.encode(write.record)) if isinstance(write, Put) else 0
+        # Its own path, and those of parents that may have to be created.
+        needed = content + 3 * (len(write.path) + PER_OPERATION_BYTES)
+        # A partition and its first state, which follows it, come together or not at all.
+        follows = position > start and write.path.startswith(f"{writes[position - 1].path}/")
+        if size + needed > most_bytes and position > start and not follows:
+            yield writes[start:position]
+            start, size = position, 0
+        size += needed
+    yield writes[start:]
 
 
 def operations(cluster: Cluster, writes: Sequence[Write]) -> list[Operation]:
@@ -60,6 +92,9 @@ def _parents(cluster: Cluster, path: str, known: dict[str, int]) -> list[Operati
 
 def committed(cluster: Cluster, found: Sequence[Operation], writes: Sequence[Write]) -> None:
     """Take up a commit that the store has made durable."""
+    written = {write.path for write in writes}
     for path in containers(found):
-        cluster.versions[path] = 0
+        # A record without content is created as a container is, and counted by ``apply``.
+        if path not in written:
+            cluster.versions[path] = 0
     apply(cluster, writes)

@@ -32,6 +32,9 @@ def next_block(cluster: Cluster, broker: int) -> Decision[Block | Refusal]:
         return Decision(
             Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, str(cluster.damaged[layout.PRODUCER_IDS]))
         )
+    if cluster.went_back is not None:
+        # The next block of an older store may have been handed out already.
+        return Decision(Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, cluster.went_back))
     last = cluster.producer_ids
     first = 0 if last is None else int(last.block_end) + 1
     if first + BLOCK_SIZE - 1 > MAX_PRODUCER_ID:

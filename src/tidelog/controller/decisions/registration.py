@@ -15,12 +15,13 @@ Source: the design, "Alive, suspected, dead" and "Who may lead".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from uuid import UUID
 
 from tidelog.controller.decisions.cluster import (
+    NO_ID,
     NO_LEADER,
     Cluster,
     Decision,
@@ -61,7 +62,11 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says of itself. ``inventory`` maps (topic id, partition) to the log's end."""
+    """What a broker says of itself. ``inventory`` maps (topic id, partition) to the log's end.
+
+    Replicas that know no topic id are ``nameless``; ``damaged`` ones are in neither, and ``held``
+    has the names of all topic ids. ``seen`` is the highest (controller epoch, store revision) ever.
+    """
 
     broker: int
     cluster_id: str
@@ -71,11 +76,15 @@ class Registration:
     rack: str | None
     ended: LifeEnded
     inventory: dict[tuple[UUID, int], LogEnd]
+    nameless: dict[TopicPartition, LogEnd] = field(default_factory=dict)
+    damaged: frozenset[tuple[UUID, TopicPartition]] = frozenset()
+    held: dict[UUID, str] = field(default_factory=dict)
+    seen: tuple[int, int] = (-1, -1)
 
 
 def register(cluster: Cluster, request: Registration, wall_ms: int) -> Decision[int | Refusal]:
     """Decide a registration; the answer is the broker epoch."""
-    refusal = _why_not(cluster, request)
+    refusal = why_not(cluster, request)
     if refusal is not None:
         return Decision(refusal)
     known = cluster.brokers.get(request.broker)
@@ -99,37 +108,84 @@ def register(cluster: Cluster, request: Registration, wall_ms: int) -> Decision[
         standing = Standing(fit, standing.registered, None, standing.presumed - again)
     places = list(_concerned(cluster, request.broker))
     lost = set() if same_life else _lost(cluster, request, places)
-    return Decision(epoch, (*writes, *settle_all(cluster, places, standing, lost)))
+    # The node last: without it the next controller takes this for a new life again.
+    settled = settle_all(cluster, places, standing, lost)
+    return Decision(epoch, (*settled, *writes), splits=True)
 
 
-def why_gone_back(cluster: Cluster, broker: int, epoch: int, revision: int) -> str | None:
-    """Return a sentence when a broker has seen a newer store than this one is, else None.
+def why_gone_back(cluster: Cluster, request: Registration) -> str | None:
+    """Return a sentence when a broker knows more than this store, else None.
 
-    ``epoch`` and ``revision`` are the highest controller epoch and store revision it ever saw.
+    It has seen a higher controller epoch, or a higher revision than the store had when a controller
+    of the epoch that the broker saw wrote to it last; or a log has a higher leader epoch than its
+    partition ever had.
     """
-    if epoch <= cluster.controller_epoch and revision <= cluster.revision:
+    epoch, revision = request.seen
+    told = cluster.revision if epoch == cluster.controller_epoch else cluster.loaded_revision
+    why = None
+    if epoch > cluster.controller_epoch or revision > told:
+        why = (
+            f"broker {request.broker} has seen revision {revision} of controller epoch {epoch}, "
+            f"the store is at {told} of {cluster.controller_epoch}"
+        )
+    for (topic_id, partition), end in request.inventory.items():
+        where = TopicPartition(cluster.names.get(topic_id, ""), partition)
+        state, life = cluster.states.get(where), cluster.lives.get(where)
+        if life is not None and end.partition_epoch not in (-1, life.partition_epoch):
+            continue
+        if state is not None and end.leader_epoch > state.leader_epoch:
+            why = (
+                f"broker {request.broker} has records of {where} of leader epoch "
+                f"{end.leader_epoch}, the store is at {state.leader_epoch}"
+            )
+            break
+    if why is None:
         return None
     return (
-        f"The metadata store has gone back in time: broker {broker} has seen revision {revision} "
-        f"of controller epoch {epoch}, the store is at {cluster.revision} of "
-        f"{cluster.controller_epoch}. Nothing is deleted and no broker is commanded: put the newer "
-        "store back."
+        f"The metadata store has gone back in time: {why}. Nothing is deleted and no broker is "
+        "commanded: put the newer store back, or see `tidelog doctor restored`."
     )
 
 
 def bury(cluster: Cluster, dead: Sequence[int]) -> Decision[None]:
     """Remove brokers whose session timed out, and replace them where they led."""
     gone = [broker for broker in dead if broker in cluster.brokers]
-    writes: list[Write] = [Remove(layout.broker(broker)) for broker in gone]
-    writes += settle_all(cluster, _led_or_in_sync(cluster, gone), Standing.of(cluster, gone))
-    return Decision(None, tuple(writes))
+    writes = settle_all(cluster, _led_or_in_sync(cluster, gone), Standing.of(cluster, gone))
+    # Last: as long as its node stands, the next controller finds it dead again.
+    writes += [Remove(layout.broker(broker)) for broker in gone]
+    return Decision(None, tuple(writes), splits=True)
 
 
 def replace_unfit(cluster: Cluster) -> Decision[None]:
     """Take leadership and ISR membership from suspected and leaving brokers, where that is safe."""
     unfit = cluster.suspected | cluster.shutting_down
     places = _led_or_in_sync(cluster, unfit)
-    return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))))
+    return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
+
+
+def note_damaged(
+    cluster: Cluster, broker: int, damaged: Iterable[tuple[UUID, TopicPartition]]
+) -> tuple[list[TopicPartition], list[TopicPartition]]:
+    """Take up all replicas that a broker reports as damaged; return the new ones and the healed.
+
+    One that was in sync when it was damaged stays damaged until another leads without it: a replica
+    that was made anew holds nothing of what it had.
+    """
+    reported = {
+        where
+        for topic_id, where in damaged
+        if topic_id in (NO_ID, cluster.topic_id(where.topic)) and where in cluster.states
+    }
+    known = {where for x, where in cluster.broken if x == broker}
+    healed = {where for where in known - reported if not _counts_on(cluster, broker, where)}
+    cluster.broken.update((broker, where) for where in reported)
+    cluster.broken.difference_update((broker, where) for where in healed)
+    return sorted(reported - known), sorted(healed)
+
+
+def _counts_on(cluster: Cluster, broker: int, where: TopicPartition) -> bool:
+    state = cluster.states.get(where)
+    return state is not None and broker in (*state.isr, *state.eligible_replicas)
 
 
 def take_out(cluster: Cluster) -> Decision[None]:
@@ -138,7 +194,7 @@ def take_out(cluster: Cluster) -> Decision[None]:
     The last replica of an ISR stays in it, without leading: nobody else has what it had.
     """
     places = sorted({where for _, where in cluster.broken if where in cluster.states})
-    return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))))
+    return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
 
 
 def leads_what_others_could(cluster: Cluster, broker: int) -> bool:
@@ -149,7 +205,8 @@ def leads_what_others_could(cluster: Cluster, broker: int) -> bool:
     )
 
 
-def _why_not(cluster: Cluster, request: Registration) -> Refusal | None:
+def why_not(cluster: Cluster, request: Registration) -> Refusal | None:
+    """Return why a registration is refused, or None."""
     if request.cluster_id and request.cluster_id != cluster.cluster_id:
         sentence = (
             f"Broker {request.broker} belongs to the cluster {request.cluster_id}, this is "
@@ -213,11 +270,17 @@ def _concerned(cluster: Cluster, broker: int) -> list[TopicPartition]:
 
 
 def _led_or_in_sync(cluster: Cluster, brokers: Sequence[int] | set[int]) -> list[TopicPartition]:
+    """Return the partitions whose leader, or the hope of one, concerns these brokers."""
     concerned = set(brokers)
     return [
         where
         for where, state in cluster.states.items()
-        if state.leader in concerned or concerned.intersection(state.isr)
+        if state.leader in concerned
+        or concerned.intersection(state.isr)
+        or (
+            state.leader == NO_LEADER
+            and concerned.intersection((*state.eligible_replicas, *state.unclean_members))
+        )
     ]
 
 
@@ -227,8 +290,4 @@ def _lost(
     if request.ended is LifeEnded.UNCLEAN:
         return set(places)
     # A replica that is missing from the inventory counts as lost, however the life ended.
-    return {
-        where
-        for where in places
-        if (cluster.topic_id(where.topic), where.partition) not in request.inventory
-    }
+    return {where for where in places if cluster.log_end(request.broker, where) is None}

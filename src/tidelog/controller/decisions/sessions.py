@@ -8,6 +8,10 @@ store: a new controller presumes every registered broker alive until its session
 | registered, heartbeat | alive |
 | its connection closed, and ``grace_ms`` passed without another | suspected |
 | silent for ``timeout_ms`` | dead: it must register again |
+| silent for half of it, its connection open | in doubt: nobody is buried until that is settled |
+
+The doubt is for silences with one cause: a controller that heard nobody for a while would bury the
+brokers one after another, and each would leave the ISR in favour of the next dead one, down to one.
 """
 
 from __future__ import annotations
@@ -77,3 +81,13 @@ class Sessions:
             for broker, session in self.by_broker.items()
             if session.condition(now_ms, grace, timeout) is wanted
         }
+
+    def to_bury(self, now_ms: int) -> set[int]:
+        """Return the dead, all together, once nobody is in doubt: within half a time-out."""
+        dead = self.in_condition(Condition.DEAD, now_ms)
+        in_doubt = any(
+            session.closed_ms is None and now_ms - session.heard_ms >= self.timeout_ms // 2
+            for broker, session in self.by_broker.items()
+            if broker not in dead
+        )
+        return set() if in_doubt else dead

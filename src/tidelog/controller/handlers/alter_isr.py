@@ -5,7 +5,7 @@
 - The answer has the state that holds, also beside INVALID_UPDATE_VERSION: so a leader that missed
   an answer catches up.
 - FENCED_LEADER_EPOCH, INELIGIBLE_REPLICA, INCONSISTENT_TOPIC_ID per partition; STALE_BROKER_EPOCH
-  for all.
+  for all, also when it comes on another connection than that of the broker's session.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 async def serve(
-    controller: Controller, request: messages.AlterIsrRequest, _context: RequestContext
+    controller: Controller, request: messages.AlterIsrRequest, context: RequestContext
 ) -> messages.AlterIsrResponse:
     proposals = [
         Proposal(
@@ -44,10 +44,13 @@ async def serve(
 
     def decide(cluster: Cluster) -> Decision[list[Outcome] | None]:
         node = cluster.brokers.get(request.broker_id)
-        if node is None or node.broker_epoch != request.broker_epoch:
+        is_session = controller.session_watch.is_session_of(request.broker_id, context.connection)
+        if node is None or node.broker_epoch != request.broker_epoch or not is_session:
             return Decision(None)
-        decision = alter_isr(cluster, request.broker_id, proposals)
-        return Decision(decision.answer, decision.writes)
+        outbox = controller.outboxes.get(request.broker_id)
+        knows = outbox is not None and outbox.reached >= cluster.configs_changed_at
+        decision = alter_isr(cluster, request.broker_id, proposals, knows_configs=knows)
+        return Decision(decision.answer, decision.writes, decision.splits)
 
     outcomes, _ = await controller.perform(decide)
     if outcomes is None:
@@ -74,4 +77,5 @@ def refuse_all(_request: object, error: ErrorCode, _sentence: str) -> messages.A
     return messages.AlterIsrResponse(error_code=error)
 
 
-HANDLER = served(ApiKey.ALTER_ISR, range(1), serve, refuse_all)
+# Pipelined: the heartbeats behind it are heard while it waits for its turn.
+HANDLER = served(ApiKey.ALTER_ISR, range(1), serve, refuse_all, pipelined=True)

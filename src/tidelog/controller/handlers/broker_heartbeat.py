@@ -1,7 +1,8 @@
 """BrokerHeartbeat v0: a broker lives, wants to leave, or names replicas that are damaged.
 
 - STALE_BROKER_EPOCH for a former life, BROKER_ID_NOT_REGISTERED for a dead broker or one that has
-  not registered with this controller since it became active: it registers again.
+  not registered with this controller since it became active, or not on this connection: it
+  registers again.
 - ``want_shut_down``: leadership moves to other members of the ISRs; ``should_shut_down`` is
   answered when nothing is left that another broker could lead.
 - Damaged replicas (tag 10000) lead no more, and leave ISRs that keep another member.
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 async def serve(
-    controller: Controller, request: messages.BrokerHeartbeatRequest, _context: RequestContext
+    controller: Controller, request: messages.BrokerHeartbeatRequest, context: RequestContext
 ) -> messages.BrokerHeartbeatResponse:
     response = messages.BrokerHeartbeatResponse
     cluster = controller.cluster
@@ -40,9 +41,13 @@ async def serve(
         return response(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED)
     if node.broker_epoch != request.broker_epoch:
         return response(error_code=ErrorCode.STALE_BROKER_EPOCH)
-    controller.heard(broker)
-    if request.failures is not None:
-        await _take_out(controller, broker, request.failures.damaged_replicas)
+    if not controller.session_watch.is_session_of(broker, context.connection):
+        # A broker registers on every new connection; this one is of a session that ended.
+        return response(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED)
+    controller.session_watch.heard(broker)
+    # Every heartbeat names all damaged replicas: one that is not named any more was made anew.
+    failures = request.failures
+    await _take_out(controller, broker, [] if failures is None else failures.damaged_replicas)
     leaves = False
     if request.want_shut_down:
         if broker not in cluster.shutting_down:
@@ -60,18 +65,16 @@ async def _take_out(
     damaged: list[messages.BrokerHeartbeatRequest.DamagedReplica],
 ) -> None:
     cluster = controller.cluster
-    found = {
-        (broker, TopicPartition(replica.topic_name, replica.partition_index))
-        for replica in damaged
-        if cluster.topic_id(replica.topic_name) == replica.topic_id
-    }
-    new = found - cluster.broken
-    if not new:
+    if not damaged and not cluster.broken:
         return
-    for _, where in sorted(new):
+    found = [(x.topic_id, TopicPartition(x.topic_name, x.partition_index)) for x in damaged]
+    new, healed = registration.note_damaged(cluster, broker, found)
+    for where in new:
         logger.error("broker %s: the replica of %s is damaged", broker, where)
-    cluster.broken |= new
-    await controller.perform(registration.take_out)
+    for where in healed:
+        logger.info("broker %s: the replica of %s is damaged no more", broker, where)
+    if new:
+        await controller.perform(registration.take_out)
 
 
 def refuse_all(

@@ -2,8 +2,11 @@
 
 - The answer is the broker epoch: a new one for a new life, the same one for the same life.
 - From then on the connection is the broker's session: when it closes, the broker is suspected.
+- A replica with end offset -1 in the inventory is damaged: it leads no more, and leaves ISRs that
+  keep another member. The heartbeats name those that are found damaged later.
 - A broker that has seen a newer store shows that this one is an old copy: then no broker is
   commanded and nothing is deleted (the design, "Who may lead").
+- UNSUPPORTED_VERSION for a broker whose code does not know the level of this controller.
 - INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION (another directory under a live id),
   INVALID_REGISTRATION (no listener). An empty cluster id is accepted: the first life of a disk.
 """
@@ -12,19 +15,26 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
+from uuid import UUID
 
-from tidelog.controller.decisions.cluster import Cluster, Decision, LogEnd, Refusal
+from tidelog.controller.decisions.cluster import NO_ID, Cluster, Decision, LogEnd, Put, Refusal
+from tidelog.controller.decisions.levels import why_broker_refused
 from tidelog.controller.decisions.registration import (
     Address,
     LifeEnded,
     Registration,
+    note_damaged,
     register,
     why_gone_back,
+    why_not,
 )
 from tidelog.controller.requests import PROTOCOL_NAMES
 from tidelog.controller.serving import served
+from tidelog.metadata import layout
+from tidelog.metadata.records import WentBack
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 from tidelog.network.router import RequestContext
 from tidelog.protocol import messages
 
@@ -39,18 +49,23 @@ async def serve(
 ) -> messages.BrokerRegistrationResponse:
     registration = _registration(request)
     broker = registration.broker
-    seen = request.highest_seen
+    too_old = why_broker_refused(controller.cluster, broker, request.highest_level)
+    if too_old is not None:
+        logger.warning("registration refused: %s", too_old)
+        return messages.BrokerRegistrationResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
 
     def decide(cluster: Cluster) -> Decision[tuple[bool, int | Refusal]]:
         known = cluster.brokers.get(broker)
         decision = _decide(cluster, registration, controller.seams.clock.wall_ms())
-        is_ours = not isinstance(decision.answer, Refusal)
-        if is_ours and seen is not None and cluster.went_back is None:
-            cluster.went_back = why_gone_back(
-                cluster, broker, seen.controller_epoch, seen.store_revision
-            )
         changed = known is None or known.broker_epoch != decision.answer
-        return Decision((changed, decision.answer), decision.writes)
+        writes = decision.writes
+        if not isinstance(decision.answer, Refusal) and cluster.went_back is None:
+            why = why_gone_back(cluster, registration)
+            if why is not None:
+                logger.error("%s", why)
+                # First: of what an older store decides nobody is told before this is known.
+                writes = (Put(layout.WENT_BACK, WentBack(why)), *writes)
+        return Decision((changed, decision.answer), writes, decision.splits)
 
     (new_life, answer), _ = await controller.perform(decide)
     if isinstance(answer, Refusal):
@@ -58,9 +73,11 @@ async def serve(
         return messages.BrokerRegistrationResponse(error_code=answer.error)
     if context.connection.is_closing:
         # It went away while this was written: its session never began, so it dies by time-out.
-        controller.heard(broker)
+        controller.session_watch.heard(broker)
         return messages.BrokerRegistrationResponse(broker_epoch=answer)
-    await controller.opened(broker, context.connection, new_life)
+    await controller.session_watch.opened(broker, context.connection, new_life)
+    # What this broker holds may be what a topic without an id has waited for.
+    await controller.complete_topics()
     logger.info(
         "broker %s registered, epoch %s, its last life ended %s",
         broker,
@@ -72,33 +89,36 @@ async def serve(
 
 def _decide(cluster: Cluster, registration: Registration, wall_ms: int) -> Decision[int | Refusal]:
     broker = registration.broker
-    former = (cluster.inventories.get(broker), broker in cluster.shutting_down)
+    refusal = why_not(cluster, registration)
+    if refusal is not None:
+        return Decision(refusal)
     # What the broker says of itself holds for the elections of its own registration already.
     cluster.inventories[broker] = registration.inventory
+    cluster.nameless[broker] = registration.nameless
+    cluster.take_held(registration.held)
+    cluster.seen[broker] = registration.seen
     cluster.shutting_down.discard(broker)
-    decision = register(cluster, registration, wall_ms)
-    if isinstance(decision.answer, Refusal):
-        inventory, was_leaving = former
-        if inventory is None:
-            del cluster.inventories[broker]
-        else:
-            cluster.inventories[broker] = inventory
-        if was_leaving:
-            cluster.shutting_down.add(broker)
-    else:
-        cluster.broken = {(x, where) for x, where in cluster.broken if x != broker}
-    return decision
+    cluster.broken = {(x, where) for x, where in cluster.broken if x != broker}
+    note_damaged(cluster, broker, registration.damaged)
+    return register(cluster, registration, wall_ms)
 
 
 def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
-    inventory = {
-        (topic.topic_id, partition.partition_index): LogEnd(
-            partition.partition_epoch, partition.leader_epoch, partition.end_offset
-        )
-        for topic in request.inventory
-        for partition in topic.partitions
-    }
+    inventory: dict[tuple[UUID, int], LogEnd] = {}
+    nameless: dict[TopicPartition, LogEnd] = {}
+    damaged: set[tuple[UUID, TopicPartition]] = set()
+    for topic in request.inventory:
+        for part in topic.partitions:
+            end = LogEnd(part.partition_epoch, part.leader_epoch, part.end_offset)
+            where = TopicPartition(topic.topic_name, part.partition_index)
+            if end.end_offset < 0:
+                damaged.add((topic.topic_id, where))
+            elif topic.topic_id == NO_ID:
+                nameless[where] = end
+            else:
+                inventory[topic.topic_id, part.partition_index] = end
     ended = request.last_life_ended
+    seen = request.highest_seen
     return Registration(
         broker=request.broker_id,
         cluster_id=request.cluster_id,
@@ -112,6 +132,10 @@ def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
         # A number that nobody defined is no promise that bytes are still there.
         ended=LifeEnded(ended) if ended in tuple(LifeEnded) else LifeEnded.UNCLEAN,
         inventory=inventory,
+        nameless=nameless,
+        damaged=frozenset(damaged),
+        held={x.topic_id: x.topic_name for x in request.inventory if x.topic_id != NO_ID},
+        seen=(-1, -1) if seen is None else (seen.controller_epoch, seen.store_revision),
     )
 
 

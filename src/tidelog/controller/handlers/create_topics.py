@@ -2,6 +2,8 @@
 
 - Answers when every live broker has been told of the topics, or with REQUEST_TIMED_OUT; the topics
   are created in either case.
+- Below level 1.4 the name of a deleted topic answers TOPIC_ALREADY_EXISTS until every broker that
+  held a replica has confirmed the deletion: requests without ids could hit the new topic.
 - v4+: -1 takes ``num.partitions`` and ``default.replication.factor``; v5+ answers the
   configurations, v7+ the topic id (KIP-516).
 """

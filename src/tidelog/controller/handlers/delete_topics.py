@@ -1,6 +1,7 @@
 """DeleteTopics v1-6: topics leave the cluster at once; their replicas are deleted behind it.
 
-- By name (v1-5), by name or id (v6+, KIP-516). The name is free as soon as this is answered.
+- By name (v1-5), by name or id (v6+, KIP-516). At level 1.4 the name is free as soon as this is
+  answered; below it when every broker that held a replica has confirmed that it is gone.
 - Answers when every live broker has been told to delete, or with REQUEST_TIMED_OUT.
 - TOPIC_DELETION_DISABLED with ``delete.topic.enable=false`` (before v3: INVALID_REQUEST).
 """

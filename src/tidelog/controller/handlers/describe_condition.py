@@ -1,6 +1,7 @@
 """DescribeCondition v0 (ours): what is wrong with the cluster, as JSON, for ``tidelog doctor``.
 
 - ``condition`` is the JSON of ``decisions.condition``: brokers, counts, and ``problems`` in words.
+- ``subjects``: with "unclean", ``unclean`` has what unclean elections lost (KIP-704).
 - Brokers forward it in an Envelope, so that a client may ask any of them.
 """
 
@@ -10,6 +11,7 @@ import json
 from typing import TYPE_CHECKING
 
 from tidelog.controller.decisions.condition import condition
+from tidelog.controller.decisions.losses import unclean_elections
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -19,11 +21,15 @@ from tidelog.protocol import messages
 if TYPE_CHECKING:
     from tidelog.controller.process import Controller
 
+UNCLEAN = "unclean"
+
 
 async def serve(
-    controller: Controller, _request: messages.DescribeConditionRequest, _context: RequestContext
+    controller: Controller, request: messages.DescribeConditionRequest, _context: RequestContext
 ) -> messages.DescribeConditionResponse:
     found = {"controller_id": controller.configs.node_id, **condition(controller.cluster)}
+    if UNCLEAN in request.subjects:
+        found[UNCLEAN] = unclean_elections(controller.cluster)
     return messages.DescribeConditionResponse(condition=json.dumps(found))
 
 

@@ -35,6 +35,7 @@ FORWARDED = frozenset(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         ApiKey.ELECT_LEADERS,
         ApiKey.DESCRIBE_CONDITION,
+        ApiKey.RESTORED_STORE,
     }
 )
 """The APIs that a client may send to any broker and that only the controller can do."""

@@ -25,8 +25,9 @@ def verdict(facts: Facts, findings: Sequence[Finding]) -> str:
     if faults:
         return f"FAULTS: {faults} found in {rows:,} records"
     keys = facts.keys
+    noun = "key" if keys.keys == 1 else "keys"
     return (
-        f"RIGHT: {rows:,} records, each once; {keys.keys:,} keys in order,"
+        f"RIGHT: {rows:,} records, each once; {keys.keys:,} {noun} in order,"
         f" {keys.unkeyed:,} records without a key"
     )
 

@@ -1,0 +1,33 @@
+"""ElectLeaders v0-2: forwarded to the controller.
+
+- v1+: an error for the whole request and the kind of election (KIP-460).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidelog.broker.forwarding import forwarded
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import messages
+
+
+def refuse(request: Any, error: ErrorCode, sentence: str) -> Any:
+    """Answer every partition that was named with one error, and the whole (v1+)."""
+    response = messages.ElectLeadersResponse
+    return response(
+        error_code=error,
+        replica_election_results=[
+            response.ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    response.PartitionResult(index, error, sentence) for index in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or ()
+        ],
+    )
+
+
+HANDLER = forwarded(ApiKey.ELECT_LEADERS, range(3), refuse)

@@ -1,0 +1,21 @@
+"""RestoredStore v0 (ours): forwarded to the controller, so that any broker may be asked.
+
+- What is answered is the controller's matter: see its handler.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidelog.broker.forwarding import forwarded
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import messages
+
+
+def refuse(_request: Any, error: ErrorCode, sentence: str) -> Any:
+    """Answer with one error."""
+    return messages.RestoredStoreResponse(error_code=error, error_message=sentence, report="{}")
+
+
+HANDLER = forwarded(ApiKey.RESTORED_STORE, range(1), refuse)

@@ -1,0 +1,58 @@
+"""The words of a hosted partition: its role, what LeaderAndIsr says of it, who waits for it.
+
+Owns types only; what becomes of them is ``partition``'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+from uuid import UUID
+
+from tidelog.protocol.primitives import NO_UUID
+
+NO_LEADER = -1
+
+
+class StorageFailed(Exception):
+    """A log directory did not do what was asked of it; the text is one line."""
+
+
+class Role(Enum):
+    """What this broker does with the partition."""
+
+    LEADER = "leader"
+    FOLLOWER = "follower"
+    OFFLINE = "offline"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionState:
+    """What LeaderAndIsr says of a partition; the defaults where its version has no such field."""
+
+    topic_id: UUID = NO_UUID
+    partition_epoch: int = -1
+    leader: int = NO_LEADER
+    leader_epoch: int = -1
+    isr: tuple[int, ...] = ()
+    isr_version: int = -1
+    replicas: tuple[int, ...] = ()
+    targets: tuple[int, ...] = ()
+    controller_epoch: int = -1
+    is_unclean_leader: bool = False
+    has_debt: bool = False
+
+
+class Waiter(Protocol):
+    """A request that waits for more to read."""
+
+    def more(self, size: int) -> None:
+        """About ``size`` more bytes can be read, or 0: look again."""
+
+
+class FollowerWaiter(Waiter, Protocol):
+    """A follower's session, for one partition; told of all that its next answer must say."""
+
+    def moved(self) -> None:
+        """The high watermark, the log's start or the ISR is another one."""

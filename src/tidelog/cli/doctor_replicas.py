@@ -1,0 +1,206 @@
+"""``tidelog doctor replicas``: compares the bytes of all replicas up to the high watermark.
+
+Owns which partitions are compared, the progress bar and the words; how is ``client.replicas``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from tidelog.cli.connecting import Asked, run, subcommand_options
+from tidelog.cli.findings import named, readable
+from tidelog.cli.output import note, print_json, print_table, say
+from tidelog.cli.topics import topic_pattern
+from tidelog.client.admin.configs import describe_topics_configs
+from tidelog.client.admin.nodes import describe_log_dirs
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError, Refused
+from tidelog.client.metadata import Topic
+from tidelog.client.replicas import Comparison, compare_replicas
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+CLEANUP = "cleanup.policy"
+
+AT_ONCE = 4
+"""Partitions that are compared at the same time."""
+
+Advance = Callable[[int], None]
+
+
+@click.command("replicas", short_help="Compare the bytes of all replicas.")
+@subcommand_options
+@click.option("--topic", help="A name, a list with commas, or a pattern; without it all topics.")
+@click.pass_context
+def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None:
+    """Compare the bytes of all replicas up to the high watermark; say where they first differ.
+
+    Exit status 1 when replicas differ or one could not be read. Compacted topics are compared
+    record by record: each replica is cleaned at its own time.
+    """
+    asked = Asked.of(context)
+    compared = run(
+        asked.bootstrap_server,
+        lambda cluster: compare(cluster, topic),
+        command_config=asked.command_config,
+        progress=lambda: "",
+    )
+    if asked.as_json:
+        print_json([as_data(each) for each in compared])
+    else:
+        _print(compared)
+    if any(each.difference is not None or each.unread for each in compared):
+        raise click.exceptions.Exit(1)
+
+
+async def compare(cluster: Cluster, topic: str | None) -> list[Comparison]:
+    """Compare the topics that ``topic`` means. Raises Refused when it means none."""
+    view = await cluster.all_topics()
+    wanted = topic_pattern(topic)
+    chosen = [each for name, each in sorted(view.topics.items()) if wanted.fullmatch(name)]
+    if topic is not None and not chosen:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r}")
+    compacted = await _compacted(cluster, chosen)
+    sizes = await _sizes(cluster)
+    work = [
+        (TopicPartition(each.name, index), each.name in compacted)
+        for each in chosen
+        for index in sorted(each.partitions)
+    ]
+    places = asyncio.Semaphore(AT_ONCE)
+    with _bar(sum(sizes.get(where, 0) for where, _ in work)) as advance:
+
+        async def one(where: TopicPartition, is_compacted: bool) -> Comparison:
+            async with places:
+                return await compare_replicas(
+                    cluster, where, compacted=is_compacted, progress=advance
+                )
+
+        return list(await asyncio.gather(*(one(where, compact) for where, compact in work)))
+
+
+async def _compacted(cluster: Cluster, topics: list[Topic]) -> set[str]:
+    found = await describe_topics_configs(cluster, [each.name for each in topics], [CLEANUP])
+    return {
+        name
+        for name, entries in found.items()
+        if not isinstance(entries, Refused)
+        for entry in entries
+        if entry.name == CLEANUP and "compact" in (entry.value or "")
+    }
+
+
+async def _sizes(cluster: Cluster) -> dict[TopicPartition, int]:
+    """Return about how many bytes each partition has, for the progress bar alone."""
+    sizes: dict[TopicPartition, int] = {}
+    for node_id in cluster.view.brokers:
+        try:
+            dirs = await describe_log_dirs(cluster, node_id)
+        except ClientError as error:
+            note(f"broker {node_id} does not tell of its log directories: {error}")
+            continue
+        for entry in dirs:
+            for where, size in entry.replicas.items():
+                sizes[where] = max(size, sizes.get(where, 0))
+    return sizes
+
+
+@contextmanager
+def _bar(total: int) -> Iterator[Advance]:
+    """A progress bar on a terminal's stderr; nothing anywhere else."""
+    if not sys.stderr.isatty():
+        yield lambda size: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+
+    columns = (BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda size: progress.advance(task, size)
+
+
+def verdict(found: Comparison) -> str:
+    """Return in one word what came of a partition."""
+    if found.difference is not None:
+        return "DIFFERENT"
+    if found.unread:
+        return "unread"
+    return "behind" if found.behind else "same"
+
+
+def as_data(found: Comparison) -> dict[str, Any]:
+    """Return what ``--json`` shows of one partition."""
+    return {
+        "topic": found.partition.topic,
+        "partition": found.partition.partition,
+        "verdict": verdict(found).lower(),
+        "replicas": list(found.replicas),
+        "from_offset": found.start,
+        "high_watermark": found.end,
+        "compared_to": found.reached,
+        "bytes": found.size,
+        "difference": None
+        if found.difference is None
+        else {
+            "offset": found.difference.offset,
+            "held": {str(broker): what for broker, what in found.difference.held.items()},
+        },
+        "unread": {str(broker): why for broker, why in found.unread.items()},
+        "behind": {str(broker): mark for broker, mark in found.behind.items()},
+    }
+
+
+def _print(compared: list[Comparison]) -> None:
+    print_table(
+        ["Partition", "Replicas", "From", "HighWatermark", "ComparedTo", "Size", "Verdict"],
+        [
+            [
+                str(each.partition),
+                ",".join(map(str, each.replicas)),
+                each.start,
+                each.end,
+                each.reached,
+                readable(each.size),
+                verdict(each),
+            ]
+            for each in compared
+        ],
+        right=["From", "HighWatermark", "ComparedTo", "Size"],
+    )
+    for each in compared:
+        if each.difference is not None:
+            say(f"{each.partition}: the replicas differ from offset {each.difference.offset} on")
+            for broker, what in sorted(each.difference.held.items()):
+                say(f"      broker {broker}: {what}")
+            say(
+                "      -> keep the disks; the replica that stands alone is likely the wrong one: "
+                "stop its broker, set that partition's directory aside, start it again"
+            )
+        for broker, mark in sorted(each.behind.items()):
+            say(f"{each.partition}: broker {broker} is behind, its high watermark is {mark}")
+    for (broker, why), places in sorted(_unread(compared).items()):
+        many = "a replica" if len(places) == 1 else f"{len(places)} replicas"
+        say(f"broker {broker}: {many} could not be read ({named(places)}): {why}")
+    wrong = sum(each.difference is not None for each in compared)
+    unread = sum(each.difference is None and bool(each.unread) for each in compared)
+    total = readable(sum(each.size for each in compared))
+    said = f", {unread} could not be compared whole" if unread else ""
+    say(f"{len(compared)} partitions, {total} of each replica: {wrong} differ{said}")
+
+
+def _unread(compared: list[Comparison]) -> dict[tuple[int, str], list[str]]:
+    """Return the partitions whose replica on a broker could not be read, by broker and reason."""
+    found: dict[tuple[int, str], list[str]] = {}
+    for each in compared:
+        for broker, why in each.unread.items():
+            # A reason that names the partition is the same reason elsewhere.
+            reason = why.replace(f"{each.partition} on broker {broker}: ", "")
+            found.setdefault((broker, reason), []).append(str(each.partition))
+    return found

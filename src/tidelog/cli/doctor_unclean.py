@@ -1,0 +1,83 @@
+"""``tidelog doctor unclean``: which committed records unclean elections lost (KIP-704).
+
+Owns the table and its words; what is on record is the controller's, collected from the replicas
+that had to cut. A replica that has not come back yet cannot have told what it held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from tidelog.cli.connecting import Asked, run, subcommand_options
+from tidelog.cli.failures import Failed
+from tidelog.cli.output import note, print_json, print_table, say
+from tidelog.cli.topics import topic_pattern
+from tidelog.client.admin.nodes import describe_unclean
+
+COLUMNS = ("Partition", "Leader", "Epoch", "LogEnd", "Handling", "Lost", "Offsets", "Epochs", "Had")
+NUMBERS = ("Leader", "Epoch", "Lost")
+
+
+@click.command("unclean")
+@subcommand_options
+@click.option("--topic", help="A name, a list with commas, or a pattern; without it all topics.")
+@click.pass_context
+def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None:
+    """List unclean elections: where the new leader's log ended, and which records were lost.
+
+    Offsets and leader epochs are those that replicas reported which had to cut them.
+    """
+    asked = Asked.of(context)
+    wanted = topic_pattern(topic)
+    found = run(asked.bootstrap_server, describe_unclean, command_config=asked.command_config)
+    if found is None:
+        raise Failed("this cluster keeps no record of unclean elections: its brokers are not ours")
+    elections = [each for each in found if wanted.fullmatch(each["topic"])]
+    if asked.as_json:
+        print_json(elections)
+        return
+    if not elections:
+        say("No unclean election is on record.")
+        return
+    print_table(COLUMNS, [row for each in elections for row in rows_of(each)], right=NUMBERS)
+    for line in missing(elections):
+        note(line)
+
+
+def rows_of(election: dict[str, Any]) -> Iterator[list[Any]]:
+    """Yield the rows of an election: one for each range that was lost, or one that says none."""
+    end = election["log_end_offset"]
+    epoch = election["log_end_epoch"]
+    first = [
+        f"{election['topic']}-{election['partition']}",
+        election["leader"],
+        election["leader_epoch"],
+        None if end is None else f"{end} (epoch {epoch})" if epoch >= 0 else f"{end}",
+        "finished" if election["handled"] else "open",
+        election["lost_offsets"],
+    ]
+    if not election["lost"]:
+        yield [*first, None, None, None]
+    for number, lost in enumerate(election["lost"]):
+        yield [
+            *(first if number == 0 else [""] * len(first)),
+            f"{lost['from_offset']}-{lost['to_offset'] - 1}",
+            ",".join(map(str, lost["epochs"])),
+            ",".join(map(str, lost["replicas"])),
+        ]
+
+
+def missing(elections: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a line for each set of brokers that have not come back to tell what they held."""
+    by_brokers: dict[tuple[int, ...], dict[str, None]] = {}
+    for election in elections:
+        name = f"{election['topic']}-{election['partition']}"
+        by_brokers.setdefault(tuple(election["missing_replicas"]), {})[name] = None
+    return [
+        f"not known yet: what only broker {', '.join(map(str, brokers))} had of {', '.join(names)}"
+        for brokers, names in sorted(by_brokers.items())
+        if brokers
+    ]

@@ -1,0 +1,110 @@
+"""``tidelog elect-leaders``: moves leadership on request (Kafka's kafka-leader-election).
+
+Owns the flags, the JSON file and the output; the request is ``client.admin.elections``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run
+from tidelog.cli.failures import WrongUsage
+from tidelog.cli.output import print_json, say
+from tidelog.client.admin.elections import ElectionType, elect_leaders
+from tidelog.client.errors import Refused
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+
+@click.command("elect-leaders")
+@cluster_options
+@click.option(
+    "--election-type",
+    type=click.Choice(["preferred", "unclean"], case_sensitive=False),
+    required=True,
+    help="preferred: the first of each assignment, if in sync. unclean: may lose records.",
+)
+@click.option("--topic", help="The topic, with --partition.")
+@click.option("--partition", type=click.IntRange(min=0), help="The partition of --topic.")
+@click.option("--all-topic-partitions", is_flag=True, help="Every partition that needs it.")
+@click.option(
+    "--path-to-json-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help='{"partitions": [{"topic": "t", "partition": 0}, …]}',
+)
+@json_option
+def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
+    """Elect leaders: preferred replicas, or (unclean) whoever lives where nobody in sync does."""
+    source = exactly_one(
+        {
+            "--topic": flags["topic"] is not None,
+            "--all-topic-partitions": flags["all_topic_partitions"],
+            "--path-to-json-file": flags["path_to_json_file"] is not None,
+        }
+    )
+    if (flags["partition"] is not None) != (source == "--topic"):
+        raise WrongUsage("--topic and --partition go together, and with nothing else")
+    wanted: list[TopicPartition] | None = None
+    if source == "--topic":
+        wanted = [TopicPartition(flags["topic"], flags["partition"])]
+    elif source == "--path-to-json-file":
+        wanted = read_partitions(flags["path_to_json_file"].read_text())
+    kind = ElectionType[flags["election_type"].upper()]
+    found = run(
+        bootstrap_server,
+        lambda cluster: elect_leaders(cluster, kind, wanted),
+        command_config=command_config,
+    )
+    _show(found, kind, flags["as_json"])
+
+
+def _show(found: dict[TopicPartition, Refused | None], kind: ElectionType, as_json: bool) -> None:
+    needless = ErrorCode.ELECTION_NOT_NEEDED
+    elected = sorted(where for where, refusal in found.items() if refusal is None)
+    valid = sorted(w for w, refusal in found.items() if refusal and refusal.code is needless)
+    refused = {w: r for w, r in sorted(found.items()) if r and r.code is not needless}
+    if as_json:
+        print_json(
+            {
+                "election_type": kind.name.lower(),
+                "elected": [_named(where) for where in elected],
+                "not_needed": [_named(where) for where in valid],
+                "refused": [
+                    {**_named(where), "error": refusal.code.name, "reason": refusal.reason}
+                    for where, refusal in refused.items()
+                ],
+            }
+        )
+    else:
+        for where in elected:
+            say(f"{where}: a {kind.name.lower()} leader was elected.")
+        for where in valid:
+            say(f"{where}: no election needed.")
+        if not found:
+            say("No partition needs an election.")
+    for refusal in refused.values():
+        raise refusal
+
+
+def _named(where: TopicPartition) -> dict[str, Any]:
+    return {"topic": where.topic, "partition": where.partition}
+
+
+def read_partitions(text: str) -> list[TopicPartition]:
+    """Read Kafka's JSON of partitions. Raises WrongUsage for what is no such list, or repeats."""
+    form = '{"partitions": [{"topic": "t", "partition": 0}]}'
+    try:
+        rows = json.loads(text)["partitions"]
+        found = [TopicPartition(row["topic"], row["partition"]) for row in rows]
+    except (ValueError, KeyError, TypeError):
+        raise WrongUsage(f"--path-to-json-file takes JSON of the form {form}") from None
+    sound = all(isinstance(w.topic, str) and isinstance(w.partition, int) for w in found)
+    if not found or not sound:
+        raise WrongUsage(f"--path-to-json-file takes JSON of the form {form}")
+    if len(set(found)) != len(found):
+        raise WrongUsage("--path-to-json-file names a partition more than once")
+    return found

@@ -1,0 +1,100 @@
+"""The processes of a development cluster and their files: who has which role, id and port.
+
+Owns what `tidelog up` writes into each `node-N.properties`; starts nothing.
+
+| store | controllers | processes |
+|---|---|---|
+| sqlite | 1 | the first broker is the controller, too |
+| zookeeper | 1 or more | controllers 101, 102, …, each a process of its own |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HOST = "127.0.0.1"
+FIRST_CONTROLLER_ID = 101
+MOST_REPLICAS = 3
+"""Replication factors default to this, or to the number of brokers where that is smaller."""
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process: its id, its roles, and the port for clients (0: any that is free)."""
+
+    node_id: int
+    is_broker: bool = True
+    is_controller: bool = False
+    port: int = 0
+
+    def __str__(self) -> str:
+        return f"{'broker' if self.is_broker else 'controller'} {self.node_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The whole cluster. `store` is "sqlite" or a "zookeeper://…" address."""
+
+    folder: Path
+    brokers: int = 1
+    controllers: int = 1
+    port: int = 0
+    store: str = "sqlite"
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    def members(self) -> list[Member]:
+        """Return all processes; those that are controllers first."""
+        embedded = self.store == "sqlite"
+        ids = range(1, self.brokers + 1)
+        ports = [self.port + node_id - 1 if self.port else 0 for node_id in ids]
+        brokers = [
+            Member(node_id, is_controller=embedded and node_id == 1, port=port)
+            for node_id, port in zip(ids, ports, strict=True)
+        ]
+        alone = range(FIRST_CONTROLLER_ID, FIRST_CONTROLLER_ID + self.controllers)
+        return [
+            *(Member(x, is_broker=False, is_controller=True) for x in alone if not embedded),
+            *brokers,
+        ]
+
+
+def server_properties(
+    plan: Plan, member: Member, controllers: Sequence[Address] = (), controller_port: int = 0
+) -> str:
+    """Return the file of one process; the plan's configurations go before what is set here.
+
+    A broker finds the controllers at `controllers`; a controller listens on `controller_port`, or
+    on a free one for 0.
+    """
+    replicas = str(min(MOST_REPLICAS, plan.brokers))
+    listeners = [f"PLAINTEXT://{HOST}:{member.port}"] if member.is_broker else []
+    values = {
+        "node.id": str(member.node_id),
+        "process.roles": "broker" if member.is_broker else "controller",
+        "controller.listener.names": "CONTROLLER",
+        "metrics_port": f"{HOST}:0",
+        "default.replication.factor": replicas,
+        "offsets.topic.replication.factor": replicas,
+        "group.initial.rebalance.delay.ms": "0",
+    }
+    if member.is_broker:
+        values["log.dirs"] = str(plan.folder / f"broker-{member.node_id}")
+    if member.is_controller:
+        listeners.append(f"CONTROLLER://{HOST}:{controller_port}")
+        embedded = f"sqlite:{plan.folder / 'metadata.sqlite'}"
+        values["metadata.store"] = embedded if plan.store == "sqlite" else plan.store
+    if member.is_broker and member.is_controller:
+        values["process.roles"] = "broker,controller"
+    elif member.is_broker:
+        found = ",".join(f"{host}:{port}" for host, port in controllers)
+        values["controller.quorum.bootstrap.servers"] = found
+    values["listeners"] = ",".join(listeners)
+    values.update(plan.configs)
+    # Java's properties: a backslash would begin an escape.
+    return "".join(
+        f"{name}={value.replace(chr(92), chr(92) * 2)}\n" for name, value in values.items()
+    )

@@ -1,0 +1,52 @@
+"""Electing leaders on request: preferred replicas, or anybody where nobody in sync lives.
+
+Owns the request (KIP-183, KIP-460).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+from tidelog.client.admin.topics import TIMEOUT_MS, send_admin
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import Refused
+from tidelog.model.topics import TopicPartition, by_topic
+from tidelog.protocol import messages
+
+
+class ElectionType(IntEnum):
+    """What to elect. An unclean election may lose acknowledged records."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+async def elect_leaders(
+    cluster: Cluster, kind: ElectionType, partitions: Iterable[TopicPartition] | None
+) -> dict[TopicPartition, Refused | None]:
+    """Elect leaders of these partitions, or (None) of all; each one's outcome.
+
+    ELECTION_NOT_NEEDED is a refusal as others are; with None those are left out. Raises Refused
+    when the whole request was refused.
+    """
+    elect = messages.ElectLeadersRequest
+    asked = None
+    if partitions is not None:
+        asked = [
+            elect.TopicPartitions(topic, [each.partition for each in some])
+            for topic, some in by_topic(partitions).items()
+        ]
+    request = elect(election_type=kind, topic_partitions=asked, timeout_ms=TIMEOUT_MS)
+    answer: messages.ElectLeadersResponse = await send_admin(
+        cluster, request, lambda answer: [answer]
+    )
+    if answer.error_code:
+        raise Refused(answer.error_code, "the election")
+    cluster.forget()
+    return {
+        where: Refused(item.error_code, str(where), item.error_message) if item.error_code else None
+        for topic in answer.replica_election_results
+        for item in topic.partition_result
+        for where in (TopicPartition(topic.topic, item.partition_id),)
+    }

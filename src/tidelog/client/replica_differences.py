@@ -1,0 +1,159 @@
+"""Where replicas of a partition differ: pieces of logs in, the first difference out. Pure.
+
+Owns the comparison; reading the pieces is ``replicas``. Two ways:
+
+- ``first_difference``: byte by byte, as replication promises (one offset, one record, the same
+  bytes on every replica).
+- ``first_different_record``: for compacted topics, whose replicas are cleaned each at its own time:
+  a record that two replicas have must be the same, and any of them may have dropped it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidelog.client.batches import whole_batches
+from tidelog.records.batch import HEADER_SIZE, BatchHeader, crc_is_right, read_header, walk
+from tidelog.records.reader import read_batch
+from tidelog.records.record import CorruptRecords, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first offset at which replicas do not hold the same; ``held`` says what, by broker."""
+
+    offset: int
+    held: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What was compared of each replica: up to ``next_offset``, ``size`` bytes of each."""
+
+    next_offset: int
+    size: int
+    difference: Difference | None = None
+
+
+def first_difference(chunks: Mapping[int, memoryview], offset: int) -> Piece:
+    """Compare what each broker holds from ``offset`` on, as far as all chunks reach.
+
+    Chunks begin at the batch with ``offset``; the last batch may be cut. A batch whose CRC is wrong
+    is a difference even when all hold it. Grows with the bytes, and with the batches of one chunk.
+    """
+    common = min(map(len, chunks.values()))
+    first, *others = chunks.values()
+    if any(other[:common] != first[:common] for other in others):
+        return _part(chunks, offset, common)
+    batches, next_offset = whole_batches(first[:common], offset)
+    for position, header in walk(batches):
+        if not crc_is_right(batches[position : position + header.size], header.crc):
+            held = dict.fromkeys(chunks, "a batch with a wrong CRC")
+            return Piece(offset, position, Difference(max(offset, header.base_offset), held))
+    return Piece(next_offset, len(batches))
+
+
+def _part(chunks: Mapping[int, memoryview], offset: int, common: int) -> Piece:
+    """Find the batch in which the chunks part, and say what each holds there."""
+    where = _common_prefix(chunks, common)
+    first = next(iter(chunks.values()))
+    begin = 0
+    for position, header in walk(first):
+        if position + header.size > where:
+            break
+        begin = position + header.size
+    rests = {broker: chunk[begin:] for broker, chunk in chunks.items()}
+    records = {broker: _records_of(rest) for broker, rest in rests.items()}
+    held = {broker: _words(rest) for broker, rest in rests.items()}
+    bases = [read_header(rest).base_offset for rest in rests.values() if len(rest) >= HEADER_SIZE]
+    at = max(offset, min(bases, default=offset))
+    inside = _first_unequal({broker: found for broker, found in records.items() if found})
+    return Piece(offset, begin, Difference(at if inside is None else inside, held))
+
+
+def _common_prefix(chunks: Mapping[int, memoryview], common: int) -> int:
+    """Return how many leading bytes all chunks share, by halving."""
+    first, *others = chunks.values()
+    low, high = 0, common
+    while low < high:
+        middle = (low + high + 1) // 2
+        if all(other[low:middle] == first[low:middle] for other in others):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _words(rest: memoryview) -> str:
+    if len(rest) < HEADER_SIZE:
+        return "no whole batch"
+    header = read_header(rest)
+    if header.magic != 2 or len(rest) < header.size:
+        return "bytes that are no batch"
+    right = crc_is_right(rest[: header.size], header.crc)
+    return f"{_said(header)}, CRC {'right' if right else 'wrong'} ({header.crc:08x})"
+
+
+def _said(header: BatchHeader) -> str:
+    return (
+        f"offsets {header.base_offset}..{header.last_offset} of leader epoch "
+        f"{header.leader_epoch}, {header.record_count} records, {header.size} bytes"
+    )
+
+
+def _records_of(rest: memoryview) -> dict[int, Record]:
+    """Return the records of the first batch by offset; nothing when they cannot be read."""
+    for position, header in walk(rest):
+        try:
+            found = read_batch(rest[position : position + header.size])
+        except CorruptRecords:
+            break
+        return {record.offset: record for record in found}
+    return {}
+
+
+def _first_unequal(records: Mapping[int, Mapping[int, Record]]) -> int | None:
+    """Return the first offset at which not all hold the same record; None without any."""
+    offsets = sorted({offset for held in records.values() for offset in held})
+    for offset in offsets:
+        found = [held.get(offset) for held in records.values()]
+        if any(record != found[0] for record in found):
+            return offset
+    return None
+
+
+def first_different_record(chunks: Mapping[int, memoryview], offset: int, ends: int) -> Piece:
+    """Compare record by record; a chunk without a whole batch holds nothing up to ``ends``.
+
+    Grows with the records.
+    """
+    records: dict[int, dict[int, Record]] = {}
+    nexts = []
+    size = 0
+    for broker, chunk in chunks.items():
+        batches, next_offset = whole_batches(chunk, offset)
+        nexts.append(next_offset if len(batches) else max(ends, offset))
+        held = records[broker] = {}
+        size = max(size, len(batches))
+        for position, header in walk(batches):
+            try:
+                found = read_batch(batches[position : position + header.size])
+            except CorruptRecords as error:
+                difference = Difference(header.base_offset, {broker: str(error)})
+                return Piece(offset, 0, difference)
+            held.update((record.offset, record) for record in found)
+    next_offset = min(nexts)
+    for at in sorted({each for held in records.values() for each in held}):
+        if not offset <= at < next_offset:
+            continue
+        holders = {broker: held[at] for broker, held in records.items() if at in held}
+        first = next(iter(holders.values()))
+        if any(record != first for record in holders.values()):
+            words = {
+                broker: f"a record of {len(record.key or b'')} + {len(record.value or b'')} bytes, "
+                f"timestamp {record.timestamp}"
+                for broker, record in holders.items()
+            }
+            return Piece(offset, 0, Difference(at, words))
+    return Piece(next_offset, size)

@@ -1,0 +1,197 @@
+"""Reading every replica of a partition, led or following, to hold their bytes against each other.
+
+Owns the requests (Fetch with Kafka's replica id of a debugging consumer, -2, which tidelog answers
+on every replica up to the high watermark known there); what counts as a difference is
+``replica_differences``. Nothing is changed anywhere.
+
+Bounds: one chunk of ``CHUNK_BYTES`` (or one larger batch) per replica in memory, for each partition
+that is compared at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError, Refused
+from tidelog.client.replica_differences import (
+    Difference,
+    Piece,
+    first_difference,
+    first_different_record,
+)
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+
+CHUNK_BYTES = 1024 * 1024
+
+DEBUGGING_CONSUMER = -2
+"""The replica id by which Kafka's own tool reads replicas."""
+
+CATCH_UP_S = 3.0
+"""How long a replica may take to hear of the high watermark that the leader had at the start."""
+
+PAUSE_S = 0.1
+NO_SESSION = -1
+PURPOSE = "replicas"
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One answer of one replica."""
+
+    high_watermark: int
+    start: int
+    records: memoryview
+
+
+@dataclass
+class Comparison:
+    """What came of one partition: [start, end) was asked for and compared up to ``reached``.
+
+    ``unread`` says of a broker why its replica could not be read; ``behind`` where a replica's
+    high watermark stood that did not reach ``end`` in time.
+    """
+
+    partition: TopicPartition
+    start: int = 0
+    end: int = 0
+    reached: int = 0
+    size: int = 0
+    replicas: tuple[int, ...] = ()
+    unread: dict[int, str] = field(default_factory=dict)
+    behind: dict[int, int] = field(default_factory=dict)
+    difference: Difference | None = None
+
+
+async def compare_replicas(
+    cluster: Cluster,
+    partition: TopicPartition,
+    *,
+    compacted: bool = False,
+    progress: Callable[[int], None] = lambda size: None,
+) -> Comparison:
+    """Compare all replicas of a partition up to the leader's high watermark of now.
+
+    ``compacted``: record by record (see ``replica_differences``). ``progress`` is told of each
+    stretch of bytes. A replica that cannot be read is named and left out; nothing is raised for it.
+    Raises Refused for a partition that does not exist.
+    """
+    view = cluster.view.partition(partition)
+    if view is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(partition))
+    done = Comparison(partition, replicas=view.replicas)
+    first = await _read_each(cluster, partition, done, view.replicas, max_bytes=1)
+    if not first:
+        return done
+    leader = first.get(view.leader)
+    marks = [read.high_watermark for read in first.values()]
+    done.end = leader.high_watermark if leader is not None else min(marks)
+    done.start = done.reached = max(read.start for read in first.values())
+    reading = sorted(first)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + CATCH_UP_S
+    while done.reached < done.end and reading and done.difference is None:
+        chunks = await _read_each(cluster, partition, done, reading)
+        start = max((read.start for read in chunks.values()), default=done.end)
+        if start > done.reached:
+            # Retention or DeleteRecords passed by: what is gone cannot be compared.
+            done.reached = min(start, done.end)
+            continue
+        late = {b: r.high_watermark for b, r in chunks.items() if r.high_watermark <= done.reached}
+        if late and loop.time() < deadline:
+            await asyncio.sleep(PAUSE_S)
+            continue
+        done.behind.update(late)
+        reading = [broker for broker in chunks if broker not in late]
+        if reading and _take({b: chunks[b] for b in reading}, done, compacted, progress):
+            deadline = loop.time() + CATCH_UP_S
+    return done
+
+
+def _take(
+    chunks: Mapping[int, _Read], done: Comparison, compacted: bool, progress: Callable[[int], None]
+) -> bool:
+    """Compare what was read of each and note how far that reaches; whether it reaches further."""
+    piece = _compare(chunks, done, compacted)
+    done.difference = piece.difference
+    done.size += piece.size
+    progress(piece.size)
+    moved = piece.next_offset > done.reached
+    if not moved and piece.difference is None:
+        # Never from a log that is sound: its first batch is always sent whole (KIP-74).
+        held = dict.fromkeys(chunks, "bytes that are no batch")
+        done.difference = Difference(done.reached, held)
+    done.reached = piece.next_offset
+    return moved
+
+
+def _compare(chunks: Mapping[int, _Read], done: Comparison, compacted: bool) -> Piece:
+    records = {broker: read.records for broker, read in chunks.items()}
+    if compacted:
+        ends = min(read.high_watermark for read in chunks.values())
+        return first_different_record(records, done.reached, ends)
+    return first_difference(records, done.reached)
+
+
+async def _read_each(
+    cluster: Cluster,
+    partition: TopicPartition,
+    done: Comparison,
+    brokers: Sequence[int],
+    max_bytes: int = CHUNK_BYTES,
+) -> dict[int, _Read]:
+    """Read from each broker where the comparison stands; who cannot be read is noted."""
+    found = await asyncio.gather(
+        *(_read(cluster, broker, partition, done.reached, max_bytes) for broker in brokers)
+    )
+    reads: dict[int, _Read] = {}
+    for broker, read in zip(brokers, found, strict=True):
+        if isinstance(read, _Read):
+            reads[broker] = read
+        else:
+            done.unread[broker] = str(read)
+    return reads
+
+
+async def _read(
+    cluster: Cluster, broker: int, partition: TopicPartition, offset: int, max_bytes: int
+) -> _Read | ClientError:
+    fetch = messages.FetchRequest
+    request = fetch(
+        replica_id=DEBUGGING_CONSUMER,
+        max_wait_ms=0,
+        min_bytes=0,
+        session_epoch=NO_SESSION,
+        topics=[
+            fetch.FetchTopic(
+                topic=partition.topic,
+                partitions=[
+                    fetch.FetchPartition(
+                        partition=partition.partition,
+                        fetch_offset=offset,
+                        partition_max_bytes=max_bytes,
+                    )
+                ],
+            )
+        ],
+    )
+    try:
+        answer: messages.FetchResponse = await cluster.send(broker, request, purpose=PURPOSE)
+    except ClientError as error:
+        return error
+    if answer.error_code:
+        return Refused(answer.error_code, f"broker {broker}")
+    found = answer.responses[0].partitions[0]
+    out_of_range = found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE and found.log_start_offset >= 0
+    if found.error_code and not out_of_range:
+        return Refused(found.error_code, f"{partition} on broker {broker}")
+    return _Read(found.high_watermark, found.log_start_offset, _as_one(found.records or b""))
+
+
+def _as_one(records: object) -> memoryview:
+    assert isinstance(records, bytes | bytearray | memoryview), "answers carry one stretch of bytes"
+    return memoryview(records)

@@ -1,0 +1,186 @@
+"""Topics whose nodes lack something: ids, counts, the nodes of new partitions.
+
+Owns what is filled in, and from where. Old tools write ``/brokers/topics/T`` without our fields:
+
+| a topic's node has no id, and | it gets |
+|---|---|
+| ``/tidelog/topics/T`` knows it | that id: an old tool rewrote the node |
+| its replicas know an id | that id |
+| its partitions have no nodes: a tool has just created it | a new id |
+| its replicas have none | a new id, marked as migrated: they adopt it |
+| a broker that may have a replica has not registered yet | nothing yet; no FULL meanwhile |
+
+Counts become the present count, once; a partition from before epochs were counted gets the next
+one. A partition without any node is new: it gets its epoch and
+its first leader when one of its brokers is there and none of them has a replica of it already.
+Sources: KIP-516 (migration), KIP-253 (counts and epochs), the design, "Metadata store".
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from tidelog.controller.decisions.cluster import Cluster, Decision, LogEnd, Put, Write
+from tidelog.controller.decisions.creation import new_partitions
+from tidelog.metadata import layout
+from tidelog.metadata.records import Counter, PartitionNode, TopicMemory, TopicNode
+from tidelog.model.topics import TopicPartition
+
+
+class Chance(Protocol):
+    """The randomness that a new id draws."""
+
+    def new_uuid(self) -> UUID:
+        """Return a random id."""
+
+
+def complete(cluster: Cluster, chance: Chance) -> Decision[list[str]]:
+    """Return the writes that complete every topic's nodes; the answer has a line for each change.
+
+    Nothing while the store has gone back in time. Walks over all topics, and over the partitions of
+    those that lack something.
+    """
+    said: list[str] = []
+    writes: list[Write] = []
+    if cluster.went_back is not None:
+        return Decision(said)
+    start = epoch = cluster.counters.get(layout.PARTITION_EPOCH, 0)
+    count = sum(len(node.partitions) for node in cluster.topics.values())
+    lacks_states, lacks_lives = len(cluster.states) < count, len(cluster.lives) < count
+    for name, node in cluster.topics.items():
+        if layout.memory(name) in cluster.damaged:
+            continue
+        found = _completed(cluster, name, node, chance)
+        if found is None:
+            continue
+        whole, memory = found
+        if whole != node:
+            writes.append(Put(layout.topic(name), whole))
+            said.append(f"the topic {name} was completed: {_differences(node, whole)}")
+        if memory != cluster.memories.get(name):
+            writes.append(Put(layout.memory(name), memory))
+        new = _newborn(cluster, name, whole) if lacks_states else {}
+        if new:
+            writes += new_partitions(cluster, name, new, epoch)
+            epoch += len(new)
+            said.append(f"partitions {sorted(new)} of the topic {name} are new")
+        for where in _without_epoch(cluster, name, whole) if lacks_lives else ():
+            epoch += 1
+            writes.append(Put(layout.partition(*where), PartitionNode(epoch)))
+    if epoch != start:
+        # First: no epoch is given twice.
+        writes.insert(0, Put(layout.PARTITION_EPOCH, Counter(epoch)))
+    return Decision(said, tuple(writes), splits=True)
+
+
+def _completed(
+    cluster: Cluster, name: str, node: TopicNode, chance: Chance
+) -> tuple[TopicNode, TopicMemory] | None:
+    """Return both nodes as they should be; None while its id cannot be known yet."""
+    memory = cluster.memories.get(name)
+    count = len(node.partitions)
+    if memory is None:
+        identity = _identity(cluster, name, node, chance)
+        if identity is None:
+            return None
+        # Below level 1.4 every topic is marked: replicas made from now on are told no id.
+        migrated = identity[1] or not cluster.level.topic_ids
+        memory = TopicMemory(identity[0], count, migrated=migrated)
+    if memory.resize_epoch or memory.resize is not None:
+        # Its counts are its own (KIP-253): only what an old tool dropped comes back.
+        initial = memory.initial_partition_count
+        undeleted = node.undeleted_partition_count
+        undeleted = count if undeleted is None else undeleted
+    else:
+        initial = undeleted = count
+    if (node.topic_id, node.initial_partition_count, node.undeleted_partition_count) != (
+        memory.topic_id,
+        initial,
+        undeleted,
+    ):
+        node = msgspec.structs.replace(
+            node,
+            topic_id=memory.topic_id,
+            initial_partition_count=initial,
+            undeleted_partition_count=undeleted,
+        )
+    if memory.initial_partition_count != initial:
+        memory = msgspec.structs.replace(memory, initial_partition_count=initial)
+    return node, memory
+
+
+def _identity(
+    cluster: Cluster, name: str, node: TopicNode, chance: Chance
+) -> tuple[str, bool] | None:
+    """Return (id, migrated) of a topic that nothing of ours remembers; None: not known yet."""
+    assigned = {broker for replicas in node.partitions.values() for broker in replicas}
+    reports = [cluster.nameless.get(broker, {}) for broker in assigned]
+    has_nameless = any(where.topic == name for report in reports for where in report)
+    if node.topic_id is not None:
+        return node.topic_id, has_nameless
+    is_new = layout.partitions(name) not in cluster.versions
+    if not is_new and assigned & cluster.presumed:
+        return None
+    known = _reported_id(cluster, name, assigned)
+    if known is not None:
+        return layout.id_text(known), has_nameless
+    if is_new:
+        return layout.id_text(chance.new_uuid()), not cluster.level.topic_ids
+    if has_nameless or assigned <= cluster.brokers.keys():
+        return layout.id_text(chance.new_uuid()), True
+    return None
+
+
+def _reported_id(cluster: Cluster, name: str, assigned: set[int]) -> UUID | None:
+    """Return the id that most replicas under this name have, the newest data among equals."""
+    count: Tally[UUID] = Tally()
+    newest: dict[UUID, tuple[int, int]] = {}
+    for broker in assigned:
+        for (topic_id, _), end in cluster.inventories.get(broker, {}).items():
+            if cluster.held.get(topic_id) != name or topic_id in cluster.deletions:
+                continue
+            count[topic_id] += 1
+            newest[topic_id] = max(newest.get(topic_id, (-1, -1)), _age(end))
+    return max(count, key=lambda x: (count[x], newest[x], x), default=None)
+
+
+def _age(end: LogEnd) -> tuple[int, int]:
+    return end.leader_epoch, end.end_offset
+
+
+def _newborn(cluster: Cluster, name: str, node: TopicNode) -> dict[int, list[int]]:
+    found = {}
+    for index, replicas in node.partitions.items():
+        where = TopicPartition(name, index)
+        if where in cluster.states or layout.partition(name, index) in cluster.versions:
+            continue
+        present = cluster.fit & set(replicas)
+        if not present or cluster.presumed.intersection(replicas):
+            continue
+        if all(cluster.log_end(broker, where) is None for broker in present):
+            found[index] = list(replicas)
+    return found
+
+
+def _without_epoch(cluster: Cluster, name: str, node: TopicNode) -> list[TopicPartition]:
+    """Return the partitions from before epochs were counted: Kafka's own nodes are empty."""
+    return [
+        where
+        for where in (TopicPartition(name, index) for index in node.partitions)
+        if where in cluster.states
+        and where not in cluster.lives
+        and layout.partition(*where) not in cluster.damaged
+    ]
+
+
+def _differences(old: TopicNode, new: TopicNode) -> str:
+    found = []
+    if old.topic_id != new.topic_id:
+        found.append(f"id {new.topic_id} instead of {old.topic_id}")
+    if old.initial_partition_count != new.initial_partition_count:
+        found.append(f"{new.initial_partition_count} partitions at first")
+    return ", ".join(found) or "its counts"

@@ -1,0 +1,107 @@
+"""Going from one level to another: when a controller may not, and what it writes when it does.
+
+Owns the rules of the store for ``inter.broker.protocol.version``; what is sent at a level is the
+table in ``model.levels``. Source: the design, "Inter-broker versions".
+
+| a controller at | finds | it |
+|---|---|---|
+| any level | a broker whose code knows less | refuses its registration: UNSUPPORTED_VERSION |
+| below 1.4 | deletions with ids, not done | refuses: without ids their brokers cannot be told |
+| below 1.4 | topics not marked as migrated | marks them: replicas made from now on have no id |
+| 1.4 | marks in ``/admin/delete_topics`` | moves them to the queue with ids |
+
+Marking is safe because no replica without an id of a former life is left: below 1.4 a name is free
+again only when every broker that held it has confirmed, and from 1.4 a level goes down only when
+every deletion has been confirmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from tidelog.controller.decisions.cluster import Cluster, Put, Refusal, Write
+from tidelog.metadata import layout
+from tidelog.model.errors import ErrorCode
+
+MARKS_PER_WRITE = 500
+"""Topics marked in one multi-write: a few hundred bytes each, far below ZooKeeper's limit of 1 MB
+for a request."""
+
+NAMES_SHOWN = 5
+
+
+def why_refused(cluster: Cluster) -> str | None:
+    """Return a sentence when a controller must not be active at its level on this store."""
+    if cluster.level.topic_ids:
+        return None
+    setting = f"inter.broker.protocol.version={cluster.level.name} is refused"
+    for path, damaged in cluster.damaged.items():
+        if path.rpartition("/")[0] == layout.DELETIONS:
+            return f"{setting}: whether a deletion is done is not known. {damaged}"
+    if not cluster.deletions:
+        return None
+    names = sorted({node.name for node in cluster.deletions.values()})
+    shown = ", ".join(names[:NAMES_SHOWN])
+    rest = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    brokers = sorted(
+        {
+            broker
+            for node in cluster.deletions.values()
+            for holders in node.partitions.values()
+            for broker in holders
+        }
+    )
+    return (
+        f"{setting}: deleted topics ({shown}{rest}) still have replicas on brokers {brokers}. "
+        "Start with 1.4 again until these brokers were up and the deletions are done."
+    )
+
+
+def why_broker_refused(cluster: Cluster, broker: int, highest: str) -> str | None:
+    """Return why a broker with older code cannot be commanded, or None.
+
+    ``highest`` is the highest level that it knows (tag 10003 of BrokerRegistration), "" if it does
+    not say.
+    """
+    known = _numbers(highest)
+    if known is None or known >= (_numbers(cluster.level.name) or known):
+        return None
+    return (
+        f"Broker {broker} knows levels up to {highest}, inter.broker.protocol.version of this "
+        f"controller is {cluster.level.name}: bring it newer code, or lower the level."
+    )
+
+
+def _numbers(level: str) -> tuple[int, ...] | None:
+    parts = level.split(".")
+    return tuple(map(int, parts)) if all(x.isascii() and x.isdigit() for x in parts) else None
+
+
+def marks(cluster: Cluster) -> Iterator[tuple[Write, ...]]:
+    """Yield writes, each to be committed before the next is drawn, that mark topics as migrated."""
+    while not cluster.level.topic_ids:
+        unmarked = [name for name, memory in cluster.memories.items() if not memory.migrated]
+        if not unmarked:
+            return
+        yield tuple(
+            Put(layout.memory(name), msgspec.structs.replace(cluster.memories[name], migrated=True))
+            for name in sorted(unmarked)[:MARKS_PER_WRITE]
+        )
+
+
+def why_name_is_taken(cluster: Cluster, name: str) -> Refusal | None:
+    """Return why a deleted topic's name cannot be used yet, or None.
+
+    Below level 1.4 requests carry no id: a StopReplica of the former life, with its epoch that
+    overrides all, could hit the new one.
+    """
+    if name in cluster.marked:
+        sentence = f"Topic '{name}' is marked for deletion; not every broker has confirmed it yet."
+        return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, sentence)
+    pending = any(node.name == name for node in cluster.deletions.values())
+    if pending and not cluster.level.topic_ids:
+        sentence = f"Topic '{name}' was deleted; not every broker has confirmed it yet."
+        return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, sentence)
+    return None

@@ -1,0 +1,344 @@
+"""What unclean elections lost, collected piece by piece, and the debts that they left (KIP-704).
+
+Owns the debt records in ``/tidelog/topics/T`` and the history behind them: how a debt begins, what
+reports add to it, how a finished handling ends it, and what people are shown. Who leads is
+``elections``; nothing here changes a state node.
+
+| event | the records of the partition |
+|---|---|
+| an unclean election | a debt; one that stands already joins the history, unfinished |
+| the unclean leader tells where its log ended | the record of its election says so |
+| a replica reports what it had to cut | the first unclean election after those epochs collects it |
+| the handling is finished | the debt joins the history, which later reports still reach |
+
+A range may be reported more than once, by one replica or by several: what was lost is the union.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Decision, Put, Write
+from tidelog.metadata import layout
+from tidelog.metadata.records import LostRange, TopicMemory, UncleanDebt
+from tidelog.model.topics import TopicPartition
+
+KEPT_ELECTIONS = 8
+"""Handled unclean elections that a partition remembers; those that lost nothing go first."""
+
+KEPT_WITHOUT_LOSS = 1_000
+"""Handled elections without a known loss that a topic remembers: its node must stay small enough
+for ZooKeeper (1 MiB)."""
+
+KEPT_BYTES = 500_000
+"""A topic's node with more forgets handled elections, those without a known loss first, the oldest
+first: an election that is in one commit with a node of 1 MiB never succeeds. The audit log has said
+what they lost. Debts stay, whatever they take."""
+
+KEPT_RANGES = 32
+"""Ranges of one replica in one record; more are joined, with what lies between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """What a replica had to cut: committed offsets [first, end) and their leader epochs.
+
+    An empty range tells where the log of an unclean leader ended, and its last epoch.
+    """
+
+    topic_id: UUID
+    partition: int
+    first: int
+    end: int
+    epochs: tuple[int, ...]
+
+
+# Debts -------------------------------------------------------------------------------------------
+
+
+def with_debts(memory: TopicMemory, new: Mapping[int, UncleanDebt]) -> TopicMemory:
+    """Return the memory after unclean elections. The new leader's handling covers both."""
+    past = dict(memory.unclean_past)
+    for partition in new:
+        standing = memory.unclean.get(partition)
+        if standing is not None:
+            past[partition] = _shortened([*past.get(partition, []), standing])
+    return _in_bytes(
+        msgspec.structs.replace(
+            memory, unclean={**memory.unclean, **new}, unclean_past=_bounded(past)
+        )
+    )
+
+
+def without_debt(memory: TopicMemory, partition: int) -> TopicMemory:
+    """Return the memory after a finished handling."""
+    debt = memory.unclean.get(partition)
+    if debt is None:
+        return memory
+    unclean = {index: kept for index, kept in memory.unclean.items() if index != partition}
+    past = dict(memory.unclean_past)
+    past[partition] = _shortened([*past.get(partition, []), debt])
+    return msgspec.structs.replace(memory, unclean=unclean, unclean_past=_bounded(past))
+
+
+def _shortened(elections: Sequence[UncleanDebt]) -> list[UncleanDebt]:
+    kept = list(elections)
+    while len(kept) > KEPT_ELECTIONS:
+        lossless = (at for at, election in enumerate(kept) if not election.lost)
+        del kept[next(lossless, 0)]
+    return kept
+
+
+def _bounded(past: dict[int, list[UncleanDebt]]) -> dict[int, list[UncleanDebt]]:
+    surplus = sum(not each.lost for found in past.values() for each in found) - KEPT_WITHOUT_LOSS
+    if surplus <= 0:
+        return past
+    bounded = {}
+    for partition, elections in past.items():
+        kept = []
+        for election in elections:
+            if surplus > 0 and not election.lost:
+                surplus -= 1
+            else:
+                kept.append(election)
+        if kept:
+            bounded[partition] = kept
+    return bounded
+
+
+def _in_bytes(memory: TopicMemory) -> TopicMemory:
+    """Return the memory without so many handled elections that its node stays small enough."""
+    surplus = len(layout.encode(memory)) - KEPT_BYTES
+    if surplus <= 0:
+        return memory
+    elections = sorted(
+        (bool(election.lost), position - len(found), partition, position)
+        for partition, found in memory.unclean_past.items()
+        for position, election in enumerate(found)
+    )
+    gone: dict[int, set[int]] = {}
+    for _, _, partition, position in elections:
+        if surplus <= 0:
+            break
+        surplus -= len(msgspec.json.encode(memory.unclean_past[partition][position]))
+        gone.setdefault(partition, set()).add(position)
+    past = {}
+    for partition, found in memory.unclean_past.items():
+        out = gone.get(partition, ())
+        kept = [election for position, election in enumerate(found) if position not in out]
+        if kept:
+            past[partition] = kept
+    return msgspec.structs.replace(memory, unclean_past=past)
+
+
+# Reports -----------------------------------------------------------------------------------------
+
+
+def report(cluster: Cluster, broker: int, found: Iterable[Truncation]) -> Decision[int]:
+    """Decide ReportTruncation of a broker; the answer is how many reports it could not place.
+
+    A topic that is gone takes what it lost along. Reports may come again: nothing counts twice.
+    """
+    changed: dict[str, TopicMemory] = {}
+    unknown = 0
+    for truncation in found:
+        name = cluster.names.get(truncation.topic_id)
+        where = None if name is None else TopicPartition(name, truncation.partition)
+        if name is None or where is None or where not in cluster.states:
+            unknown += 1
+            continue
+        memory = changed.get(name, cluster.memories.get(name))
+        if memory is None:
+            count = len(cluster.topics[name].partitions)
+            memory = TopicMemory(layout.id_text(truncation.topic_id), count)
+        if truncation.first < truncation.end:
+            changed[name] = _with_loss(cluster, memory, where, broker, truncation)
+        else:
+            changed[name] = _with_end(memory, where.partition, broker, truncation)
+    writes: list[Write] = []
+    for name, memory in changed.items():
+        known = cluster.memories.get(name)
+        if memory != known and (bounded := _in_bytes(memory)) != known:
+            writes.append(Put(layout.memory(name), bounded))
+    return Decision(unknown, tuple(writes), splits=True)
+
+
+def _with_loss(
+    cluster: Cluster, memory: TopicMemory, where: TopicPartition, broker: int, found: Truncation
+) -> TopicMemory:
+    newest = max(found.epochs, default=-1)
+    lost = LostRange(broker, found.first, found.end, sorted(set(found.epochs)))
+    elections = [
+        election
+        for election in _elections(memory, where.partition)
+        if election.leader_epoch > newest
+    ]
+    if elections:
+        first = min(elections, key=lambda election: election.leader_epoch)
+        grown = msgspec.structs.replace(first, lost=_joined([*first.lost, lost]))
+        return _exchanged(memory, where.partition, first, grown)
+    # No unclean election is on record that explains it: it is on record all the same.
+    state = cluster.states[where]
+    made = UncleanDebt(NO_LEADER, state.leader_epoch, lost=[lost])
+    past = dict(memory.unclean_past)
+    past[where.partition] = _shortened([*past.get(where.partition, []), made])
+    return msgspec.structs.replace(memory, unclean_past=past)
+
+
+def _with_end(memory: TopicMemory, partition: int, broker: int, found: Truncation) -> TopicMemory:
+    epoch = max(found.epochs, default=-1)
+    for election in reversed(_elections(memory, partition)):
+        if election.leader == broker and election.leader_epoch > epoch:
+            if election.end_offset >= 0:
+                return memory
+            told = msgspec.structs.replace(election, end_offset=found.end, end_epoch=epoch)
+            return _exchanged(memory, partition, election, told)
+    return memory
+
+
+def _elections(memory: TopicMemory, partition: int) -> list[UncleanDebt]:
+    """Return the unclean elections of a partition on record, the oldest first."""
+    debt = memory.unclean.get(partition)
+    return [*memory.unclean_past.get(partition, []), *([] if debt is None else [debt])]
+
+
+def _exchanged(
+    memory: TopicMemory, partition: int, old: UncleanDebt, new: UncleanDebt
+) -> TopicMemory:
+    if memory.unclean.get(partition) is old:
+        return msgspec.structs.replace(memory, unclean={**memory.unclean, partition: new})
+    past = [new if each is old else each for each in memory.unclean_past[partition]]
+    return msgspec.structs.replace(memory, unclean_past={**memory.unclean_past, partition: past})
+
+
+def _joined(ranges: Sequence[LostRange]) -> list[LostRange]:
+    """Return ranges, those of one replica joined where they touch, and at most so many."""
+    joined: list[LostRange] = []
+    for each in sorted(ranges, key=lambda lost: (lost.broker, lost.first, lost.end)):
+        last = joined[-1] if joined else None
+        if (
+            last is not None
+            and last.broker == each.broker
+            and (each.first <= last.end or len(joined) >= KEPT_RANGES)
+        ):
+            epochs = sorted({*last.epochs, *each.epochs})
+            joined[-1] = LostRange(each.broker, last.first, max(last.end, each.end), epochs)
+        else:
+            joined.append(each)
+    return joined
+
+
+# Showing -----------------------------------------------------------------------------------------
+
+
+def lost_ranges(election: UncleanDebt) -> list[tuple[int, int]]:
+    """Return the offsets [first, end) that an election lost, whoever held them, in order."""
+    union: list[tuple[int, int]] = []
+    for each in sorted(election.lost, key=lambda lost: (lost.first, lost.end)):
+        if union and each.first <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], each.end))
+        else:
+            union.append((each.first, each.end))
+    return union
+
+
+def lost_count(election: UncleanDebt) -> int:
+    """Return how many committed offsets an election is known to have lost."""
+    return sum(end - first for first, end in lost_ranges(election))
+
+
+def totals(cluster: Cluster) -> dict[str, int]:
+    """Return what metrics show: unclean elections on record, and committed offsets lost."""
+    elections = lost = 0
+    for memory in cluster.memories.values():
+        for partition in {**memory.unclean_past, **memory.unclean}:
+            found = _elections(memory, partition)
+            elections += sum(each.leader != NO_LEADER for each in found)
+            lost += sum(map(lost_count, found))
+    return {"unclean_elections_on_record": elections, "committed_offsets_lost": lost}
+
+
+def places_with_loss(cluster: Cluster) -> list[TopicPartition]:
+    """Return the partitions that are known to have lost committed records, in order."""
+    return sorted(
+        TopicPartition(name, partition)
+        for name, memory in cluster.memories.items()
+        for partition in {**memory.unclean_past, **memory.unclean}
+        if any(election.lost for election in _elections(memory, partition))
+    )
+
+
+def unclean_elections(cluster: Cluster) -> list[dict[str, Any]]:
+    """Return all that is on record of unclean elections, as plain data for JSON.
+
+    One entry for each election, by topic and partition, the oldest first. ``lost`` has ranges of
+    offsets [from_offset, to_offset) with their leader epochs and the replicas that had them;
+    ``missing_replicas`` have not come back, so what only they held is not known.
+    """
+    found: list[dict[str, Any]] = []
+    for name in sorted(cluster.memories):
+        memory = cluster.memories[name]
+        for partition in sorted({**memory.unclean_past, **memory.unclean}):
+            where = TopicPartition(name, partition)
+            debt = memory.unclean.get(partition)
+            if where in cluster.states:
+                elections = _elections(memory, partition)
+                found.extend(_shown(cluster, where, each, debt) for each in elections)
+    return found
+
+
+def _shown(
+    cluster: Cluster, where: TopicPartition, election: UncleanDebt, debt: UncleanDebt | None
+) -> dict[str, Any]:
+    state = cluster.states[where]
+    by_range: dict[tuple[int, int, tuple[int, ...]], list[int]] = {}
+    for lost in election.lost:
+        by_range.setdefault((lost.first, lost.end, tuple(lost.epochs)), []).append(lost.broker)
+    return {
+        "topic": where.topic,
+        "topic_id": layout.id_text(cluster.topic_id(where.topic)),
+        "partition": where.partition,
+        "leader": None if election.leader == NO_LEADER else election.leader,
+        "leader_epoch": election.leader_epoch,
+        "log_end_offset": None if election.end_offset < 0 else election.end_offset,
+        "log_end_epoch": None if election.end_offset < 0 else election.end_epoch,
+        "handled": election is not debt,
+        "flagged": state.is_unclean_leader and election is debt,
+        "lost_offsets": lost_count(election),
+        "lost": [
+            {"from_offset": first, "to_offset": end, "epochs": list(epochs), "replicas": brokers}
+            for (first, end, epochs), brokers in sorted(by_range.items())
+        ],
+        "missing_replicas": sorted(set(cluster.replicas(where)) - cluster.brokers.keys()),
+    }
+
+
+def said_of_losses(topic: str, before: TopicMemory | None, after: TopicMemory) -> list[str]:
+    """Return audit lines for what a write of a topic's memory says anew of losses."""
+    lines = []
+    known = TopicMemory("", 0) if before is None else before
+    if known.unclean == after.unclean and known.unclean_past == after.unclean_past:
+        return []
+    for partition in sorted({**after.unclean_past, **after.unclean}):
+        where = TopicPartition(topic, partition)
+        told = {each.leader_epoch: each for each in _elections(known, partition)}
+        for election in _elections(after, partition):
+            earlier = told.get(election.leader_epoch)
+            ranges = [] if earlier is None else earlier.lost
+            for lost in election.lost:
+                if lost not in ranges:
+                    epochs = ", ".join(map(str, lost.epochs))
+                    lines.append(
+                        f"committed records of {where} lost: offsets {lost.first} to "
+                        f"{lost.end - 1} of leader epochs {epochs}, which broker {lost.broker} had "
+                        f"to cut after the election of epoch {election.leader_epoch}"
+                    )
+        debt = known.unclean.get(partition)
+        if debt is not None and partition not in after.unclean:
+            lines.append(f"data-loss handling of {where} finished, epoch {debt.leader_epoch}")
+    return lines

@@ -1,0 +1,235 @@
+"""What others than the controller wrote to the store: taken up, put right, or refused.
+
+Owns what each outside change means. Who notices it is the store's watches (``controller.outside``).
+
+| written from outside | what is done |
+|---|---|
+| a new topic's node | it is created: ids, counts, leaders (``completion``) |
+| more partitions in a topic's node | they are added |
+| a topic's node without our fields, or with another id | they are put back |
+| other replicas, or fewer partitions, in a topic's node | what was there is put back: only a |
+| | reassignment moves replicas, and nothing missing deletes (promises 20, 21) |
+| a topic's node gone, or unreadable | named as damaged; brokers get no FULL until it is healed |
+| ``/admin/delete_topics/T`` | the topic is deleted (``deletion.take_up``) |
+| ``/config/topics/T``, ``/config/brokers/N`` | brokers are told at once |
+| ``/config/changes/…`` | the node that it names is looked at; the note is removed |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tidelog.controller.decisions import config_effects
+from tidelog.controller.decisions.cluster import (
+    Cluster,
+    Decision,
+    Put,
+    Remove,
+    Write,
+    check_topic,
+    indexes_with_state,
+    take,
+)
+from tidelog.controller.decisions.completion import Chance, complete
+from tidelog.controller.decisions.deletion import take_up as delete_marked
+from tidelog.metadata import layout
+from tidelog.metadata.layout import Damaged
+from tidelog.metadata.records import ConfigChange, ConfigNode, Counter, Record, TopicNode
+from tidelog.metadata.store import Node
+
+WATCHED = (
+    layout.TOPICS,
+    layout.TOPIC_CONFIGS,
+    layout.BROKER_CONFIGS,
+    layout.CONFIG_CHANGES,
+    layout.DELETE_TOPICS,
+)
+"""Nodes whose children are written from outside."""
+
+WATCHED_CHILDREN = (layout.TOPICS, layout.TOPIC_CONFIGS, layout.BROKER_CONFIGS)
+"""Of these each child is watched too: its content is changed in place."""
+
+
+@dataclass
+class Taken:
+    """What was found changed: lines for the log, and paths that a config change named."""
+
+    errors: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    look_at: list[str] = field(default_factory=list)
+
+
+def changed(cluster: Cluster, found: Mapping[str, Node | None]) -> dict[str, Node | None]:
+    """Return those nodes, as read now, that are not what the cluster knows of them."""
+    return {path: node for path, node in found.items() if not _is_known(cluster, path, node)}
+
+
+def as_writes(found: Mapping[str, Node | None]) -> list[Write]:
+    """Return outside changes as the writes they would be, for what brokers must be told of them."""
+    writes: list[Write] = []
+    for path, node in found.items():
+        record = None if node is None else layout.decode(path, node.data)
+        if node is None and not path.startswith(layout.TOPICS):
+            writes.append(Remove(path))
+        elif record is not None and not isinstance(record, Damaged):
+            writes.append(Put(path, record))
+    return writes
+
+
+def take_up(
+    cluster: Cluster, found: Mapping[str, Node | None], chance: Chance, deletes: bool
+) -> Decision[Taken]:
+    """Take up changed nodes, and decide what must be written because of them.
+
+    ``deletes`` is ``delete.topic.enable``. It changes the cluster: call it where nobody else reads
+    the state before the writes are durable.
+    """
+    taken = Taken()
+    writes: list[Write] = []
+    known = indexes_with_state(cluster)
+    for path, node in sorted(found.items()):
+        above, _, name = path.rpartition("/")
+        if above == layout.TOPICS:
+            writes += _take_topic(cluster, name, node, taken, known)
+            continue
+        if path == layout.broker_configs(layout.ALL_BROKERS):
+            # What follows is the difference to what was known.
+            writes += config_effects.of_defaults(cluster, _configs(path, node))
+        take(cluster, path, node)
+        if layout.partition_of(path) is not None:
+            # Rare: a damaged one that was healed.
+            known = indexes_with_state(cluster)
+        if above == layout.TOPIC_MEMORIES:
+            cluster.damaged.pop(layout.topic(name), None)
+            check_topic(cluster, name, known)
+        elif above == layout.BROKER_CONFIGS:
+            cluster.configs_changed_at = cluster.revision + 1
+        elif above == layout.TOPIC_CONFIGS:
+            cluster.configs_changed_at = cluster.revision + 1
+            writes += _effects(cluster, name)
+        elif above == layout.CONFIG_CHANGES and node is not None:
+            taken.look_at += _named(path, node)
+            writes.append(Remove(path))
+        if path in cluster.damaged:
+            taken.errors.append(str(cluster.damaged[path]))
+        elif above != layout.CONFIG_CHANGES:
+            taken.notes.append(f"{path} was {'removed' if node is None else 'written'}")
+    completed = complete(cluster, chance)
+    deleted: Decision[list[str]] = Decision([])
+    if cluster.went_back is None:
+        deleted = delete_marked(cluster, deletes)
+    taken.notes += completed.answer
+    taken.notes += [f"the topic {name} is deleted" for name in deleted.answer]
+    gone = {layout.topic(name) for name in deleted.answer}
+    kept = [write for write in (*writes, *completed.writes) if not _concerns(write, gone)]
+    # A revision of its own, so that it can be told who knows of the change.
+    decided = (*kept, *deleted.writes) or (Put(layout.REVISION, Counter(cluster.revision + 1)),)
+    return Decision(taken, decided, splits=True)
+
+
+def _concerns(write: Write, topics: set[str]) -> bool:
+    """Return whether a write is about a topic that goes in the same commit."""
+    path = write.path
+    if not topics or not isinstance(write, Put):
+        return False
+    name = path.rpartition("/")[2]
+    if path.startswith(f"{layout.TOPIC_MEMORIES}/"):
+        return layout.topic(name) in topics
+    return any(path == topic or path.startswith(f"{topic}/") for topic in topics)
+
+
+def _is_known(cluster: Cluster, path: str, node: Node | None) -> bool:
+    if node is None:
+        return path not in cluster.versions
+    if cluster.versions.get(path) != node.version:
+        return False
+    # A node that was removed and created again has its old version.
+    above, _, name = path.rpartition("/")
+    record = layout.decode(path, node.data)
+    if path in cluster.damaged:
+        return record == cluster.damaged[path]
+    known: Record | None = record if isinstance(record, msgspec.Struct) else None
+    if above == layout.TOPICS:
+        known = cluster.topics.get(name)
+    elif above == layout.TOPIC_CONFIGS:
+        known = ConfigNode(cluster.topic_configs.get(name, {}))
+    elif above == layout.BROKER_CONFIGS:
+        known = ConfigNode(cluster.broker_configs.get(name, {}))
+    return record == known
+
+
+def _take_topic(
+    cluster: Cluster,
+    name: str,
+    node: Node | None,
+    taken: Taken,
+    with_state: Mapping[str, list[int]],
+) -> list[Write]:
+    path = layout.topic(name)
+    known = cluster.topics.get(name)
+    was_known = path in cluster.versions
+    take(cluster, path, node)
+    written = cluster.topics.get(name)
+    writes: list[Write] = []
+    if node is not None and written is not None and known is not None:
+        right = _put_right(cluster, name, known, written, taken)
+        if right != written:
+            take(cluster, path, Node(layout.encode(right), node.version))
+            writes.append(Put(path, right))
+    check_topic(cluster, name, with_state)
+    if path in cluster.damaged:
+        taken.errors.append(str(cluster.damaged[path]))
+        return []
+    if written is not None:
+        taken.notes.append(f"{path} was {'rewritten' if was_known else 'created'} from outside")
+    return writes
+
+
+def _put_right(
+    cluster: Cluster, name: str, known: TopicNode, written: TopicNode, taken: Taken
+) -> TopicNode:
+    partitions = {**written.partitions, **known.partitions}
+    if any(written.partitions.get(index) != known.partitions[index] for index in known.partitions):
+        taken.errors.append(
+            f"{layout.topic(name)} was rewritten with other replicas or fewer partitions: what was "
+            "there is put back. Replicas are moved by a reassignment."
+        )
+    memory = cluster.memories.get(name)
+    ours = known.topic_id if memory is None else memory.topic_id
+    if written.topic_id not in (None, ours):
+        taken.errors.append(
+            f"{layout.topic(name)} was rewritten with the id {written.topic_id}: the topic has the "
+            f"id {ours}, which is put back."
+        )
+    return msgspec.structs.replace(
+        written,
+        partitions=dict(sorted(partitions.items())),
+        topic_id=ours,
+        adding_replicas=known.adding_replicas,
+        removing_replicas=known.removing_replicas,
+    )
+
+
+def _effects(cluster: Cluster, name: str) -> list[Write]:
+    if name not in cluster.topics:
+        return []
+    return config_effects.of_topic(cluster, name, cluster.topic_configs.get(name, {}))
+
+
+def _configs(path: str, node: Node | None) -> Mapping[str, str]:
+    record = None if node is None else layout.decode(path, node.data)
+    return record.config if isinstance(record, ConfigNode) else {}
+
+
+def _named(path: str, node: Node) -> list[str]:
+    record = layout.decode(path, node.data)
+    if not isinstance(record, ConfigChange):
+        return []
+    entity = record.entity_path or f"{record.entity_type}/{record.entity_name}"
+    kind, _, name = entity.partition("/")
+    above = f"/config/{kind}"
+    is_ours = above in (layout.TOPIC_CONFIGS, layout.BROKER_CONFIGS) and name and "/" not in name
+    return [f"{above}/{name}"] if is_ours else []

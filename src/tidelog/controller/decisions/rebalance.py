@@ -1,0 +1,56 @@
+"""Leaders go back to the preferred replicas when a broker leads too few of its own.
+
+Owns the choice of partitions; the election itself is ``elections``. Source: Kafka's
+``auto.leader.rebalance.enable``: a broker is out of balance when more than
+``leader.imbalance.per.broker.percentage`` of the partitions that prefer it are led by another.
+"""
+
+from __future__ import annotations
+
+from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Decision
+from tidelog.controller.decisions.elections import ElectionType, elect_on_request
+from tidelog.model.topics import TopicPartition
+
+
+def imbalanced(cluster: Cluster, percentage: int) -> list[TopicPartition]:
+    """Return the partitions that should go back to their preferred replica and can, sorted.
+
+    Partitions without a leader, under reassignment, or whose preferred replica is not in sync and
+    fit are left alone. Walks over all partitions.
+    """
+    preferring: dict[int, int] = {}
+    elsewhere: dict[int, list[TopicPartition]] = {}
+    for name, node in cluster.topics.items():
+        for index, replicas in node.partitions.items():
+            preferred = replicas[0]
+            preferring[preferred] = preferring.get(preferred, 0) + 1
+            state = cluster.states.get(TopicPartition(name, index))
+            if state is not None and state.leader != preferred:
+                elsewhere.setdefault(preferred, []).append(TopicPartition(name, index))
+    able = cluster.fit - cluster.presumed
+    return sorted(
+        where
+        for preferred, places in elsewhere.items()
+        if preferred in able and 100 * len(places) > percentage * preferring[preferred]
+        for where in places
+        if _can_lead(cluster, where, preferred)
+    )
+
+
+def rebalance(cluster: Cluster, percentage: int) -> Decision[list[TopicPartition]]:
+    """Move leadership back where a broker is out of balance; the answer names what moved."""
+    places = imbalanced(cluster, percentage)
+    decision = elect_on_request(cluster, ElectionType.PREFERRED, places)
+    moved = [where for where, refusal in decision.answer.items() if refusal is None]
+    return Decision(moved, decision.writes, splits=True)
+
+
+def _can_lead(cluster: Cluster, where: TopicPartition, preferred: int) -> bool:
+    state = cluster.states[where]
+    return (
+        state.leader != NO_LEADER
+        and preferred in state.isr
+        and state.target_replicas is None
+        and (preferred, where) not in cluster.broken
+        and where.topic not in cluster.marked
+    )

@@ -1,0 +1,91 @@
+"""Which replicas a broker is to stop, and why: topics being deleted, and replicas taken away.
+
+Owns what follows from the nodes; in which requests it travels is ``requests``', and what becomes of
+a confirmation is ``deletion.confirm``'s. Each look walks over the topics.
+
+| a replica of | leader epoch in the request (KIP-570) |
+|---|---|
+| a topic that is being deleted, in either queue | -2: it overrides every epoch |
+| a partition that was taken from the broker (``pending_stops``) | that of the decision |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.model.topics import TopicPartition
+
+DELETED_EPOCH = -2
+"""StopReplica's leader epoch for a topic that is being deleted (KIP-570)."""
+
+
+class Stop(NamedTuple):
+    """One replica that a broker is to stop, and with ``delete`` to remove."""
+
+    name: str
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    delete: bool = True
+
+
+def stops_of(cluster: Cluster, broker: int) -> list[Stop]:
+    """Return what a broker still has to stop, by topic."""
+    found: list[Stop] = []
+    for topic_id, deletion in cluster.deletions.items():
+        for index, brokers in sorted(deletion.partitions.items()):
+            if broker in brokers:
+                found.append(Stop(deletion.name, topic_id, index, DELETED_EPOCH))
+    for name in sorted(cluster.marked):
+        found += _of_a_marked_topic(cluster, broker, name)
+    for name, memory in cluster.memories.items():
+        if memory.pending_stops and name not in cluster.marked:
+            for index, noted in sorted(memory.pending_stops.items()):
+                taken = broker not in cluster.replicas(TopicPartition(name, index))
+                if broker in noted and taken:
+                    stop = Stop(name, cluster.topic_id(name), index, noted[broker])
+                    found.append(stop)
+    return found
+
+
+def _of_a_marked_topic(cluster: Cluster, broker: int, name: str) -> list[Stop]:
+    node = cluster.topics.get(name)
+    if node is None:
+        return []
+    confirmed = cluster.confirmed.get(name, set())
+    return [
+        Stop(name, cluster.topic_id(name), index, DELETED_EPOCH)
+        for index in sorted(node.partitions)
+        if (broker, index) not in confirmed and broker in holders(cluster, name, index)
+    ]
+
+
+def unconfirmed(cluster: Cluster) -> Iterator[tuple[str, set[int]]]:
+    """Yield each topic being deleted, in either queue, and the brokers that may hold replicas."""
+    for node in cluster.deletions.values():
+        yield node.name, {broker for brokers in node.partitions.values() for broker in brokers}
+    for name in sorted(cluster.marked & cluster.topics.keys()):
+        confirmed = cluster.confirmed.get(name, set())
+        yield (
+            name,
+            {
+                broker
+                for index in cluster.topics[name].partitions
+                for broker in holders(cluster, name, index)
+                if (broker, index) not in confirmed
+            },
+        )
+
+
+def holders(cluster: Cluster, name: str, index: int) -> list[int]:
+    """Return every broker that may have a replica: assigned, a target, or not stopped yet."""
+    where = TopicPartition(name, index)
+    found = list(cluster.replicas(where))
+    state, memory = cluster.states.get(where), cluster.memories.get(name)
+    also = [] if state is None else list(state.target_replicas or ())
+    if memory is not None:
+        also += memory.pending_stops.get(index, {})
+    return found + sorted(set(also).difference(found))

@@ -1,0 +1,64 @@
+"""ReportTruncation v0 (ours): what a replica had to cut below its high watermark (KIP-704).
+
+- Offsets [from, to) with their leader epochs: committed records that an unclean election lost. An
+  empty range tells where the log of an unclean leader ended, and the epoch of its last record.
+- Collected by the debt record, or by the history behind it once the handling is finished.
+- A broker repeats a report until it is answered NONE; nothing counts twice. What belongs to a topic
+  that is gone is answered too, and forgotten.
+- STALE_BROKER_EPOCH for a former life.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from tidelog.controller.decisions.cluster import Cluster, Decision
+from tidelog.controller.decisions.losses import Truncation, report
+from tidelog.controller.serving import served
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import RequestContext
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.controller.process import Controller
+
+logger = logging.getLogger(__name__)
+
+
+async def serve(
+    controller: Controller, request: messages.ReportTruncationRequest, _context: RequestContext
+) -> messages.ReportTruncationResponse:
+    broker = request.broker_id
+    found = [
+        Truncation(each.topic_id, each.partition, each.from_offset, each.to_offset, epochs)
+        for each in request.truncations
+        for epochs in (tuple(each.leader_epochs),)
+    ]
+    if any(each.first < 0 or each.end < each.first for each in found):
+        return messages.ReportTruncationResponse(error_code=ErrorCode.INVALID_REQUEST)
+
+    def decide(cluster: Cluster) -> Decision[int | None]:
+        node = cluster.brokers.get(broker)
+        if node is None or node.broker_epoch != request.broker_epoch:
+            return Decision(None)
+        decision = report(cluster, broker, found)
+        return Decision(decision.answer, decision.writes)
+
+    unknown, _ = await controller.perform(decide)
+    if unknown is None:
+        return messages.ReportTruncationResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    if unknown:
+        logger.info("broker %s reported cuts of %d partitions that are gone", broker, unknown)
+    return messages.ReportTruncationResponse()
+
+
+def refuse_all(
+    _request: object, error: ErrorCode, _sentence: str
+) -> messages.ReportTruncationResponse:
+    """Answer with one error."""
+    return messages.ReportTruncationResponse(error_code=error)
+
+
+HANDLER = served(ApiKey.REPORT_TRUNCATION, range(1), serve, refuse_all)

@@ -1,0 +1,55 @@
+"""What a controller shows to those who watch it: Prometheus metrics of the cluster.
+
+Owns the names; the numbers are those of ``decisions.condition``. Collected in the endpoint's
+thread; one scrape walks over all partitions, and over none while another controller is active.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from tidelog.controller.process import Controller
+
+ATTEMPTS = 5
+"""How often a scrape looks at a state that the loop changes meanwhile, before it goes without."""
+
+KAFKAS = {
+    "active": ("activecontrollercount", "1 on the active controller"),
+    "topics": ("globaltopiccount", "Topics"),
+    "partitions": ("globalpartitioncount", "Partitions"),
+    "partitions_offline": ("offlinepartitionscount", "Partitions without a leader"),
+}
+"""Numbers that have a name in Kafka's KafkaController bean; the others get one of ours."""
+
+
+class ControllerCollector(Collector):
+    """Collects one controller's metrics at each scrape."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric once."""
+        for name, value in self._statistics().items():
+            if name in KAFKAS:
+                kafkas, text = KAFKAS[name]
+                yield GaugeMetricFamily(
+                    f"kafka_controller_kafkacontroller_{kafkas}", text, value=value
+                )
+            else:
+                text = name.replace("_", " ").capitalize()
+                yield GaugeMetricFamily(f"tidelog_controller_{name}", text, value=value)
+
+    def _statistics(self) -> Mapping[str, int]:
+        for _ in range(ATTEMPTS):
+            try:
+                return self._controller.statistics()
+            except RuntimeError:
+                # A map changed while this thread walked over it.
+                continue
+        return {}

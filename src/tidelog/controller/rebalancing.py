@@ -1,0 +1,45 @@
+"""The timer of the preferred-leader rebalance.
+
+Owns when it is looked at; what moves is ``decisions.rebalance``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from tidelog.controller.decisions.rebalance import imbalanced, rebalance
+from tidelog.controller.serving import NotActive
+
+if TYPE_CHECKING:
+    from tidelog.controller.process import Controller
+
+logger = logging.getLogger(__name__)
+
+
+class Rebalancing:
+    """Looks every ``leader.imbalance.check.interval.seconds`` while the controller is active."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def run(self) -> None:
+        """Look again and again, for ever; nothing when ``auto.leader.rebalance.enable`` is off."""
+        configs = self._controller.configs
+        while configs.auto_leader_rebalance_enable:
+            await asyncio.sleep(configs.leader_imbalance_check_interval_seconds)
+            try:
+                await self._look(configs.leader_imbalance_per_broker_percentage)
+            except NotActive:
+                logger.debug("another controller looks after the balance now")
+            except Exception:
+                # A bug must not end it.
+                logger.exception("the balance of leaders could not be looked at")
+
+    async def _look(self, percentage: int) -> None:
+        controller = self._controller
+        if not controller.active or not imbalanced(controller.cluster, percentage):
+            return
+        moved, _ = await controller.perform(lambda cluster: rebalance(cluster, percentage))
+        logger.info("leadership of %d partitions goes to their preferred replicas", len(moved))

@@ -1,0 +1,191 @@
+"""The sessions of brokers with this controller: opened, heard, closed, judged.
+
+Owns the connection that is each broker's session, and the watch over all of them: who is suspected
+is replaced where that is safe, who is dead is buried. What silence means is ``decisions.sessions``.
+Registrations, heartbeats and AlterIsr count only on the connection that the broker registered on:
+what comes late on an older one is of a session that ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from tidelog.controller.decisions import registration
+from tidelog.controller.decisions.cluster import Cluster, Decision
+from tidelog.controller.decisions.sessions import Condition, Sessions
+from tidelog.controller.outbox import Outbox
+from tidelog.controller.serving import NotActive
+from tidelog.network.connection import Connection
+
+if TYPE_CHECKING:
+    from tidelog.controller.process import Controller
+
+logger = logging.getLogger(__name__)
+
+MIN_PAUSE_MS = 10
+"""The shortest pause between two looks at the sessions."""
+
+LISTEN_S = 0.1
+"""How long a controller listens before it believes that a broker is dead."""
+
+LISTEN_TURNS = 4
+"""Turns of the loop after that: one reads, the next serves, however long each of them takes."""
+
+RETRY_S = 0.5
+"""How soon a look that failed is tried again."""
+
+
+class SessionWatch:
+    """The sessions of one controller; they end when it is active no more."""
+
+    def __init__(self, controller: Controller) -> None:
+        configs = controller.configs
+        self.sessions = Sessions(configs.broker_session_grace_ms, configs.broker_session_timeout_ms)
+        self._controller = controller
+        self._peers: dict[int, Connection] = {}
+        self._changed = asyncio.Event()
+        self._judged_ms = 0
+        """As of when the sessions were looked at last."""
+
+    def begin(self) -> None:
+        """Presume every registered broker alive until its session times out."""
+        cluster, now = self._controller.cluster, self._now_ms()
+        for broker in cluster.brokers:
+            self.sessions.heard(broker, now)
+        cluster.presumed = set(cluster.brokers)
+        self._changed.set()
+
+    def end(self) -> None:
+        """Forget all sessions."""
+        self._peers.clear()
+        self.sessions.by_broker.clear()
+
+    async def opened(self, broker: int, peer: Connection, new_channel: bool) -> None:
+        """A broker registered on ``peer``: its session begins, and its channel if it is a new life.
+
+        A broker that this controller did not know before gets its first FULL by that channel.
+        """
+        controller = self._controller
+        self._peers[broker] = peer
+        peer.on_close(lambda: self._closed(broker, peer))
+        controller.cluster.presumed.discard(broker)
+        self.heard(broker)
+        former = controller.outboxes.get(broker)
+        if former is not None and not new_channel:
+            return
+        if former is not None:
+            del controller.outboxes[broker]
+            await former.close()
+        is_known = broker in controller.cluster.brokers
+        if controller.active and is_known and broker not in controller.outboxes:
+            configs = controller.configs
+            controller.outboxes[broker] = Outbox(
+                controller,
+                broker,
+                configs.controller_socket_timeout_ms,
+                configs.delete_topic_retry_ms,
+            )
+
+    def heard(self, broker: int) -> None:
+        """A broker gave a sign of life."""
+        self._controller.cluster.suspected.discard(broker)
+        self.sessions.heard(broker, self._now_ms())
+
+    def is_session(self, peer: Connection) -> bool:
+        """Return whether a connection is the one that carries a broker's heartbeats."""
+        return any(known is peer for known in self._peers.values())
+
+    def is_session_of(self, broker: int, peer: Connection) -> bool:
+        """Return whether a broker registered on this connection, and on none since."""
+        return self._peers.get(broker) is peer
+
+    def _closed(self, broker: int, peer: Connection) -> None:
+        if self._peers.get(broker) is not peer:
+            # The broker has opened another session since.
+            return
+        del self._peers[broker]
+        self.sessions.closed(broker, self._now_ms())
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Judge the sessions when one may have changed its condition; for ever."""
+        while True:
+            try:
+                self._changed.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._until_next_change_s()):
+                        await self._changed.wait()
+                await self.judge()
+            except NotActive:
+                await asyncio.sleep(RETRY_S)
+            except Exception:
+                # A bug in one decision must not stop the watch over all brokers.
+                logger.exception("the sessions could not be judged")
+                await asyncio.sleep(RETRY_S)
+
+    def _now_ms(self) -> int:
+        return self._controller.seams.clock.monotonic_ms()
+
+    def _until_next_change_s(self) -> float:
+        sessions = self.sessions
+        now = self._now_ms()
+        # As of the last look: what changed while that was acted on, was not seen by it.
+        judged = self._judged_ms
+        changes = [
+            session.next_change_ms(judged, sessions.grace_ms, sessions.timeout_ms) - now
+            for session in sessions.by_broker.values()
+        ]
+        # A session that a heartbeat prolongs is looked at when it would have ended: no spinning.
+        return max(MIN_PAUSE_MS, min(changes, default=sessions.timeout_ms)) / 1000
+
+    async def judge(self) -> None:
+        """Replace who is suspected, bury who is dead. Raises NotActive."""
+        controller = self._controller
+        now = self._judged_ms = self._now_ms()
+        suspected = self.sessions.in_condition(Condition.SUSPECTED, now)
+        cluster = controller.cluster
+        if suspected - cluster.suspected:
+            logger.warning("suspected: brokers %s", sorted(suspected - cluster.suspected))
+            cluster.suspected |= suspected
+            await controller.perform(registration.replace_unfit)
+            controller.told()
+        if self.sessions.to_bury(now):
+            await self._listen()
+            if self.sessions.to_bury(self._now_ms()):
+                await self._bury()
+
+    async def _listen(self) -> None:
+        """Take what has come meanwhile: a controller that was stopped, or busy, for as long as a
+        session lasts was silent itself, and finds the heartbeats of that time unread."""
+        await asyncio.sleep(LISTEN_S)
+        for _ in range(LISTEN_TURNS):
+            await asyncio.sleep(0)
+
+    async def _bury(self) -> None:
+        def decide(cluster: Cluster) -> Decision[list[int]]:
+            # Asked anew: one may have registered again while this waited for its turn.
+            dead = sorted(self.sessions.to_bury(self._now_ms()))
+            buried = registration.bury(cluster, dead)
+            return Decision(dead, buried.writes, buried.splits)
+
+        controller = self._controller
+        dead, _ = await controller.perform(decide)
+        closing: list[Outbox] = []
+        for broker in dead:
+            logger.warning("broker %s is dead: silent for %s ms", broker, self.sessions.timeout_ms)
+            self.sessions.forget(broker)
+            # A session that is only silent ends too: what still comes on it is of a dead life.
+            self._peers.pop(broker, None)
+            controller.cluster.forget(broker)
+            outbox = controller.outboxes.pop(broker, None)
+            if outbox is not None:
+                closing.append(outbox)
+        # All are forgotten before anything waits: meanwhile one may register again.
+        for outbox in closing:
+            await outbox.close()
+        if dead:
+            controller.told()
+            await controller.complete_topics()

@@ -1,0 +1,54 @@
+"""The levels of the requests between controllers and brokers: ``inter.broker.protocol.version``.
+
+Owns the one table from a level to what is sent at it. Every version is understood at every level;
+the level only says what is sent. When a cluster may go down a level is ``decisions.levels``' rule.
+Source: the design, "Inter-broker versions".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """What is sent at one level: the versions of the control requests, and what follows of them."""
+
+    name: str
+    leader_and_isr: int
+    stop_replica: int
+    update_metadata: int
+
+    @property
+    def one_stop_request(self) -> bool:
+        """One StopReplica per broker: delete flag and leader epoch per partition (KIP-570)."""
+        return self.stop_replica >= 3
+
+    @property
+    def unclean_flag(self) -> bool:
+        """LeaderAndIsr brings the unclean flag, AlterIsr may clear it (KIP-704)."""
+        return self.leader_and_isr >= 4
+
+    @property
+    def topic_ids(self) -> bool:
+        """Requests carry topic ids, and a LeaderAndIsr may be FULL (KIP-516)."""
+        return self.leader_and_isr >= 5
+
+
+LEVELS = (
+    Level("1.0", leader_and_isr=2, stop_replica=2, update_metadata=5),
+    Level("1.1", leader_and_isr=2, stop_replica=3, update_metadata=5),
+    Level("1.2", leader_and_isr=3, stop_replica=3, update_metadata=5),
+    Level("1.3", leader_and_isr=4, stop_replica=3, update_metadata=5),
+    Level("1.4", leader_and_isr=5, stop_replica=4, update_metadata=7),
+)
+"""Lowest first. The next one, 1.5 (KIP-253), is refused until this code can do what it promises."""
+
+LATEST = LEVELS[-1]
+LEVEL_NAMES = tuple(level.name for level in LEVELS)
+_BY_NAME = {level.name: level for level in LEVELS}
+
+
+def level_of(name: str) -> Level:
+    """Return a level by its name. Raises KeyError for a name that configurations refuse."""
+    return _BY_NAME[name]

@@ -1,0 +1,115 @@
+"""The longest gap between two acknowledgements when the leader is killed, as producers see it.
+
+Everything is at its default, the brokers' settings and the clients'. The gaps are printed; a loaded
+machine may make one longer, so of `KILLS` the best must keep the promise of a second.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from tests.conftest import TARGET
+from tests.support.cluster import TidelogCluster
+from tests.support.java import missing, start_java
+from tests.support.processes import wait_until
+
+pytestmark = [
+    pytest.mark.kill,
+    pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
+]
+
+KILLS = 3
+LONGEST_GAP_S = 1.0
+PER_S = 500
+BEFORE_S, AFTER_S = 1.0, 3.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogCluster]:
+    with TidelogCluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+def longest_s(times_s: list[float]) -> float:
+    return max(after - before for before, after in itertools.pairwise(times_s))
+
+
+def report(client: str, gaps_s: list[float]) -> None:
+    """Print the gaps and hold the best against the promise."""
+    said = ", ".join(f"{gap_s * 1000:.0f}" for gap_s in gaps_s)
+    print(f"{client}: longest gaps between acknowledgements around a kill -9: {said} ms")
+    assert min(gaps_s) < LONGEST_GAP_S, gaps_s
+
+
+def test_librdkafka_sees_a_gap_of_less_than_a_second(cluster: TidelogCluster) -> None:
+    topic = "gap-librdkafka"
+    cluster.create_topic(topic, min_insync_replicas=2)
+    gaps_s = []
+    for _ in range(KILLS):
+        killed = cluster.leader(topic)
+        times_s: list[float] = []
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 0}
+        )
+
+        def delivered(
+            error: confluent_kafka.KafkaError | None, _: object, times_s: list[float] = times_s
+        ) -> None:
+            assert error is None, error
+            times_s.append(time.monotonic())
+
+        killed_at_s = float("inf")
+        while time.monotonic() < killed_at_s + AFTER_S:
+            if killed_at_s == float("inf") and len(times_s) > PER_S * BEFORE_S:
+                cluster.brokers[killed].program.kill()
+                killed_at_s = time.monotonic()
+            producer.produce(topic, b"x", on_delivery=delivered)
+            producer.poll(1 / PER_S)
+        assert producer.flush(20) == 0
+        gaps_s.append(longest_s(times_s[PER_S // 10 :]))
+        cluster.brokers[killed].start()
+        cluster.until_in_sync(topic, 3)
+    report("librdkafka", gaps_s)
+
+
+@pytest.mark.java
+def test_the_java_producer_sees_a_gap_of_less_than_a_second(
+    cluster: TidelogCluster, tmp_path: Path
+) -> None:
+    why = missing()
+    if why is not None:
+        pytest.skip(why)
+    topic = "gap-java"
+    cluster.create_topic(topic, min_insync_replicas=2)
+    # Of itself the tool tries nothing again; these are the producer's own defaults.
+    settings = tmp_path / "producer.properties"
+    settings.write_text("retries=2147483647\nenable.idempotence=true\n")
+    gaps_s = []
+    for number in range(KILLS):
+        killed = cluster.leader(topic)
+        command = (
+            *("kafka-verifiable-producer", "--bootstrap-server", cluster.bootstrap),
+            *("--topic", topic, "--throughput", str(PER_S), "--acks", "-1"),
+            *("--command-config", str(settings)),
+        )
+        with start_java(*command, log=tmp_path / f"{number}.out"):
+
+            def acked_at_s(log: Path = tmp_path / f"{number}.out") -> list[float]:
+                lines = [line for line in log.read_text().splitlines() if line.endswith("}")]
+                found = [json.loads(line) for line in lines if "producer_send_success" in line]
+                return [event["timestamp"] / 1000 for event in found]
+
+            wait_until(lambda: len(acked_at_s()) > PER_S * BEFORE_S, 60, "it is at work", 0.2)
+            enough = len(acked_at_s()) + PER_S * AFTER_S / 2
+            cluster.brokers[killed].kill()
+            wait_until(lambda n=enough: len(acked_at_s()) > n, 60, "it goes on", 0.2)  # type: ignore[misc]
+            gaps_s.append(longest_s(acked_at_s()[PER_S // 10 :]))
+        cluster.brokers[killed].start()
+        cluster.until_in_sync(topic, 3)
+    report("the Java producer", gaps_s)

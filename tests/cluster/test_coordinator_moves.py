@@ -1,0 +1,162 @@
+"""The leader of a ``__consumer_offsets`` partition is moved: exactly one coordinator at any time.
+
+A group's offset is committed to all three brokers at once, over and over, while its coordinator is
+stopped (SIGSTOP), replaced, continued and killed. Whoever takes a commit is the coordinator:
+
+- no commit that was acknowledged is unknown to whoever answers later (what is fetched never steps
+  back). One that was stopped while it was replaced may tell what it knew until it hears of it, as
+  leaders serve on without a controller; it takes no commit, and from then on it tells nothing old;
+- one round of commits is taken by two only when the coordinator moved within it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.conftest import TARGET
+from tests.support.cluster import TidelogCluster
+from tests.support.lone_broker import Peer
+from tests.support.processes import SIGCONT, SIGSTOP
+
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import messages
+
+pytestmark = [
+    pytest.mark.kill,
+    pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
+]
+
+GROUP, TOPIC = "moved", "t"
+ANSWER_S = 0.5
+ROUNDS = 40
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogCluster]:
+    config = {"broker.session.timeout.ms": 3000, "offsets.topic.num.partitions": 1}
+    with TidelogCluster(tmp_path_factory.mktemp("moves"), config=config) as started:
+        started.create_topic(TOPIC)
+        yield started
+
+
+def commit(number: int) -> Any:
+    request = messages.OffsetCommitRequest
+    part = request.OffsetCommitRequestPartition(0, number)
+    topic = request.OffsetCommitRequestTopic(TOPIC, [part])
+    return request(GROUP, -1, "", topics=[topic])
+
+
+def fetch() -> Any:
+    request = messages.OffsetFetchRequest
+    return request(GROUP, [request.OffsetFetchRequestTopic(TOPIC, [0])])
+
+
+class Brokers:
+    """Asks all brokers the same; one that does not answer in time is asked anew next time."""
+
+    def __init__(self, cluster: TidelogCluster) -> None:
+        self._ports = {node_id: node.port for node_id, node in cluster.brokers.items()}
+        self._peers: dict[int, Peer] = {}
+
+    async def _ask(self, node_id: int, request: Any, version: int) -> Any:
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                peer = self._peers.get(node_id)
+                if peer is None:
+                    peer = self._peers[node_id] = await Peer.connect(self._ports[node_id])
+                return await peer.ask(request, version)
+        except (OSError, TimeoutError):
+            gone = self._peers.pop(node_id, None)
+            if gone is not None:
+                gone.writer.close()
+            return None
+
+    async def all(self, request: Any, version: int) -> dict[int, Any]:
+        """The answers by broker; those that gave none are left out."""
+        answers = await asyncio.gather(*(self._ask(n, request, version) for n in self._ports))
+        return {n: a for n, a in zip(self._ports, answers, strict=True) if a is not None}
+
+    def close(self) -> None:
+        for peer in self._peers.values():
+            peer.writer.close()
+
+
+class History:
+    """What was acknowledged by whom, held against what is read."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+        self._number = 0
+        self.acked = -1
+        self.taken_by: list[int] = []
+        self.unknowing: set[int] = set()
+        """Brokers that were stopped and have not heard yet that they were replaced."""
+
+    async def step(self) -> list[int]:
+        """One round: read, commit, read; the brokers that took the commit."""
+        await self._read()
+        self._number += 1
+        answers = await self._brokers.all(commit(self._number), 8)
+        takers = [n for n, a in answers.items() if not a.topics[0].partitions[0].error_code]
+        assert not self.unknowing & set(takers), "a deposed coordinator took a commit"
+        if takers:
+            self.acked = self._number
+            self.taken_by.append(takers[-1])
+        await self._read()
+        return takers
+
+    async def _read(self) -> None:
+        known = self.acked
+        for node_id, answer in (await self._brokers.all(fetch(), 5)).items():
+            if answer.error_code != ErrorCode.NONE:
+                self.unknowing.discard(node_id)
+            elif node_id not in self.unknowing:
+                found = answer.topics[0].partitions[0].committed_offset
+                assert found >= known, f"broker {node_id} says {found}, {known} was acknowledged"
+
+    async def until_taken(self, by_other_than: int | None = None) -> int:
+        """Go on until a commit is taken (by another broker); who took it."""
+        async with asyncio.timeout(DEADLINE_S):
+            while True:
+                takers = await self.step()
+                if takers and takers[-1] != by_other_than:
+                    return takers[-1]
+
+
+def test_exactly_one_coordinator_at_any_time(cluster: TidelogCluster) -> None:
+    async def main() -> None:
+        brokers = Brokers(cluster)
+        history = History(brokers)
+        request = messages.FindCoordinatorRequest(GROUP, 0)
+        await brokers.all(request, 2)
+        first = await history.until_taken()
+        twice = 0
+        for _ in range(ROUNDS):
+            twice += len(await history.step()) > 1
+        assert twice == 0, "nothing has moved"
+        # Stopped, replaced, and back: it does not know that it was deposed.
+        cluster.brokers[first].program.send(SIGSTOP)
+        second = await history.until_taken(first)
+        for _ in range(3):
+            await history.step()
+        history.unknowing.add(first)
+        cluster.brokers[first].program.send(SIGCONT)
+        for _ in range(ROUNDS):
+            twice += len(await history.step()) > 1
+        assert not history.unknowing, "it heard that it was replaced"
+        # Killed, replaced, and back in another life.
+        cluster.brokers[second].kill()
+        third = await history.until_taken(second)
+        cluster.brokers[second].start()
+        for _ in range(ROUNDS):
+            twice += len(await history.step()) > 1
+        assert third != second
+        assert twice <= 2, "two coordinators at once"
+        brokers.close()
+
+    asyncio.run(main())
+    cluster.until_in_sync("__consumer_offsets", 3)

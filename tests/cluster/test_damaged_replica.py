@@ -1,0 +1,55 @@
+"""Damage below the torn tail of a real broker's replica: it leaves the ISR and is fetched again.
+
+Promise 26. Nobody helps: the broker names it in its heartbeats, the controller takes it out of the
+ISR, and the order that says so makes the broker set it aside and start from empty.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.conftest import TARGET
+from tests.support.acked_stream import Writer, read_all
+from tests.support.cluster import TidelogCluster, differing_replicas
+from tests.support.processes import wait_until
+
+pytestmark = [
+    pytest.mark.kill,
+    pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
+]
+
+TOPIC = "damaged"
+PARTITIONS = 2
+
+
+def test_a_damaged_replica_is_fetched_again_by_itself(tmp_path: Path) -> None:
+    config = {"stale.partition.delete.delay.ms": 0, "log.retention.check.interval.ms": 500}
+    with TidelogCluster(tmp_path, config=config) as cluster:
+        cluster.create_topic(TOPIC, PARTITIONS, min_insync_replicas=2)
+        writer = Writer(cluster.bootstrap, TOPIC, "writer", PARTITIONS, idempotent=True)
+        writer.start()
+        wait_until(lambda: len(writer.acked) > 2000, 60, writer.state(), 0.01)
+        # A leader too, if it can be had: it must come back as a follower.
+        harmed = cluster.leader(TOPIC, 0)
+        node = cluster.brokers[harmed]
+        node.stop()
+        (segment,) = node.log_folder().glob(f"{TOPIC}-0/*.log")
+        with segment.open("r+b") as file:
+            file.truncate(segment.stat().st_size // 2)
+        node.start()
+        cluster.until_in_sync(TOPIC, 3)
+        assert "made anew" in node.said("the damage"), node.said("the damage")
+        writer.finish()
+        assert not writer.failed, writer.state()
+        found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
+        lost = [n for n, place in writer.acked.items() if found.get(place) != f"writer:{n}"]
+        assert not lost, f"{len(lost)} acknowledged records are lost: {lost[:5]}"
+        wait_until(
+            lambda: not list(node.log_folder().glob("*-stray")),
+            30,
+            "what was damaged is removed when it is not needed",
+        )
+        for each in cluster.brokers.values():
+            each.stop()
+        assert differing_replicas(cluster, TOPIC, PARTITIONS) == []

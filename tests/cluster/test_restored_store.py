@@ -1,0 +1,142 @@
+"""A SQLite store restored from yesterday's backup, with real processes ("Known traps").
+
+Nothing is deleted and no broker is commanded until an operator accepts it; then everything that the
+replicas hold of known topics is served again, and what they hold of unknown ones was listed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import TARGET
+from tests.support import clients
+from tests.support.clients import Record
+from tests.support.cluster import TidelogCluster
+from tests.support.processes import wait_until
+from tests.support.server import run_tidelog
+
+pytestmark = [
+    pytest.mark.kill,
+    pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
+]
+
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[TidelogCluster]:
+    config = {"broker.session.timeout.ms": 3000, "stale.partition.delete.delay.ms": 600_000}
+    with TidelogCluster(tmp_path, brokers=2, config=config) as started:
+        yield started
+
+
+def write(cluster: TidelogCluster, topic: str, first: int, count: int) -> list[str]:
+    """Write numbered records, acknowledged by all; return their values."""
+    values = [f"{topic}-{number}" for number in range(first, first + count)]
+    records = [Record(None, value) for value in values]
+    clients.write_confluent(cluster.bootstrap, topic, records, "none")
+    return values
+
+
+def read(cluster: TidelogCluster, topic: str, count: int) -> list[str]:
+    """The values of so many records."""
+    found = clients.read_confluent(cluster.bootstrap, topic, count)
+    return sorted(str(record.value) for record in found)
+
+
+def logs(cluster: TidelogCluster, broker: int, topic: str) -> list[Path]:
+    """A broker's directories of a topic, renamed ones left out."""
+    return list(cluster.brokers[broker].log_folder().glob(f"{topic}-?"))
+
+
+def restored(cluster: TidelogCluster, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """`tidelog doctor restored`: exit status and report ({} when it failed)."""
+    found = run_tidelog(
+        "doctor", "restored", "--json", "--bootstrap-server", cluster.bootstrap, *arguments
+    )
+    report = json.loads(found.stdout) if found.stdout.strip() else {"error": found.stderr}
+    return found.returncode, report
+
+
+def put_back(cluster: TidelogCluster, backup: Path, store: Path) -> None:
+    """Put a backup in the store's place, under a dead controller; wait until the next one sees."""
+    cluster.controller.kill()
+    for ending in ("", "-wal", "-shm"):
+        Path(f"{store}{ending}").unlink(missing_ok=True)
+    shutil.copy(backup, store)
+    cluster.controller.start()
+
+    def has_gone_back() -> bool:
+        status, report = restored(cluster)
+        return status == 1 and bool(report.get("went_back"))
+
+    wait_until(has_gone_back, DEADLINE_S, cluster.said("the store has gone back"), 0.2)
+
+
+def test_a_restored_backup_deletes_nothing_and_is_accepted(
+    cluster: TidelogCluster, tmp_path: Path
+) -> None:
+    cluster.create_topic("kept", 2, 2)
+    values = write(cluster, "kept", 0, 50)
+    store = cluster.controller.folder / "metadata.db"
+    backup = tmp_path / "backup.db"
+    done = run_tidelog("doctor", "backup", str(backup), "--store", f"sqlite:{store}")
+    assert done.returncode == 0, done.stderr
+    status, report = restored(cluster)
+    assert (status, report["went_back"]) == (0, None)
+
+    cluster.create_topic("later", 1, 2)
+    later = write(cluster, "later", 0, 20)
+    # A new life of a leader: the leader epochs go on, and records are written in them.
+    cluster.brokers[1].kill()
+    cluster.brokers[1].start()
+    cluster.until_in_sync("kept", 2)
+    values += write(cluster, "kept", 50, 50)
+
+    put_back(cluster, backup, store)
+    # Leaders that run serve on; one that starts anew waits.
+    assert read(cluster, "later", 20) == sorted(later)
+    cluster.brokers[2].kill()
+    wait_until(
+        lambda: restored(cluster)[1].get("brokers_missing") == [2], DEADLINE_S, "2 is missed", 0.2
+    )
+    status, report = restored(cluster, "--accept")
+    assert status == 1 and "--without 2" in report["error"], report
+
+    cluster.brokers[2].launch()
+    wait_until(
+        lambda: restored(cluster)[1].get("brokers_missing") == [],
+        DEADLINE_S,
+        cluster.said("all brokers have registered"),
+        0.2,
+    )
+    for broker in (1, 2):
+        assert logs(cluster, broker, "kept") and logs(cluster, broker, "later")
+    _, report = restored(cluster)
+    (unknown,) = report["unknown"]
+    assert unknown["topic"] == "later"
+    assert {(x["broker"], x["end_offset"]) for x in unknown["replicas"]} == {(1, 20), (2, 20)}
+    status, report = restored(cluster, "--accept")
+    assert (status, report.get("accepted")) == (0, True), report
+    cluster.brokers[2].until_ready()
+
+    cluster.until_in_sync("kept", 2)
+    assert read(cluster, "kept", 100) == sorted(values)
+    values += write(cluster, "kept", 100, 20)
+    assert read(cluster, "kept", 120) == sorted(values)
+    status, report = restored(cluster)
+    assert (status, report["went_back"]) == (0, None)
+    # Its flag was shown, its handling is done or under way; what nobody knows is set aside.
+    wait_until(lambda: not logs(cluster, 1, "later"), DEADLINE_S, cluster.said("later is aside"))
+    strays = list(cluster.brokers[1].log_folder().glob("later-0.*-stray"))
+    assert len(strays) == 1
+    # A topic may take the name again, and everything goes on over a restart.
+    cluster.create_topic("later", 1, 2)
+    cluster.controller.restart()
+    write(cluster, "later", 0, 5)
+    assert len(read(cluster, "later", 5)) == 5

@@ -1,0 +1,233 @@
+"""Tools write to a real ZooKeeper behind the controller: it notices, and brokers are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+from tests.support.lone_broker import until
+from tests.support.zookeeper import ZooKeeper, why_not
+from tests.wire.test_controller_process import RecordedBroker, configs, topic
+
+from tidelog.controller.process import Controller
+from tidelog.metadata.zookeeper import ZookeeperStore
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+from tidelog.runtime.seams import Seams
+
+pytestmark = pytest.mark.java
+
+DEADLINE_S = 60
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
+    why = why_not()
+    if why is not None:
+        pytest.skip(why)
+    with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server
+
+
+class Tool:
+    """Whoever has an address of the ZooKeeper."""
+
+    def __init__(self, client: KazooClient, chroot: str) -> None:
+        self.client = client
+        self.chroot = chroot
+
+    def write(self, path: str, content: str) -> None:
+        """Create or replace a node."""
+        whole = self.chroot + path
+        if self.client.exists(whole):
+            self.client.set(whole, content.encode())
+        else:
+            self.client.create(whole, content.encode())
+
+    def read(self, path: str) -> Any:
+        """A node's JSON."""
+        return json.loads(self.client.get(self.chroot + path)[0])
+
+    def there(self, path: str) -> bool:
+        """Whether there is such a node."""
+        return self.client.exists(self.chroot + path) is not None
+
+
+class World:
+    """A controller on ZooKeeper, one recorded broker, and a tool."""
+
+    def __init__(self, address: str, tool: Tool) -> None:
+        self.address = address
+        self.tool = tool
+        self.broker = RecordedBroker(1)
+        self.controller: Controller
+
+    async def start(self) -> None:
+        self.controller = Controller(
+            configs(broker_session_timeout_ms="60000"), Seams(), ZookeeperStore(self.address)
+        )
+        await self.controller.start()
+
+    async def tell(self, path: str, content: str) -> None:
+        """The tool writes, in a thread."""
+        await asyncio.get_running_loop().run_in_executor(None, self.tool.write, path, content)
+
+    async def told(self, kind: type, holds: Callable[[Any], bool]) -> Any:
+        """Wait until the broker gets a request of a kind that holds; return it."""
+        found: list[Any] = []
+
+        def has_come(requests: list[Any]) -> bool:
+            found[:] = [x for x in requests if isinstance(x, kind) and holds(x)]
+            return bool(found)
+
+        await self.broker.told(has_come)
+        return found[-1]
+
+
+def run(zookeeper: ZooKeeper, scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    chroot = f"/{uuid.uuid4().hex}"
+    client = KazooClient(hosts=zookeeper.address)
+    client.start()
+
+    async def main() -> None:
+        world = World(zookeeper.address + chroot, Tool(client, chroot))
+        await world.start()
+        try:
+            await world.broker.listen()
+            answer = await world.broker.register(world.controller.listener_port)
+            assert answer.error_code == 0
+            async with asyncio.timeout(DEADLINE_S), beating(world.broker):
+                await scenario(world)
+        finally:
+            await world.broker.close()
+            await world.controller.stop()
+
+    try:
+        asyncio.run(main())
+    finally:
+        client.stop()
+        client.close()
+
+
+@contextlib.asynccontextmanager
+async def beating(broker: RecordedBroker) -> AsyncIterator[None]:
+    """The broker's heartbeats."""
+
+    async def beat() -> None:
+        while True:
+            await broker.heartbeat()
+            assert broker.session is not None
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(broker.session.wait_closed(), 0.2)
+
+    task = asyncio.ensure_future(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def names(request: Any) -> dict[str, list[int]]:
+    """Topic -> partitions of a LeaderAndIsr."""
+    return {
+        each.topic_name: [x.partition_index for x in each.partition_states]
+        for each in request.topic_states
+    }
+
+
+def test_a_topic_is_created_grown_rewritten_configured_and_deleted_by_a_tool(
+    zookeeper: ZooKeeper,
+) -> None:
+    async def scenario(world: World) -> None:
+        orders = messages.LeaderAndIsrRequest
+        await world.told(orders, lambda x: x.type == 2)
+        await world.tell("/brokers/topics/t", '{"version":1,"partitions":{"0":[1]}}')
+        await world.told(orders, lambda x: names(x) == {"t": [0]})
+        topic_id = world.controller.cluster.topic_id("t")
+        assert world.tool.read("/brokers/topics/t")["topic_id"]
+
+        await world.tell("/brokers/topics/t", '{"version":1,"partitions":{"0":[1],"1":[1]}}')
+        grown = await world.told(orders, lambda x: 1 in names(x).get("t", []))
+        assert grown.topic_states[0].topic_id == topic_id
+        node = world.tool.read("/brokers/topics/t")
+        assert (node["initial_partition_count"], node["undeleted_partition_count"]) == (2, 2)
+        assert world.controller.cluster.lives[TopicPartition("t", 1)].partition_epoch == 2
+
+        await world.tell("/config/topics/t", '{"version":1,"config":{"retention.ms":"77"}}')
+        await world.tell(
+            "/config/changes/config_change_0000000000", '{"version":2,"entity_path":"topics/t"}'
+        )
+        update = messages.UpdateConfigsRequest
+        await world.told(
+            update,
+            lambda x: (
+                [(c.name, c.value) for e in x.entities for c in e.configs if e.entity_name]
+                == [("retention.ms", "77")]
+            ),
+        )
+        await until(
+            lambda: not world.tool.there("/config/changes/config_change_0000000000"), DEADLINE_S
+        )
+        await world.tell("/config/brokers/1", '{"version":1,"config":{"log.retention.ms":"5"}}')
+        await world.told(
+            update, lambda x: any(e.entity_name == "1" and e.configs for e in x.entities)
+        )
+
+        await world.tell("/admin/delete_topics/t", "")
+        stop = await world.told(messages.StopReplicaRequest, lambda x: True)
+        assert stop.topic_states[0].topic_id == topic_id
+        await until(lambda: not world.tool.there("/admin/delete_topics/t"), DEADLINE_S)
+        assert not world.tool.there("/brokers/topics/t")
+        assert world.controller.cluster.controller_epoch == 1, "it never lost its place"
+
+    run(zookeeper, scenario)
+
+
+def test_a_damaged_topic_node_stops_fulls_until_it_is_healed(zookeeper: ZooKeeper) -> None:
+    async def scenario(world: World) -> None:
+        broker = world.broker
+        for name in ("t", "u"):
+            assert (await broker.forward(topic(name, 1, 1), 7)).topics[0].error_code == 0
+        whole = json.dumps(world.tool.read("/brokers/topics/t"))
+        await world.tell("/brokers/topics/t", '{"partitions": tru')
+        await until(lambda: world.controller.cluster.damaged, DEADLINE_S)
+        broker.requests.clear()
+        broker.incarnation = uuid.uuid4()
+        await broker.register(world.controller.listener_port)
+        await world.told(messages.OpenControlChannelRequest, lambda _: True)
+        problems = (await broker.forward(messages.DescribeConditionRequest(), 0)).condition
+        assert "/brokers/topics/t cannot be read" in problems
+        assert broker.names() == ["OpenControlChannel"], "no FULL, nothing becomes stale"
+        await world.tell("/brokers/topics/t", whole)
+        full = await world.told(messages.LeaderAndIsrRequest, lambda x: x.type == 2)
+        assert names(full) == {"t": [0], "u": [0]}
+
+    run(zookeeper, scenario)
+
+
+def test_a_damaged_state_node_stands_in_a_full_and_the_others_go_on(zookeeper: ZooKeeper) -> None:
+    async def scenario(world: World) -> None:
+        broker = world.broker
+        assert (await broker.forward(topic("t", 2, 1), 7)).topics[0].error_code == 0
+        path = "/brokers/topics/t/partitions/0/state"
+        whole = json.dumps(world.tool.read(path))
+        await world.controller.stop()
+        await world.tell(path, "{")
+        await world.start()
+        broker.requests.clear()
+        await broker.register(world.controller.listener_port)
+        full = await world.told(messages.LeaderAndIsrRequest, lambda x: x.type == 2)
+        states = full.topic_states[0].partition_states
+        assert [(x.leader, x.leader_epoch) for x in states] == [(-1, -1), (1, 0)]
+        await world.tell(path, whole)
+        healed = await world.told(messages.LeaderAndIsrRequest, lambda x: x.type == 1)
+        (state,) = [x for x in healed.topic_states[0].partition_states if x.partition_index == 0]
+        assert (state.leader, state.leader_epoch) == (1, 0)
+
+    run(zookeeper, scenario)

@@ -1,0 +1,1 @@
+"""The parts of the cluster scenario: nodes, store, clients, faults, what is watched and judged."""

@@ -1,0 +1,173 @@
+"""What stands on the brokers' disks, and what happens to it: seen by the disks themselves.
+
+Owns the books of all appends (promise 14, 27), of directories that go (promises 18-20) and of what
+a broker noted of its controllers (promise 23); and reading a replica's log from a disk, whether its
+broker lives or not. Parses files on its own: a mistake in the product's storage cannot hide here.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+from tests.simulation.cluster.nodes import LOGS, BrokerNode
+from tests.simulation.kernel import SimulatedDisk
+from tests.simulation.kernel.inodes import DirectoryNode, FileNode
+
+from tidelog.storage.names import LOG, offset_of, parse_directory
+
+_HEAD = struct.Struct(">qiibI")
+_LAST_DELTA = struct.Struct(">i")
+HEADER_SIZE = 61
+SEEN_FILE = f"{LOGS}/controller-seen"
+
+
+class Batch(NamedTuple):
+    """One record batch as it lies on a disk."""
+
+    base: int
+    last: int
+    epoch: int
+    crc: int
+    sound: bool
+    """Whether the CRC fits."""
+
+
+def batches(content: bytes | bytearray | memoryview) -> Iterator[Batch]:
+    """Yield the whole batches at the beginning of some bytes."""
+    view = memoryview(content)
+    at = 0
+    while at + HEADER_SIZE <= len(view):
+        base, length, epoch, magic, crc = _HEAD.unpack_from(view, at)
+        end = at + 12 + length
+        if magic != 2 or length < HEADER_SIZE - 12 or end > len(view):
+            return
+        (delta,) = _LAST_DELTA.unpack_from(view, at + 23)
+        yield Batch(base, base + delta, epoch, crc, crc32c(view[at + 21 : end]) == crc)
+        at = end
+
+
+def damaged(content: bytes, at: int, bit: int) -> bytes | None:
+    """Return the bytes with one bit of the first sound batch from ``at`` on turned over."""
+    while (at := content.find(b"\x02", at)) >= 0:
+        first = next(batches(content[max(0, at - 16) :]), None) if at >= 16 else None
+        if first is not None and first.sound:
+            place = at - 16 + HEADER_SIZE
+            changed = bytearray(content)
+            changed[place] ^= 1 << bit
+            return bytes(changed)
+        at += 1
+    return None
+
+
+def topic_id_in(disk: SimulatedDisk, directory: str) -> str:
+    """Return the topic id that a partition's directory has on record, hex, or ""."""
+    found = disk.lookup(f"{directory}/partition.metadata")
+    if not isinstance(found, FileNode):
+        return ""
+    for line in bytes(found.data).decode(errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name == "topic_id":
+            return value.strip()
+    return ""
+
+
+def replica_log(disk: SimulatedDisk, topic: str, partition: int) -> list[Batch]:
+    """Return the batches of a replica, in the order of its segments."""
+    path = f"{LOGS}/{topic}-{partition}"
+    found = disk.lookup(path)
+    if not isinstance(found, DirectoryNode):
+        return []
+    segments = sorted(name for name in found.entries if offset_of(name, LOG) is not None)
+    return [each for name in segments for each in batches(disk.file(f"{path}/{name}").data)]
+
+
+class DiskWatch:
+    """Watches the disks of all brokers; ``found`` is what should not have happened."""
+
+    def __init__(self, assigned: Callable[[str, int, int], bool]) -> None:
+        """``assigned(topic id, partition, broker)``: whether the store says so now."""
+        self.found: list[str] = []
+        self.appends: dict[tuple[str, str, int, int], tuple[int, str]] = {}
+        """(topic id, partition name, leader epoch, base offset) -> CRC and who wrote it first."""
+        self.deleted = 0
+        self.batches = 0
+        self._assigned = assigned
+        self._seen: dict[str, tuple[int, int]] = {}
+
+    def watch(self, node: BrokerNode) -> None:
+        """Watch one broker's disks from now on."""
+
+        def observe(kind: str, path: str, at: int, content: bytes) -> None:
+            if kind == "write":
+                if path.endswith(LOG):
+                    self._written(node, path, content)
+                elif path == SEEN_FILE:
+                    self._noted(node)
+            elif kind == "rename":
+                self._renamed(node, *path.split(" "))
+
+        node.machine.observe_disk(observe)
+
+    def forget(self, node: BrokerNode) -> None:
+        """The disk was replaced: what stood on it is gone."""
+        self._seen.pop(node.host, None)
+
+    def _written(self, node: BrokerNode, path: str, content: bytes) -> None:
+        directory = path.rpartition("/")[0]
+        name = directory.rpartition("/")[2]
+        found = parse_directory(name)
+        if found is None or found.ending:
+            return
+        topic_id = topic_id_in(node.machine.disk, directory)
+        for each in batches(content):
+            self.batches += 1
+            if not each.sound:
+                self.found.append(
+                    f"no_bad_crc_is_accepted: {node.host} wrote {name} {each.base} with a bad CRC"
+                )
+            key = (topic_id, name, each.epoch, each.base)
+            crc, who = self.appends.setdefault(key, (each.crc, node.host))
+            if crc != each.crc:
+                self.found.append(
+                    f"one_leader_per_epoch: {name} {each.base} of leader epoch {each.epoch} was "
+                    f"written by {who} and, with other bytes, by {node.host}"
+                )
+
+    def _noted(self, node: BrokerNode) -> None:
+        content = bytes(node.machine.disk.file(SEEN_FILE).data)
+        newest = (-1, -1)
+        for line in content.split(b"\n"):
+            _, brace, text = line.partition(b"{")
+            if brace:
+                try:
+                    said = json.loads(b"{" + text)
+                except ValueError:
+                    continue
+                newest = max(newest, (said["controller_epoch"], said["store_revision"]))
+        before = self._seen.get(node.host, (-1, -1))
+        if newest < before:
+            self.found.append(
+                f"no_step_back: {node.host} noted controller epoch and revision {newest} after "
+                f"{before}"
+            )
+        self._seen[node.host] = max(newest, before)
+
+    def _renamed(self, node: BrokerNode, source: str, target: str) -> None:
+        if source.rpartition("/")[0] != LOGS:
+            return
+        before = parse_directory(source.rpartition("/")[2])
+        after = parse_directory(target.rpartition("/")[2])
+        if before is None or before.ending or after is None or not after.ending:
+            return
+        topic_id = topic_id_in(node.machine.disk, target)
+        self.deleted += 1
+        place = before.partition
+        if self._assigned(topic_id, place.partition, node.node_id):
+            self.found.append(
+                f"no_delete_without_proof: {node.host} removed {place} of topic id {topic_id}, "
+                "which is assigned to it"
+            )

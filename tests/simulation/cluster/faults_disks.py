@@ -1,0 +1,104 @@
+"""Faults of the brokers' disks: a crash within an operation, EIO, no room, slowness.
+
+Owns what one disk does while its machine runs on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+
+from tests.simulation.cluster.hands import Hands
+from tests.simulation.cluster.nodes import LOGS
+from tests.simulation.kernel import UNLIMITED, Crash, DiskOperation, Fail
+
+CONTROL_NOTES = "controller-seen"
+"""What a broker notes of its controllers: no log, and each time written anew."""
+
+IN_FLIGHT_SECONDS = 1.0
+"""What a helper thread had begun when the disk failed may end within this time."""
+
+SLOWEST_SECONDS = 2.0
+"""Most that a slow disk takes to begin, and again to end, what a helper thread does."""
+
+
+class DiskFaults(Hands):
+    """What can happen to a disk."""
+
+    async def crash_in_an_operation(self) -> None:
+        node = self._take(self._brokers)
+        if node is None or node.process is None:
+            return
+        disk, process = node.machine.disk, node.process
+        at, part = disk.operations + self.rng.randint(1, 150), self.rng.random()
+
+        def plan(operation: DiskOperation) -> Crash | None:
+            return Crash("kill", part) if operation.number >= at else None
+
+        node.wanted = False
+        disk.plan = plan
+        try:
+            await self.world.until(lambda: not process.alive, 10)
+        except TimeoutError:
+            node.kill()
+        disk.plan = None
+        self._say(f"crash in an operation of {node.host}")
+        node.kill()
+        await self._again(node, (0.1, 6))
+
+    async def fail_a_sync(self) -> None:
+        """fsync says EIO once; the life goes on, and its directory must not."""
+        node = self._take(self._brokers)
+        if node is None or node.process is None:
+            return
+        disk, life = node.machine.disk, node.life
+        failed_at: list[float] = []
+
+        def plan(operation: DiskOperation) -> Fail | None:
+            now = self.world.loop.time()
+            failed = node.host in self.disks_failed
+            if not operation.path.startswith(LOGS) or operation.kind != "sync":
+                return None
+            if operation.path.endswith(CONTROL_NOTES):
+                return None
+            if failed:
+                if now > failed_at[0] + IN_FLIGHT_SECONDS:
+                    self.history.directory(LOGS, life, f"sync of {operation.path}")
+                return None
+            if not operation.path.endswith(".log"):
+                return None
+            failed_at.append(now)
+            self.disks_failed.add(node.host)
+            self._say(f"EIO on {node.host}: {operation.path}")
+            self.history.directory(LOGS, life, "sync failed")
+            return Fail(errno.EIO)
+
+        disk.plan = plan
+        await asyncio.sleep(self.rng.uniform(2, 8))
+        disk.plan = None
+        if node.host not in self.disks_failed:
+            self._busy.discard(node.host)
+            return
+        # The page cache is not to be believed any more: the machine is started again.
+        self._end(node, "lose_power")
+        await self._again(node, (0.1, 4))
+
+    async def fill_the_disk(self) -> None:
+        node = self.rng.choice(self.cluster.brokers)
+        disk = node.machine.disk
+        disk.capacity = disk.used() + self.rng.randint(0, 10_000)
+        self._say(f"full disk on {node.host}")
+        await asyncio.sleep(self.rng.uniform(0.5, 8))
+        disk.capacity = UNLIMITED
+        self._say(f"room on {node.host}")
+
+    async def slow_disk(self) -> None:
+        node = self._take(self._brokers)
+        if node is None:
+            return
+        self._slow[node.host] = self.rng.choice((0.05, 0.5, SLOWEST_SECONDS))
+        self._say(f"slow disk on {node.host}")
+        await asyncio.sleep(self.rng.uniform(1, 8))
+        self._slow.pop(node.host, None)
+        await asyncio.sleep(2 * SLOWEST_SECONDS)
+        self._busy.discard(node.host)

@@ -1,0 +1,290 @@
+"""What the controllers wrote to the store: who may lead, who wrote, what was flagged.
+
+Owns the judgement of promises 14, 16, 17 and 22 on the journal of commits. Decodes the nodes with
+the product's layout, and keeps its own view of each partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tests.simulation.cluster.disks import topic_id_in
+from tests.simulation.cluster.nodes import LOGS, Cluster
+from tests.simulation.cluster.store import Commit
+
+from tidelog.metadata import layout
+from tidelog.metadata.records import (
+    BrokerNode,
+    ConfigNode,
+    PartitionState,
+    TopicMemory,
+    TopicNode,
+)
+from tidelog.metadata.store import Check, Create, Delete, Set
+
+UNCLEAN = "unclean.leader.election.enable"
+
+
+class Place(NamedTuple):
+    """One partition in one life of its topic."""
+
+    topic_id: str
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass
+class Known:
+    """One partition as the journal has it."""
+
+    state: PartitionState
+    leaders: dict[int, int] = field(default_factory=dict)
+    """Leader epoch -> leader."""
+    admitted: dict[int, float] = field(default_factory=dict)
+    """Member of ISR or eligible replicas -> since when."""
+    elected_at: float = 0.0
+
+
+class Loss(NamedTuple):
+    """A broker may have lost data: when, and with which broker epoch it came back (-1: not yet)."""
+
+    at: float
+    back_at: float
+
+
+class StateWatch:
+    """Follows the journal; ``found`` is what should not have been written."""
+
+    def __init__(self, cluster: Cluster, say: Callable[[str], None]) -> None:
+        self.cluster = cluster
+        self.found: list[str] = []
+        self.unclean: set[Place] = set()
+        """Partitions in which an unclean election has happened."""
+        self.places: dict[Place, Known] = {}
+        self.topics: dict[str, TopicNode] = {}
+        self.ids: dict[str, str] = {}
+        self.losses: dict[int, Loss] = {}
+        self.unclean_asked = False
+        """Whether an administrator has asked for unclean elections."""
+        self.when_elected: Callable[[Place, Known], None] = lambda place, known: None
+        self.when_grown: Callable[[Place, Known, int], None] = lambda place, known, member: None
+        self.when_buried: Callable[[int], None] = lambda broker: None
+        self.elections = 0
+        self._unclean_allowed: dict[str, bool] = {}
+        self._epoch_writer = -1
+        self._epoch_versions = 0
+        self._debts: dict[str, set[int]] = {}
+        self._reported: set[Place] = set()
+        self._say = say
+        cluster.tree.when_written = self.take
+
+    def assigned(self, topic_id: str, partition: int, broker: int) -> bool:
+        """Return whether a replica is assigned to a broker by the store as it is now."""
+        name = self.ids.get(topic_id)
+        node = None if name is None else self.topics.get(name)
+        return node is not None and broker in node.partitions.get(partition, [])
+
+    def lost(self, broker: int) -> None:
+        """A broker's disk may have lost what was written."""
+        self.losses[broker] = Loss(self.cluster.world.loop.time(), -1.0)
+
+    def place(self, topic: str, partition: int) -> Place | None:
+        """Return the present life of a partition."""
+        node = self.topics.get(topic)
+        if node is None or node.topic_id is None:
+            return None
+        return Place(node.topic_id, topic, partition)
+
+    def out_of_sync(self) -> list[str]:
+        """Return the partitions whose ISR is not full, each with its ISR."""
+        return [
+            f"{place} {known.state.isr} of {self.topics[place.topic].partitions[place.partition]}"
+            for place, known in self.places.items()
+            if self.place(place.topic, place.partition) == place
+            and len(known.state.isr) < len(self.topics[place.topic].partitions[place.partition])
+        ]
+
+    def take(self, commit: Commit) -> None:
+        """Judge one commit and take it up."""
+        self._check_writer(commit)
+        for operation in commit.operations:
+            if isinstance(operation, Delete):
+                self._gone(operation.path)
+        records = [
+            (operation.path, layout.decode(operation.path, operation.data))
+            for operation in commit.operations
+            if isinstance(operation, Create | Set) and operation.data
+        ]
+        for path, record in records:
+            if isinstance(record, TopicNode):
+                name = path.rpartition("/")[2]
+                self.topics[name] = record
+                if record.topic_id is not None:
+                    self.ids[record.topic_id] = name
+            elif isinstance(record, ConfigNode) and path.startswith(layout.TOPIC_CONFIGS):
+                allowed = record.config.get(UNCLEAN) == "true"
+                self._unclean_allowed[path.rpartition("/")[2]] = allowed
+            elif isinstance(record, TopicMemory):
+                self._take_memory(path.rpartition("/")[2], record)
+            elif isinstance(record, BrokerNode):
+                broker = int(path.rpartition("/")[2])
+                loss = self.losses.get(broker)
+                if loss is not None and loss.back_at < 0 and self.cluster.broker(broker).alive:
+                    self.losses[broker] = Loss(loss.at, commit.at)
+        for path, record in records:
+            if isinstance(record, PartitionState):
+                self._take_state(path, record, commit)
+
+    def _take_memory(self, topic: str, memory: TopicMemory) -> None:
+        """Promise 1: what replicas report as lost can only be lost where it is not clean."""
+        self._debts[topic] = set(memory.unclean)
+        past = [(index, each) for index, found in memory.unclean_past.items() for each in found]
+        for partition, debt in [*past, *memory.unclean.items()]:
+            place = Place(memory.topic_id, topic, partition)
+            if debt.lost and place not in self.unclean and place not in self._reported:
+                self._reported.add(place)
+                self.found.append(
+                    f"no_loss_while_clean: a replica of {place} had to cut committed records: "
+                    f"{debt.lost[0]}"
+                )
+
+    def _gone(self, path: str) -> None:
+        above, _, name = path.rpartition("/")
+        if above == layout.BROKERS:
+            self.when_buried(int(name))
+        if above == layout.TOPICS:
+            node = self.topics.pop(name, None)
+            if node is not None and node.topic_id is not None:
+                self.ids.pop(node.topic_id, None)
+            self._unclean_allowed.pop(name, None)
+            self._debts.pop(name, None)
+
+    def _check_writer(self, commit: Commit) -> None:
+        """Promise 22: each write is conditional on the epoch of the controller that makes it."""
+        wrote_epoch = any(
+            isinstance(operation, Create | Set) and operation.path == layout.CONTROLLER_EPOCH
+            for operation in commit.operations
+        )
+        if wrote_epoch:
+            self._epoch_writer = commit.session
+            return
+        checks = any(
+            isinstance(operation, Check) and operation.path == layout.CONTROLLER_EPOCH
+            for operation in commit.operations
+        )
+        if commit.session != self._epoch_writer or not checks:
+            self.found.append(
+                f"one_controller_writes: session {commit.session} of {commit.controller} wrote "
+                f"{commit.operations[-1].path} after session {self._epoch_writer} became active"
+                if commit.session != self._epoch_writer
+                else f"one_controller_writes: a write of {commit.controller} does not check the "
+                "controller epoch"
+            )
+
+    def _take_state(self, path: str, state: PartitionState, commit: Commit) -> None:
+        found = layout.partition_of(path)
+        assert found is not None
+        topic, partition = found
+        node = self.topics.get(topic)
+        place = Place((node.topic_id or "") if node else "", topic, partition)
+        known = self.places.get(place)
+        if known is None:
+            self.places[place] = Known(
+                state,
+                {state.leader_epoch: state.leader},
+                dict.fromkeys(state.isr, commit.at),
+                commit.at,
+            )
+            return
+        self._say(
+            f"{place}: leader {state.leader} epoch {state.leader_epoch} isr {state.isr} "
+            f"eligible {state.eligible_replicas}{' UNCLEAN' if state.is_unclean_leader else ''}"
+        )
+        before, known.state = known.state, state
+        self._check_epochs(place, known, before)
+        if state.leader != before.leader or state.leader_epoch != before.leader_epoch:
+            known.elected_at = commit.at
+            if state.leader >= 0:
+                self._check_election(place, known, before)
+        self._check_flag(place, state, before)
+        members = {*state.isr, *state.eligible_replicas}
+        new = [member for member in state.isr if member not in before.isr]
+        if state.is_unclean_leader and state.leader_epoch > before.leader_epoch:
+            new.append(state.leader)  # what it has is what there is, from now on
+        known.admitted = {
+            member: commit.at if member in new else known.admitted.get(member, commit.at)
+            for member in members
+        }
+        same_epoch = state.leader_epoch == before.leader_epoch
+        for member in dict.fromkeys(new):
+            if same_epoch and state.leader >= 0:
+                self.when_grown(place, known, member)
+
+    def _check_epochs(self, place: Place, known: Known, before: PartitionState) -> None:
+        state = known.state
+        if state.leader_epoch < before.leader_epoch:
+            self.found.append(
+                f"one_leader_per_epoch: the leader epoch of {place} went back from "
+                f"{before.leader_epoch} to {state.leader_epoch}"
+            )
+        leader = known.leaders.setdefault(state.leader_epoch, state.leader)
+        if leader != state.leader:
+            self.found.append(
+                f"one_leader_per_epoch: {place} had leaders {leader} and {state.leader} in leader "
+                f"epoch {state.leader_epoch}"
+            )
+
+    def _check_election(self, place: Place, known: Known, before: PartitionState) -> None:
+        """Promises 16 and 17: who is elected, and is it said when it is not clean?"""
+        state = known.state
+        leader = state.leader
+        self.elections += 1
+        # The election of an in-sync replica clears the flag: with the flag it was unclean, again.
+        if state.is_unclean_leader:
+            self.unclean.add(place)
+            union = {*before.isr, *before.eligible_replicas}
+            all_lost = all(self._has_lost(place, known, member) for member in union)
+            allowed = self._unclean_allowed.get(place.topic, False) or self.unclean_asked
+            if not allowed and not all_lost:
+                self.found.append(
+                    f"unclean_is_allowed: {place} elected {leader} from {sorted(union)} uncleanly "
+                    "though neither its configuration nor anybody asked for it"
+                )
+            if place.partition not in self._debts.get(place.topic, set()):
+                self.found.append(f"unclean_is_recorded: {place} has no debt record")
+            return
+        if leader not in before.isr and leader not in before.eligible_replicas:
+            self.found.append(
+                f"only_the_complete_lead: {place} elected {leader}, which is neither in the ISR "
+                f"{before.isr} nor in {before.eligible_replicas}, and did not flag it"
+            )
+        loss = self.losses.get(leader)
+        if loss is not None and loss.back_at >= 0 and known.admitted.get(leader, 0) < loss.at:
+            self.found.append(
+                f"only_the_complete_lead: {place} elected {leader}, which came back without all "
+                "of its data and has not been in the ISR since"
+            )
+        self.when_elected(place, known)
+
+    def _has_lost(self, place: Place, known: Known, member: int) -> bool:
+        """Whether a member may lack what it held when it was admitted, or never had a replica."""
+        loss = self.losses.get(member)
+        if loss is not None and loss.at >= known.admitted.get(member, 0):
+            return True
+        disk = self.cluster.broker(member).machine.disk
+        return topic_id_in(disk, f"{LOGS}/{place}") != place.topic_id
+
+    def _check_flag(self, place: Place, state: PartitionState, before: PartitionState) -> None:
+        if before.is_unclean_leader and not state.is_unclean_leader:
+            elected = state.leader_epoch > before.leader_epoch and state.leader >= 0
+            debt = place.partition in self._debts.get(place.topic, set())
+            if not elected and debt:
+                self.found.append(
+                    f"unclean_is_recorded: the flag of {place} was cleared by a change that is "
+                    "neither an election of an in-sync replica nor the end of its handling"
+                )

@@ -1,0 +1,191 @@
+"""What is judged of a cluster's run: the history, the replicas at the end, the clients' books.
+
+Owns the end of the run; what is judged while it happens is ``journal`` and ``disks``. Partitions in
+which an unclean election has happened are judged only by the promises that hold for them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.simulation.checkers import ALL, failed_sync_is_final, no_bad_crc_is_accepted, violations
+from tests.simulation.clients import SimulatedProducer, SimulatedReader
+from tests.simulation.cluster.clients import GroupBook
+from tests.simulation.cluster.disks import Batch, replica_log, topic_id_in
+from tests.simulation.cluster.journal import Known, Place, StateWatch
+from tests.simulation.cluster.nodes import LOGS, Cluster
+from tests.simulation.history import Final, History, Outcome
+
+from tidelog.broker.partition import HostedPartition
+from tidelog.metadata import layout
+
+ALWAYS = (no_bad_crc_is_accepted, failed_sync_is_final)
+"""Checkers that hold for partitions that are not clean, too."""
+
+WHILE_CLEAN = tuple(check for check in ALL if check not in ALWAYS)
+
+
+class Judge:
+    """Collects in ``found`` what breaks a promise at the end of a run."""
+
+    def __init__(self, cluster: Cluster, states: StateWatch, history: History) -> None:
+        self.cluster = cluster
+        self.states = states
+        self.history = history
+        self.found: list[str] = []
+        states.when_elected = self.elected
+        states.when_grown = self.grown
+
+    @property
+    def not_clean(self) -> set[str]:
+        """The partitions with an unclean election, as histories name them."""
+        return {str(place) for place in self.states.unclean}
+
+    def of_history(self) -> list[str]:
+        """Return what the checkers of one broker find in the history of the whole cluster."""
+        return [
+            *violations(self.clean_history(), WHILE_CLEAN),
+            *violations(self.history, ALWAYS),
+        ]
+
+    def clean_history(self) -> History:
+        """Return the history of the partitions that were clean to the end."""
+        out = self.not_clean
+        lives = {place.topic for place in self.states.unclean}
+
+        def is_clean(partition: str) -> bool:
+            topic, at, _ = partition.partition("@")
+            return partition not in out and not (at and topic in lives)
+
+        history = self.history
+        return History(
+            writes=[write for write in history.writes if is_clean(write.partition)],
+            reads=[read for read in history.reads if is_clean(read.partition)],
+            finals=[final for final in history.finals if is_clean(final.partition)],
+        )
+
+    def restarts(self, producers: Sequence[SimulatedProducer]) -> None:
+        """Promise 6: no leader forgets a producer while the partition is clean (with acks=all)."""
+        for producer in producers:
+            where = producer.target.name
+            if producer.restarts and producer.acks == -1 and where not in self.not_clean:
+                self.found.append(
+                    f"idempotence_survives: {producer.name} of {where} was forgotten "
+                    f"{producer.restarts} times"
+                )
+
+    def readers(self, readers: Sequence[SimulatedReader]) -> None:
+        """Promise 4: nothing above the high watermark is served."""
+        for reader in readers:
+            if reader.above_watermark:
+                self.found.append(f"served above the high watermark: {reader.above_watermark[:5]}")
+
+    def group(self, group: GroupBook) -> None:
+        """Promise 1 for commits: an answered one stays."""
+        offsets = {place.topic for place in self.states.unclean}
+        if "__consumer_offsets" not in offsets:
+            self.found += [f"commits_stay: {line}" for line in group.lost[:5]]
+
+    def start(self, final: Final, asked: int) -> None:
+        """Promise 1: nothing is deleted that nobody asked to delete."""
+        if final.start > asked and final.partition not in self.not_clean:
+            self.found.append(
+                f"only_what_was_asked_goes: {final.partition} starts at {final.start}, "
+                f"DeleteRecords was asked up to {asked}"
+            )
+
+    # --- while it runs -------------------------------------------------------------------------
+
+    def elected(self, place: Place, known: Known) -> None:
+        """Promise 16: who is elected in a clean partition holds all that was acknowledged."""
+        hosted = self._hosted(place, known.state.leader)
+        if hosted is None or place in self.states.unclean:
+            return
+        acked = [
+            write.offset
+            for write in self.history.writes
+            if write.partition == str(place) and write.outcome is Outcome.ACKED
+        ]
+        highest = max(acked, default=-1)
+        if highest >= hosted.end_offset:
+            self.found.append(
+                f"only_the_complete_lead: {place} elected {known.state.leader}, whose log ends at "
+                f"{hosted.end_offset}, though {highest} was acknowledged"
+            )
+
+    def grown(self, place: Place, known: Known, member: int) -> None:
+        """Promise 16: who joins an ISR holds all that its leader has committed, and its epoch."""
+        hosted = self._hosted(place, member)
+        leading = self._hosted(place, known.state.leader)
+        if hosted is None or leading is None or not leading.is_leader:
+            return
+        if leading.leader_epoch != known.state.leader_epoch:
+            return
+        for what, offset in (
+            ("the high watermark", leading.high_watermark),
+            ("the start of the leader epoch", leading.epoch_start),
+        ):
+            if hosted.end_offset < offset:
+                self.found.append(
+                    f"only_the_complete_join: {member} joined the ISR of {place} with "
+                    f"{hosted.end_offset}, {what} is {offset}"
+                )
+
+    def _hosted(self, place: Place, broker: int) -> HostedPartition | None:
+        """Return a replica of a broker that runs and has registered in its present life."""
+        node = self.cluster.broker(broker)
+        if not node.ready or not node.alive or node.running is None:
+            return None
+        hosted = node.running.broker.partitions.get(place.topic, place.partition)
+        if hosted is None or layout.id_text(hosted.topic_id) != place.topic_id:
+            return None
+        return hosted
+
+    # --- replicas ------------------------------------------------------------------------------
+
+    def _replicas(self) -> dict[Place, dict[str, list[Batch]]]:
+        """Return the log of every assigned replica by partition and host."""
+        found: dict[Place, dict[str, list[Batch]]] = {}
+        for topic, node in self.states.topics.items():
+            for partition, brokers in node.partitions.items():
+                place = self.states.place(topic, partition)
+                assert place is not None
+                found[place] = {
+                    self.cluster.broker(broker).host: replica_log(
+                        self.cluster.broker(broker).machine.disk, topic, partition
+                    )
+                    for broker in brokers
+                }
+        return found
+
+    def replicas_agree(self) -> bool:
+        """Whether all replicas end alike: the last records have come to all of them."""
+        return all(
+            len({log[-1] if log else None for log in logs.values()}) == 1
+            for logs in self._replicas().values()
+        )
+
+    def replicas(self) -> None:
+        """Promise 3 and 19: all replicas hold the same bytes, under the id of the topic."""
+        for place, logs in self._replicas().items():
+            for host in logs:
+                disk = next(n.machine.disk for n in self.cluster.brokers if n.host == host)
+                known = topic_id_in(disk, f"{LOGS}/{place}")
+                if known != place.topic_id:
+                    self.found.append(
+                        f"no_stale_replica: {host} holds {place} of topic id {known}, the topic's "
+                        f"is {place.topic_id}"
+                    )
+            if place.topic.startswith("__"):
+                continue  # compacted: each replica when it comes to it
+            start = max(log[0].base if log else 0 for log in logs.values())
+            kept = {host: [x for x in log if x.base >= start] for host, log in logs.items()}
+            first_host, first = next(iter(kept.items()))
+            for host, log in kept.items():
+                for mine, theirs in zip(log, first, strict=False):
+                    if mine != theirs:
+                        self.found.append(
+                            f"one_offset_one_record: {place}: {host} has {mine}, "
+                            f"{first_host} has {theirs}"
+                        )
+                        break

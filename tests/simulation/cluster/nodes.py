@@ -1,0 +1,246 @@
+"""The machines of the simulated cluster: controllers and brokers that start, end and come back.
+
+Owns the lives of both kinds and their configuration. When they end is the faults' (``faults``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.simulation.cluster.store import SESSION_SECONDS, JournalTree, SimulatedStore
+from tests.simulation.kernel import Machine, Process, World
+
+from tidelog.broker.process import BOOT_ID, BrokerProcess, StartFailed
+from tidelog.controller.process import Controller
+from tidelog.metadata.store import StoreRefused, StoreUnavailable
+from tidelog.model.server_configs import ServerConfigs, from_mapping
+
+LOGS = "/data/logs"
+PORT = 9092
+CONTROLLER_PORT = 9093
+STOP_SECONDS = 30.0
+RESTART_SECONDS = 1.0
+"""A supervisor starts a process again that could not start, after this time."""
+
+
+def _configs(values: dict[str, str]) -> ServerConfigs:
+    found = from_mapping(values)
+    assert isinstance(found, ServerConfigs), found
+    return found
+
+
+class Node:
+    """One machine with one process on it, which is started again and again."""
+
+    def __init__(self, world: World, host: str) -> None:
+        self.world = world
+        self.host = host
+        self.machine: Machine = world.machine(host)
+        self.process: Process | None = None
+        self.ready = False
+        self.wanted = False
+        """Whether a supervisor keeps it running."""
+        self.boots = 0
+        self.starts = 0
+        self.ended_at = 0.0
+        """When the last life ended that has ended."""
+        self.refused: list[str] = []
+        """Why starts failed."""
+        self.name_boot()
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    @property
+    def life(self) -> str:
+        """The name of the present life."""
+        return "" if self.process is None else f"{self.host}/{self.process.name}"
+
+    def name_boot(self) -> None:
+        """Let the machine have started: its boot has a new name, outside of what power takes."""
+        self.boots += 1
+        view = self.machine.disk.view("kernel")
+        view.make_directory(BOOT_ID.rpartition("/")[0])
+        view.replace(BOOT_ID, f"{self.host}-boot-{self.boots}\n".encode())
+
+    def start(self) -> None:
+        assert not self.alive
+        self.ready = False
+        self.wanted = True
+        self.starts += 1
+        self.process = self.machine.process(type(self).__name__)
+        self.process.run(self._guarded(self.process))
+
+    async def _guarded(self, process: Process) -> None:
+        try:
+            await self.serve(process)
+        except (StartFailed, StoreRefused, StoreUnavailable, OSError) as error:
+            self.refused.append(f"{type(error).__name__}: {error}")
+            self.world.trace.event("start-failed", self.host, type(error).__name__)
+            # Outside of the process, which ends now.
+            self.world.network.soon(process.kill)
+            return
+        self.ready = True
+        self.world.trace.event("ready", self.host)
+
+    async def serve(self, process: Process) -> None:
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.wanted = False
+        if self.process is not None and self.process.alive:
+            self.process.kill()
+        self.ended()
+
+    def lose_power(self) -> None:
+        self.wanted = False
+        self.machine.lose_power()
+        self.ended()
+        self.name_boot()
+
+    def ended(self) -> None:
+        """The process is dead."""
+        if self.ready:
+            self.ended_at = self.world.loop.time()
+        self.ready = False
+
+
+class ControllerNode(Node):
+    """A controller on the common store."""
+
+    def __init__(
+        self, world: World, host: str, node_id: int, tree: JournalTree, extra: dict[str, str]
+    ) -> None:
+        super().__init__(world, host)
+        self.tree = tree
+        self.sessions: list[SimulatedStore] = []
+        self.cut_off = False
+        """Whether the store cannot be reached from here."""
+        self.fate_of_a_write: Callable[[], str] = lambda: ""
+        self.controller: Controller | None = None
+        self.configs = _configs(
+            {
+                "process.roles": "controller",
+                "node.id": str(node_id),
+                "listeners": f"CONTROLLER://{host}:{CONTROLLER_PORT}",
+                "controller.listener.names": "CONTROLLER",
+                "metadata.store": "memory:",
+                **extra,
+            }
+        )
+
+    async def serve(self, process: Process) -> None:
+        rng = self.world.random(f"store/{self.host}/{self.starts}")
+        store = SimulatedStore(self.tree, self, process, rng)
+        self.controller = Controller(self.configs, process.seams, store)
+        await self.controller.start()
+
+    @property
+    def active(self) -> bool:
+        return self.alive and self.controller is not None and self.controller.active
+
+    def ended(self) -> None:
+        """Its sessions with the store last for a while: nobody has closed them."""
+        super().ended()
+        for session in list(self.sessions):
+            self.world.loop.call_later(SESSION_SECONDS, session.expire)
+
+
+class BrokerNode(Node):
+    """A broker."""
+
+    def __init__(
+        self,
+        world: World,
+        host: str,
+        node_id: int,
+        controllers: list[tuple[str, int]],
+        extra: dict[str, str],
+    ) -> None:
+        super().__init__(world, host)
+        self.node_id = node_id
+        self.running: BrokerProcess | None = None
+        self.slow_stops = 0
+        """How often a clean stop did not end in time."""
+        self.controllers = controllers
+        self.configs = _configs(
+            {
+                "process.roles": "broker",
+                "node.id": str(node_id),
+                "listeners": f"PLAINTEXT://{host}:{PORT}",
+                "controller.listener.names": "CONTROLLER",
+                "controller.quorum.bootstrap.servers": ",".join(
+                    f"{name}:{port}" for name, port in controllers
+                ),
+                "log.dirs": LOGS,
+                **extra,
+            }
+        )
+
+    async def serve(self, process: Process) -> None:
+        self.running = BrokerProcess(self.configs, process.seams, self.controllers)
+        await self.running.start()
+
+    async def stop(self) -> None:
+        """SIGTERM: a clean stop; kill -9 if that takes too long."""
+        process, running = self.process, self.running
+        if process is None or running is None or not self.ready:
+            self.kill()
+            return
+        self.wanted = False
+        task = process.run(running.stop())
+        try:
+            await self.world.until(lambda: task.done() or not process.alive, STOP_SECONDS)
+        except TimeoutError:
+            self.slow_stops += 1
+        finally:
+            self.kill()
+
+    def wipe(self) -> None:
+        """The disk is replaced by an empty one. The process must have ended."""
+        self.machine.replace_disk()
+        self.name_boot()
+
+
+class Cluster:
+    """All nodes, and the store between the controllers."""
+
+    def __init__(self, world: World, controllers: int, brokers: int, extra: dict[str, str]) -> None:
+        self.world = world
+        self.tree = JournalTree(world)
+        addresses = [(f"c{number + 1}", CONTROLLER_PORT) for number in range(controllers)]
+        self.controllers = [
+            ControllerNode(world, host, 101 + number, self.tree, extra)
+            for number, (host, _) in enumerate(addresses)
+        ]
+        self.brokers = [
+            BrokerNode(world, f"b{number + 1}", number + 1, addresses, extra)
+            for number in range(brokers)
+        ]
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [*self.controllers, *self.brokers]
+
+    def broker(self, node_id: int) -> BrokerNode:
+        return self.brokers[node_id - 1]
+
+    @property
+    def active(self) -> ControllerNode | None:
+        """The active controller that runs, if there is one."""
+        return next((node for node in self.controllers if node.active), None)
+
+    def start(self) -> None:
+        """Start everything, and begin to start again what could not start."""
+        for node in self.nodes:
+            node.start()
+        self.world.loop.call_later(RESTART_SECONDS, self._supervise)
+
+    def _supervise(self) -> None:
+        for node in self.nodes:
+            if node.wanted and not node.alive:
+                node.ended()
+                node.start()
+        self.world.loop.call_later(RESTART_SECONDS, self._supervise)

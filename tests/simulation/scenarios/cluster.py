@@ -1,0 +1,365 @@
+"""A whole cluster: controllers, three brokers and their clients, under the faults of promises.md.
+
+Owns the course of one run of 60 simulated seconds: clients and faults for the first 42 or so, then
+everything heals, comes to rest in bounded time and is judged. What can go wrong is
+``cluster.faults``, what is watched ``cluster.journal`` and ``cluster.disks``, what is judged at the
+end ``cluster.judgement``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from tests.simulation.clients import SimulatedProducer, SimulatedReader, read_whole, send_once
+from tests.simulation.cluster import faults, judgement
+from tests.simulation.cluster.clients import (
+    Administrator,
+    ClusterTarget,
+    GroupBook,
+    Outside,
+    target,
+)
+from tests.simulation.cluster.disks import DiskWatch
+from tests.simulation.cluster.faults import Faults
+from tests.simulation.cluster.journal import StateWatch
+from tests.simulation.cluster.nodes import BrokerNode, Cluster
+from tests.simulation.cluster.tape import Tape
+from tests.simulation.history import History
+from tests.simulation.kernel import NetworkProfile, ProcessKilled, World
+from tests.simulation.kernel.loop import START_SECONDS
+from tests.simulation.scenarios.result import Result
+
+SESSION_TIMEOUT_SECONDS = 6.0
+RECOVERY_SECONDS = SESSION_TIMEOUT_SECONDS + 2.0
+"""Promise 24: leaders within ``broker.session.timeout.ms`` + 2 s after the last fault."""
+
+REST_SECONDS = 60.0
+"""Within so long after the faults everything else has come to rest: ISRs, clients."""
+
+SEGMENTS = {"segment.bytes": "4000", "index.interval.bytes": "300"}
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a run consists of; the seed decides what is left open (None)."""
+
+    seconds: float = 42.0
+    end_seconds: float = 57.0
+    """When the producers end: with what follows a run has 60 simulated seconds."""
+
+    pause: tuple[float, float] = (0.1, 4.0)
+    weights: Mapping[str, float] = field(default_factory=lambda: faults.ALL)
+    controllers: int | None = None
+    durability: str | None = None
+    unclean: bool | None = None
+    """Whether administrators allow and ask for unclean elections."""
+
+    careful: bool = True
+    """Whether a disk is only lost while everything is in sync, as promise 1 asks."""
+
+    fetch_bytes: int | None = None
+    """What followers fetch of a partition at once: little makes them catch up slowly."""
+
+
+class ClusterRun:
+    """One run of the scenario."""
+
+    def __init__(self, seed: int, course: Course | None = None) -> None:
+        self.seed = seed
+        self.course = course or Course()
+        self.world = World(seed, NetworkProfile(tearing=0.05), max_steps=6_000_000)
+        self.rng: random.Random = self.world.random("chaos")
+        self.durability = self.course.durability or self.rng.choice(
+            ("replicated", "replicated", "sync")
+        )
+        controllers = self.course.controllers or self.rng.choice((1, 2, 2))
+        drawn = self.rng.random() < 0.4
+        self.unclean = drawn if self.course.unclean is None else self.course.unclean
+        self.history = History()
+        self.story: list[str] = []
+        self.found: list[str] = []
+        self.cluster = Cluster(self.world, controllers, 3, self._configs())
+        self.states = StateWatch(self.cluster, self.say)
+        self.disks = DiskWatch(self.states.assigned)
+        for broker in self.cluster.brokers:
+            self.disks.watch(broker)
+        self.tape = Tape(self.cluster)
+        self.faults = Faults(
+            self.cluster,
+            self.states,
+            self.tape,
+            self.history,
+            self.rng,
+            self.say,
+            self.course.weights,
+            synced=self.durability == "sync",
+            careful=self.course.careful,
+        )
+        self.faults.when_wiped = self.disks.forget
+        self.outside = Outside(self.cluster, self.world.random("outside"))
+        self.admin = Administrator(self.outside)
+        self.judge = judgement.Judge(self.cluster, self.states, self.history)
+        self.states.when_buried = self._buried
+        self.targets: list[ClusterTarget] = []
+        self.producers: list[SimulatedProducer] = []
+        self.readers: list[SimulatedReader] = []
+        self.group = GroupBook(self.outside, "group", "plain", self.world.random("group"))
+        self.asked_starts: dict[str, int] = {}
+        """Partition -> the highest offset that DeleteRecords was asked for."""
+        self.lives = 0
+
+    def _configs(self) -> dict[str, str]:
+        fetch_bytes = self.course.fetch_bytes or self.rng.choice((500, 1 << 20))
+        return {
+            "replica.fetch.max.bytes": str(fetch_bytes),
+            "log.durability": self.durability,
+            "offsets.topic.num.partitions": "1",
+            "offsets.topic.replication.factor": "3",
+            "default.replication.factor": "3",
+            "min.insync.replicas": "2",
+            "replica.lag.time.max.ms": "2500",
+            "stale.partition.delete.delay.ms": "2000",
+            "log.segment.delete.delay.ms": "1000",
+            "delete.topic.retry.ms": "1000",
+            "log.flush.offset.checkpoint.interval.ms": "2000",
+            "replica.high.watermark.checkpoint.interval.ms": "2000",
+        }
+
+    def say(self, line: str) -> None:
+        """Tell the story of the run: what a person reads first."""
+        self.story.append(f"{self.world.loop.time() - START_SECONDS:9.3f} {line}")
+
+    def _buried(self, broker: int) -> None:
+        """Only a broker that was silent for its session is dead (the design, "suspected, dead")."""
+        now = self.world.loop.time()
+        node = self.cluster.broker(broker)
+        silent = 0.0 if node.ready else now - node.ended_at
+        if now > self.faults.unquiet_until and silent < SESSION_TIMEOUT_SECONDS - 1.0:
+            self.found.append(
+                f"death_takes_its_time: broker {broker} was taken for dead after {silent:.1f} s"
+            )
+
+    # --- the course ----------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        with self.world as world:
+            try:
+                world.loop.run_until_complete(self._main())
+            except (Exception, ProcessKilled):
+                self.found.append(f"the run ended with an error:\n{traceback.format_exc()}")
+            self.found += [f"unhandled: {line}" for line in world.loop.unhandled]
+            found = [
+                *self.found,
+                *self.states.found,
+                *self.disks.found,
+                *self.judge.found,
+                *[f"no_step_back: {line}" for line in self.outside.metadata.steps_back],
+                *self.judge.of_history(),
+            ]
+            story = "\n".join(self.story[-150:])
+            return Result(
+                "cluster",
+                self.seed,
+                world.digest(),
+                list(dict.fromkeys(found)),
+                f"{story}\n...\n{world.trace.tail(10)}",
+                self._counts(),
+            )
+
+    def _counts(self) -> dict[str, int]:
+        return {
+            "faults": sum(self.faults.counts.values()),
+            "acked": sum(producer.acked for producer in self.producers),
+            "reads": len(self.history.reads),
+            "elections": self.states.elections,
+            "unclean": len(self.states.unclean),
+            "replayed": self.tape.replayed,
+            "deletions": self.disks.deleted,
+            "commits": self.group.commits,
+            "slow stops": sum(broker.slow_stops for broker in self.cluster.brokers),
+            "lives": sum(node.starts for node in self.cluster.nodes),
+        }
+
+    async def _main(self) -> None:
+        self.cluster.start()
+        await self._until(lambda: all(node.ready for node in self.cluster.nodes), "ready", 30)
+        await self._create_topics()
+        background = self._start_clients()
+        await self.faults.run(self.course.seconds, self.course.pause)
+        await self.faults.heal()
+        await self._recover()
+        # The clients go on for a while, on what the faults have left.
+        await asyncio.sleep(
+            max(0.0, self.course.end_seconds - (self.world.loop.time() - START_SECONDS))
+        )
+        for task in background:
+            if task.done():
+                task.result()
+            task.cancel()
+        await self._come_to_rest()
+
+    async def _until(self, condition: Callable[[], bool], what: str, seconds: float) -> None:
+        try:
+            await self.world.until(condition, seconds)
+        except TimeoutError:
+            refused = {node.host: node.refused[-1] for node in self.cluster.nodes if node.refused}
+            out = self.states.out_of_sync()
+            raise AssertionError(
+                f"recovery_is_bounded: not in {seconds} s: {what}; out of sync: {out} {refused}"
+            ) from None
+
+    async def _create_topics(self) -> None:
+        await self.admin.create("plain", 2, 3, {**SEGMENTS, "min.insync.replicas": "2"})
+        await self.admin.create("loose", 1, 3, {**SEGMENTS, "min.insync.replicas": "1"})
+        await self.admin.create("pair", 1, 2, {**SEGMENTS, "min.insync.replicas": "2"})
+
+    # --- clients -------------------------------------------------------------------------------
+
+    def _start_clients(self) -> list[asyncio.Task[None]]:
+        places = (("plain", 0), ("plain", 1), ("loose", 0), ("pair", 0))
+        self.targets = [target(self.outside, topic, index) for topic, index in places]
+        work = []
+        self.producing = []
+        for where in self.targets:
+            for number in range(2 if where.topic == "plain" else 1):
+                acks = 1 if where.topic == "loose" and self.rng.random() < 0.4 else -1
+                self._produce(where, f"p{number}", acks)
+            reader = SimulatedReader(
+                self.history, self.world.random(f"reader/{where.name}"), where, "r"
+            )
+            self.readers.append(reader)
+            work.append(asyncio.create_task(reader.run()))
+        work.append(asyncio.create_task(self.group.run()))
+        work.append(asyncio.create_task(self._churn()))
+        work.append(asyncio.create_task(self._administer()))
+        work.append(asyncio.create_task(self._send_odd_ones()))
+        return work
+
+    def _produce(self, where: ClusterTarget, name: str, acks: int) -> None:
+        producer = SimulatedProducer(
+            self.history,
+            self.world.random(f"producer/{where.name}/{name}"),
+            where,
+            name,
+            codecs=(0, 0, 0, 1),
+            acks=acks,
+        )
+        self.producers.append(producer)
+        self.producing.append(asyncio.create_task(producer.run(1_000_000, 0.6)))
+
+    async def _send_odd_ones(self) -> None:
+        """One-shot writes, some of them with a wrong CRC."""
+        rng = self.world.random("odd")
+        for number in range(1_000_000):
+            await asyncio.sleep(rng.uniform(0, 3))
+            where = rng.choice(self.targets)
+            await send_once(self.history, where, "odd", number, corrupt=rng.random() < 0.4)
+
+    async def _churn(self) -> None:
+        """Create a topic, write to it, read it, delete it: again and again under one name."""
+        rng = self.world.random("churn")
+        topic_id = None
+        while True:
+            self.lives += 1
+            await self.admin.create("temporary", 1, 3, {"min.insync.replicas": "2"})
+            topic_id = await self.admin.id_of("temporary", topic_id)
+            where = target(self.outside, "temporary", 0, f"@{self.lives}", topic_id)
+            for number in range(rng.randint(0, 8)):
+                await send_once(self.history, where, "t", number, size=100)
+            if rng.random() < 0.7:
+                await asyncio.sleep(rng.uniform(0, 3))
+            # Everything acknowledged in this life must still be there, and nothing of another.
+            self.history.finals.append(await read_whole(where, seconds=1_000))
+            await self.admin.delete(topic_id)
+            if rng.random() < 0.5:
+                await asyncio.sleep(rng.uniform(0, 2))
+
+    async def _administer(self) -> None:
+        rng = self.world.random("admin")
+        while True:
+            await asyncio.sleep(rng.uniform(0.5, 5))
+            what = rng.choice(("elect", "records", "configs", "unclean"))
+            where = rng.choice(self.targets)
+            if what == "elect":
+                await self.admin.elect(where.topic, where.partition, unclean=False)
+            elif what == "records":
+                acked = [
+                    write.offset
+                    for write in self.history.writes
+                    if write.partition == where.name and write.offset >= 0
+                ]
+                if acked:
+                    offset = rng.choice(acked)
+                    highest = max(self.asked_starts.get(where.name, 0), offset)
+                    self.asked_starts[where.name] = highest
+                    await self.admin.delete_records(where, offset)
+            elif what == "configs":
+                size = str(rng.choice((3_000, 4_000, 9_000)))
+                await self.admin.configure(where.topic, "segment.bytes", size)
+            elif self.unclean:
+                await self._be_unclean(rng)
+
+    async def _be_unclean(self, rng: random.Random) -> None:
+        name = "unclean.leader.election.enable"
+        await self.admin.configure("loose", name, rng.choice(("true", "false")))
+        if rng.random() < 0.3:
+            self.states.unclean_asked = True
+            await self.admin.elect("loose", 0, unclean=True)
+
+    # --- the end -------------------------------------------------------------------------------
+
+    async def _recover(self) -> None:
+        """Promise 24: everything is up, then leaders soon, then all in sync."""
+        await self._until(lambda: all(node.ready for node in self.cluster.nodes), "ready", 30)
+        self.say("all are up")
+        await self._until(self._is_led, "leaders", RECOVERY_SECONDS)
+        self.say("all have leaders")
+        await self._until(self.faults.all_in_sync, "full ISRs", REST_SECONDS)
+        self.say("all are in sync")
+
+    def _is_led(self) -> bool:
+        """Whether each partition's leader by the store is alive and knows it."""
+        for place, known in self.states.places.items():
+            if self.states.place(place.topic, place.partition) != place:
+                continue
+            state = known.state
+            if state.leader < 0:
+                return False
+            node: BrokerNode = self.cluster.broker(state.leader)
+            if not node.ready or node.running is None:
+                return False
+            hosted = node.running.broker.partitions.get(place.topic, place.partition)
+            if hosted is None or not hosted.is_leader:
+                return False
+        return True
+
+    async def _come_to_rest(self) -> None:
+        for producer in self.producers:
+            producer.finish()
+        await self._until(
+            lambda: all(task.done() for task in self.producing), "producers answered", REST_SECONDS
+        )
+        for task in self.producing:
+            task.result()
+        await self._until(self.faults.all_in_sync, "full ISRs", REST_SECONDS)
+        self.say("producers are answered")
+        self.judge.restarts(self.producers)
+        self.judge.readers(self.readers)
+        async with asyncio.timeout(REST_SECONDS):
+            await self.group.last_look()
+        self.judge.group(self.group)
+        for where in self.targets:
+            final = await read_whole(where, seconds=REST_SECONDS)
+            self.history.finals.append(final)
+            self.judge.start(final, self.asked_starts.get(where.name, 0))
+        await self._until(self.judge.replicas_agree, "replicas alike", REST_SECONDS)
+        self.judge.replicas()
+
+
+def run_cluster(seed: int) -> Result:
+    """Run the cluster scenario once."""
+    return ClusterRun(seed).run()

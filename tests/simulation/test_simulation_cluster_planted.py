@@ -1,0 +1,352 @@
+"""Planted bugs of a cluster: one rule at a time is replaced by a wrong one, and a seed finds it.
+
+The product has no switch for this; the tests replace functions. Each bug has a directed course: the
+faults that matter to it, for a shorter time, in the same scenario. If one of these tests fails, the
+simulation has become blind, however green the others are.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from tests.simulation.scenarios.cluster import ClusterRun, Course
+from tests.simulation.scenarios.result import Result
+
+from tidelog.broker import control, follower_fetcher, isr_changes, partition
+from tidelog.broker.control import Control
+from tidelog.broker.follower_fetcher import FollowerFetcher
+from tidelog.broker.partition import HostedPartition
+from tidelog.controller import process, requests
+from tidelog.controller.decisions import elections, isr
+from tidelog.controller.decisions.sessions import Condition, Session
+from tidelog.metadata.store import Check, Delete, Set
+from tidelog.model.errors import ErrorCode
+from tidelog.replication.control import LeaderAndIsrType
+from tidelog.storage import log
+from tidelog.storage.producers import ProducerState
+
+Patch = pytest.MonkeyPatch
+SEEDS = 12
+"""Within so many seeds each bug must be found; most need one or two."""
+
+KILLS = {"kill_broker": 3.0, "bounce_broker": 3.0, "kill_two": 1.0}
+REPLAYS = {"replay": 4.0, "bounce_broker": 1.0}
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """What the servers say of their own deaths is not news here."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def directed(weights: dict[str, float], **more: Any) -> Course:
+    """Return a short course with only these faults."""
+    return Course(seconds=14.0, end_seconds=18.0, pause=(0.1, 1.5), weights=weights, **more)
+
+
+# --- replication -------------------------------------------------------------------------------
+
+
+def acknowledge_before_the_isr_has_it(patch: Patch) -> None:
+    def at_once(self: Any, offset: int, committed: Any, **options: Any) -> None:
+        committed(ErrorCode.NONE)
+
+    patch.setattr(HostedPartition, "when_committed", at_once)
+
+
+def read_what_is_not_committed(patch: Patch) -> None:
+    read = HostedPartition.read
+
+    def too_far(self: Any, offset: int, max_bytes: int, **options: Any) -> Any:
+        return read(self, offset, max_bytes, **{**options, "committed": False})
+
+    patch.setattr(HostedPartition, "read", too_far)
+
+
+def raise_the_watermark_before_truncation(patch: Patch) -> None:
+    take_in = follower_fetcher.take_in
+
+    def early(hosted: Any, part: Any, *more: Any) -> Any:
+        if not part.error_code:
+            hosted.replicated(0, part.high_watermark)
+        return take_in(hosted, part, *more)
+
+    patch.setattr(follower_fetcher, "take_in", early)
+
+
+def truncate_to_the_high_watermark(patch: Patch) -> None:
+    """What Kafka did before KIP-101: a new follower cuts to its own watermark."""
+    follow = FollowerFetcher.follow
+
+    def eager(self: Any, hosted: Any) -> None:
+        if hosted.high_watermark < hosted.end_offset:
+            hosted.log.truncate_to(hosted.high_watermark, self._broker.clock.wall_ms())
+        follow(self, hosted)
+
+    patch.setattr(FollowerFetcher, "follow", eager)
+
+
+def join_below_the_epoch_start(patch: Patch) -> None:
+    patch.setattr(isr_changes, "may_join", lambda follower, watermark, start: True)
+
+
+def count_the_small_isr(patch: Patch) -> None:
+    patch.setattr(partition, "maximal", lambda committed, proposed: frozenset(committed))
+
+
+def forget_producers_on_a_change_of_leader(patch: Patch) -> None:
+    become = HostedPartition.become
+
+    def forgetful(self: Any, state: Any) -> None:
+        if state.leader_epoch != self.leader_epoch:
+            self.log.producers = ProducerState()
+        become(self, state)
+
+    patch.setattr(HostedPartition, "become", forgetful)
+
+
+def accept_a_bad_crc_from_a_leader(patch: Patch) -> None:
+    patch.setattr(log, "crc_is_right", lambda batch, crc: True)
+
+
+def claim_what_is_not_synced(patch: Patch) -> None:
+    patch.setattr(HostedPartition, "stored_end", property(lambda self: self.log.end_offset))
+
+
+# --- control -----------------------------------------------------------------------------------
+
+
+def skip_the_epoch_of_a_stop(patch: Patch) -> None:
+    decide = control.decide_stop_replica
+    patch.setattr(
+        control, "decide_stop_replica", lambda local, order: decide(local, _with(order, -1))
+    )
+
+
+def _with(order: Any, leader_epoch: int) -> Any:
+    return replace(order, leader_epoch=leader_epoch)
+
+
+def skip_the_topic_id_of_a_stop(patch: Patch) -> None:
+    decide = control.decide_stop_replica
+    patch.setattr(
+        control,
+        "decide_stop_replica",
+        lambda local, order: decide(local, replace(order, checks_topic_id=False)),
+    )
+
+
+def delete_on_partial_metadata(patch: Patch) -> None:
+    """A broker takes every LeaderAndIsr for a full one."""
+    obey = Control.obey_leader_and_isr
+
+    async def greedy(self: Any, request: Any, connection: Any) -> Any:
+        request.type = LeaderAndIsrType.FULL
+        return await obey(self, request, connection)
+
+    patch.setattr(Control, "obey_leader_and_isr", greedy)
+
+
+def send_a_full_of_what_has_a_leader(patch: Patch) -> None:
+    """A controller builds FULL from what it can lead at the moment, not from the assignments."""
+    build = requests.leader_and_isr
+
+    def partial(cluster: Any, sender: Any, broker: int, places: Any, kind: int) -> Any:
+        if kind == requests.FULL:
+            places = [x for x in places if cluster.states[x].leader in cluster.fit]
+        return build(cluster, sender, broker, places, kind)
+
+    patch.setattr(requests, "leader_and_isr", partial)
+
+
+def accept_a_former_channel(patch: Patch) -> None:
+    patch.setattr(Control, "check", lambda self, request, connection: ErrorCode.NONE)
+
+
+# --- the controller ------------------------------------------------------------------------------
+
+
+def use_a_stale_broker_epoch(patch: Patch) -> None:
+    """Members of a proposed ISR are not asked in which life they fetched."""
+    patch.setattr(isr, "_why_not_members", lambda cluster, state, proposal: ErrorCode.NONE)
+
+
+def take_a_suspect_for_dead(patch: Patch) -> None:
+    condition = Session.condition
+
+    def hasty(self: Any, now_ms: int, grace_ms: int, timeout_ms: int) -> Condition:
+        found = condition(self, now_ms, grace_ms, timeout_ms)
+        return Condition.DEAD if found is Condition.SUSPECTED else found
+
+    patch.setattr(Session, "condition", hasty)
+
+
+def write_as_a_zombie(patch: Patch) -> None:
+    operations = process.operations
+
+    def unconditional(cluster: Any, writes: Any) -> Any:
+        found = [each for each in operations(cluster, writes) if not isinstance(each, Check)]
+        return [
+            replace(each, version=-1) if isinstance(each, Set | Delete) else each for each in found
+        ]
+
+    patch.setattr(process, "operations", unconditional)
+
+
+def clear_the_unclean_flag_by_default(patch: Patch) -> None:
+    changed = isr._changed
+
+    def careless(*arguments: Any, **options: Any) -> Any:
+        new = changed(*arguments, **options)
+        return msgspec.structs.replace(new, is_unclean_leader=False)
+
+    patch.setattr(isr, "_changed", careless)
+
+
+def elect_outside_of_the_isr(patch: Patch) -> None:
+    settle = elections.settle
+
+    def any_fit(state: Any, replicas: Any, standing: Any, *more: Any) -> Any:
+        new = settle(state, replicas, standing, *more)
+        if new.leader_epoch == state.leader_epoch or new.leader < 0:
+            return new
+        other = next((x for x in replicas if x in standing.electable), new.leader)
+        return msgspec.structs.replace(new, leader=other, isr=[other], is_unclean_leader=False)
+
+    patch.setattr(elections, "settle", any_fit)
+
+
+def keep_replicas_eligible_for_ever(patch: Patch) -> None:
+    with_isr = elections.with_isr
+
+    def sticky(state: Any, members: Any, *arguments: Any, **options: Any) -> Any:
+        new = with_isr(state, members, *arguments, **options)
+        known = dict.fromkeys([*state.eligible_replicas, *state.isr])
+        eligible = [member for member in known if member not in new.isr]
+        return msgspec.structs.replace(new, eligible_replicas=eligible)
+
+    patch.setattr(elections, "with_isr", sticky)
+    patch.setattr(isr, "with_isr", sticky)
+
+
+def keep_no_debt(patch: Patch) -> None:
+    patch.setattr(elections, "_put_debts", lambda cluster, debts: [])
+
+
+class Planted(NamedTuple):
+    """A bug, what is said of it, and the course that finds it."""
+
+    plant: Callable[[Patch], None]
+    findings: tuple[str, ...]
+    course: Course
+    first_seed: int = 0
+
+
+UNCLEAN = {"kill_two": 2.0, "kill_broker": 2.0, "lose_all_power": 0.5}
+LOSSES = (
+    "one_offset_one_record",
+    "acked_is_not_lost",
+    "only_the_complete_lead",
+    "no_loss_while_clean",
+)
+PROOF = ("no_delete_without_proof",)
+JOINS = ("only_the_complete_join", *LOSSES)
+
+PLANTED = (
+    Planted(acknowledge_before_the_isr_has_it, LOSSES, directed(KILLS)),
+    Planted(
+        read_what_is_not_committed,
+        ("above the high watermark", "read_is_not_unread"),
+        directed(KILLS),
+    ),
+    Planted(
+        raise_the_watermark_before_truncation,
+        LOSSES,
+        directed({"isolate": 3, "pause": 3, "kill_broker": 1}),
+    ),
+    Planted(truncate_to_the_high_watermark, LOSSES, directed({**KILLS, "kill_two": 3.0})),
+    Planted(join_below_the_epoch_start, JOINS, directed(KILLS, fetch_bytes=500)),
+    Planted(
+        count_the_small_isr,
+        JOINS,
+        directed({"lose_the_answer_to_a_join": 1}),
+    ),
+    Planted(
+        forget_producers_on_a_change_of_leader,
+        ("idempotent_is_once", "idempotence_survives"),
+        directed(KILLS),
+    ),
+    Planted(
+        accept_a_bad_crc_from_a_leader,
+        ("no_bad_crc_is_accepted",),
+        directed({"damage_on_the_wire": 1}),
+    ),
+    Planted(
+        claim_what_is_not_synced,
+        LOSSES,
+        directed({"lose_all_power": 1, "lose_power": 1, "slow_disk": 1}, durability="sync"),
+    ),
+    Planted(skip_the_epoch_of_a_stop, PROOF, directed({"late_stop": 3, "kill_broker": 1})),
+    Planted(skip_the_topic_id_of_a_stop, PROOF, directed(REPLAYS)),
+    Planted(delete_on_partial_metadata, PROOF, directed(KILLS)),
+    Planted(send_a_full_of_what_has_a_leader, PROOF, directed({**KILLS, "kill_two": 3.0})),
+    Planted(
+        accept_a_former_channel,
+        (*PROOF, "no_step_back", "one_offset_one_record"),
+        directed(REPLAYS),
+    ),
+    Planted(
+        use_a_stale_broker_epoch,
+        JOINS,
+        directed({"lose_a_new_member": 1}, careful=False, durability="replicated"),
+    ),
+    Planted(take_a_suspect_for_dead, ("death_takes_its_time",), directed(KILLS)),
+    Planted(
+        write_as_a_zombie,
+        ("one_controller_writes",),
+        directed({"pause": 2, "expire_session": 3, "kill_broker": 3}, controllers=2),
+    ),
+    Planted(
+        clear_the_unclean_flag_by_default,
+        ("unclean_is_recorded",),
+        directed(
+            {"lose_all_power": 3, "slow_network": 2},
+            unclean=True,
+            durability="replicated",
+            controllers=1,
+        ),
+    ),
+    Planted(elect_outside_of_the_isr, ("only_the_complete_lead",), directed(KILLS)),
+    Planted(
+        keep_replicas_eligible_for_ever,
+        ("only_the_complete_lead", "acked_is_not_lost"),
+        directed({"kill_two": 3, "kill_broker": 3, "isolate": 1}),
+    ),
+    Planted(keep_no_debt, ("unclean_is_recorded",), directed(UNCLEAN, durability="replicated")),
+)
+
+
+def find(planted: Planted) -> tuple[Result, str] | None:
+    """Run seeds until one finds it; return the result and the line."""
+    for seed in range(planted.first_seed, planted.first_seed + SEEDS):
+        result = ClusterRun(seed, planted.course).run()
+        for line in result.violations:
+            if any(finding in line for finding in planted.findings):
+                return result, line
+    return None
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=[each.plant.__name__ for each in PLANTED])
+def test_a_planted_bug_is_found(planted: Planted, monkeypatch: Patch) -> None:
+    planted.plant(monkeypatch)
+    found = find(planted)
+    assert found is not None, f"{planted.plant.__name__} survived {SEEDS} seeds"
+    result, line = found
+    print(f"{planted.plant.__name__}: seed {result.seed}: {line}")

@@ -1,0 +1,49 @@
+"""A real broker without a controller process: the test commands it over the control channel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tests.support.lone_broker import LoneBroker, Peer
+from tidelog.broker.control import Control
+from tidelog.broker.handlers import (
+    leader_and_isr,
+    open_control_channel,
+    stop_replica,
+    update_configs,
+    update_metadata,
+)
+from tidelog.broker.session import ControllerSession
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, Router
+from tidelog.protocol import messages
+
+
+class Obedient(LoneBroker):
+    """A broker that obeys a controller: the test, as life 7."""
+
+    async def start(self) -> None:
+        await super().start()
+        broker = self.broker
+        broker.session = ControllerSession(
+            [("127.0.0.1", 1)], 500, 6000, 1000, report=lambda: None, when_registered=lambda _: None
+        )
+        broker.session.broker_epoch = 7
+        broker.control = Control(broker, broker.directories[0].path)
+
+    def router(self, extra: Iterable[Handler] = ()) -> Router:
+        ordered = (
+            open_control_channel,
+            leader_and_isr,
+            stop_replica,
+            update_configs,
+            update_metadata,
+        )
+        return super().router([*(module.HANDLER for module in ordered), *extra])
+
+
+async def open_channel(
+    peer: Peer, epoch: int = 1, number: int = 1, broker_epoch: int = 7, revision: int = 5
+) -> ErrorCode:
+    request = messages.OpenControlChannelRequest(1, epoch, broker_epoch, number, revision)
+    return ErrorCode((await peer.ask(request, 0)).error_code)

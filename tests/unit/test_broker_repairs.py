@@ -1,0 +1,106 @@
+"""A replica with damage below its tail: never served, made anew when that is safe (promise 26)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.lone_broker import LoneBroker, until
+from tests.unit.test_broker_following import Pair, append, run, running, until_same
+
+from tidelog.broker.control import Control
+from tidelog.broker.partition import HostedPartition, PartitionState, Role
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import messages
+from tidelog.replication.control import LeaderAndIsrOrder
+
+
+def cut_in_the_middle(folder: Path) -> Path:
+    """Take synced records from the end of t-0 of a stopped broker."""
+    (segment,) = folder.rglob("t-0/*.log")
+    with segment.open("r+b") as file:
+        file.truncate(segment.stat().st_size // 2)
+    return segment.parent
+
+
+def order(lone: LoneBroker, isr: tuple[int, ...], leader: int = 1, epoch: int = 1) -> None:
+    """LeaderAndIsr as the control channel hands it on."""
+    state = messages.LeaderAndIsrRequest.LeaderAndIsrPartitionState(
+        partition_index=0,
+        leader=leader,
+        leader_epoch=epoch,
+        isr=list(isr),
+        isr_version=100 + epoch * 10 - len(isr),
+        replicas=[1, 2],
+        partition_epoch=0,
+    )
+    hosted = partition_of(lone)
+    sent = LeaderAndIsrOrder(leader, epoch, state.isr_version, hosted.topic_id, 0)
+    assert lone.broker.control._lead_or_follow("t", sent, state) is ErrorCode.NONE
+
+
+def partition_of(lone: LoneBroker) -> HostedPartition:
+    hosted = lone.broker.partitions.get("t", 0)
+    assert hosted is not None
+    return hosted
+
+
+async def damaged_follower(tmp_path: Path, pair: Pair) -> LoneBroker:
+    """Broker 2 once more, after damage to what it had."""
+    leader = pair.lead()
+    append(leader, *"abcdef")
+    await until_same(leader, pair.follow())
+    await pair.follower.broker.followers.close()
+    await pair.follower.stop()
+    cut_in_the_middle(tmp_path / "2")
+    again = LoneBroker(tmp_path / "2", {"node.id": 2, "stale.partition.delete.delay.ms": 0})
+    await again.start()
+    again.broker.session = pair.follower.broker.session
+    again.broker.control = Control(again.broker, str(tmp_path / "2"))
+    pair.follower = again
+    pair.tell(pair.leader.port)
+    return again
+
+
+def strays(tmp_path: Path) -> list[str]:
+    return [path.name for path in tmp_path.rglob("*-stray")]
+
+
+def test_it_is_made_anew_once_it_is_out_of_the_isr(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            lone = await damaged_follower(tmp_path, pair)
+            leader = pair.leader.broker.partitions.get("t", 0)
+            assert leader is not None
+            damaged = partition_of(lone)
+            assert damaged.role is Role.OFFLINE
+            (named,) = lone.broker.partitions.failures().damaged_replicas
+            assert (named.topic_name, named.partition_index) == ("t", 0)
+            # In the ISR, without a leader, or as the leader: its bytes may be the last ones.
+            order(lone, isr=(1, 2))
+            order(lone, isr=(), leader=-1, epoch=2)
+            order(lone, isr=(2,), leader=2, epoch=3)
+            assert partition_of(lone) is damaged
+            assert damaged.role is Role.OFFLINE
+            pair.lead(epoch=4)
+            order(lone, isr=(1,), epoch=4)
+            fresh = partition_of(lone)
+            assert fresh is not damaged
+            await until_same(leader, fresh)
+            assert lone.broker.partitions.failures() is None
+            assert len(strays(tmp_path)) == 1
+            await lone.broker.maintenance.look_at_retention()
+            assert len(strays(tmp_path)) == 1, "not in sync yet: the bytes are kept"
+            # Metadata may be older than the order that put it out of the ISR.
+            lone._tell_metadata(
+                "t", fresh.topic_id, 1, PartitionState(leader=1, isr=(1, 2), replicas=(1, 2))
+            )
+            pair.tell(pair.leader.port)
+            await lone.broker.maintenance.look_at_retention()
+            assert lone.broker.repairs._set_aside, "only LeaderAndIsr says that it is in sync"
+            order(lone, isr=(1, 2), epoch=5)
+            assert partition_of(lone) is fresh
+            await lone.broker.maintenance.look_at_retention()
+            await lone.broker.maintenance.remove()
+            await until(lambda: not strays(tmp_path))
+
+    run(main())
