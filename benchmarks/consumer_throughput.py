@@ -1,16 +1,17 @@
 """How fast do stock consumers read, and what does it cost the broker?
 
 The same records of 100 bytes in both nodes, written once by the tuned Java producer and read from
-the page cache: by librdkafka assigned to the partition, and by Kafka's consumer performance test.
+the page cache: by librdkafka assigned to the partition (in C, see `librdkafka.py`), and by Kafka's
+consumer performance test.
 """
 
 from __future__ import annotations
 
-import time
+import statistics
 
-import confluent_kafka
 from tests.support.java import run_java
 
+from benchmarks import fetch_loop, librdkafka
 from benchmarks.java_producer import CLIENT_FLAGS, TUNED, produce
 from benchmarks.measuring import Metric
 from benchmarks.nodes import Target
@@ -33,6 +34,7 @@ class LibrdkafkaConsumer:
     """Records per second after the first batch has come; broker CPU per GB of the log fetched."""
 
     title = "librdkafka consumer"
+    cold = False
     metrics = (
         Metric("librdkafka consumer, assigned", "records/s", "more", goal=1.3),
         Metric("broker CPU, librdkafka consumer", "s per GB fetched", "less", goal=0.5),
@@ -40,34 +42,38 @@ class LibrdkafkaConsumer:
 
     def measure(self, target: Target, quick: bool) -> list[float]:
         count = filled(target, quick)
-        consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": target.bootstrap,
-                "group.id": "unused",
-                "enable.auto.commit": False,
-                "queued.min.messages": 1_000_000,
-                "fetch.message.max.bytes": 1 << 20,
-            }
-        )
-        consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, 0)])
         before = target.cpu_s()
-        got = len(consumer.consume(1, 30))
-        begun = time.perf_counter()
-        first = got
-        while got < count:
-            messages = consumer.consume(100_000, 1.0)
-            assert messages or time.perf_counter() - begun < 120, f"{got} of {count}"
-            got += len(messages)
-        took_s = time.perf_counter() - begun
+        rate = librdkafka.consume(target.bootstrap, TOPIC, count)
         cpu_s = target.cpu_s() - before
-        consumer.close()
-        return [(count - first) / took_s, cpu_s / (target.log_bytes(TOPIC) / 1e9)]
+        return [rate, cpu_s / (target.log_bytes(TOPIC) / 1e9)]
+
+
+class FetchLoop:
+    """What the server can give to a client that costs nothing; CPU as above."""
+
+    title = "fetch loop"
+    cold = False
+    metrics = (
+        Metric("fetch loop that decodes no record, 1 MB a time", "records/s", "more", goal=1.3),
+        Metric("broker CPU, fetch loop", "s per GB fetched", "less", goal=0.5),
+    )
+    passes = 5
+    """It is soon done: several passes, for CPU is counted in steps of 10 ms."""
+
+    def measure(self, target: Target, quick: bool) -> list[float]:
+        count = filled(target, quick)
+        before = target.cpu_s()
+        rates = [fetch_loop.read_all(target.node.port, TOPIC, count) for _ in range(self.passes)]
+        cpu_s = target.cpu_s() - before
+        fetched_gb = self.passes * target.log_bytes(TOPIC) / 1e9
+        return [statistics.median(rates), cpu_s / fetched_gb]
 
 
 class JavaConsumer:
     """Kafka's tool with its defaults; its own rate of fetching, without joining the group."""
 
     title = "Java consumer"
+    cold = False
     metrics = (
         Metric("Java consumer performance test", "records/s", "more", goal=1.3),
         Metric("broker CPU, Java consumer", "s per GB fetched", "less", goal=0.5),
@@ -88,4 +94,4 @@ class JavaConsumer:
         return [float(fields[9]), cpu_s / (target.log_bytes(TOPIC) / 1e9)]
 
 
-ROWS = (LibrdkafkaConsumer(), JavaConsumer())
+ROWS = (LibrdkafkaConsumer(), FetchLoop(), JavaConsumer())

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tests.support.java import run_java
 
+from benchmarks.clusters import ClusterTarget
 from benchmarks.measuring import Metric
 from benchmarks.nodes import Target
 
@@ -28,15 +29,19 @@ class ProducerRow:
     records: int
     quick_records: int
     config: tuple[str, ...] = ()
+    goal: float | None = 1.3
+    cpu_goal: float = 0.5
+    cold: bool = False
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        cpu = Metric(f"broker CPU, {self.title}", "s per million records", better="less", goal=0.5)
-        if self.record_bytes >= 1000:
-            return (Metric(self.title, "MB/s", better="more", goal=1.3), cpu)
-        return (Metric(self.title, "records/s", better="more", goal=1.3), cpu)
+        unit = "MB/s" if self.record_bytes >= 1000 else "records/s"
+        return (
+            Metric(self.title, unit, "more", self.goal),
+            Metric(f"broker CPU, {self.title}", "s per million records", "less", self.cpu_goal),
+        )
 
-    def measure(self, target: Target, quick: bool) -> list[float]:
+    def measure(self, target: Target | ClusterTarget, quick: bool) -> list[float]:
         """Write to a fresh topic and remove it."""
         count = self.quick_records if quick else self.records
         with target.topic() as topic:
@@ -48,7 +53,11 @@ class ProducerRow:
 
 
 def produce(
-    target: Target, topic: str, count: int, record_bytes: int, config: tuple[str, ...]
+    target: Target | ClusterTarget,
+    topic: str,
+    count: int,
+    record_bytes: int,
+    config: tuple[str, ...],
 ) -> re.Match[str]:
     """Run the tool once; the match of its line about the steady state."""
     options = [arg for line in config for arg in ("--command-property", line)]

@@ -10,6 +10,7 @@ import re
 
 from tests.support.java import run_java
 
+from benchmarks.clusters import ClusterTarget
 from benchmarks.java_producer import CLIENT_FLAGS
 from benchmarks.measuring import Metric
 from benchmarks.nodes import Target
@@ -23,14 +24,17 @@ LATENCIES = re.compile(
 class LatencyAtOneThousand:
     """Mean, 95th and 99th percentile in milliseconds; the tool knows whole ones only."""
 
-    title = "latency at 1000 records/s"
-    metrics = (
-        Metric("latency at 1000/s, acks=all: mean", "ms", "less"),
-        Metric("latency at 1000/s, acks=all: p95", "ms", "less"),
-        Metric("latency at 1000/s, acks=all: p99", "ms", "less", goal=1.0),
-    )
+    cold = False
 
-    def measure(self, target: Target, quick: bool) -> list[float]:
+    def __init__(self, where: str = "") -> None:
+        self.title = f"{where}latency at 1000 records/s"
+        self.metrics = (
+            Metric(f"{where}latency at 1000/s, acks=all: mean", "ms", "less"),
+            Metric(f"{where}latency at 1000/s, acks=all: p95", "ms", "less"),
+            Metric(f"{where}latency at 1000/s, acks=all: p99", "ms", "less", goal=1.0),
+        )
+
+    def measure(self, target: Target | ClusterTarget, quick: bool) -> list[float]:
         count = 9_000 if quick else 20_000
         with target.topic() as topic:
             said = run_java(

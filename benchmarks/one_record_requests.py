@@ -17,6 +17,7 @@ class OneRecordRequests:
     """Requests per second as the client sees them; milliseconds of broker CPU per 1000."""
 
     title = "requests of one record"
+    cold = False
     metrics = (
         Metric("requests of one record (librdkafka, 5 in flight)", "1/s", "more", goal=3.0),
         Metric("broker CPU, requests of one record", "ms per 1000", "less", goal=0.5),

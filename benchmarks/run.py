@@ -1,8 +1,9 @@
 """tidelog beside Apache Kafka in one run: `python -m benchmarks.run [--quick] [--rows WORD,...]`.
 
-Both nodes run all the time; in each round every row measures one and then the other, and the order
-changes with the round. The first rounds warm both up and are thrown away. Prints the table and
-writes `benchmarks/RESULTS.md`, to which the notes of `benchmarks/NOTES.md` are added.
+First one node of each, then a controller and three brokers of each. Both makes run all the time; in
+each round every row measures one and then the other, and the order changes with the round. The
+first rounds warm both up and are thrown away; rows that start something new each time have none.
+Prints the table and writes `benchmarks/RESULTS.md`, to which `benchmarks/NOTES.md` is added.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from tests.support.java import missing
 
@@ -29,7 +30,9 @@ from benchmarks import (
     one_record_requests,
     spark_read,
     start_and_memory,
+    three_nodes,
 )
+from benchmarks.clusters import CLUSTER_MAKERS, ClusterTarget
 from benchmarks.measuring import Metric, Samples, table
 from benchmarks.nodes import MAKERS, Target
 
@@ -38,17 +41,26 @@ OURS, THEIRS = "tidelog", "Apache Kafka"
 
 
 class Row(Protocol):
-    """One question: its metrics, and one measurement of each of them."""
+    """One question: its metrics, and one measurement of each of them.
 
-    title: str
-    metrics: tuple[Metric, ...]
+    `cold`: it measures something new each time, so there is nothing to warm up for it.
+    """
 
-    def measure(self, target: Target, quick: bool) -> list[float]:
+    @property
+    def title(self) -> str: ...
+
+    @property
+    def cold(self) -> bool: ...
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]: ...
+
+    def measure(self, target: Any, quick: bool) -> list[float]:
         """One value per metric, in their order."""
         ...
 
 
-ALL_ROWS: tuple[Row, ...] = (
+NODE_ROWS: tuple[Row, ...] = (
     *java_producer.ROWS,
     *one_record_requests.ROWS,
     *latency.ROWS,
@@ -56,6 +68,8 @@ ALL_ROWS: tuple[Row, ...] = (
     *start_and_memory.ROWS,
     *spark_read.ROWS,
 )
+CLUSTER_ROWS: tuple[Row, ...] = three_nodes.ROWS
+ALL_ROWS = (*NODE_ROWS, *CLUSTER_ROWS)
 
 
 def chosen_rows(words: str | None) -> list[Row]:
@@ -75,11 +89,13 @@ def warm_up_rounds(quick: bool) -> int:
     return 1 if quick else 2
 
 
-def run(rows: Sequence[Row], targets: list[Target], rounds: int, quick: bool) -> list[Samples]:
+def run(rows: Sequence[Row], targets: list[Any], rounds: int, quick: bool) -> list[Samples]:
     """Measure all rows; the rounds alternate the order of the targets."""
     samples = {metric.name: Samples(metric) for row in rows for metric in row.metrics}
     for round_number in range(1 - warm_up_rounds(quick), rounds + 1):
         for row in rows:
+            if row.cold and round_number < 1:
+                continue
             ordered = targets if round_number % 2 == 0 else targets[::-1]
             for target in ordered:
                 values = row.measure(target, quick)
@@ -90,7 +106,7 @@ def run(rows: Sequence[Row], targets: list[Target], rounds: int, quick: bool) ->
     return list(samples.values())
 
 
-def say(round_number: int, rounds: int, row: Row, target: Target, values: list[float]) -> None:
+def say(round_number: int, rounds: int, row: Row, target: Any, values: list[float]) -> None:
     """One line of progress on standard error."""
     which = "warm-up" if round_number < 1 else f"round {round_number}/{rounds}"
     shown = ", ".join(
@@ -120,10 +136,11 @@ def report(samples: list[Samples], head: str) -> str:
     notes = HERE / "NOTES.md"
     parts = [
         "# Speed beside Apache Kafka\n",
-        "Printed by `make bench`. Both nodes ran side by side with stock clients over loopback,",
-        "alternating. Each cell is the median and, in brackets, the least and the most of the",
-        "rounds; a ratio is taken within a round. Broker CPU is utime + stime of the broker's",
-        "processes. Times move with what else the machine does; CPU and ratios move less.\n",
+        "Printed by `make bench`. Both makes ran side by side with stock clients over loopback,",
+        "alternating: one node each, then one controller and three brokers each. A cell is the",
+        "median and, in brackets, the least and the most of the rounds; a ratio is taken within a",
+        "round. Broker CPU is utime + stime of all server processes. Times move with what else the",
+        "machine does; CPU and ratios move less.\n",
         head + "\n",
         table(samples, OURS, THEIRS) + "\n",
     ]
@@ -135,7 +152,9 @@ def report(samples: list[Samples], head: str) -> str:
 def main() -> None:
     """Parse the command line, measure, print, write."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="smaller rows, about six minutes")
+    parser.add_argument(
+        "--quick", action="store_true", help="smaller rows; --rounds 1: ten minutes"
+    )
     parser.add_argument("--rounds", type=int, help="measured rounds (5; quick: 3)")
     parser.add_argument("--rows", help="only rows whose title contains one of these words")
     parser.add_argument("--control", action="store_true", help="Apache Kafka in both places")
@@ -146,19 +165,44 @@ def main() -> None:
         sys.exit(reason)
     rounds = options.rounds or (3 if options.quick else 5)
     rows = chosen_rows(options.rows)
-    with ExitStack() as running:
-        folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="tidelog-bench-")))
-        makers = {THEIRS: MAKERS[THEIRS], OURS: MAKERS[THEIRS if options.control else OURS]}
-        targets = [
-            Target(name, make, folder / name.replace(" ", "-")) for name, make in makers.items()
-        ]
-        for target in targets:
-            running.enter_context(target.node)
-        samples = run(rows, targets, rounds, options.quick)
-        page = report(samples, circumstances(rounds, options.quick))
+    samples: list[Samples] = []
+    with tempfile.TemporaryDirectory(prefix="tidelog-bench-") as name:
+        for group, measured in ((NODE_ROWS, on_nodes), (CLUSTER_ROWS, on_clusters)):
+            chosen = [row for row in group if row in rows]
+            if chosen:
+                samples += measured(chosen, Path(name), rounds, options.quick, options.control)
+    page = report(samples, circumstances(rounds, options.quick))
     print(page)
     options.out.write_text(page)
     print(f"written to {options.out}", file=sys.stderr)
+
+
+def on_nodes(
+    rows: list[Row], folder: Path, rounds: int, quick: bool, control: bool
+) -> list[Samples]:
+    """Measure rows of one node."""
+    with ExitStack() as running:
+        targets = []
+        for name in (THEIRS, OURS):
+            make = MAKERS[THEIRS if control else name]
+            targets.append(Target(name, make, folder / name.replace(" ", "-")))
+            running.enter_context(targets[-1].node)
+        return run(rows, targets, rounds, quick)
+
+
+def on_clusters(
+    rows: list[Row], folder: Path, rounds: int, quick: bool, control: bool
+) -> list[Samples]:
+    """Measure rows of a controller and three brokers."""
+    with ExitStack() as running:
+        targets = []
+        for name in (THEIRS, OURS):
+            make = CLUSTER_MAKERS[THEIRS if control else name]
+            place = folder / f"cluster-{name.replace(' ', '-')}"
+            targets.append(ClusterTarget(name, make, place))
+            running.enter_context(targets[-1].node)
+            targets[-1].node.start()
+        return run(rows, targets, rounds, quick)
 
 
 if __name__ == "__main__":

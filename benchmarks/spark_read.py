@@ -24,6 +24,7 @@ class SparkRead:
     """Rows per second, the median of the warm reads of one session; CPU of all its processes."""
 
     title = "Spark batch read"
+    cold = True
     metrics = (
         Metric("Spark batch read, 100 B values", "rows/s", "more", goal=1.5),
         Metric("CPU of Spark itself, batch read", "s per million rows", "less"),

@@ -18,6 +18,7 @@ class StartAndMemory:
     """Seconds from the start of the process to a metadata answer that names a controller; MB."""
 
     title = "start and idle memory"
+    cold = True
     metrics = (
         Metric("start of a node to its first metadata", "s", "less", limit=0.7),
         Metric("resident memory of an idle node", "MB", "less", limit=80),

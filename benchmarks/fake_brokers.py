@@ -1,0 +1,226 @@
+"""Brokers without logs: real sessions, real control channels, and books instead of partitions.
+
+Owns what a controller benchmark needs of ten brokers in one process: `FakeBroker` registers and
+beats with the broker's own `ControllerSession`, takes control requests with the product's server,
+decodes them in full, and counts what they say. It stores nothing and serves no client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any
+from uuid import UUID, uuid4
+
+from tidelog.broker.session import ControllerSession, Identity, Reported
+from tidelog.client.errors import ClientError
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.server_configs import Listener
+from tidelog.network.router import Handler, RequestContext, Router
+from tidelog.network.server import Server
+from tidelog.protocol import messages
+from tidelog.replication.former_life import LastLife
+
+Place = tuple[str, int]
+FULL = 2
+HEARTBEAT_MS = 500
+PATIENCE_MS = REQUEST_TIMEOUT_MS = 60_000
+"""A broker leaves a controller that is silent for 3 s. These share one process, and wait."""
+
+
+class Seen:
+    """What UpdateMetadata has told one broker, with counts at hand."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[Place, Any] = {}
+        self.led_by: Counter[int] = Counter()
+        self.thin = 0
+        """Partitions whose ISR is smaller than their replicas."""
+
+    def take(self, request: Any) -> None:
+        """Take up an update."""
+        for topic in request.topic_states:
+            for state in topic.partition_states:
+                self._count((topic.topic_name, state.partition_index), state)
+
+    def _count(self, place: Place, state: Any) -> None:
+        before = self.partitions.get(place)
+        if before is not None:
+            self.led_by[before.leader] -= 1
+            self.thin -= len(before.isr) < len(before.replicas)
+        self.partitions[place] = state
+        self.led_by[state.leader] += 1
+        self.thin += len(state.isr) < len(state.replicas)
+
+
+class FakeBroker:
+    """One broker over its lives; all of them share `changed`, which is set when one was told."""
+
+    def __init__(self, node_id: int, controller: int, changed: asyncio.Event) -> None:
+        self.node_id = node_id
+        self.seen = Seen()
+        self.held: dict[Place, Any] = {}
+        """Its replicas, as LeaderAndIsr told of them."""
+        self.ids: dict[str, UUID] = {}
+        self._lacking: set[Place] = set()
+        self._proposed: dict[Place, int] = {}
+        self.told_all_by = -1
+        """The controller epoch whose channel has told it everything."""
+        self._controller = controller
+        self._changed = changed
+        self._directory = uuid4()
+        self._incarnation = uuid4()
+        self._epoch = self._revision = -1
+        self._complete = False
+        self._server: Server | None = None
+        self.session: ControllerSession | None = None
+
+    async def begin(self, last_life: LastLife) -> None:
+        """Begin a life (or a session of the same one) and seek the controller."""
+        if last_life is not LastLife.SAME:
+            self._incarnation = uuid4()
+        if self._server is None:
+            self._server = Server(_router(), self)
+            self._port = await self._server.listen("PLAINTEXT", "127.0.0.1", 0)
+        self.session = ControllerSession(
+            [("127.0.0.1", self._controller)],
+            *(HEARTBEAT_MS, PATIENCE_MS, REQUEST_TIMEOUT_MS),
+            report=lambda: Reported(last_life, self._epoch, self._revision, self._inventory()),
+            when_registered=lambda _: self._changed.set(),
+        )
+        listener = Listener("PLAINTEXT", "127.0.0.1", self._port)
+        identity = Identity(self.node_id, "", self._incarnation, self._directory, [listener], None)
+        self.session.start(identity)
+
+    async def end_session(self) -> None:
+        """Close the connection to the controller, as the end of the process does."""
+        session, self.session = self.session, None
+        if session is not None:
+            await session.stop()
+
+    async def end(self) -> None:
+        """End the life: no session, no channel."""
+        await self.end_session()
+        if self._server is not None:
+            await self._server.stop(0)
+            self._server = None
+        self.told_all_by = -1
+
+    async def leave(self) -> None:
+        """Ask to leave until the controller says so, then end."""
+        assert self.session is not None
+        self.session.ask_to_leave()
+        await self.session.should_shut_down.wait()
+        await self.end()
+
+    async def propose(self, fit: Collection[int]) -> None:
+        """As a leader, propose ISRs with all replicas that live and are not in them.
+
+        Each is proposed once in a version of its state: what comes of it is told by the channel.
+        """
+        assert self.session is not None
+        request = messages.AlterIsrRequest
+        topics: dict[str, list[Any]] = {}
+        for place in list(self._lacking):
+            state = self.held[place]
+            missing = [x for x in state.replicas if x in fit and x not in state.isr]
+            if not missing or self._proposed.get(place) == state.isr_version:
+                continue
+            self._proposed[place] = state.isr_version
+            isr = [*state.isr, *missing]
+            data = request.PartitionData(place[1], state.leader_epoch, isr, state.isr_version)
+            topics.setdefault(place[0], []).append(data)
+        if not topics:
+            return
+        asked = [request.TopicData(n, p, topic_id=self.ids[n]) for n, p in topics.items()]
+        proposed = request(self.node_id, self.session.broker_epoch, asked)
+        try:
+            answer = await self.session.request(proposed, REQUEST_TIMEOUT_MS)
+        except ClientError:
+            self._proposed.clear()
+            return
+        if answer.error_code:
+            # Believed dead, on a machine that let nobody run: it registers anew.
+            self._proposed.clear()
+        for topic in answer.topics:
+            for partition in topic.partitions:
+                if partition.error_code:
+                    # A member that is suspected, or an older version: again when more is known.
+                    self._proposed.pop((topic.topic_name, partition.partition_index), None)
+
+    def _inventory(self) -> list[Any]:
+        request = messages.BrokerRegistrationRequest
+        topics: dict[str, list[Any]] = {}
+        for (name, index), state in self.held.items():
+            found = request.InventoryPartition(index, -1, state.leader_epoch, 0)
+            topics.setdefault(name, []).append(found)
+        return [request.InventoryTopic(n, self.ids[n], p) for n, p in topics.items()]
+
+    # -- what the controller commands
+
+    def opened(self, request: Any) -> None:
+        """A new channel: everything comes."""
+        self._epoch = max(self._epoch, request.controller_epoch)
+        self._revision = max(self._revision, request.store_revision)
+        self._complete = False
+
+    def obey(self, request: Any) -> list[Any]:
+        """Take up LeaderAndIsr; the answer's topics."""
+        if request.type == FULL:
+            self.held = {}
+            self._lacking = set()
+        response = messages.LeaderAndIsrResponse
+        answer = []
+        for topic in request.topic_states:
+            self.ids[topic.topic_name] = topic.topic_id
+            for state in topic.partition_states:
+                place = (topic.topic_name, state.partition_index)
+                self.held[place] = state
+                if state.leader == self.node_id and len(state.isr) < len(state.replicas):
+                    self._lacking.add(place)
+                else:
+                    self._lacking.discard(place)
+            errors = [
+                response.LeaderAndIsrPartitionError(partition_index=state.partition_index)
+                for state in topic.partition_states
+            ]
+            answer.append(response.LeaderAndIsrTopicError(topic.topic_id, errors))
+        return answer
+
+    def know(self, request: Any) -> None:
+        """Take up UpdateMetadata; the first one of a channel is complete."""
+        if not self._complete:
+            self.seen = Seen()
+            self._complete = True
+            self.told_all_by = request.controller_epoch
+        self.seen.take(request)
+        self._changed.set()
+
+
+def _open(broker: FakeBroker, request: Any, _: RequestContext) -> Any:
+    broker.opened(request)
+    return messages.OpenControlChannelResponse()
+
+
+def _configs(_: FakeBroker, request: Any, __: RequestContext) -> Any:
+    return messages.UpdateConfigsResponse()
+
+
+def _leader_and_isr(broker: FakeBroker, request: Any, _: RequestContext) -> Any:
+    return messages.LeaderAndIsrResponse(topics=broker.obey(request))
+
+
+def _metadata(broker: FakeBroker, request: Any, _: RequestContext) -> Any:
+    broker.know(request)
+    return messages.UpdateMetadataResponse()
+
+
+def _router() -> Router:
+    served: list[tuple[ApiKey, int, Callable[..., Any]]] = [
+        (ApiKey.OPEN_CONTROL_CHANNEL, 1, _open),
+        (ApiKey.UPDATE_CONFIGS, 1, _configs),
+        (ApiKey.LEADER_AND_ISR, 7, _leader_and_isr),
+        (ApiKey.UPDATE_METADATA, 9, _metadata),
+    ]
+    return Router([Handler(key, range(count), handle) for key, count, handle in served])

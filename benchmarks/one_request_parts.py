@@ -1,0 +1,123 @@
+"""Where does the CPU of a Produce request of one record go, inside of the broker's process?
+
+No sockets: frames are put into the connection's buffer as the loop does it, answers go nowhere.
+Each part is the best of many rounds in CPU time, so other work on the machine shows little; the
+first line is a loop of Python alone, to compare machines by. Run: ``python
+benchmarks/one_request_parts.py``. Result: benchmarks/NOTES.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.support.lone_broker import LoneBroker  # noqa: E402
+
+from benchmarks.broker_requests import produce_frame  # noqa: E402
+from tidelog.broker import produce_directly  # noqa: E402
+from tidelog.network import frames  # noqa: E402
+from tidelog.network.connection import Connection  # noqa: E402
+from tidelog.runtime.loop import run, tame_collector  # noqa: E402
+from tidelog.storage.appending import chunks_for, prepare  # noqa: E402
+
+ROUNDS, CALLS = 40, 1000
+VERSION = 9
+
+
+class Nowhere(asyncio.Transport):
+    """Takes answers and forgets them."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1)})
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing is buffered."""
+
+    def write(self, data: Any) -> None:
+        """Gone."""
+
+    def pause_reading(self) -> None:
+        """Nothing comes by itself."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def abort(self) -> None:
+        """Nothing is open."""
+
+
+def cost_us(work: Callable[[], object]) -> float:
+    """CPU of one call: the best of many rounds."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        begun = time.process_time()
+        for _ in range(CALLS):
+            work()
+        best = min(best, (time.process_time() - begun) / CALLS)
+    return best * 1e6
+
+
+async def measure(folder: Path) -> None:
+    lone = LoneBroker(folder)
+    await lone.start()
+    partition = lone.lead("t")
+    tame_collector()
+    connection = Connection(lone.server, "PLAINTEXT")
+    connection.connection_made(Nowhere())
+    frame = produce_frame(100, VERSION)
+    size = len(frame)
+    view = memoryview(bytearray(frame))[4:]
+    header = frames.header_at(view)
+    route = lone.server.router.route(header[0], header[1])
+    assert route is not None
+    position = frames.message_at(header, route, view)
+    found = produce_directly._read(view, position)
+    assert found is not None
+    records, log, now_ms = found[-1], partition.log, lone.broker.clock.wall_ms()
+    batches = prepare(records, log.configs, now_ms, from_client=True)
+    assert isinstance(batches, list)
+    chunks = chunks_for(batches, 0, 0, stamped=False)
+    file = log.segments[-1].open_log()
+
+    def whole() -> None:
+        connection.get_buffer(0)[:size] = frame
+        connection.buffer_updated(size)
+
+    def take() -> None:
+        connection._take(view)
+        connection._out.clear()
+
+    parts: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("a loop of Python, 100 times round", lambda: [None for _ in range(100)]),
+        ("the whole request", whole),
+        ("  one frame: route, head, answer in its place", take),
+        (
+            "    the short way: from bytes to bytes",
+            lambda: produce_directly.answer(lone.broker, view, position, VERSION, 1),
+        ),
+        ("      reading the request", lambda: produce_directly._read(view, position)),
+        ("      append to the partition", lambda: partition.append(records, now_ms)),
+        (
+            "        judging the batch, CRC included",
+            lambda: prepare(records, log.configs, now_ms, from_client=True),
+        ),
+        ("        offsets into its header", lambda: chunks_for(batches, 0, 0, stamped=False)),
+        ("        write, index, accounts", lambda: log._write(batches, chunks, now_ms)),
+        ("          the system call", lambda: file.write_at(0, chunks)),
+    )
+    for name, work in parts:
+        print(f"{name:46} {cost_us(work):6.2f} us")
+    await lone.stop()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        run(measure(Path(temporary)))
