@@ -134,7 +134,7 @@ def test_a_follower_is_read_up_to_its_own_watermark(tmp_path: Path) -> None:
             assert old.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "v10 names no rack"
             # What the leader tells wakes who waits, also for what was not committed yet.
             peer.send(near(3, epoch=4, max_wait_ms=LONG_MS), 12)
-            await until(lambda: hosted.waiters)
+            await until(lambda: hosted.waiting.readers)
             hosted.replicated(0, 3)
             assert (await peer.receive()).responses[0].partitions[0].error_code == 0
             lone.broker.partitions.stop("t", 0, delete=False, reason="a test")
@@ -175,7 +175,7 @@ def test_who_waits_at_a_follower_hears_of_a_new_leader(tmp_path: Path) -> None:
         async with running(tmp_path) as (lone, peer):
             hosted = follower(lone)
             peer.send(near(2, epoch=4, max_wait_ms=LONG_MS), 12)
-            await until(lambda: hosted.waiters)
+            await until(lambda: hosted.waiting.readers)
             lone.lead("t", epoch=5, leader=3, isr=(1, 3), replicas=(1, 2, 3))
             found = (await peer.receive()).responses[0].partitions[0]
             assert found.error_code == ErrorCode.FENCED_LEADER_EPOCH

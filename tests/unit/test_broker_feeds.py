@@ -130,7 +130,7 @@ def test_a_session_goes_on_over_another_connection(tmp_path: Path) -> None:
             assert list(told(lost)) == [0], "its watermark"
             append(partition(lone, 1))
             lost = await peer.ask(ask((session, 3), {1: 0}), 12)
-            partition(lone, 0).start_moved()
+            partition(lone, 0).waiting.start_moved()
             other = await Peer.connect(lone.port)
             again = await other.ask(ask((session, 4)), 12)
             assert list(told(again)) == [1]
@@ -167,13 +167,13 @@ def test_one_session_per_follower(tmp_path: Path) -> None:
             first = (await peer.ask(ask((0, 0), {0: 0}), 12)).session_id
             second = (await peer.ask(ask((0, 0), {0: 0}), 12)).session_id
             assert len(lone.broker.feeds) == 1
-            assert len(hosted.end_waiters) == 1
+            assert len(hosted.waiting.followers) == 1
             gone = await peer.ask(ask((first, 1)), 12)
             assert gone.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             assert (await peer.ask(ask((second, 1)), 12)).error_code == 0
             forgotten = await peer.ask(ask((second, 2), forget=(0,)), 12)
             assert forgotten.error_code == 0
-            assert not hosted.end_waiters
+            assert not hosted.waiting.followers
             await peer.ask(consumer_fetch(0, session=(0, 0)), 12)
             assert len(lone.broker.feeds) == 1, "consumers' sessions are others"
 

@@ -396,7 +396,7 @@ def test_a_partition_added_while_a_fetch_waits_is_fetched_at_once(tmp_path: Path
             first_leader = pair.lead(0)
             append(first_leader, "a")
             first = pair.follow(0)
-            await until(lambda: first.end_offset == 1 and first_leader.end_waiters)
+            await until(lambda: first.end_offset == 1 and first_leader.waiting.followers)
             second_leader = pair.lead(1)
             append(second_leader, "b")
             second = pair.follow(1)

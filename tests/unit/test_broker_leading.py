@@ -206,7 +206,7 @@ def test_a_follower_waits_for_the_end_and_not_for_the_watermark(tmp_path: Path) 
             hosted = lead(lone)
             peer = await Peer.connect(lone.port)
             peer.send(fetch(2, 0, max_wait_ms=60_000), 12)
-            await until(lambda: hosted.end_waiters)
+            await until(lambda: hosted.waiting.followers)
             append(hosted)
             found = (await peer.receive()).responses[0].partitions[0]
             assert len(found.records) > 0

@@ -226,7 +226,7 @@ def test_waiting_requests_end_at_once_when_leadership_goes(tmp_path: Path) -> No
             reader = await Peer.connect(lone.port)
             peer.send(produce(batch("a"), timeout_ms=60_000), LATEST)
             reader.send(fetch(0, max_wait_ms=60_000), 12)
-            await until(lambda: hosted.end_offset == 1 and hosted.waiters)
+            await until(lambda: hosted.end_offset == 1 and hosted.waiting.readers)
             lone.lead("t", isr=(2,), replicas=(1, 2), leader=2, epoch=1)
             written = (await peer.receive()).responses[0].partition_responses[0]
             seen = (await reader.receive()).responses[0].partitions[0]
@@ -266,14 +266,14 @@ def test_the_retry_of_a_batch_waits_for_it_and_not_for_younger_ones(tmp_path: Pa
             batches = [batch(f"{at}", producer=Producer(7, 0, at)) for at in range(3)]
             for each in batches:
                 peer.send(produce(each, timeout_ms=60_000), LATEST)
-            await until(lambda: len(hosted.awaited) == 3)
+            await until(lambda: len(hosted.waiting.commits) == 3)
             other = await Peer.connect(lone.port)
             other.send(produce(batches[0], timeout_ms=60_000), LATEST)
-            await until(lambda: len(hosted.awaited) == 4)
+            await until(lambda: len(hosted.waiting.commits) == 4)
             hosted.follower_fetched(2, 1)
             answer = (await other.receive()).responses[0].partition_responses[0]
             assert (answer.error_code, answer.base_offset) == (0, 0)
-            assert len(hosted.awaited) == 2
+            assert len(hosted.waiting.commits) == 2
             hosted.follower_fetched(2, 3)
             for at in range(3):
                 answer = (await peer.receive()).responses[0].partition_responses[0]
@@ -290,7 +290,7 @@ def test_who_waits_no_longer_for_a_commit_is_forgotten(tmp_path: Path) -> None:
             for _ in range(3):
                 answer = await send(peer, again, timeout_ms=20)
                 assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
-                await until(lambda: len(hosted.awaited) == 0)
+                await until(lambda: len(hosted.waiting.commits) == 0)
 
     run(main())
 
@@ -314,13 +314,13 @@ def test_fetch_waits_for_its_least_bytes_without_polling(tmp_path: Path) -> None
             hosted = lone.lead("t")
             reader = await Peer.connect(lone.port)
             reader.send(fetch(0, min_bytes=150, max_wait_ms=60_000), 12)
-            await until(lambda: hosted.waiters)
+            await until(lambda: hosted.waiting.readers)
             await send(peer, batch("a"))
-            assert hosted.waiters
+            assert hosted.waiting.readers
             await send(peer, batch("b" * 100))
             found = (await reader.receive()).responses[0].partitions[0]
             assert offsets(found.records) == [0, 1]
-            assert not hosted.waiters
+            assert not hosted.waiting.readers
 
     run(main())
 
@@ -331,7 +331,7 @@ def test_fetch_returns_empty_when_its_time_is_over(tmp_path: Path) -> None:
             hosted = lone.lead("t")
             found = await read(peer, max_wait_ms=30)
             assert (found.error_code, len(found.records), found.high_watermark) == (0, 0, 0)
-            assert not hosted.waiters
+            assert not hosted.waiting.readers
 
     run(main())
 
@@ -341,9 +341,9 @@ def test_a_parked_fetch_leaves_nothing_when_its_client_goes(tmp_path: Path) -> N
         async with running(tmp_path) as (lone, peer):
             hosted = lone.lead("t")
             peer.send(fetch(0, max_wait_ms=60_000), 12)
-            await until(lambda: hosted.waiters)
+            await until(lambda: hosted.waiting.readers)
             peer.writer.close()
-            await until(lambda: not hosted.waiters)
+            await until(lambda: not hosted.waiting.readers)
 
     run(main())
 

@@ -26,7 +26,7 @@ def test_an_isr_that_shrinks_below_the_minimum_ends_the_wait(tmp_path: Path) -> 
             hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2), configs=TWO)
             for value in "ab":
                 peer.send(produce(batch(value), timeout_ms=LONG_MS), LATEST)
-            await until(lambda: len(hosted.awaited) == 2)
+            await until(lambda: len(hosted.waiting.commits) == 2)
             hosted.take_isr((1,), 1)
             for _ in "ab":
                 answer = (await peer.receive()).responses[0].partition_responses[0]
@@ -64,7 +64,7 @@ def test_a_raised_minimum_ends_the_wait_too(tmp_path: Path) -> None:
         async with running(tmp_path) as (lone, peer):
             hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2, 3))
             peer.send(produce(batch("a"), timeout_ms=LONG_MS), LATEST)
-            await until(lambda: len(hosted.awaited) == 1)
+            await until(lambda: len(hosted.waiting.commits) == 1)
             lone.lead("t", isr=(1, 2), replicas=(1, 2, 3), configs={"min.insync.replicas": "3"})
             answer = (await peer.receive()).responses[0].partition_responses[0]
             assert answer.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
@@ -80,12 +80,12 @@ def test_a_removed_replica_answers_all_that_wait_at_once(tmp_path: Path) -> None
             hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))
             follower, reader = await Peer.connect(lone.port), await Peer.connect(lone.port)
             peer.send(produce(batch("a"), timeout_ms=LONG_MS), LATEST)
-            await until(lambda: len(hosted.awaited) == 1)
+            await until(lambda: len(hosted.waiting.commits) == 1)
             reader.send(fetch(0, max_wait_ms=LONG_MS), 12)
             follower.send(fetch(1, replica_id=3, epoch=0, max_wait_ms=LONG_MS), 12)
             refused = (await follower.receive()).responses[0].partitions[0]
             assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is no replica"
-            await until(lambda: hosted.waiters)
+            await until(lambda: hosted.waiting.readers)
             lone.broker.partitions.stop("t", 0, delete=True, reason="a test")
             expected = ErrorCode.NOT_LEADER_OR_FOLLOWER
             written = (await peer.receive()).responses[0].partition_responses[0]
@@ -103,7 +103,7 @@ def test_a_wait_ends_with_its_time(tmp_path: Path) -> None:
             answer = await send(peer, batch("a"), timeout_ms=20)
             assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
             await asyncio.sleep(0)
-            assert len(hosted.awaited) == 0
+            assert len(hosted.waiting.commits) == 0
 
     run(main())
 
@@ -129,7 +129,7 @@ def test_delete_records_waits_for_the_followers_that_live(tmp_path: Path) -> Non
             part = deleted.topics[0].partitions[0]
             assert (part.error_code, part.low_watermark) == (0, 2)
             assert leader.followers[2].start_offset == 2
-            assert not leader.start_waiters
+            assert not leader.waiting.deletions
 
     run(main())
 
@@ -144,13 +144,13 @@ def test_delete_records_does_not_wait_for_the_dead(tmp_path: Path) -> None:
             late = (await peer.ask(delete(1, 20), 2)).topics[0].partitions[0]
             assert (late.error_code, late.low_watermark) == (ErrorCode.REQUEST_TIMED_OUT, -1)
             peer.send(delete(1), 2)
-            await until(lambda: hosted.start_waiters)
+            await until(lambda: hosted.waiting.deletions)
             know_brokers(lone, 1)
             part = (await peer.receive()).topics[0].partitions[0]
             assert (part.error_code, part.low_watermark) == (0, 1)
             know_brokers(lone, 1, 2)
             peer.send(delete(1), 2)
-            await until(lambda: hosted.start_waiters)
+            await until(lambda: hosted.waiting.deletions)
             lone.lead("t", isr=(2,), replicas=(1, 2), leader=2, epoch=1)
             gone = (await peer.receive()).topics[0].partitions[0]
             assert gone.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -179,7 +179,7 @@ def test_a_refusal_names_the_leader_and_where_it_listens(tmp_path: Path) -> None
             other = messages.ProduceRequest.PartitionProduceData(1, batch("b"))
             request.topic_data[0].partition_data.append(other)
             peer.send(request, LATEST)
-            await until(lambda: len(two.awaited) == 1)
+            await until(lambda: len(two.waiting.commits) == 1)
             for topic in ("t", "u"):
                 lone.lead(topic, 2, isr=(2,), replicas=(1, 2), leader=2, epoch=4)
             know_brokers(lone, 1, 2)
@@ -195,7 +195,7 @@ def test_a_refusal_names_the_leader_and_where_it_listens(tmp_path: Path) -> None
             # The short way of plain requests says it too.
             hosted = lone.lead("t", epoch=5, isr=(1, 2), replicas=(1, 2))
             peer.send(produce(batch("c"), timeout_ms=LONG_MS), LATEST)
-            await until(lambda: len(hosted.awaited) == 1)
+            await until(lambda: len(hosted.waiting.commits) == 1)
             lone.lead("t", isr=(2,), replicas=(1, 2), leader=2, epoch=6)
             plain = await peer.receive()
             leader = plain.responses[0].partition_responses[0].current_leader

@@ -35,6 +35,7 @@ class GroupCommit:
         self._threads = threads
         self._wanted: dict[HostedPartition, bool] = {}
         self._late: set[HostedPartition] = set()
+        self._waiting: dict[HostedPartition, list[asyncio.Future[None]]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def want(self, partition: HostedPartition, *, closed_only: bool = False) -> None:
@@ -45,6 +46,20 @@ class GroupCommit:
         self._wanted[partition] = closed_only and self._wanted.get(partition, True)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="group-commit")
+
+    async def until_stored(self, partition: HostedPartition) -> None:
+        """Wait until all that the partition's log holds now is stored, or the disk fails."""
+        log = partition.log
+        end = log.end_offset
+        while (
+            partition.stored_end < min(end, log.end_offset)
+            and partition.offline_reason is None
+            and not log.closed
+        ):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(partition, []).append(waiter)
+            self.want(partition)
+            await waiter
 
     async def settled(self) -> None:
         """Wait until nothing more is wanted."""
@@ -81,9 +96,15 @@ class GroupCommit:
                         partition.go_offline(partition.log.failed)
                 for partition in wanted:
                     if partition not in left:
-                        partition.synced()
+                        self._tell(partition)
         finally:
             self._task = None
+
+    def _tell(self, partition: HostedPartition) -> None:
+        for waiter in self._waiting.pop(partition, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+        partition.synced()
 
     def _cannot_take(self, partition: HostedPartition, closed_only: bool, error: OSError) -> None:
         """Try a log again later: room or file descriptors are all that is missing."""

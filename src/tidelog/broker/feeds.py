@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from tidelog.broker.broker import Broker
-    from tidelog.broker.partition import HostedPartition, Waiter
+    from tidelog.broker.partition import HostedPartition
+    from tidelog.broker.partition_waiting import Waiter
     from tidelog.network.router import RequestContext
 
 MAX_SESSIONS = 1000
@@ -64,7 +65,7 @@ class Feed(Wanted):
         self.partition: HostedPartition | None = None
 
     def more(self, size: int) -> None:
-        """See ``partition_state.Waiter``."""
+        """See ``partition_waiting.Waiter``."""
         session = self.session
         session.news[self] = None
         if size and self.partition is not None:
@@ -75,7 +76,7 @@ class Feed(Wanted):
             waiting.more(size)
 
     def moved(self) -> None:
-        """See ``partition_state.FollowerWaiter``."""
+        """See ``partition_waiting.FollowerWaiter``."""
         session = self.session
         session.news[self] = None
         partition = self.partition
@@ -91,10 +92,10 @@ class Feed(Wanted):
         """Wait at a partition, and no more at the one before (it was replaced, or is gone)."""
         if partition is not self.partition:
             if self.partition is not None:
-                self.partition.end_waiters.pop(self, None)
+                self.partition.waiting.followers.pop(self, None)
             self.partition = partition
             if partition is not None:
-                partition.end_waiters[self] = None
+                partition.waiting.followers[self] = None
 
 
 class FeedSession:

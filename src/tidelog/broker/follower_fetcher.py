@@ -197,7 +197,11 @@ class FollowerFetcher:
             async with asyncio.timeout(STORED_WITHIN_MS / 1000):
                 while unsynced := self._unsynced():
                     # What rested for this before is synced by now, or holds up nobody again.
-                    waits = [each.hosted.until_stored() for each in unsynced if not each.failures]
+                    waits = [
+                        self._broker.commit.until_stored(each.hosted)
+                        for each in unsynced
+                        if not each.failures
+                    ]
                     if not waits:
                         break
                     await asyncio.gather(*waits)

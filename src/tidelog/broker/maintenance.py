@@ -126,7 +126,7 @@ class Maintenance:
                 before = partition.start_offset
                 said = partition.log.housekeep(now_ms, at_most=REMOVED_AT_ONCE)
                 if partition.start_offset > before:
-                    partition.start_moved()
+                    partition.waiting.start_moved()
                 await asyncio.sleep(0)
                 if said is None:
                     break

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from tidelog.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from tidelog.broker.partition import HostedPartition, Waiter
+    from tidelog.broker.partition import HostedPartition
+    from tidelog.broker.partition_waiting import Waiter
 
 
 class DelayedProduce:
@@ -78,7 +79,7 @@ class DelayedProduce:
         self._timer.cancel()
         # A commit that hangs must not gather those who wait no longer: each has its retries.
         for partition, last_offset, told in self._places:
-            partition.awaited.forget(last_offset, told)
+            partition.waiting.commits.forget(last_offset, told)
 
 
 class DelayedFrame:
@@ -123,7 +124,7 @@ class DelayedFrame:
     def _leave(self, _: asyncio.Future[bytes]) -> None:
         self._timer.cancel()
         if self._told is not None:
-            self._partition.awaited.forget(self._offset, self._told)
+            self._partition.waiting.commits.forget(self._offset, self._told)
             self._told = None
 
 
@@ -165,7 +166,7 @@ class DelayedFetch:
         self.future.add_done_callback(self._leave)
 
     def more(self, size: int) -> None:
-        """Called by a partition; see ``partition.Waiter``."""
+        """Called by a partition; see ``partition_waiting.Waiter``."""
         self._missing -= size
         if (self._missing <= 0 or not size) and not self._woken:
             self._woken = True
@@ -173,7 +174,7 @@ class DelayedFetch:
             asyncio.get_running_loop().call_soon(self._finish)
 
     def moved(self) -> None:
-        """Nothing to wake for; see ``partition_state.FollowerWaiter``."""
+        """Nothing to wake for; see ``partition_waiting.FollowerWaiter``."""
 
     def _finish(self) -> None:
         if not self.future.done():

@@ -1,7 +1,7 @@
-"""One hosted partition: its role, the epochs it obeys, its high watermark, and who waits for it.
+"""One hosted partition: its role, the epochs it obeys, and its high watermark.
 
 Owns the state that LeaderAndIsr sets and the high watermark; the bytes are the log's, the rules are
-``replication``'s. There is no await between reading and changing this state.
+``replication``'s, who waits here is ``partition_waiting``'s. Nothing in this module waits.
 
 | role | append | read by clients | how it gets there |
 |---|---|---|---|
@@ -18,19 +18,16 @@ the ISR is in flight (``proposed_isr``, set by ``isr_changes``) the watermark co
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from tidelog.broker.awaited_commits import AwaitedCommits, Committed
+from tidelog.broker.awaited_commits import Committed
 from tidelog.broker.partition_state import NO_LEADER as NO_LEADER
-from tidelog.broker.partition_state import FollowerWaiter as FollowerWaiter
 from tidelog.broker.partition_state import PartitionState as PartitionState
 from tidelog.broker.partition_state import Role as Role
 from tidelog.broker.partition_state import StorageFailed as StorageFailed
-from tidelog.broker.partition_state import Waiter as Waiter
+from tidelog.broker.partition_waiting import Waiting, wake
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Buffer, Rejected
@@ -54,13 +51,9 @@ class HostedPartition:
         "_leader_mark",
         "_marked_generation",
         "_node_id",
-        "_sync_waiters",
         "_synced",
-        "_uncommitted_bytes",
-        "awaited",
         "bytes_in",
         "bytes_out",
-        "end_waiters",
         "epoch_start",
         "followers",
         "is_leader",
@@ -70,9 +63,8 @@ class HostedPartition:
         "offline_reason",
         "proposed_isr",
         "required_in_sync",
-        "start_waiters",
         "state",
-        "waiters",
+        "waiting",
     )
 
     def __init__(
@@ -88,11 +80,7 @@ class HostedPartition:
         self.required_in_sync = 1
         self.bytes_in = 0
         self.bytes_out = 0
-        self.waiters: dict[Waiter, None] = {}
-        self.end_waiters: dict[FollowerWaiter, None] = {}
-        """Followers' sessions: they wait for the log's end, not for the high watermark."""
-        self.start_waiters: dict[Waiter, None] = {}
-        """Who waits for the log's start to move on the followers."""
+        self.waiting = Waiting()
         self.followers: dict[int, Follower] = {}
         """What each follower holds, as this leader epoch saw it; empty while not leading."""
         self.epoch_start = 0
@@ -108,10 +96,6 @@ class HostedPartition:
         """The leader's high watermark as it was last told, of which more may be stored later."""
         self._marked_generation = log.generation
         """Of the log then: once it is cut the mark counts no more."""
-        self._uncommitted_bytes = 0
-        self.awaited = AwaitedCommits()
-        """Who waits for the high watermark to pass what it appended."""
-        self._sync_waiters: list[asyncio.Future[None]] = []
 
     # -- what it is
 
@@ -226,9 +210,9 @@ class HostedPartition:
                 # A crash left a tail that is readable only when synced; no append may ever come.
                 self._commit.want(self)
         if led_before and not (same_epoch and self.is_leader):
-            self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.waiting.give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif not same_epoch:
-            self._wake(0, self.waiters)
+            wake(self.waiting.readers)
         self.configure()
 
     def configure(self) -> None:
@@ -247,10 +231,10 @@ class HostedPartition:
             # It moved before the ISR shrank, or before this replica heard of that.
             self._note(mark)
         if self.is_leader:
-            self._tell_moved()
+            self.waiting.moved()
             self.advance()
             if len(self.state.isr) < self.required_in_sync:
-                self.awaited.too_few()
+                self.waiting.commits.too_few()
 
     def take_isr(self, isr: tuple[int, ...], isr_version: int) -> None:
         """Take over the ISR of this leader epoch that the controller answered to a proposal."""
@@ -267,20 +251,14 @@ class HostedPartition:
         self.is_leader = False
         self._leader_mark = UNKNOWN
         self.state = replace(self.state, leader=NO_LEADER)
-        self._give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.waiting.give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def go_offline(self, reason: str) -> None:
         """The disk failed: acknowledge nothing from now on (promise 25)."""
         if self.offline_reason is None:
             self.offline_reason = reason
             self.is_leader = False
-            self._give_up(ErrorCode.KAFKA_STORAGE_ERROR)
-
-    def _give_up(self, error: ErrorCode) -> None:
-        self.awaited.give_up(error)
-        self._wake(0, self.waiters)
-        self._wake(0, self.end_waiters)
-        self._wake(0, self.start_waiters)
+            self.waiting.give_up(ErrorCode.KAFKA_STORAGE_ERROR)
 
     # -- appending
 
@@ -296,8 +274,9 @@ class HostedPartition:
         if isinstance(result, Rejected):
             self.look_at_disk()
             return result
+        waiting = self.waiting
         self.bytes_in += len(records)
-        self._uncommitted_bytes += len(records)
+        waiting.uncommitted_bytes += len(records)
         if self._synced:
             self._commit.want(self)
         else:
@@ -306,15 +285,15 @@ class HostedPartition:
                 self._commit.want(self)
             if self._alone:
                 log.high_watermark = log.end_offset
-                self._committed()
+                waiting.committed(log.end_offset)
             elif len(self.state.isr) == 1:
                 self.advance()
             if not self.is_leader:
                 return self._refuse()
             if self._alone:
                 return result
-        if self.end_waiters:
-            self._wake(len(records), self.end_waiters)
+        if waiting.followers:
+            wake(waiting.followers, len(records))
         return result
 
     def when_committed(self, offset: int, committed: Committed, *, patient: bool = True) -> None:
@@ -327,7 +306,7 @@ class HostedPartition:
         elif offset < self.log.high_watermark:
             committed(ErrorCode.NONE)
         else:
-            self.awaited.add(offset, committed, patient=patient)
+            self.waiting.commits.add(offset, committed, patient=patient)
 
     def why_too_few(self) -> str:
         """Return the sentence of NOT_ENOUGH_REPLICAS."""
@@ -351,10 +330,6 @@ class HostedPartition:
 
     def synced(self) -> None:
         """The log was synced: with ``log.durability=sync`` more is stored now."""
-        waiters, self._sync_waiters = self._sync_waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
         if self.is_leader and self._synced:
             self.advance()
         elif self._synced and self.is_following and self._marked_generation == self.log.generation:
@@ -370,19 +345,6 @@ class HostedPartition:
         log = self.log
         return min(log.synced_end_offset, log.end_offset) if self._synced else log.end_offset
 
-    async def until_stored(self) -> None:
-        """Wait until all that the log holds now is stored, or the disk fails."""
-        end = self.log.end_offset
-        while (
-            self.stored_end < min(end, self.log.end_offset)
-            and self.offline_reason is None
-            and not self.log.closed
-        ):
-            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._sync_waiters.append(waiter)
-            self._commit.want(self)
-            await waiter
-
     # -- as a follower
 
     def replicated(self, size: int, leader_watermark: int) -> None:
@@ -392,7 +354,7 @@ class HostedPartition:
         records that are to be cut.
         """
         self.bytes_in += size
-        self._uncommitted_bytes += size
+        self.waiting.uncommitted_bytes += size
         self._leader_mark = leader_watermark
         self._marked_generation = self.log.generation
         self._take_over_mark()
@@ -400,8 +362,11 @@ class HostedPartition:
     def _take_over_mark(self) -> None:
         mark = min(self._leader_mark, self.stored_end)
         if mark > self.log.high_watermark:
+            if self._is_short:
+                # Before anybody hears of it: what only some replicas have may be lost with them.
+                self.log.watermark_note.write(mark)
             self.log.high_watermark = mark
-            self._committed()
+            self.waiting.committed(mark)
 
     def follower_fetched(
         self,
@@ -423,8 +388,8 @@ class HostedPartition:
         follower.fetched(offset, self.log.end_offset, broker_epoch, now_ms)
         if log_start > follower.start_offset:
             follower.start_offset = log_start
-            if self.start_waiters:
-                self._wake(0, self.start_waiters)
+            if self.waiting.deletions:
+                wake(self.waiting.deletions)
         if offset > self.log.high_watermark:
             self.advance()
 
@@ -447,7 +412,7 @@ class HostedPartition:
             )
         if moved > log.high_watermark and self._note(moved):
             log.high_watermark = moved
-            self._committed()
+            self.waiting.committed(moved)
 
     def _note(self, mark: int) -> bool:
         """Put a watermark on disk, if need be, before it is told; whether the disk lives."""
@@ -455,29 +420,6 @@ class HostedPartition:
             self.log.watermark_note.write(mark)
             self.look_at_disk()
         return self.offline_reason is None
-
-    def _committed(self) -> None:
-        if self._is_short:
-            # Before anybody hears of it: what only some replicas have may be lost with them.
-            self.log.watermark_note.write(self.log.high_watermark)
-        self.awaited.reached(self.log.high_watermark)
-        if self.waiters:
-            self._wake(self._uncommitted_bytes, self.waiters)
-        self._uncommitted_bytes = 0
-        if self.end_waiters:
-            self._tell_moved()
-
-    def start_moved(self) -> None:
-        """The log begins later than before: followers hear of it at once."""
-        self._wake(0, self.end_waiters)
-
-    def _tell_moved(self) -> None:
-        for waiter in self.end_waiters:
-            waiter.moved()
-
-    def _wake(self, size: int, waiters: Iterable[Waiter]) -> None:
-        for waiter in list(waiters):
-            waiter.more(size)
 
     # -- reading
 

@@ -1,4 +1,4 @@
-"""The words of a hosted partition: its role, what LeaderAndIsr says of it, who waits for it.
+"""The words of a hosted partition: its role, and what LeaderAndIsr says of it.
 
 Owns types only; what becomes of them is ``partition``'s.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 from uuid import UUID
 
 from tidelog.protocol.primitives import NO_UUID
@@ -42,17 +41,3 @@ class PartitionState:
     controller_epoch: int = -1
     is_unclean_leader: bool = False
     has_debt: bool = False
-
-
-class Waiter(Protocol):
-    """A request that waits for more to read."""
-
-    def more(self, size: int) -> None:
-        """About ``size`` more bytes can be read, or 0: look again."""
-
-
-class FollowerWaiter(Waiter, Protocol):
-    """A follower's session, for one partition; told of all that its next answer must say."""
-
-    def moved(self) -> None:
-        """The high watermark, the log's start or the ISR is another one."""

@@ -66,7 +66,7 @@ def _delete(broker: Broker, topic: str, asked: Any, waiting: list[_Waiting]) -> 
     if refused is not None:
         return _refused(index, refused.error)
     if log.start_offset > before:
-        partition.start_moved()
+        partition.waiting.start_moved()
     answer = _Partition(index, low_watermark(partition, broker.metadata.brokers), 0)
     if answer.low_watermark < offset:
         waiting.append(_Waiting(partition, partition.leader_epoch, offset, answer))
@@ -121,7 +121,7 @@ class _Look:
         self.again = asyncio.Event()
 
     def more(self, size: int) -> None:
-        """See ``partition_state.Waiter``."""
+        """See ``partition_waiting.Waiter``."""
         self.again.set()
 
 
@@ -131,7 +131,7 @@ async def _until_deleted(
     """Wait for the followers, or for news of who lives."""
     look = _Look()
     for each in waiting:
-        each.partition.start_waiters[look] = None
+        each.partition.waiting.deletions[look] = None
     partitions = [each.partition for each in waiting]
     try:
         async with asyncio.timeout(timeout_ms / 1000):
@@ -142,7 +142,7 @@ async def _until_deleted(
             each.give_up()
     finally:
         for partition in partitions:
-            partition.start_waiters.pop(look, None)
+            partition.waiting.deletions.pop(look, None)
     return response
 
 

@@ -56,7 +56,8 @@ def handle(broker: Broker, request: messages.FetchRequest, context: RequestConte
     if missing <= 0 or reading.is_last or reading.urgent or not plan.wanted:
         return answering.told(found)
     waiters: Any = [
-        each.end_waiters if reading.follower else each.waiters for each in answering.hosted
+        each.waiting.followers if reading.follower else each.waiting.readers
+        for each in answering.hosted
     ]
     return DelayedFetch(waiters, missing, request.max_wait_ms, answering.finish).future
 
