@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tidelog.broker.session import ControllerUnreachable
-from tidelog.client.errors import ClientError, error_code
+from tidelog.broker.session import ask_once
+from tidelog.client.errors import error_code
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import Level
 from tidelog.model.topics import TopicPartition
@@ -252,13 +252,8 @@ class IsrChanges:
         request = _request(
             self._broker.node_id, session.broker_epoch, self._broker.configs.level, proposals
         )
-        try:
-            answer = await session.request(request)
-        except (ClientError, ControllerUnreachable) as error:
-            logger.info("AlterIsr was not answered: %s", error)
-            return False
-        if answer.error_code != ErrorCode.NONE:
-            logger.info("AlterIsr was refused: %s", error_code(answer.error_code).name)
+        answer = await ask_once(session, request, "AlterIsr")
+        if answer is None:
             return False
         by_key = {partition.key: partition for partition in proposals}
         for topic in answer.topics:

@@ -13,9 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.broker.loss_notes import Loss, LossNotes, ends_of, loss_of
-from tidelog.broker.session import ControllerUnreachable
-from tidelog.client.errors import ClientError, error_code
-from tidelog.model.errors import ErrorCode
+from tidelog.broker.session import ask_once
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -141,13 +139,7 @@ class LossReports:
                 for x in losses
             ],
         )
-        try:
-            answer = await session.request(asked)
-        except (ClientError, ControllerUnreachable) as error:
-            logger.info("ReportTruncation was not answered: %s", error)
-            return False
-        if answer.error_code != ErrorCode.NONE:
-            logger.info("ReportTruncation was refused: %s", error_code(answer.error_code).name)
+        if await ask_once(session, asked, "ReportTruncation") is None:
             return False
         self._notes.reported(losses)
         return True

@@ -19,7 +19,7 @@ from typing import Any
 from uuid import UUID
 
 from tidelog.client.connection import Connection, connect
-from tidelog.client.errors import ClientError, ConnectionLost
+from tidelog.client.errors import ClientError, ConnectionLost, error_code
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST
 from tidelog.model.server_configs import Listener
@@ -180,7 +180,8 @@ class ControllerSession:
         self._waiting.add(future)
         future.add_done_callback(self._waiting.discard)
         try:
-            return await asyncio.wait_for(future, timeout_ms / 1000)
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await future
         except TimeoutError:
             raise ControllerUnreachable(self._unreachable()) from None
 
@@ -346,6 +347,19 @@ class ControllerSession:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._woken.wait()
+
+
+async def ask_once(session: ControllerSession, request: Any, name: str) -> Any | None:
+    """Send a request of a broker, for one who asks again later: no answer or a refusal is None."""
+    try:
+        answer = await session.request(request)
+    except (ClientError, ControllerUnreachable) as error:
+        logger.info("%s was not answered: %s", name, error)
+        return None
+    if answer.error_code != ErrorCode.NONE:
+        logger.info("%s was refused: %s", name, error_code(answer.error_code).name)
+        return None
+    return answer
 
 
 class ForwardingRefused(Exception):

@@ -5,6 +5,9 @@ Owns the exceptions of this folder. Which of them is tried again is decided in `
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from tidelog.model.errors import ErrorCode
 
 
@@ -65,3 +68,17 @@ def error_code(code: int) -> ErrorCode:
         return ErrorCode(code)
     except ValueError:
         return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def json_of(answer: Any, text: str, subject: str) -> dict[str, Any]:
+    """Return the object that ``text``, a field of ``answer``, is as JSON.
+
+    Raises Refused when the whole answer is a refusal, and ClientError when it is no JSON.
+    """
+    if answer.error_code:
+        raise Refused(answer.error_code, subject, answer.error_message)
+    try:
+        found: dict[str, Any] = json.loads(text)
+    except ValueError:
+        raise ClientError(f"{subject} was answered in no JSON") from None
+    return found

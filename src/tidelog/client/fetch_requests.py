@@ -13,7 +13,7 @@ from tidelog.client.errors import ClientError
 from tidelog.client.fetch_sessions import FINAL_EPOCH, FetchSession, Question, Wanted
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition, by_topic
+from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages
 
 PURPOSE = "fetch"
@@ -83,23 +83,17 @@ def _request(
         isolation_level=isolation,
         session_id=question.session_id,
         session_epoch=question.epoch,
-        topics=[
-            fetch.FetchTopic(
-                topic=topic,
-                partitions=[
-                    fetch.FetchPartition(
-                        partition=where.partition,
-                        current_leader_epoch=wanted[where].leader_epoch,
-                        fetch_offset=wanted[where].offset,
-                        partition_max_bytes=wanted[where].max_bytes,
-                    )
-                    for where in some
-                ],
-            )
-            for topic, some in by_topic(wanted).items()
-        ],
-        forgotten_topics_data=[
-            fetch.ForgottenTopic(topic=topic, partitions=[each.partition for each in some])
-            for topic, some in by_topic(question.forgotten).items()
-        ],
+        topics=topics_field(
+            wanted,
+            fetch.FetchTopic,
+            lambda where: fetch.FetchPartition(
+                partition=where.partition,
+                current_leader_epoch=wanted[where].leader_epoch,
+                fetch_offset=wanted[where].offset,
+                partition_max_bytes=wanted[where].max_bytes,
+            ),
+        ),
+        forgotten_topics_data=topics_field(
+            question.forgotten, fetch.ForgottenTopic, lambda where: where.partition
+        ),
     )

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tidelog.client.cluster import COORDINATOR_PURPOSE, Cluster
 from tidelog.client.coordinators import ask_coordinator
 from tidelog.client.errors import Refused
-from tidelog.model.topics import TopicPartition, by_topic
+from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages
 
 NO_OFFSET = -1
@@ -53,21 +53,16 @@ async def commit_offsets(
         generation_id_or_member_epoch=membership.generation,
         member_id=membership.member_id,
         group_instance_id=membership.instance_id,
-        topics=[
-            commit.OffsetCommitRequestTopic(
-                name=topic,
-                partitions=[
-                    commit.OffsetCommitRequestPartition(
-                        partition_index=where.partition,
-                        committed_offset=positions[where].offset,
-                        committed_leader_epoch=positions[where].leader_epoch,
-                        committed_metadata=positions[where].metadata,
-                    )
-                    for where in some
-                ],
-            )
-            for topic, some in by_topic(positions).items()
-        ],
+        topics=topics_field(
+            positions,
+            commit.OffsetCommitRequestTopic,
+            lambda where: commit.OffsetCommitRequestPartition(
+                partition_index=where.partition,
+                committed_offset=positions[where].offset,
+                committed_leader_epoch=positions[where].leader_epoch,
+                committed_metadata=positions[where].metadata,
+            ),
+        ),
     )
     await ask_coordinator(
         cluster, group, request, _first_commit_error, timeout_ms=timeout_ms, purpose=purpose
@@ -91,31 +86,21 @@ async def committed_offsets(
 
     Partitions without one are left out; an unknown group has none. Raises Refused.
     """
-    wanted: dict[str, list[int]] | None = None
+    fetch = messages.OffsetFetchRequest
+    asked_of_one = asked_of_several = None
     if partitions is not None:
-        grouped = by_topic(partitions)
-        wanted = {topic: [each.partition for each in some] for topic, some in grouped.items()}
-    request = messages.OffsetFetchRequest(
+        named = list(partitions)
+        asked_of_one = topics_field(
+            named, fetch.OffsetFetchRequestTopic, lambda where: where.partition
+        )
+        asked_of_several = topics_field(
+            named, fetch.OffsetFetchRequestTopics, lambda where: where.partition
+        )
+    # Up to version 7 a request asks of one group, later ones of several; without topics for all.
+    request = fetch(
         group_id=group,
-        topics=None
-        if wanted is None
-        else [
-            messages.OffsetFetchRequest.OffsetFetchRequestTopic(name=name, partition_indexes=found)
-            for name, found in wanted.items()
-        ],
-        groups=[
-            messages.OffsetFetchRequest.OffsetFetchRequestGroup(
-                group_id=group,
-                topics=None
-                if wanted is None
-                else [
-                    messages.OffsetFetchRequest.OffsetFetchRequestTopics(
-                        name=name, partition_indexes=found
-                    )
-                    for name, found in wanted.items()
-                ],
-            )
-        ],
+        topics=asked_of_one,
+        groups=[fetch.OffsetFetchRequestGroup(group_id=group, topics=asked_of_several)],
         require_stable=require_stable,
     )
     answer = await ask_coordinator(cluster, group, request, _fetch_error, timeout_ms=timeout_ms)

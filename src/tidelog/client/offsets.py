@@ -15,7 +15,7 @@ from tidelog.client.errors import VersionUnsupported, error_code
 from tidelog.client.leaders import ask_leaders
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition, by_topic
+from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages
 
 LATEST = -1
@@ -68,20 +68,15 @@ async def list_offsets(
         node_id: int, group: list[TopicPartition]
     ) -> dict[TopicPartition, FoundOffset | ErrorCode]:
         ask_for = messages.ListOffsetsRequest
-        topics = [
-            ask_for.ListOffsetsTopic(
-                name=topic,
-                partitions=[
-                    ask_for.ListOffsetsPartition(
-                        partition_index=where.partition,
-                        current_leader_epoch=_epoch_of(cluster, where),
-                        timestamp=wanted[where],
-                    )
-                    for where in some
-                ],
-            )
-            for topic, some in by_topic(group).items()
-        ]
+        topics = topics_field(
+            group,
+            ask_for.ListOffsetsTopic,
+            lambda where: ask_for.ListOffsetsPartition(
+                partition_index=where.partition,
+                current_leader_epoch=_epoch_of(cluster, where),
+                timestamp=wanted[where],
+            ),
+        )
         connection = await cluster.connection(node_id)
         version = connection.version_of(ApiKey.LIST_OFFSETS)
         if version < MAX_TIMESTAMP_VERSION and any(wanted[p] == MAX_TIMESTAMP for p in group):
@@ -111,20 +106,15 @@ async def offsets_for_leader_epoch(
         node_id: int, group: list[TopicPartition]
     ) -> dict[TopicPartition, EpochEnd | ErrorCode]:
         ask_for = messages.OffsetForLeaderEpochRequest
-        topics = [
-            ask_for.OffsetForLeaderTopic(
-                topic=topic,
-                partitions=[
-                    ask_for.OffsetForLeaderPartition(
-                        partition=where.partition,
-                        current_leader_epoch=_epoch_of(cluster, where),
-                        leader_epoch=wanted[where],
-                    )
-                    for where in some
-                ],
-            )
-            for topic, some in by_topic(group).items()
-        ]
+        topics = topics_field(
+            group,
+            ask_for.OffsetForLeaderTopic,
+            lambda where: ask_for.OffsetForLeaderPartition(
+                partition=where.partition,
+                current_leader_epoch=_epoch_of(cluster, where),
+                leader_epoch=wanted[where],
+            ),
+        )
         answer: messages.OffsetForLeaderEpochResponse = await cluster.send(
             node_id, ask_for(replica_id=-1, topics=topics)
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
 
 MAX_NAME_LENGTH = 249
 """Longest topic name in characters: with "-" and a partition it must still be a file name."""
@@ -11,6 +11,9 @@ MAX_NAME_LENGTH = 249
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+
+_Topic = TypeVar("_Topic")
+_Part = TypeVar("_Part")
 
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
@@ -31,6 +34,17 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[TopicPartit
     for partition in partitions:
         found.setdefault(partition.topic, []).append(partition)
     return found
+
+
+def topics_field(
+    partitions: Iterable[TopicPartition],
+    topic: Callable[[str, list[_Part]], _Topic],
+    part: Callable[[TopicPartition], _Part],
+) -> list[_Topic]:
+    """Return what requests name partitions by: one ``topic(name, [part(partition), ...])`` each."""
+    return [
+        topic(name, [part(each) for each in some]) for name, some in by_topic(partitions).items()
+    ]
 
 
 def why_invalid(name: str) -> str | None:

@@ -11,7 +11,7 @@ from enum import IntEnum
 from tidelog.client.admin.topics import TIMEOUT_MS, send_admin
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
-from tidelog.model.topics import TopicPartition, by_topic
+from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages
 
 
@@ -33,10 +33,7 @@ async def elect_leaders(
     elect = messages.ElectLeadersRequest
     asked = None
     if partitions is not None:
-        asked = [
-            elect.TopicPartitions(topic, [each.partition for each in some])
-            for topic, some in by_topic(partitions).items()
-        ]
+        asked = topics_field(partitions, elect.TopicPartitions, lambda where: where.partition)
     request = elect(election_type=kind, topic_partitions=asked, timeout_ms=TIMEOUT_MS)
     answer: messages.ElectLeadersResponse = await send_admin(
         cluster, request, lambda answer: [answer]

@@ -14,7 +14,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import ask_coordinator
 from tidelog.client.errors import ConnectionLost, Refused
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition, by_topic
+from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages
 
 
@@ -125,13 +125,11 @@ async def delete_offsets(
 ) -> dict[TopicPartition, Refused | None]:
     """Delete a group's committed offsets; each partition's outcome. Raises Refused."""
     delete = messages.OffsetDeleteRequest
-    topics = [
-        delete.OffsetDeleteRequestTopic(
-            name=topic,
-            partitions=[delete.OffsetDeleteRequestPartition(each.partition) for each in some],
-        )
-        for topic, some in by_topic(partitions).items()
-    ]
+    topics = topics_field(
+        partitions,
+        delete.OffsetDeleteRequestTopic,
+        lambda where: delete.OffsetDeleteRequestPartition(where.partition),
+    )
     request = delete(group_id=group, topics=topics)
     answer: messages.OffsetDeleteResponse = await ask_coordinator(
         cluster, group, request, lambda answer: int(answer.error_code)

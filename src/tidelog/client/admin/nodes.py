@@ -5,13 +5,12 @@ Owns DescribeCluster, DescribeLogDirs and DescribeCondition as a client asks the
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, ClusterUnreachable, ConnectionLost, Refused
+from tidelog.client.errors import ClientError, ClusterUnreachable, ConnectionLost, Refused, json_of
 from tidelog.client.metadata import Broker
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.topics import TopicPartition
@@ -115,15 +114,5 @@ async def describe_condition(
         answer: messages.DescribeConditionResponse = await connection.send(
             request, None, timeout_ms
         )
-        return _read_condition(answer)
+        return json_of(answer, answer.condition, "the cluster's condition")
     raise trouble or ClusterUnreachable("no broker is known")
-
-
-def _read_condition(answer: messages.DescribeConditionResponse) -> dict[str, Any]:
-    if answer.error_code:
-        raise Refused(answer.error_code, "the cluster's condition", answer.error_message)
-    try:
-        condition: dict[str, Any] = json.loads(answer.condition)
-    except ValueError:
-        raise ClientError("the cluster's condition was answered in no JSON") from None
-    return condition

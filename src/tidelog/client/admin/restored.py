@@ -5,12 +5,11 @@ Owns RestoredStore as a client asks it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from typing import Any
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, Refused
+from tidelog.client.errors import json_of
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol import messages
 
@@ -28,10 +27,4 @@ async def restored_store(
         return None
     request = messages.RestoredStoreRequest(accept=accept, without_brokers=sorted(without))
     answer: messages.RestoredStoreResponse = await connection.send(request)
-    if answer.error_code:
-        raise Refused(answer.error_code, "the restored store", answer.error_message)
-    try:
-        report: dict[str, Any] = json.loads(answer.report)
-    except ValueError:
-        raise ClientError("the report on the restored store was answered in no JSON") from None
-    return report
+    return json_of(answer, answer.report, "the restored store")

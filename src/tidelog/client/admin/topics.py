@@ -13,7 +13,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused, error_code
 from tidelog.client.leaders import ask_leaders
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition, by_topic
+from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages
 
 TIMEOUT_MS = 30_000
@@ -123,15 +123,11 @@ async def delete_records(
     async def ask(
         node_id: int, group: list[TopicPartition]
     ) -> dict[TopicPartition, int | ErrorCode]:
-        topics = [
-            delete.DeleteRecordsTopic(
-                name=topic,
-                partitions=[
-                    delete.DeleteRecordsPartition(each.partition, before[each]) for each in some
-                ],
-            )
-            for topic, some in by_topic(group).items()
-        ]
+        topics = topics_field(
+            group,
+            delete.DeleteRecordsTopic,
+            lambda where: delete.DeleteRecordsPartition(where.partition, before[where]),
+        )
         request = delete(topics=topics, timeout_ms=TIMEOUT_MS)
         answer: messages.DeleteRecordsResponse = await cluster.send(node_id, request)
         return {
