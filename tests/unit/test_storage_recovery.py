@@ -218,6 +218,22 @@ def test_a_lost_epoch_checkpoint_is_rebuilt_from_the_batches(
     assert log.epochs.entries == [(2, 0), (5, 4), (7, 6)]
 
 
+def test_an_epoch_that_only_the_batches_tell_is_on_disk_after_a_clean_stop(tmp_path: Path) -> None:
+    """A power loss took the newest checkpoint of the epochs and left the batches."""
+    log = new_log(tmp_path, SMALL)
+    log.append_as_leader(batch(2), 3, NOW_MS)
+    file = tmp_path / "t-0" / "leader-epoch-checkpoint"
+    before = file.read_bytes()
+    log.append_as_leader(batch(2), 4, NOW_MS)
+    log.close()
+    file.write_bytes(before)
+    log = reopen(tmp_path, SMALL, ending=Ending(2, 2, unsynced_may_be_gone=True))
+    assert log.epochs.entries == [(3, 0), (4, 2)]
+    log.close()
+    log = reopen(tmp_path, SMALL, ending=Ending(4, 4, clean=True))
+    assert log.epochs.entries == [(3, 0), (4, 2)]
+
+
 def test_recovery_reads_only_what_is_behind_the_recovery_point(tmp_path: Path) -> None:
     big = TopicConfigs(index_interval_bytes=1000)
     log = new_log(tmp_path, big)

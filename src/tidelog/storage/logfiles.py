@@ -126,6 +126,10 @@ class LogFiles:
             if name.endswith(small):
                 self._dirty_files.add(f"{self.path}/{name}")
 
+    def mark_epochs_unwritten(self) -> None:
+        """Have the next sync write the leader epochs: the file does not say what is in memory."""
+        self._epochs_unwritten = True
+
     def set_metadata(self, metadata: PartitionMetadata, *, durable: bool = True) -> None:
         """Write ``partition.metadata``; a new log's becomes durable with its first sync."""
         content = encode_partition_metadata(metadata)

@@ -103,7 +103,10 @@ def open_log(
     log.watermark_note.known = known
     log.high_watermark = min(known, log.end_offset)
     log.first_dirty_offset = min(max(first_dirty_offset, log.start_offset), log.end_offset)
-    log.epochs = _epochs(resources, log, found)
+    log.epochs, on_disk = _epochs(resources, log, found)
+    if log.epochs.entries != on_disk:
+        # The recovery point will pass the batches that have just told them: then only the file does.
+        log.mark_epochs_unwritten()
     log.producers = load_producers(resources, path, log.segments, log.end_offset, now_ms)
     if not ending.clean:
         log.mark_recovered()
@@ -125,19 +128,23 @@ def _read_metadata(resources: Resources, log: PartitionLog, ending: Ending) -> N
             log.damaged = log.damaged or f"{path}: {error}"
 
 
-def _epochs(resources: Resources, log: PartitionLog, found: Recovered) -> LeaderEpochs:
+def _epochs(
+    resources: Resources, log: PartitionLog, found: Recovered
+) -> tuple[LeaderEpochs, list[tuple[int, int]]]:
+    """Return the leader epochs as the log has them, and as its file does."""
+    on_disk: list[tuple[int, int]] = []
     try:
         content = resources.disk.read(f"{log.path}/{names.EPOCH_CHECKPOINT}")
-        epochs = LeaderEpochs(decode_epochs(content))
+        on_disk = decode_epochs(content)
         from_log = found.epochs
     except (FileNotFoundError, DamagedFile):
-        epochs = LeaderEpochs()
         from_log = _epochs_of(log.segments)
+    epochs = LeaderEpochs(on_disk)
     epochs.truncate_end(log.end_offset)
     for epoch, offset in from_log:
         epochs.begin(epoch, offset)
     epochs.truncate_start(log.start_offset)
-    return epochs
+    return epochs, on_disk
 
 
 def _epochs_of(segments: list[Segment]) -> list[tuple[int, int]]:
