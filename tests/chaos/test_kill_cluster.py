@@ -15,7 +15,7 @@ import pytest
 from tests.conftest import TARGET
 from tests.support.acked_stream import GroupReader, Writer, read_all, violations
 from tests.support.cluster import TidelogCluster, differing_replicas
-from tests.support.processes import SIGCONT, SIGSTOP, wait_until
+from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
 
 pytestmark = [
     pytest.mark.kill,
@@ -92,7 +92,7 @@ def test_brokers_killed_and_stopped_at_random(tmp_path: Path, durability: str) -
                 lambda wanted=wanted: all(  # type: ignore[misc]
                     len(writer.acked) > count for writer, count in zip(writers, wanted, strict=True)
                 ),
-                40,
+                DEADLINE_S,
                 f"writers go on after {harm}, round {number}, seed {SEED}",
             )
         for writer in writers:
@@ -101,7 +101,9 @@ def test_brokers_killed_and_stopped_at_random(tmp_path: Path, durability: str) -
         for topic in (TOPIC, "__consumer_offsets"):
             cluster.until_in_sync(topic, 3)
         found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
-        wait_until(lambda: not reader.missing(found), 60, f"the group reads all, seed {SEED}")
+        wait_until(
+            lambda: not reader.missing(found), DEADLINE_S, f"the group reads all, seed {SEED}"
+        )
         reader.finish()
         wrong = violations(writers, found, reader)
         for node in cluster.brokers.values():

@@ -19,7 +19,7 @@ from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.acked_stream import GroupReader, Writer, read_all, violations
 from tests.support.node import Node
-from tests.support.processes import SIGCONT, SIGSTOP, wait_until
+from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
 from tests.support.wire import Wire
 
 pytestmark = pytest.mark.kill
@@ -30,7 +30,6 @@ SEED = int(os.environ.get("TIDELOG_SEED", str(random.SystemRandom().randrange(2*
 PARTITIONS = 3
 TOPIC = "stream"
 # The group may have to wait for its session to end before it reads again.
-GROUP_DEADLINE_S = 40
 KILLS_BY_DURABILITY = {"replicated": KILLS, "sync": KILLS if LONG else KILLS // 4}
 
 
@@ -57,7 +56,7 @@ def check(node: Node, writers: list[Writer], reader: GroupReader) -> None:
         writer.finish()
     found = read_all(node.bootstrap, TOPIC, PARTITIONS)
     try:
-        wait_until(lambda: not reader.missing(found), GROUP_DEADLINE_S, "the group reads all")
+        wait_until(lambda: not reader.missing(found), DEADLINE_S, "the group reads all")
     except AssertionError as late:
         missing = reader.missing(found)
         raise AssertionError(
@@ -87,7 +86,7 @@ def test_killed_in_mid_stream(make_node: Callable[..., Node], durability: str) -
             lambda enough=enough: all(
                 len(w.acked) >= n for w, n in zip(writers, enough, strict=True)
             ),
-            60,
+            DEADLINE_S,
             "both writers go on; " + ", ".join(writer.state() for writer in writers),
             pause_s=0.001,
         )
@@ -103,7 +102,9 @@ def test_stopped_cleanly_in_mid_stream(make_node: Callable[..., Node]) -> None:
     writers, reader = begin(node)
     for _ in range(3):
         before = acked(writers)
-        wait_until(lambda before=before: acked(writers) > before + 500, 60, "the writers go on")
+        wait_until(
+            lambda before=before: acked(writers) > before + 500, DEADLINE_S, "the writers go on"
+        )
         begun = time.monotonic()
         status = node.stop(deadline_s=20)
         assert status == (143 if TARGET == "kafka" else 0), node.said("stops cleanly")
@@ -116,13 +117,13 @@ def test_frozen_in_mid_stream(make_node: Callable[..., Node]) -> None:
     """SIGSTOP longer than the group's session, then SIGCONT: slow, but nothing is wrong."""
     node = make_node()
     writers, reader = begin(node)
-    wait_until(lambda: acked(writers) > 500, 60, "the writers are at work")
+    wait_until(lambda: acked(writers) > 500, DEADLINE_S, "the writers are at work")
     node.program.send(SIGSTOP)
     frozen_at = time.monotonic()
-    wait_until(lambda: time.monotonic() - frozen_at > 7, 20, "longer than a session")
+    wait_until(lambda: time.monotonic() - frozen_at > 7, DEADLINE_S, "longer than a session")
     node.program.send(SIGCONT)
     before = acked(writers)
-    wait_until(lambda: acked(writers) > before + 2000, 60, "the writers go on")
+    wait_until(lambda: acked(writers) > before + 2000, DEADLINE_S, "the writers go on")
     check(node, writers, reader)
 
 
@@ -133,8 +134,10 @@ def test_what_a_killed_node_had_not_synced_is_readable_again(
     """Without another write: the tail is synced at the start, and committed offsets are loaded."""
     node = make_node({"log.durability": "sync"})
     writers, reader = begin(node)
-    wait_until(lambda: acked(writers) > 2000, 60, "the writers are at work")
-    wait_until(lambda: all(reader.commits.values()) and reader.commits, 60, "the group commits")
+    wait_until(lambda: acked(writers) > 2000, DEADLINE_S, "the writers are at work")
+    wait_until(
+        lambda: all(reader.commits.values()) and reader.commits, DEADLINE_S, "the group commits"
+    )
     node.kill()
     for part in (*writers, reader):
         part.abandon()
@@ -147,15 +150,15 @@ def test_what_a_killed_node_had_not_synced_is_readable_again(
     }
     wait_until(
         lambda: wanted.items() <= read_all(node.bootstrap, TOPIC, PARTITIONS).items(),
-        20,
+        DEADLINE_S,
         "all that was acked is readable",
     )
     admin = clients.admin(node.bootstrap)
 
     def listed() -> list[str]:
-        return [group.group_id for group in admin.list_consumer_groups().result(20).valid]
+        return [group.group_id for group in admin.list_consumer_groups().result(DEADLINE_S).valid]
 
-    wait_until(lambda: listed() == ["readers"], 10, "the group is loaded")
+    wait_until(lambda: listed() == ["readers"], DEADLINE_S, "the group is loaded")
 
 
 def test_the_first_answer_of_a_new_life_knows_the_topic(make_node: Callable[..., Node]) -> None:
@@ -167,7 +170,7 @@ def test_the_first_answer_of_a_new_life_knows_the_topic(make_node: Callable[...,
         starting = threading.Thread(target=node.start)
         starting.start()
         answer = first_metadata(node.port, deadline_s=node.start_deadline_s)
-        starting.join(60)
+        starting.join(DEADLINE_S)
         assert [broker.node_id for broker in answer.brokers] == [1]
         assert [(int(t.error_code), len(t.partitions)) for t in answer.topics] == [(0, PARTITIONS)]
 

@@ -29,7 +29,7 @@ from tests.support.acked_stream import (
 )
 from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.log_files import batches
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.zookeeper import ZooKeeper, why_not
 
 pytestmark = [
@@ -114,7 +114,7 @@ class Work:
         found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
         wait_until(
             lambda: not self.reader.missing(found),
-            60,
+            DEADLINE_S,
             f"the group reads all; {self.reader.state()}",
         )
         self.reader.finish()

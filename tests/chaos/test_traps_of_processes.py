@@ -17,7 +17,7 @@ from tests.support.cluster import TidelogCluster
 from tests.support.links import Network
 from tests.support.lone_broker import Peer
 from tests.support.node import answers_metadata
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -56,7 +56,7 @@ def writer_on(cluster: TidelogCluster, topic: str) -> Writer:
     return writer
 
 
-def until_more(writer: Writer, count: int, deadline_s: float = 30) -> None:
+def until_more(writer: Writer, count: int, deadline_s: float = DEADLINE_S) -> None:
     """Wait until so many more records were acknowledged."""
     wanted = len(writer.acked) + count
     wait_until(lambda: len(writer.acked) >= wanted, deadline_s, writer.state(), 0.01)
@@ -161,7 +161,9 @@ def test_the_only_member_of_an_isr_that_loses_the_controller_alone_serves_on(
         assert error is ErrorCode.NONE, error
         acked.append(value)
 
-    wait_until(lambda: len(cluster.partitions(topic, alone)[0].isrs) == 1, 20, "it is alone")
+    wait_until(
+        lambda: len(cluster.partitions(topic, alone)[0].isrs) == 1, DEADLINE_S, "it is alone"
+    )
     write()
     network.cut(str(alone), "controller")
     network.cut("controller", str(alone))
@@ -170,7 +172,7 @@ def test_the_only_member_of_an_isr_that_loses_the_controller_alone_serves_on(
         write()
     # One comes back, without what was written meanwhile: it must not lead.
     cluster.brokers[others[0]].launch()
-    wait_until(lambda: answers_metadata(cluster.brokers[others[0]].port), 20, "it is back")
+    wait_until(lambda: answers_metadata(cluster.brokers[others[0]].port), DEADLINE_S, "it is back")
     assert cluster.partitions(topic, others[0])[0].leader in (-1, alone)
     write()
     network.heal(str(alone), ["controller"])

@@ -14,6 +14,7 @@ from tests.support import clients
 from tests.support.clients import Record
 from tests.support.log_files import batches, segments
 from tests.support.node import Node
+from tests.support.processes import DEADLINE_S
 from tests.support.server import TidelogNode
 
 pytestmark = pytest.mark.skipif(
@@ -25,7 +26,7 @@ RECORDS = [Record("k", f"v{number} " + "x" * 200) for number in range(200)]
 
 def refused_start(node: Node) -> str:
     """Start a node that must not come up; the one line that it says."""
-    done = subprocess.run(node.command(), capture_output=True, text=True, timeout=30)
+    done = subprocess.run(node.command(), capture_output=True, text=True, timeout=DEADLINE_S)
     lines = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert done.returncode == 1 and len(lines) == 1, done
     return lines[0]
@@ -162,9 +163,9 @@ def test_a_full_configuration_survives_a_restart(make_node: Callable[..., Node])
 
     def seen() -> tuple[str, int, str]:
         wanted = confluent_kafka.TopicCollection(["kept"])
-        described = admin.describe_topics(wanted)["kept"].result(20)
+        described = admin.describe_topics(wanted)["kept"].result(DEADLINE_S)
         resource = confluent_kafka.admin.ConfigResource("topic", "kept")
-        configs = admin.describe_configs([resource])[resource].result(20)
+        configs = admin.describe_configs([resource])[resource].result(DEADLINE_S)
         return str(described.topic_id), len(described.partitions), configs["retention.ms"].value
 
     before = seen()

@@ -15,7 +15,7 @@ from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record
 from tests.support.cluster import TidelogCluster
-from tests.support.processes import SIGCONT, SIGSTOP, wait_until
+from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
 from tests.support.server import TidelogNode, run_tidelog
 
 pytestmark = [
@@ -23,7 +23,6 @@ pytestmark = [
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
 
-DEADLINE_S = 60
 SESSION_MS = 2000
 
 

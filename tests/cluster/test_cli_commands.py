@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.support.clients import create_topic
-from tests.support.processes import free_ports, wait_until
+from tests.support.processes import DEADLINE_S, free_ports, wait_until
 from tests.support.server import run_tidelog, tidelog_command
 
 from tidelog.cli import main
@@ -109,7 +109,9 @@ def test_a_topic_from_creation_to_deletion(tide: Tide, topic_name: str) -> None:
         f"Deleted topic {topic_name}.\n"
     )
     wait_until(
-        lambda: topic_name not in tide("topics", "--list").good().splitlines(), 10, "it is gone"
+        lambda: topic_name not in tide("topics", "--list").good().splitlines(),
+        DEADLINE_S,
+        "it is gone",
     )
 
 
@@ -351,7 +353,7 @@ def test_a_group_with_members_is_left_alone_and_leaves_cleanly(
             ).failed("stop its consumers")  # fmt: skip
             tide("groups", "--delete", "--group", topic_name).failed("NON_EMPTY_GROUP")
             reader.send_signal(signal.SIGINT)
-            _, err = reader.communicate(timeout=20)
+            _, err = reader.communicate(timeout=DEADLINE_S)
         finally:
             if reader.poll() is None:
                 reader.kill()
@@ -408,7 +410,7 @@ def peer(answer: bytes | None) -> Iterator[int]:
         server.shutdown(socket.SHUT_RDWR)
         for connection in held:
             connection.close()
-        thread.join(10)
+        thread.join(DEADLINE_S)
 
 
 @pytest.mark.parametrize(
@@ -427,13 +429,13 @@ def test_output_into_a_pipe_that_ends_early(bootstrap: str) -> None:
         process.stdout.close()
         assert process.stderr is not None
         err = process.stderr.read()
-        assert process.wait(timeout=30) == 0
+        assert process.wait(timeout=DEADLINE_S) == 0
     assert err == b"", err.decode()
 
 
 def test_the_module_and_the_script_are_the_same() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tidelog.cli.main", "--version"],
-        capture_output=True, text=True, timeout=30, check=True,
+        capture_output=True, text=True, timeout=DEADLINE_S, check=True,
     )  # fmt: skip
     assert done.stdout.startswith("tidelog ")

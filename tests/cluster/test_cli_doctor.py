@@ -14,7 +14,7 @@ import confluent_kafka
 import pytest
 from tests.conftest import TARGET
 from tests.support.cluster import TidelogCluster
-from tests.support.processes import SIGCONT, SIGSTOP, wait_until
+from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
 from tests.support.server import run_tidelog
 
 from tidelog.records.batch import HEADER_SIZE, read_header, seal_batch, walk
@@ -25,7 +25,6 @@ pytestmark = [
 ]
 
 RECORDS = 200
-DEADLINE_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -99,10 +98,14 @@ def below_the_minimum(cluster: TidelogCluster) -> None:
     change = ("configs", "--alter", "--topic", "t", *at)
     assert run_tidelog(*change, "--add-config", "min.insync.replicas=3").returncode == 0
     assert {"below_min_insync", "brokers_dead"} <= kinds(cluster)
-    impatient = ("--producer-property", "delivery.timeout.ms=1000")
-    done = run_tidelog("produce", *at, "--topic", "t", *impatient, stdin="refused\n")
-    assert done.returncode == 1
-    for words in ("not delivered within 1000 ms", "NOT_ENOUGH_REPLICAS", "bring the missing"):
+    for patience_ms in (1000, 4000, 16_000, 64_000):
+        impatient = ("--producer-property", f"delivery.timeout.ms={patience_ms}")
+        done = run_tidelog("produce", *at, "--topic", "t", *impatient, stdin="refused\n")
+        assert done.returncode == 1
+        # A busy machine may take longer than that to ask the leader for the first time.
+        if "NOT_ENOUGH_REPLICAS" in done.stderr:
+            break
+    for words in (f"not delivered within {patience_ms} ms", "NOT_ENOUGH_", "bring the missing"):
         assert words in done.stderr, done
     assert run_tidelog(*change, "--add-config", "min.insync.replicas=2").returncode == 0
 

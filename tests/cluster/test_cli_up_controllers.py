@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import TARGET
 from tests.support.acked_stream import GroupReader, Writer, read_all, violations
 from tests.support.cluster import create_replicated, until_in_sync
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
 from tests.support.up import Up, is_alive
 from tests.support.zookeeper import ZooKeeper, why_not
@@ -65,7 +65,9 @@ class Load:
         """Wait until each writer has so many more acknowledgements."""
         wanted = [(writer, len(writer.acked) + count) for writer in self.writers]
         said = ", ".join(writer.state() for writer in self.writers)
-        wait_until(lambda: all(len(w.acked) >= n for w, n in wanted), 40, f"more after {said}")
+        wait_until(
+            lambda: all(len(w.acked) >= n for w, n in wanted), DEADLINE_S, f"more after {said}"
+        )
 
     def check(self) -> dict[tuple[int, int], str]:
         """Let all come to rest and hold the books against the topic; what is in it."""
@@ -73,7 +75,7 @@ class Load:
             writer.finish()
             assert not writer.failed, writer.state()
         found = read_all(self.bootstrap, TOPIC, PARTITIONS)
-        wait_until(lambda: not self.reader.missing(found), 60, "the group reads all")
+        wait_until(lambda: not self.reader.missing(found), DEADLINE_S, "the group reads all")
         self.reader.finish()
         wrong = violations(self.writers, found, self.reader)
         assert not wrong, "\n".join(wrong[:20])
@@ -124,7 +126,9 @@ def test_a_standby_takes_over_and_nothing_is_lost(zookeeper: ZooKeeper, tmp_path
         up.until_said(f"controller {first} (pid ")
         # Leaders serve on while there is no controller: its session lasts 4 s.
         load.until_more(300)
-        wait_until(lambda: active_controller(zookeeper) not in (None, first), 20, "the standby")
+        wait_until(
+            lambda: active_controller(zookeeper) not in (None, first), DEADLINE_S, "the standby"
+        )
         # What only a controller can do is done by the new one, and it sees brokers die.
         create_replicated(load.bootstrap, "later", 1)
         kill(cluster, "brokers", 1)
@@ -134,7 +138,7 @@ def test_a_standby_takes_over_and_nothing_is_lost(zookeeper: ZooKeeper, tmp_path
         now = up.cluster()
         assert [each["pid"] is None for each in now["brokers"]] == [True, False, False]
         assert [each["pid"] is None for each in now["controllers"]].count(True) == 1
-        assert up.program.stop(60) == 0
+        assert up.program.stop() == 0
         assert not any(is_alive(pid) for pid in pids(cluster))
     with Up(folder, *arguments, "--restart") as up:
         up.until_said("ready")
@@ -143,14 +147,16 @@ def test_a_standby_takes_over_and_nothing_is_lost(zookeeper: ZooKeeper, tmp_path
         before, active = epoch(zookeeper), active_controller(zookeeper)
         # Paused for longer than its session: when it wakes, another is active and it is not.
         signal_to(up.cluster(), "controllers", active, signal.SIGSTOP)
-        wait_until(lambda: active_controller(zookeeper) not in (None, active), 20, "the other one")
+        wait_until(
+            lambda: active_controller(zookeeper) not in (None, active), DEADLINE_S, "the other one"
+        )
         signal_to(up.cluster(), "controllers", active, signal.SIGCONT)
         create_replicated(up.cluster()["bootstrap"], "woken", 1)
         assert epoch(zookeeper) == before + 1
         before, active = before + 1, active_controller(zookeeper)
         kill(up.cluster(), "controllers", active)
         up.until_said(f"controller {active} is back")
-        wait_until(lambda: epoch(zookeeper) > before, 20, "one of both is active")
+        wait_until(lambda: epoch(zookeeper) > before, DEADLINE_S, "one of both is active")
         kill(up.cluster(), "brokers", 3)
         up.until_said("broker 3 is back")
         # All controllers die: what has a leader is served all the same.
@@ -158,10 +164,10 @@ def test_a_standby_takes_over_and_nothing_is_lost(zookeeper: ZooKeeper, tmp_path
             os.kill(each["pid"], signal.SIGKILL)
         server = ("--bootstrap-server", up.cluster()["bootstrap"])
         assert run_tidelog("produce", *server, "--topic", "later", stdin="a\n").returncode == 0
-        wait_until(lambda: len(up.lines("is back")) == 4, 20, "both are back")
+        wait_until(lambda: len(up.lines("is back")) == 4, DEADLINE_S, "both are back")
         create_replicated(up.cluster()["bootstrap"], "latest", 1)
         last = pids(up.cluster())
-        assert up.program.stop(60) == 0
+        assert up.program.stop() == 0
         assert not any(is_alive(pid) for pid in last)
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support import clients
 from tests.support.clients import Record
 from tests.support.node import Node
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 
 RECORDS = 60
 PARTITIONS = 4
@@ -33,7 +33,7 @@ def fill(bootstrap: str, topic: str, first: int = 0) -> None:
     )
     for number in range(first, first + RECORDS):
         producer.produce(topic, str(number), partition=number % PARTITIONS)
-    assert producer.flush(30) == 0
+    assert producer.flush(DEADLINE_S) == 0
 
 
 class Member:
@@ -89,7 +89,7 @@ def poll_until(members: list[Member], condition: Callable[[], bool], what: str) 
             member.poll()
         return condition()
 
-    wait_until(step, 45, what, pause_s=0)
+    wait_until(step, DEADLINE_S, what, pause_s=0)
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
@@ -217,7 +217,7 @@ def test_aiokafka_group_shares_and_resumes(bootstrap: str, topic: str) -> None:
         second = aiokafka.AIOKafkaConsumer(topic, **options)
         await first.start()
         await second.start()
-        async with asyncio.timeout(45):
+        async with asyncio.timeout(DEADLINE_S):
             while not (len(first.assignment()) == len(second.assignment()) == 2):
                 for member in (first, second):
                     await member.getmany(timeout_ms=50, max_records=1)

@@ -22,7 +22,7 @@ from tests.support import clients
 from tests.support.clients import Record
 from tests.support.log_files import batches
 from tests.support.node import Node
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 
 FIRST_MS = 1_700_000_000_000
 
@@ -53,7 +53,7 @@ def test_idempotent_producers_keep_order_with_five_in_flight(bootstrap: str, top
             topic, str(number), partition=0, on_delivery=lambda e, m: offsets.append(m.offset())
         )
         producer.poll(0)
-    assert producer.flush(30) == 0
+    assert producer.flush(DEADLINE_S) == 0
     assert offsets == list(range(500))
     assert values(bootstrap, topic, 500) == [str(number) for number in range(500)]
 
@@ -63,7 +63,7 @@ def test_kafka_python_idempotent_by_default(bootstrap: str, topic: str) -> None:
         bootstrap_servers=bootstrap, enable_idempotence=True, batch_size=64
     )
     sent = [producer.send(topic, str(n).encode(), partition=0) for n in range(200)]
-    assert [future.get(20).offset for future in sent] == list(range(200))
+    assert [future.get(DEADLINE_S).offset for future in sent] == list(range(200))
     producer.close()
     assert values(bootstrap, topic, 200) == [str(number) for number in range(200)]
 
@@ -86,7 +86,7 @@ def test_every_kind_of_acks(bootstrap: str, topic: str, acks: str) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "acks": acks})
     for number in range(50):
         producer.produce(topic, str(number), partition=0)
-    assert producer.flush(30) == 0
+    assert producer.flush(DEADLINE_S) == 0
     assert values(bootstrap, topic, 50) == [str(number) for number in range(50)]
 
 
@@ -95,11 +95,13 @@ def test_tombstones_empty_values_and_odd_headers(bootstrap: str, topic: str) -> 
     producer.produce(topic, None, "gone", headers=[("twice", b"1"), ("twice", b"2"), ("no", None)])
     producer.produce(topic, b"", b"")
     producer.produce(topic, bytes(range(256)), b"\x00\xff")
-    assert producer.flush(20) == 0
+    assert producer.flush(DEADLINE_S) == 0
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
     consumer.assign([TopicPartition(topic, 0, 0)])
     got: list[confluent_kafka.Message] = []
-    wait_until(lambda: got.extend(consumer.consume(3, 0.5)) or len(got) == 3, 20, "all are read")
+    wait_until(
+        lambda: got.extend(consumer.consume(3, 0.5)) or len(got) == 3, DEADLINE_S, "all are read"
+    )
     consumer.close()
     assert [(m.key(), m.value()) for m in got] == [
         (b"gone", None),
@@ -113,7 +115,7 @@ def test_positions_by_time(bootstrap: str, topic: str) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     for number in range(20):
         producer.produce(topic, str(number), partition=0, timestamp=FIRST_MS + 1000 * number)
-        producer.flush(20)
+        producer.flush(DEADLINE_S)
     wanted = {
         FIRST_MS - 5: 0,
         FIRST_MS: 0,
@@ -151,7 +153,7 @@ def test_log_append_time(bootstrap: str, topic_name: str) -> None:
     producer.produce(
         topic_name, "x", timestamp=FIRST_MS, on_delivery=lambda e, m: seen.append(m.timestamp())
     )
-    assert producer.flush(20) == 0
+    assert producer.flush(DEADLINE_S) == 0
     consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest")
     consumer.assign([kafka.TopicPartition(topic_name, 0)])
     message = next(iter(consumer))
@@ -185,7 +187,7 @@ def test_a_consumer_that_waits_gets_a_record_at_once(bootstrap: str, topic: str)
     message = consumer.poll(15)
     assert message is not None and message.value() == b"now"
     assert time.monotonic() - begun < 5
-    assert producer.flush(10) == 0
+    assert producer.flush(DEADLINE_S) == 0
     consumer.close()
 
 
@@ -194,37 +196,41 @@ def test_admin_calls_of_librdkafka(bootstrap: str, topic: str) -> None:
     clients.write_confluent(bootstrap, topic, [Record("k", str(n)) for n in range(10)], "none")
     part = TopicPartition(topic, 0)
     for spec, offset in ((OffsetSpec.earliest(), 0), (OffsetSpec.latest(), 10)):
-        assert admin.list_offsets({part: spec})[part].result(20).offset == offset
+        assert admin.list_offsets({part: spec})[part].result(DEADLINE_S).offset == offset
     kept = admin.delete_records([TopicPartition(topic, 0, 4)])
-    assert next(iter(kept.values())).result(20).low_watermark == 4
-    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
-    described = admin.describe_topics(confluent_kafka.TopicCollection([topic]))[topic].result(20)
+    assert next(iter(kept.values())).result(DEADLINE_S).low_watermark == 4
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(DEADLINE_S)
+    described = admin.describe_topics(confluent_kafka.TopicCollection([topic]))[topic].result(
+        DEADLINE_S
+    )
     assert len(described.partitions) == 3 and str(described.topic_id)
-    cluster = admin.describe_cluster().result(20)
+    cluster = admin.describe_cluster().result(DEADLINE_S)
     assert [each.id for each in cluster.nodes] == [1] and cluster.controller.id == 1
 
     resource = ConfigResource(ResourceType.TOPIC, topic)
     resource.add_incremental_config(
         ConfigEntry("retention.ms", "5000000", incremental_operation=AlterConfigOpType.SET)
     )
-    admin.incremental_alter_configs([resource])[resource].result(20)
+    admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
     found = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)])
-    entry = next(iter(found.values())).result(20)["retention.ms"]
+    entry = next(iter(found.values())).result(DEADLINE_S)["retention.ms"]
     assert entry.value == "5000000" and not entry.is_default
-    admin.delete_topics([topic])[topic].result(20)
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 10, "it is gone")
+    admin.delete_topics([topic])[topic].result(DEADLINE_S)
+    wait_until(
+        lambda: topic not in admin.list_topics(timeout=DEADLINE_S).topics, DEADLINE_S, "it is gone"
+    )
 
 
 def test_admin_calls_of_kafka_python(bootstrap: str, topic_name: str) -> None:
     admin = kafka.KafkaAdminClient(bootstrap_servers=bootstrap)
     admin.create_topics({topic_name: {"num_partitions": 2, "replication_factor": 1}})
-    wait_until(lambda: topic_name in admin.list_topics(), 10, "it is listed")
+    wait_until(lambda: topic_name in admin.list_topics(), DEADLINE_S, "it is listed")
     found = admin.describe_topics([topic_name])
     assert len(found[0]["partitions"]) == 2
     assert admin.describe_cluster()["cluster_id"]
     assert admin.list_groups() is not None
     admin.delete_topics([topic_name])
-    wait_until(lambda: topic_name not in admin.list_topics(), 10, "it is gone")
+    wait_until(lambda: topic_name not in admin.list_topics(), DEADLINE_S, "it is gone")
     admin.close()
 
 
@@ -236,8 +242,10 @@ def test_a_topic_is_created_by_its_first_record(bootstrap: str, topic_name: str)
 def test_a_topic_created_again_is_empty(bootstrap: str, topic: str) -> None:
     admin = clients.admin(bootstrap)
     clients.write_confluent(bootstrap, topic, [Record("k", "old")], "none")
-    admin.delete_topics([topic])[topic].result(20)
-    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, 10, "it is gone")
+    admin.delete_topics([topic])[topic].result(DEADLINE_S)
+    wait_until(
+        lambda: topic not in admin.list_topics(timeout=DEADLINE_S).topics, DEADLINE_S, "it is gone"
+    )
     clients.create_topic(bootstrap, topic)
     clients.write_kafka_python(bootstrap, topic, [Record("k", "new")], "none")
     assert values(bootstrap, topic, 1) == ["new"]
@@ -248,13 +256,13 @@ def test_a_topic_of_many_partitions(bootstrap: str, topic_name: str) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
     for number in range(1000):
         producer.produce(topic_name, str(number), partition=number % 200)
-    assert producer.flush(30) == 0
+    assert producer.flush(DEADLINE_S) == 0
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "unused"})
     consumer.assign([TopicPartition(topic_name, number, 0) for number in range(200)])
     got: list[int] = []
     wait_until(
         lambda: got.extend(int(m.value()) for m in consumer.consume(500, 0.5)) or len(got) == 1000,
-        30,
+        DEADLINE_S,
         "all are read",
     )
     consumer.close()

@@ -12,7 +12,7 @@ from tests.support.clients import COMPRESSIONS, Record
 from tests.support.java import ToolRunner, missing
 from tests.support.log_files import batches
 from tests.support.node import Node
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 
 RECORDS_PER_RUN = 40
 HEADERS = (("source", "tidelog"), ("trace", "0042"))
@@ -107,5 +107,7 @@ def test_the_log_keeps_the_producers_compression(node: Node, exchange: Exchange)
         return found
 
     expected = dict.fromkeys(COMPRESSIONS, RECORDS_PER_RUN * len(writers_here()))
-    wait_until(lambda: sum(record_counts().values()) == len(exchange.written), 10, "all on disk")
+    wait_until(
+        lambda: sum(record_counts().values()) == len(exchange.written), DEADLINE_S, "all on disk"
+    )
     assert record_counts() == expected

@@ -12,11 +12,10 @@ from collections.abc import Iterator
 import confluent_kafka
 import pytest
 from tests.conftest import TARGET
-from tests.support.clients import DEADLINE_S
 from tests.support.cluster import TidelogCluster
 from tests.support.java import ToolRunner
 from tests.support.lone_broker import Peer
-from tests.support.processes import free_ports, wait_until
+from tests.support.processes import DEADLINE_S, free_ports, wait_until
 
 from tidelog.protocol import messages
 
@@ -45,7 +44,7 @@ class Racks(TidelogCluster):
     def bytes_out(self, broker: int, topic: str) -> float:
         """The bytes of a topic that a broker has given to clients and followers."""
         at = f"http://127.0.0.1:{self.metrics[broker]}/metrics"
-        with urllib.request.urlopen(at, timeout=10) as answer:
+        with urllib.request.urlopen(at, timeout=DEADLINE_S) as answer:
             text = answer.read().decode()
         name = "kafka_server_brokertopicmetrics_bytesout_total"
         for line in text.splitlines():
@@ -95,7 +94,7 @@ class RackReader:
                 self.read.append(int(message.value()[len(VALUE) :]))
             return len(self.read) >= count
 
-        wait_until(reached, 60, f"{count} records read", 0.01)
+        wait_until(reached, DEADLINE_S, f"{count} records read", 0.01)
         assert self.read == list(range(len(self.read)))
 
     def close(self) -> None:

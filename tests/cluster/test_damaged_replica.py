@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import TARGET
 from tests.support.acked_stream import Writer, read_all
 from tests.support.cluster import TidelogCluster, differing_replicas
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 
 pytestmark = [
     pytest.mark.kill,
@@ -29,7 +29,7 @@ def test_a_damaged_replica_is_fetched_again_by_itself(tmp_path: Path) -> None:
         cluster.create_topic(TOPIC, PARTITIONS, min_insync_replicas=2)
         writer = Writer(cluster.bootstrap, TOPIC, "writer", PARTITIONS, idempotent=True)
         writer.start()
-        wait_until(lambda: len(writer.acked) > 2000, 60, writer.state(), 0.01)
+        wait_until(lambda: len(writer.acked) > 2000, DEADLINE_S, writer.state(), 0.01)
         # A leader too, if it can be had: it must come back as a follower.
         harmed = cluster.leader(TOPIC, 0)
         node = cluster.brokers[harmed]
@@ -47,7 +47,7 @@ def test_a_damaged_replica_is_fetched_again_by_itself(tmp_path: Path) -> None:
         assert not lost, f"{len(lost)} acknowledged records are lost: {lost[:5]}"
         wait_until(
             lambda: not list(node.log_folder().glob("*-stray")),
-            30,
+            DEADLINE_S,
             "what was damaged is removed when it is not needed",
         )
         for each in cluster.brokers.values():

@@ -12,6 +12,7 @@ from tests.support import clients
 from tests.support.clients import COMPRESSIONS
 from tests.support.java import ToolRunner
 from tests.support.node import Node
+from tests.support.processes import DEADLINE_S
 
 pytestmark = pytest.mark.java
 
@@ -57,7 +58,7 @@ def write_incompressible(node: Node, compression: str) -> None:
             on_delivery=lambda error, _: failures.append(error) if error else None,
         )
         producer.poll(0)
-    assert producer.flush(30) == 0 and not failures, failures
+    assert producer.flush(DEADLINE_S) == 0 and not failures, failures
 
 
 def commit_an_offset(node: Node) -> None:

@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.processes import DEADLINE_S
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def output_of(command: list[str]) -> str:
     environment = {**os.environ, "TIDELOG": f"{sys.executable} -m tidelog.cli.main"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=90, env=environment)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=DEADLINE_S, env=environment
+    )
     assert done.returncode == 0, done
     return done.stdout
 

@@ -17,7 +17,7 @@ from tests.support import clients
 from tests.support.clients import Record
 from tests.support.cluster import TidelogCluster
 from tests.support.java import ToolResult, ToolRunner, missing, start_java
-from tests.support.processes import Program, wait_until
+from tests.support.processes import DEADLINE_S, Program, wait_until
 
 pytestmark = [
     pytest.mark.java,
@@ -83,13 +83,21 @@ def test_describe_says_what_is_wrong_while_brokers_are_dead(
 
     cluster.brokers[3].kill()
     wait_until(
-        lambda: states(run, all_three) == [every, every, none, none], 20, "one replica is missing"
+        lambda: states(run, all_three) == [every, every, none, none],
+        DEADLINE_S,
+        "one replica is missing",
     )
-    wait_until(lambda: listed(run, "unavailable", one_each) == {2}, 20, "partition 2 has no leader")
+    wait_until(
+        lambda: listed(run, "unavailable", one_each) == {2}, DEADLINE_S, "partition 2 has no leader"
+    )
 
     cluster.brokers[2].kill()
-    wait_until(lambda: states(run, all_three) == [every, none, every, none], 20, "two are missing")
-    wait_until(lambda: listed(run, "unavailable", one_each) == {1, 2}, 20, "two have no leader")
+    wait_until(
+        lambda: states(run, all_three) == [every, none, every, none], DEADLINE_S, "two are missing"
+    )
+    wait_until(
+        lambda: listed(run, "unavailable", one_each) == {1, 2}, DEADLINE_S, "two have no leader"
+    )
     said = run("kafka-topics", "--describe", "--topic", all_three).check().out
     assert re.findall(r"Leader: (\d+)\s+Replicas: (\S+)\s+Isr: (\S+)", said) == [
         ("1", "1,2,3", "1"),
@@ -100,8 +108,10 @@ def test_describe_says_what_is_wrong_while_brokers_are_dead(
     cluster.brokers[2].start()
     cluster.brokers[3].start()
     cluster.until_in_sync(all_three, 3)
-    wait_until(lambda: states(run, all_three) == [none, none, none, none], 20, "all is well again")
-    wait_until(lambda: not listed(run, "unavailable", one_each), 20, "each has its leader")
+    wait_until(
+        lambda: states(run, all_three) == [none, none, none, none], DEADLINE_S, "all is well again"
+    )
+    wait_until(lambda: not listed(run, "unavailable", one_each), DEADLINE_S, "each has its leader")
 
 
 def leaders(cluster: TidelogCluster, topic: str) -> list[int]:
@@ -114,7 +124,9 @@ def test_preferred_leaders_are_elected(run: Run, cluster: TidelogCluster, tmp_pa
     cluster.until_in_sync(topic, 3)
     assert leaders(cluster, topic) == [1, 2, 3]
     cluster.brokers[1].kill()
-    wait_until(lambda: leaders(cluster, topic) == [2, 2, 3], 20, "broker 2 leads partition 0")
+    wait_until(
+        lambda: leaders(cluster, topic) == [2, 2, 3], DEADLINE_S, "broker 2 leads partition 0"
+    )
     refused = run(
         *("kafka-leader-election", "--election-type", "preferred"),
         *("--topic", topic, "--partition", "0"),
@@ -130,7 +142,7 @@ def test_preferred_leaders_are_elected(run: Run, cluster: TidelogCluster, tmp_pa
         *("--path-to-json-file", str(wanted)),
     ).check()
     assert re.search(rf"Successfully completed.*{topic}-0", said.out), said
-    wait_until(lambda: leaders(cluster, topic) == [1, 2, 3], 10, "the preferred ones lead")
+    wait_until(lambda: leaders(cluster, topic) == [1, 2, 3], DEADLINE_S, "the preferred ones lead")
     again = run(
         *("kafka-leader-election", "--election-type", "preferred"), "--all-topic-partitions"
     ).check()
@@ -147,16 +159,19 @@ def test_an_unclean_leader_is_elected_on_request_only(run: Run, cluster: Tidelog
     clients.write_confluent(cluster.bootstrap, topic, [Record("k", "one alone")], "none")
     cluster.brokers[1].kill()
     cluster.brokers[2].start()
-    wait_until(lambda: listed(run, "unavailable", topic) == {0}, 20, "nobody may lead")
+    wait_until(lambda: listed(run, "unavailable", topic) == {0}, DEADLINE_S, "nobody may lead")
     elect = (
         *("kafka-leader-election", "--election-type", "unclean"),
         *("--topic", topic, "--partition", "0"),
     )
     # The last member of the ISR may come back until its session has timed out.
     wait_until(
-        lambda: "Successfully completed" in run(*elect).out, 20, "an election on request", 0.5
+        lambda: "Successfully completed" in run(*elect).out,
+        DEADLINE_S,
+        "an election on request",
+        0.5,
     )
-    wait_until(lambda: leaders(cluster, topic) == [2], 10, "broker 2 leads")
+    wait_until(lambda: leaders(cluster, topic) == [2], DEADLINE_S, "broker 2 leads")
     assert clients.read_confluent(cluster.bootstrap, topic, 1) == [Record("k", "both")]
     cluster.brokers[1].start()
     cluster.until_in_sync(topic, 2)
@@ -185,7 +200,7 @@ def test_log_dirs_and_configs_of_three_brokers(run: Run, cluster: TidelogCluster
 
     wait_until(
         lambda: len({tuple(sorted(each.items())) for each in sizes().values()}) == 1,
-        10,
+        DEADLINE_S,
         "all replicas have the same size",
     )
     found = sizes()
@@ -195,7 +210,7 @@ def test_log_dirs_and_configs_of_three_brokers(run: Run, cluster: TidelogCluster
     entity = ("kafka-configs", "--entity-type", "topics", "--entity-name", topic)
     run(*entity, "--alter", "--add-config", "min.insync.replicas=3").check()
     assert "min.insync.replicas=3" in run(*entity, "--describe").check().out
-    wait_until(lambda: listed(run, "at-min-isr", topic) == {0, 1}, 10, "brokers know it")
+    wait_until(lambda: listed(run, "at-min-isr", topic) == {0, 1}, DEADLINE_S, "brokers know it")
     broker = ("kafka-configs", "--entity-type", "brokers", "--entity-name", "2")
     run(*broker, "--alter", "--add-config", "log.retention.ms=123456789").check()
     assert "log.retention.ms=123456789" in run(*broker, "--describe").check().out
@@ -243,15 +258,17 @@ def test_verifiable_clients_while_the_coordinator_is_killed(
         start_java(*consume, log=tmp_path / "consumer.out") as consumer,
         start_java(*produce, log=tmp_path / "producer.out") as producer,
     ):
-        wait_until(lambda: len(named(consumer, "record_data")) > 1000, 60, "both are at work")
+        wait_until(
+            lambda: len(named(consumer, "record_data")) > 1000, DEADLINE_S, "both are at work"
+        )
         killed = coordinator(run, group)
         assert killed in cluster.brokers
         cluster.brokers[killed].kill()
-        wait_until(lambda: coordinator(run, group) not in (-1, killed), 20, "it has moved")
+        wait_until(lambda: coordinator(run, group) not in (-1, killed), DEADLINE_S, "it has moved")
         said = run("kafka-consumer-groups", "--describe", "--group", group).check().out
         assert len(re.findall(rf"{group}\s+{topic}\s+\d\s+\d+", said)) == 3, said
         cluster.brokers[killed].start()
-        assert producer.wait(90) == 0, producer.output()[-2000:]
+        assert producer.wait(DEADLINE_S) == 0, producer.output()[-2000:]
         sent = named(producer, "producer_send_success")
         assert len(sent) == count and not named(producer, "producer_send_error")
         written = {(e["partition"], e["offset"], e["value"]) for e in sent}

@@ -13,7 +13,7 @@ import confluent_kafka
 import pytest
 from tests.support import clients
 from tests.support.java import ToolResult, ToolRunner
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.java
 
@@ -38,7 +38,7 @@ def ten_records(bootstrap: str, topic_name: str) -> str:
         producer.produce(
             topic_name, f"v{number}", partition=0, timestamp=FIRST_TIMESTAMP_MS + 1000 * number
         )
-    assert producer.flush(20) == 0
+    assert producer.flush(DEADLINE_S) == 0
     return topic_name
 
 
@@ -129,7 +129,9 @@ def test_consumer_groups_of_an_empty_group(
     said = run(*groups, "--delete").check()
     assert "was successful" in said.out, said
     wait_until(
-        lambda: group not in run("kafka-consumer-groups", "--list").out.split(), 10, "it is gone"
+        lambda: group not in run("kafka-consumer-groups", "--list").out.split(),
+        DEADLINE_S,
+        "it is gone",
     )
 
 

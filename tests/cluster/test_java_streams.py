@@ -12,7 +12,7 @@ from tests.support import clients
 from tests.support.java import ToolRunner, start_java
 from tests.support.log_files import batches, log_bytes
 from tests.support.node import Node
-from tests.support.processes import Program, wait_until
+from tests.support.processes import DEADLINE_S, Program, wait_until
 
 pytestmark = pytest.mark.java
 
@@ -83,10 +83,10 @@ def test_verifiable_producer_and_consumer(
         *("kafka-verifiable-consumer", *at, "--group-id", f"group-{topic_name}"),
         *("--max-messages", "5000", "--verbose"),
     )
-    assert producer.wait(60) == 0, producer.output()[-2000:]
+    assert producer.wait(DEADLINE_S) == 0, producer.output()[-2000:]
     sent = [e for e in events(producer) if e["name"] == "producer_send_success"]
     assert len(sent) == 5000
-    assert consumer.wait(60) == 0, consumer.output()[-2000:]
+    assert consumer.wait(DEADLINE_S) == 0, consumer.output()[-2000:]
     seen = events(consumer)
     data = [e for e in seen if e["name"] == "record_data"]
     assert {(e["partition"], e["offset"], e["value"]) for e in sent} == {
@@ -110,11 +110,11 @@ def test_verifiable_consumers_share_and_hand_over(
         return len(changes[-1]["partitions"])
 
     first = start(*join, "--session-timeout", "6000")
-    wait_until(lambda: assigned(first) == 4, 30, "the first member has all")
+    wait_until(lambda: assigned(first) == 4, DEADLINE_S, "the first member has all")
     second = start(*join, "--session-timeout", "6000")
-    wait_until(lambda: assigned(first) == assigned(second) == 2, 30, "they share")
+    wait_until(lambda: assigned(first) == assigned(second) == 2, DEADLINE_S, "they share")
     first.kill()
-    wait_until(lambda: assigned(second) == 4, 30, "the second has all")
+    wait_until(lambda: assigned(second) == 4, DEADLINE_S, "the second has all")
 
 
 def test_log_compaction_tester(tools: ToolRunner, make_node: Callable[..., Node]) -> None:

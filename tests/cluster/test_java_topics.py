@@ -10,7 +10,7 @@ from tests.support import clients
 from tests.support.clients import Record
 from tests.support.java import ToolResult, ToolRunner
 from tests.support.node import Node
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.java
 
@@ -43,7 +43,9 @@ def test_create_list_describe_delete(run: Run, topic_name: str) -> None:
 
     run("kafka-topics", "--delete", "--topic", topic_name).check()
     wait_until(
-        lambda: topic_name not in run("kafka-topics", "--list").out.split(), 10, "it is gone"
+        lambda: topic_name not in run("kafka-topics", "--list").out.split(),
+        DEADLINE_S,
+        "it is gone",
     )
 
 
@@ -66,7 +68,7 @@ def test_alter_grows_and_never_shrinks(run: Run, topic_name: str) -> None:
     run(*alter, "4").check()
     wait_until(
         lambda: "PartitionCount: 4" in run("kafka-topics", "--describe", "--topic", topic_name).out,
-        10,
+        DEADLINE_S,
         "four partitions",
     )
     assert run(*alter, "4").status == 1

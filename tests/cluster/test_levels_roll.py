@@ -17,9 +17,9 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from tests.conftest import TARGET
 from tests.support.acked_stream import GroupReader, Writer, read_all, violations
-from tests.support.clients import DEADLINE_S, admin
+from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster, differing_replicas
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 
 pytestmark = [
     pytest.mark.kill,
@@ -124,7 +124,9 @@ def test_a_loaded_cluster_goes_up_from_1_0_to_1_4_and_one_level_back(
     for writer in writers:
         writer.finish()
     found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
-    wait_until(lambda: not reader.missing(found), 30, f"the group read all; {reader.state()}")
+    wait_until(
+        lambda: not reader.missing(found), DEADLINE_S, f"the group read all; {reader.state()}"
+    )
     reader.finish()
     wrong = violations(writers, found, reader)
     assert not wrong, "\n".join(wrong[:10])

@@ -17,15 +17,13 @@ from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record
 from tests.support.cluster import TidelogCluster
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
 
 pytestmark = [
     pytest.mark.kill,
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
-
-DEADLINE_S = 60
 
 
 @pytest.fixture

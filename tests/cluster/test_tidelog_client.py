@@ -16,7 +16,7 @@ import pytest
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from tests.support.clients import COMPRESSIONS, create_topic
 from tests.support.node import Node
-from tests.support.processes import free_ports
+from tests.support.processes import DEADLINE_S, free_ports
 
 from tidelog.client import offsets
 from tidelog.client.admin.groups import describe_group
@@ -37,8 +37,6 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.records.record import Record
-
-DEADLINE_S = 60.0
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

@@ -21,10 +21,10 @@ import pytest
 from confluent_kafka.admin import NewTopic
 from tests.conftest import TARGET
 from tests.support.acked_stream import Writer, read_all
-from tests.support.clients import DEADLINE_S, admin
+from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.lone_broker import Peer
-from tests.support.processes import SIGCONT, SIGSTOP, wait_until
+from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
 from tests.support.server import TidelogNode
 
 from tidelog.model.errors import ErrorCode
@@ -106,7 +106,7 @@ def check_life(cluster: TidelogCluster, topic: str, acked: dict[Any, str], life:
 def store(cluster: TidelogCluster) -> dict[str, bytes]:
     """Every node of the metadata store, read beside the controller."""
     place = cluster.controller.folder / "metadata.db"
-    with sqlite3.connect(f"file:{place}?mode=ro", uri=True, timeout=10) as database:
+    with sqlite3.connect(f"file:{place}?mode=ro", uri=True, timeout=DEADLINE_S) as database:
         return dict(database.execute("SELECT path, data FROM nodes"))
 
 
@@ -288,9 +288,10 @@ def test_a_paused_broker_goes_on_as_a_follower_of_the_former_life_and_is_refused
     cluster.brokers[paused].program.send(SIGSTOP)
     try:
         # Silent for longer than its session: it is dead, and does not know it.
-        wait_until(lambda: f"/brokers/ids/{paused}" not in store(cluster), 15, "it is dead")
-        assert deleted_at(others[0], topic) is ErrorCode.NONE
-        assert created_at(others[0], topic, replication=2) is ErrorCode.NONE
+        wait_until(lambda: f"/brokers/ids/{paused}" not in store(cluster), DEADLINE_S, "it is dead")
+        patient_ms = int(DEADLINE_S * 1000)
+        assert deleted_at(others[0], topic, patient_ms) is ErrorCode.NONE
+        assert created_at(others[0], topic, 2, patient_ms) is ErrorCode.NONE
     finally:
         cluster.brokers[paused].program.send(SIGCONT)
     acked = write(cluster, topic, "new", 300)

@@ -20,9 +20,9 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import NewTopic
 from tests.conftest import TARGET
-from tests.support.clients import DEADLINE_S, admin
+from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster, differing_replicas
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
 
 from tidelog.broker.loss_notes import FILE
@@ -326,7 +326,7 @@ def read(cluster: TidelogCluster, topic: str) -> list[int]:
 
 
 def metric(port: int, name: str) -> float:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
         text = answer.read().decode()
     found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
     assert found, f"{name} is missing in\n{text}"

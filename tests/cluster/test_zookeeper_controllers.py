@@ -10,11 +10,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.cluster.test_zookeeper_outside import DEADLINE_S, World, run, zookeeper
+from tests.cluster.test_zookeeper_outside import World, run, zookeeper
 from tests.cluster.test_zookeeper_store import end_session
 from tests.support.cluster import ControllerNode
 from tests.support.lone_broker import until
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.zookeeper import ZooKeeper, why_not
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 from tests.support.lone_broker import until
+from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import ZooKeeper, why_not
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
 
@@ -22,8 +23,6 @@ from tidelog.protocol import messages
 from tidelog.runtime.seams import Seams
 
 pytestmark = pytest.mark.java
-
-DEADLINE_S = 60
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,9 @@ import uuid
 from collections.abc import Sequence
 
 import pytest
-from tests.cluster.test_zookeeper_outside import DEADLINE_S, zookeeper
+from tests.cluster.test_zookeeper_outside import zookeeper
 from tests.support.lone_broker import until
+from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import ZooKeeper
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
 

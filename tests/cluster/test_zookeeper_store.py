@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 from tests.support.lone_broker import until
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.zookeeper import ZooKeeper, why_not
 
+from tidelog.metadata import zookeeper
 from tidelog.metadata.store import Conflict, Create, Node, Reason, Set, StoreUnavailable
 from tidelog.metadata.zookeeper import MAX_WRITE_BYTES, ZookeeperStore
 
@@ -47,17 +48,17 @@ def test_a_session_survives_a_restart_of_the_server_and_its_watches_too(server: 
         assert await store.multi([Create("/a", b"1")]) is None
         store.watch("/a", told.append)
         await loop.run_in_executor(None, server.kill)
-        await until(lambda: not store.reachable, 30)
+        await until(lambda: not store.reachable, DEADLINE_S)
         with pytest.raises(StoreUnavailable):
             await store.multi([Set("/a", b"lost")])
         await loop.run_in_executor(None, server.start)
-        await until(lambda: store.reachable and other.reachable, 30)
-        await until(lambda: told, 30)
+        await until(lambda: store.reachable and other.reachable, DEADLINE_S)
+        await until(lambda: told, DEADLINE_S)
         node = await store.get("/a")
         assert node is not None and node.data in (b"1", b"lost"), "its outcome was unknown"
         told.clear()
         assert await other.multi([Set("/a", b"2")]) is None
-        await until(lambda: told, 30)
+        await until(lambda: told, DEADLINE_S)
         assert (await store.get("/a") or Node(b"", 0)).data == b"2"
         await store.close()
         await other.close()
@@ -77,13 +78,13 @@ def test_an_expired_session_is_lost_for_good_and_its_ephemeral_nodes_go(server: 
         assert await store.multi([Create("/mine", b"", ephemeral=True)]) is None
         other.watch("/mine", lambda _: gone.set())
         await end_session(store, server.address)
-        await until(lambda: lost, 30)
+        await until(lambda: lost, DEADLINE_S)
         assert "expired" in lost[0] and not store.reachable
         with pytest.raises(StoreUnavailable):
             await store.get("/mine")
         with pytest.raises(StoreUnavailable):
             await store.multi([Create("/zombie", b"")])
-        await asyncio.wait_for(gone.wait(), 30)
+        await asyncio.wait_for(gone.wait(), DEADLINE_S)
         assert await other.get("/mine") is None
         assert await other.get("/zombie") is None
         await store.close()
@@ -130,10 +131,14 @@ def test_an_open_that_is_called_off_leaves_nothing_behind(server: ZooKeeper) -> 
 
     before = threading.active_count()
     asyncio.run(main())
-    wait_until(lambda: threading.active_count() <= before, 30, "kazoo's threads end")
+    wait_until(lambda: threading.active_count() <= before, DEADLINE_S, "kazoo's threads end")
 
 
-def test_a_store_that_does_not_answer_is_one_clear_line(server: ZooKeeper) -> None:
+def test_a_store_that_does_not_answer_is_one_clear_line(
+    server: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper, "CONNECT_TIMEOUT_S", 1)
+
     async def main() -> None:
         store = ZookeeperStore(server.address)
         with pytest.raises(StoreUnavailable, match=f"{server.address} does not answer"):

@@ -15,7 +15,7 @@ from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record
 from tests.support.cluster import TidelogCluster
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
 from tests.support.zookeeper import ZooKeeper, why_not
 
@@ -23,8 +23,6 @@ pytestmark = [
     pytest.mark.java,
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
-
-DEADLINE_S = 60
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.processes import free_ports
+from tests.support.processes import DEADLINE_S, free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements.lock"
@@ -79,4 +79,4 @@ def test_the_installed_server_serves(installed: Path, tmp_path: Path) -> None:
         assert '"t"' in said
     finally:
         server.terminate()
-        assert server.wait(timeout=30) == 0
+        assert server.wait(timeout=DEADLINE_S) == 0

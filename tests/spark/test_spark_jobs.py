@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 from tests.spark.conftest import Topic
 from tests.spark.test_spark_source import delete_records, numbered
+from tests.support.processes import DEADLINE_S
 
 from tidelog.pipeline.errors import LakeRefused, PipelineError
 from tidelog.pipeline.jobs import archive, audit
@@ -140,4 +141,4 @@ def test_what_the_jobs_refuse(spark: SparkSession, topic: Topic, tmp_path: Path)
     with pytest.raises(PipelineError, match="the lake is empty, but its checkpoint is at batch"):
         archived(spark, topic, lake)
     admin = AdminClient({"bootstrap.servers": topic.bootstrap})
-    admin.delete_topics([topic.name])[topic.name].result(20)
+    admin.delete_topics([topic.name])[topic.name].result(DEADLINE_S)

@@ -20,7 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.conftest import JVM, Topic
 from tests.spark.test_spark_jobs import archived, counted
-from tests.support.processes import Program, wait_until
+from tests.support.processes import DEADLINE_S, Program, wait_until
 
 from tidelog.pipeline.lake.layout import Layout
 from tidelog.pipeline.lake.manifest import read_manifests
@@ -145,7 +145,7 @@ def test_the_command_line_refuses_before_spark_starts(tmp_path: Path) -> None:
     def run(*more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "tidelog.pipeline", *more],
-            capture_output=True, text=True, timeout=60, check=False,
+            capture_output=True, text=True, timeout=DEADLINE_S, check=False,
         )  # fmt: skip
 
     base = ["archive", "--bootstrap-server", "x:1", "--topic", "t", "--lake", str(tmp_path)]

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from tests.spark.conftest import Topic
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 
 from tidelog.pipeline.lag import LagListener, lag_of
 from tidelog.pipeline.spark_errors import one_line
@@ -121,7 +121,7 @@ def test_a_stream_is_limited_resumes_and_commits_to_its_group(
         {"bootstrap.servers": topic.bootstrap, "group.id": f"{topic.name}-group"}
     )
     parts = [confluent_kafka.TopicPartition(topic.name, number) for number in (0, 1)]
-    assert [part.offset for part in consumer.committed(parts, timeout=20)] == [60, 30]
+    assert [part.offset for part in consumer.committed(parts, timeout=DEADLINE_S)] == [60, 30]
     consumer.close()
     from_group = topic.read(
         spark, startingOffsets="group", **{"kafka.group.id": f"{topic.name}-group"}
@@ -137,7 +137,7 @@ def test_new_records_of_a_new_partition_are_read(
     assert len(drain(stream)) == 3
     grown = confluent_kafka.admin.NewPartitions(topic.name, 2)
     admin = AdminClient({"bootstrap.servers": topic.bootstrap})
-    admin.create_partitions([grown])[topic.name].result(20)
+    admin.create_partitions([grown])[topic.name].result(DEADLINE_S)
     topic.write(numbered(2), partition=1)
     assert [(row["partition"], row["offset"]) for row in drain(stream)] == [(1, 0), (1, 1)]
 
@@ -149,7 +149,7 @@ def test_a_checkpoint_of_another_topic_id_is_refused(
     stream = topic.stream(spark)
     drain(stream)
     admin = AdminClient({"bootstrap.servers": topic.bootstrap})
-    admin.delete_topics([topic.name])[topic.name].result(20)
+    admin.delete_topics([topic.name])[topic.name].result(DEADLINE_S)
 
     def created() -> bool:
         try:
@@ -159,7 +159,7 @@ def test_a_checkpoint_of_another_topic_id_is_refused(
         return True
 
     # A deletion takes its time.
-    wait_until(created, 30, "the topic can be created again", 0.2)
+    wait_until(created, DEADLINE_S, "the topic can be created again", 0.2)
     topic.write(numbered(5))
     with pytest.raises(PySparkException) as failed:
         drain(stream)
@@ -169,7 +169,7 @@ def test_a_checkpoint_of_another_topic_id_is_refused(
 def delete_records(topic: Topic, before: int) -> None:
     place = confluent_kafka.TopicPartition(topic.name, 0, before)
     admin = AdminClient({"bootstrap.servers": topic.bootstrap})
-    admin.delete_records([place])[place].result(20)
+    admin.delete_records([place])[place].result(DEADLINE_S)
 
 
 def test_data_lost_to_retention(spark: SparkSession, topic: Topic, drain: Drain) -> None:
@@ -197,7 +197,7 @@ def test_the_lag_listener(spark: SparkSession, topic: Topic, tmp_path: Path, dra
     spark.streams.addListener(listener)
     try:
         drain(topic.stream(spark, maxOffsetsPerTrigger=10))
-        wait_until(lambda: 0 in seen, 20, "a lag of 0 is reported")
+        wait_until(lambda: 0 in seen, DEADLINE_S, "a lag of 0 is reported")
     finally:
         spark.streams.removeListener(listener)
     assert sorted(set(seen), reverse=True) == [20, 10, 0]

@@ -15,6 +15,7 @@ import confluent_kafka
 from confluent_kafka import TopicPartition
 
 from tests.support.log_files import BatchOnDisk
+from tests.support.processes import DEADLINE_S
 
 Place = tuple[int, int]
 PARTITION_BY_KEY = -1
@@ -129,11 +130,11 @@ class Writer:
     def abandon(self) -> None:
         """Send no more; what has no answer yet is dropped."""
         self._stop.set()
-        self._thread.join(10)
+        self._thread.join(DEADLINE_S)
         self._producer.purge()
         self._producer.flush(5)
 
-    def finish(self, deadline_s: float = 60) -> None:
+    def finish(self, deadline_s: float = DEADLINE_S) -> None:
         """Send no more and wait for every answer; AssertionError when one does not come."""
         self._stop.set()
         self._thread.join(deadline_s)
@@ -217,7 +218,7 @@ class GroupReader:
         """Read no more; the thread ends when its call does."""
         self._stop.set()
 
-    def finish(self, deadline_s: float = 60) -> None:
+    def finish(self, deadline_s: float = DEADLINE_S) -> None:
         """Read no more and leave the group."""
         self._stop.set()
         self._thread.join(deadline_s)
@@ -229,7 +230,7 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[Place, str]:
         {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
     )
     ends = {
-        number: consumer.get_watermark_offsets(TopicPartition(topic, number), 30)[1]
+        number: consumer.get_watermark_offsets(TopicPartition(topic, number), DEADLINE_S)[1]
         for number in range(partitions)
     }
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])

@@ -21,10 +21,9 @@ import kafka.codec
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.support.java import ToolRunner
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
-DEADLINE_S = 30.0
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from pathlib import Path
 import confluent_kafka
 from confluent_kafka.admin import NewTopic
 
-from tests.support.clients import DEADLINE_S, admin
+from tests.support.clients import admin
 from tests.support.links import Network
 from tests.support.node import Node
-from tests.support.processes import free_ports, wait_until
+from tests.support.processes import DEADLINE_S, free_ports, wait_until
 from tests.support.server import TidelogNode
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO
 from xml.sax.saxutils import escape
 
-from tests.support.processes import Program
+from tests.support.processes import DEADLINE_S, Program
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK_FILE = Path(__file__).with_name("java.lock")
@@ -144,7 +144,9 @@ def missing() -> str | None:
     java = shutil.which("java")
     if java is None:
         return "Java 17 or newer is not installed: install a JDK (Debian: openjdk-17-jdk-headless)"
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
+    said = subprocess.run(
+        [java, "-version"], capture_output=True, text=True, timeout=DEADLINE_S
+    ).stderr
     found = re.search(r'version "(\d+)', said)
     if found is None or int(found.group(1)) < 17:
         return f"Java 17 or newer is needed, found: {said.splitlines()[0] if said else java}"
@@ -253,7 +255,7 @@ def run_java(
     tool: str,
     *args: str,
     stdin: str = "",
-    deadline_s: float = 60,
+    deadline_s: float = DEADLINE_S,
     flags: tuple[str, ...] = TOOL_FLAGS,
     set_name: str = "kafka",
 ) -> ToolResult:
@@ -280,7 +282,9 @@ class ToolRunner:
         self._classes: Path | None = None
         self._stderr: IO[bytes] | None = None
 
-    def run(self, tool: str, *args: str, stdin: str = "", deadline_s: float = 60) -> ToolResult:
+    def run(
+        self, tool: str, *args: str, stdin: str = "", deadline_s: float = DEADLINE_S
+    ) -> ToolResult:
         """Run a tool to its end; raises TimeoutError after `deadline_s`."""
         if shutil.which("javac") is None:
             return run_java(tool, *args, stdin=stdin, deadline_s=deadline_s)
@@ -308,7 +312,7 @@ class ToolRunner:
             if self._classes is None:
                 self._classes = Path(tempfile.mkdtemp(prefix="tidelog-runner-"))
                 compiler = ["javac", "-nowarn", "-cp", class_path(), "-d", str(self._classes)]
-                subprocess.run([*compiler, str(RUNNER_SOURCE)], check=True, timeout=60)
+                subprocess.run([*compiler, str(RUNNER_SOURCE)], check=True, timeout=DEADLINE_S)
             java = shutil.which("java") or "java"
             path = f"{self._classes}{os.pathsep}{class_path()}"
             self._stderr = (self._classes / "stderr").open("ab")
@@ -325,7 +329,7 @@ class ToolRunner:
         if self._process is not None:
             assert self._process.stdin is not None and self._process.stdout is not None
             self._process.send_signal(signal.SIGKILL)
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=DEADLINE_S)
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
             self._process.stdout.close()

@@ -18,6 +18,8 @@ from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from tests.support.processes import DEADLINE_S
+
 PIECE_BYTES = 64 * 1024
 T = TypeVar("T")
 
@@ -96,7 +98,7 @@ class Network:
 
         self._run(close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(DEADLINE_S)
         self._loop.close()
 
     def __enter__(self) -> Network:
@@ -106,7 +108,7 @@ class Network:
         self.close()
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
 
     def _flow(self, source: End, target: End) -> _Flow:
         return self._flows.setdefault((source, target), _Flow())

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.processes import DEADLINE_S
 from tidelog.broker.broker import Broker
 from tidelog.broker.config_cache import ConfigCache, EntityType
 from tidelog.broker.handlers import (
@@ -168,7 +169,7 @@ class ThreadedBroker:
             result = work(self.lone)
             return await result if asyncio.iscoroutine(result) else result
 
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(timeout=30)
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result(DEADLINE_S)
 
     def __enter__(self) -> LoneBroker:
         self._thread.start()
@@ -179,7 +180,7 @@ class ThreadedBroker:
         with suppress(TimeoutError):
             self.run(lambda lone: lone.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(timeout=10)
+        self._thread.join(DEADLINE_S)
         self._loop.close()
 
 
@@ -208,7 +209,7 @@ class Peer:
 
     async def receive(self) -> Any:
         """Return the next answer; ConnectionError when the server closes instead."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             try:
                 size = int.from_bytes(await self._reader.readexactly(4), "big")
                 frame = memoryview(await self._reader.readexactly(size))
@@ -223,7 +224,7 @@ class Peer:
         return await self.receive()
 
 
-async def until(condition: Callable[[], object], deadline_s: float = 10) -> None:
+async def until(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
     """Wait for a condition on this loop; TimeoutError after the deadline."""
     async with asyncio.timeout(deadline_s):
         while not condition():  # noqa: ASYNC110 - any condition, not an event of ours

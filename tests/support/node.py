@@ -11,7 +11,7 @@ import struct
 import time
 from pathlib import Path
 
-from tests.support.processes import Program, wait_until
+from tests.support.processes import DEADLINE_S, Program, wait_until
 
 
 class Node:
@@ -21,7 +21,7 @@ class Node:
     """
 
     name = "a node"
-    start_deadline_s = 60.0
+    start_deadline_s = DEADLINE_S
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
@@ -78,7 +78,7 @@ class Node:
         """kill -9 now."""
         self.program.kill()
 
-    def stop(self, deadline_s: float = 30) -> int:
+    def stop(self, deadline_s: float = DEADLINE_S) -> int:
         """SIGTERM; the exit status."""
         return self.program.stop(deadline_s)
 

@@ -17,6 +17,13 @@ from pathlib import Path
 
 CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
+DEADLINE_S = 90.0
+"""When a test gives up what should have come: far longer than a busy machine needs.
+
+It says nothing of the product. How fast something must be is a bound of its own, which names its
+promise, and is held against the best of several tries or with patience for a busy machine.
+"""
+
 
 def wait_until(
     condition: Callable[[], object], deadline_s: float, what: str, pause_s: float = 0.05
@@ -36,24 +43,31 @@ def wait_until(
 
 LOWEST_PORT = 10_240
 EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+PORT_SHARE = "TIDELOG_PORT_SHARE"
+_given_ports: set[int] = set()
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that were free a moment ago, all different.
+    """Ports of 127.0.0.1 that were free a moment ago; this process is given none of them twice.
 
     They lie below those that the system gives to whoever asks for any, so that no outgoing
-    connection takes one before its server has it.
+    connection takes one before its server has it. A port is its server's while that is down, too:
+    processes that run side by side divide the ports, by `TIDELOG_PORT_SHARE=1/2` and the like.
     """
+    share, shares = map(int, os.environ.get(PORT_SHARE, "0/1").split("/"))
     end = int(EPHEMERAL_PORTS.read_text().split()[0]) if EPHEMERAL_PORTS.exists() else 32_768
     chance = random.SystemRandom()
     with contextlib.ExitStack() as held:
         ports: list[int] = []
         while len(ports) < count:
+            port = chance.randrange(LOWEST_PORT, max(end, LOWEST_PORT + 10_000))
+            if port % shares != share or port in _given_ports:
+                continue
             holder = held.enter_context(socket.socket())
-            port = chance.randrange(LOWEST_PORT, max(end, LOWEST_PORT + 1000))
             with contextlib.suppress(OSError):
                 holder.bind(("127.0.0.1", port))
                 ports.append(port)
+                _given_ports.add(port)
     return ports
 
 
@@ -95,9 +109,9 @@ class Program:
     def kill(self) -> None:
         """kill -9, and wait until the system has taken it away."""
         self._process.kill()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=DEADLINE_S)
 
-    def stop(self, deadline_s: float = 30) -> int:
+    def stop(self, deadline_s: float = DEADLINE_S) -> int:
         """SIGTERM and its exit status; kills it and raises when it does not end in time."""
         if self._process.poll() is None:
             self._process.terminate()

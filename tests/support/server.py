@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.support.node import Node
-from tests.support.processes import free_ports
+from tests.support.processes import DEADLINE_S, free_ports
 
 
 class TidelogNode(Node):
@@ -19,7 +19,6 @@ class TidelogNode(Node):
     """
 
     name = "tidelog"
-    start_deadline_s = 20.0
 
     def __init__(self, folder: Path, config: Mapping[str, object] | None = None) -> None:
         port, controller_port, self.metrics_port = free_ports(3)
@@ -68,7 +67,7 @@ def tidelog_command(*args: str) -> list[str]:
 
 
 def run_tidelog(
-    *args: str, stdin: str = "", deadline_s: float = 30
+    *args: str, stdin: str = "", deadline_s: float = DEADLINE_S
 ) -> subprocess.CompletedProcess[str]:
     """Run `tidelog ARGS` to its end; status and both streams in the answer."""
     return subprocess.run(

@@ -8,10 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.support.processes import Program, wait_until
+from tests.support.processes import DEADLINE_S, Program, wait_until
 from tests.support.server import tidelog_command
-
-START_DEADLINE_S = 60
 
 
 class Up:
@@ -29,7 +27,7 @@ class Up:
 
     def __exit__(self, *_: object) -> None:
         if self.program.exit_status() is None:
-            self.program.stop(60)
+            self.program.stop()
 
     def lines(self, word: str) -> list[str]:
         return [line for line in self.program.output().splitlines() if word in line]
@@ -37,7 +35,7 @@ class Up:
     def until_said(self, word: str) -> str:
         wait_until(
             lambda: self.lines(word) or self.program.exit_status() is not None,
-            START_DEADLINE_S,
+            DEADLINE_S,
             f"`tidelog up` says {word!r}",
         )
         found = self.lines(word)

@@ -20,6 +20,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i16, i32, i32Timedelta
 
 from tests.support.node import receive_frame
+from tests.support.processes import DEADLINE_S
 
 CLIENT_ID = "bad-input"
 
@@ -27,7 +28,7 @@ CLIENT_ID = "bad-input"
 class Wire:
     """One connection; requests go out one by one."""
 
-    def __init__(self, port: int, timeout_s: float = 20.0) -> None:
+    def __init__(self, port: int, timeout_s: float = DEADLINE_S) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout_s)
         self._correlation_id = 0
 

@@ -14,9 +14,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from tests.support.java import missing
-from tests.support.processes import Program, free_ports, wait_until
+from tests.support.processes import DEADLINE_S, Program, free_ports, wait_until
 
-START_DEADLINE_S = 60
 TICK_MS = 500
 
 
@@ -58,7 +57,7 @@ class ZooKeeper:
             str(config),
         ]
         self.program = Program(command, self.folder / "zookeeper.log")
-        wait_until(self._answers, START_DEADLINE_S, "ZooKeeper answers")
+        wait_until(self._answers, DEADLINE_S, "ZooKeeper answers")
 
     def _answers(self) -> bool:
         assert self.program is not None
@@ -79,7 +78,7 @@ class ZooKeeper:
     def content(self, path: str) -> str | None:
         """What a node holds, None when there is none; by a session of its own."""
         client = KazooClient(hosts=self.address)
-        client.start(START_DEADLINE_S)
+        client.start(DEADLINE_S)
         try:
             return str(client.get(path)[0].decode())
         except NoNodeError:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.lone_broker import LoneBroker, until
+from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import QuickDisk
 
 from tidelog.broker.partition import HostedPartition
@@ -149,7 +150,7 @@ class SlowDisk(QuickDisk):
     def replace(self, path: str, content: bytes) -> None:
         if path.endswith("-checkpoint"):
             self.replacing.set()
-            assert self.gate.wait(30)
+            assert self.gate.wait(DEADLINE_S)
         super().replace(path, content)
 
 

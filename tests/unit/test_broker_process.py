@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.support.lone_broker import Peer, until
+from tests.support.processes import DEADLINE_S
 
 from tidelog.broker import process
 from tidelog.broker.process import BrokerProcess, StartFailed
@@ -187,7 +188,7 @@ class GatedDisk(RealDisk):
 
     def list(self, path: str) -> list[str]:
         self.listing.set()
-        assert self.gate.wait(30)
+        assert self.gate.wait(DEADLINE_S)
         return super().list(path)
 
 

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 from tests.support.controller_world import World
+from tests.support.processes import DEADLINE_S
 from tests.wire.test_controller_process import World as Processes
 from tests.wire.test_controller_process import run, topic
 
@@ -98,7 +99,7 @@ def test_the_controller_looks_by_itself() -> None:
         # The follower is in sync again.
         for where, state in list(controller.cluster.states.items()):
             controller.cluster.states[where] = msgspec.structs.replace(state, isr=[1, 2])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S):
             while {w: s.leader for w, s in controller.cluster.states.items()} != leading:
                 one.more.clear()
                 await one.more.wait()

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import ZooKeeper, why_not
 
 from tidelog.metadata.memory import MemoryStore, MemoryTree
@@ -178,7 +179,7 @@ def test_watches(make: Maker) -> None:
             # Changes are told in order: when the last one was, those before it were.
             end.clear()
             assert await store.multi([Set("/end", b"")]) is None
-            await asyncio.wait_for(end.wait(), 10)
+            await asyncio.wait_for(end.wait(), DEADLINE_S)
 
         await all_told()
 

@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.support.processes import free_ports
+from tests.support.processes import DEADLINE_S, free_ports
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.limits import Limits
 from tidelog.network.router import CloseConnection, Handler, Router
 from tidelog.network.server import ListenError, Server
 from tidelog.protocol import codec, messages
-
-DEADLINE_S = 10.0
 
 
 class Harness:

@@ -16,9 +16,10 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from tests.support.processes import DEADLINE_S
 
 from tidelog.observe import logs
-from tidelog.observe.endpoint import MAX_CONNECTIONS, Endpoint, PortInUse
+from tidelog.observe.endpoint import MAX_CONNECTIONS, Endpoint, PortInUse, _Quiet
 
 
 class OneGauge(Collector):
@@ -28,7 +29,7 @@ class OneGauge(Collector):
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=DEADLINE_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -51,7 +52,11 @@ def test_metrics_and_health() -> None:
         endpoint.close()
 
 
-def test_clients_that_say_nothing_hold_up_neither_others_nor_the_stop() -> None:
+def test_clients_that_say_nothing_hold_up_neither_others_nor_the_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # None of them is ended for its silence: only a stop that waits for nobody comes to its end.
+    monkeypatch.setattr(_Quiet, "timeout", 3600)
     endpoint = Endpoint("127.0.0.1", 0, OneGauge(), lambda: {"healthy": True})
     stopping = threading.Thread(target=endpoint.close, daemon=True)
     with contextlib.ExitStack() as silent:
@@ -59,7 +64,7 @@ def test_clients_that_say_nothing_hold_up_neither_others_nor_the_stop() -> None:
             silent.enter_context(socket.create_connection(("127.0.0.1", endpoint.port)))
         assert get(endpoint.port, "/health")[0] == 200
         stopping.start()
-        stopping.join(3)
+        stopping.join(DEADLINE_S)
         assert not stopping.is_alive()
 
 
@@ -69,9 +74,11 @@ def test_connections_above_the_limit_are_closed_until_one_ends() -> None:
         with contextlib.ExitStack() as silent:
             for _ in range(MAX_CONNECTIONS):
                 silent.enter_context(socket.create_connection(("127.0.0.1", endpoint.port)))
-            with socket.create_connection(("127.0.0.1", endpoint.port), timeout=5) as one_more:
+            with socket.create_connection(
+                ("127.0.0.1", endpoint.port), timeout=DEADLINE_S
+            ) as one_more:
                 assert one_more.recv(1) == b""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + DEADLINE_S
         while True:
             try:
                 assert get(endpoint.port, "/health")[0] == 200

@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
-from tests.support.processes import wait_until
+from tests.support.processes import DEADLINE_S, wait_until
 
 from tidelog.runtime.helper_processes import HelperProcesses
 
@@ -26,11 +26,11 @@ if __name__ == "__main__":
 
 def test_a_killed_helper_is_replaced() -> None:
     helpers = HelperProcesses()
-    first = helpers.submit(os.getpid).result(30)
+    first = helpers.submit(os.getpid).result(DEADLINE_S)
     assert first != os.getpid()
     with pytest.raises(BrokenProcessPool):
-        helpers.submit(os.kill, first, signal.SIGKILL).result(30)
-    assert helpers.submit(os.getpid).result(30) not in (first, os.getpid())
+        helpers.submit(os.kill, first, signal.SIGKILL).result(DEADLINE_S)
+    assert helpers.submit(os.getpid).result(DEADLINE_S) not in (first, os.getpid())
     helpers.shutdown()
     with pytest.raises(RuntimeError):
         helpers.submit(os.getpid)
@@ -38,12 +38,12 @@ def test_a_killed_helper_is_replaced() -> None:
 
 def test_a_stop_does_not_wait_for_a_task() -> None:
     helpers = HelperProcesses()
-    helpers.submit(os.getpid).result(30)
+    helpers.submit(os.getpid).result(DEADLINE_S)
     running = helpers.submit(_for_ever)
-    wait_until(running.running, 30, "the task runs")
+    wait_until(running.running, DEADLINE_S, "the task runs")
     helpers.shutdown(cancel_futures=True)
     with pytest.raises((BrokenProcessPool, CancelledError)):
-        running.result(30)
+        running.result(DEADLINE_S)
 
 
 def _for_ever() -> None:
@@ -65,8 +65,8 @@ def test_the_helper_dies_with_its_server(tmp_path: Path) -> None:
     assert server.stdout is not None
     helper = int(server.stdout.readline())
     server.kill()
-    server.wait(30)
-    wait_until(lambda: not _lives(helper), 30, "the helper ends")
+    server.wait(DEADLINE_S)
+    wait_until(lambda: not _lives(helper), DEADLINE_S, "the helper ends")
 
 
 def _lives(pid: int) -> bool:

@@ -31,7 +31,7 @@ class ShiftedClock(RealClock):
 
 async def on_two(world: World) -> tuple[Controller, RecordedBroker, RecordedBroker, Any]:
     """A topic t on brokers 1, its leader, and 2; with its id."""
-    controller = await world.controller(broker_session_timeout_ms="60000")
+    controller = await world.controller()
     one = await world.broker(controller, 1)
     two = await world.broker(controller, 2)
     request = messages.CreateTopicsRequest
@@ -129,7 +129,7 @@ def test_a_controller_that_was_stopped_hears_what_came_meanwhile_before_it_burie
     """Promise 24: a controller that was silent itself would bury every broker of the cluster."""
 
     async def scenario(world: World) -> None:
-        controller = await world.controller(broker_session_timeout_ms="60000")
+        controller = await world.controller()
         clock = ShiftedClock()
         controller.seams = Seams(clock=clock)
         one, two = await world.broker(controller, 1), await world.broker(controller, 2)
@@ -149,7 +149,7 @@ def test_brokers_that_die_together_leave_no_channel_that_fails(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scenario(world: World) -> None:
-        controller = await world.controller(broker_session_timeout_ms="60000")
+        controller = await world.controller()
         clock = ShiftedClock()
         controller.seams = Seams(clock=clock)
         for node_id in (1, 2, 3):

@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.support.group_broker import GroupBroker
 from tests.support.lone_broker import ThreadedBroker
+from tests.support.processes import DEADLINE_S
 
 PARTITIONS = 4
 CONFIG = {
@@ -40,7 +41,7 @@ def serving(folder: Path) -> Iterator[tuple[ThreadedBroker, GroupBroker]]:
         yield threaded, lone
 
 
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+def until(condition: Callable[[], object], seconds: float = DEADLINE_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "not in time"
@@ -50,7 +51,7 @@ def fill(bootstrap: str, count: int = 40) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for number in range(count):
         producer.produce("t", str(number), partition=number % PARTITIONS)
-    assert producer.flush(10) == 0
+    assert producer.flush(DEADLINE_S) == 0
 
 
 def consumer(bootstrap: str, **config: object) -> confluent_kafka.Consumer:
@@ -101,7 +102,8 @@ def test_librdkafka_shares_commits_and_hands_over(tmp_path: Path, strategy: str)
     with serving(tmp_path) as (_, lone):
         asked = [confluent_kafka.TopicPartition("t", at) for at in range(PARTITIONS)]
         other = consumer(lone.bootstrap)
-        assert [found.offset for found in other.committed(asked, timeout=10)] == [10] * PARTITIONS
+        found = other.committed(asked, timeout=DEADLINE_S)
+        assert [each.offset for each in found] == [10] * PARTITIONS
         fill(lone.bootstrap, 4)
         assert len(read([other], 4)) == 4
         other.close()
@@ -172,7 +174,7 @@ def test_aiokafka(tmp_path: Path) -> None:
         ]
         await asyncio.gather(*(member.start() for member in members))
         got: list[int] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(DEADLINE_S):
             while len(got) < 40:
                 for member in members:
                     for batch in (await member.getmany(timeout_ms=50)).values():

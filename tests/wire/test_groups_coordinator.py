@@ -14,6 +14,7 @@ import pytest
 from tests.support.group_broker import BY_KEY, GroupBroker
 from tests.support.group_driver import subscription
 from tests.support.lone_broker import until
+from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import FaultyDisk
 from tidelog.broker import coordinator_partition
 from tidelog.broker.coordinator_partition import LedPartition, batches_of
@@ -70,7 +71,7 @@ def run(
             if lead:
                 broker.lead_offsets()
                 await until(lambda: not broker.coordinator.is_loading)
-            await asyncio.wait_for(story(broker), 20)
+            await asyncio.wait_for(story(broker), DEADLINE_S)
         finally:
             await broker.stop()
 
@@ -397,7 +398,7 @@ def test_an_earlier_deadline_moves_the_timer(tmp_path: Path) -> None:
         table = next(broker.coordinator.tables())
         assert sorted(table) == ["g", "other"]
         # The id that was handed out is not used: with its session the whole group goes.
-        await until(lambda: list(table) == ["g"], 5)
+        await until(lambda: list(table) == ["g"])
 
     run(tmp_path, story)
 
