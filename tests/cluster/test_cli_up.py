@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from tests.support.node import answers_metadata
-from tests.support.processes import Program, free_ports, wait_until
+from tests.support.processes import DEADLINE_S, Program, free_ports, wait_until
 from tests.support.server import TidelogNode, run_tidelog
-from tests.support.up import START_DEADLINE_S, Up, is_alive
+from tests.support.up import Up, is_alive
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ def test_it_says_where_it_is_serves_and_keeps_its_data(folder: Path) -> None:
         assert controller["port"] > 0
         assert is_alive(broker["pid"]) and controller["pid"] == broker["pid"]
         url = f"http://127.0.0.1:{broker['metrics_port']}/health"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
             assert json.load(answer)["healthy"] is True
         server = ("--bootstrap-server", cluster["bootstrap"])
         assert run_tidelog("produce", *server, "--topic", "t", stdin="a\nb\n").returncode == 0
-        assert up.program.stop(60) == 0
+        assert up.program.stop() == 0
     assert not is_alive(broker["pid"])
     with Up(folder) as up:
         up.until_said("ready")
@@ -50,7 +50,7 @@ def test_it_says_where_it_is_serves_and_keeps_its_data(folder: Path) -> None:
         )  # fmt: skip
         assert sorted(read.stdout.split()) == ["a", "b"], read
         up.program.send(signal.SIGINT)
-        assert up.program.wait(60) == 0
+        assert up.program.wait(DEADLINE_S) == 0
 
 
 def test_a_child_that_dies_is_reported(folder: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_child_that_dies_is_reported(folder: Path) -> None:
         up.until_said("ready")
         pid = up.cluster()["brokers"][0]["pid"]
         os.kill(pid, signal.SIGKILL)
-        assert up.program.wait(30) == 1
+        assert up.program.wait(DEADLINE_S) == 1
         assert up.lines("error: ") == [
             f"error: broker 1 (pid {pid}) was ended by SIGKILL; see {folder / 'node-1.log'}"
         ]
@@ -82,7 +82,7 @@ def test_children_end_when_it_is_killed(folder: Path) -> None:
         up.until_said("ready")
         pid = up.cluster()["brokers"][0]["pid"]
         up.program.kill()
-        wait_until(lambda: not is_alive(pid), 30, "the child has stopped")
+        wait_until(lambda: not is_alive(pid), DEADLINE_S, "the child has stopped")
     assert "stopped" in (folder / "node-1.log").read_text().splitlines()[-1]
 
 
@@ -90,7 +90,7 @@ def test_a_port_in_use_is_said(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with Up(folder, port=port) as up:
-            assert up.program.wait(START_DEADLINE_S) == 1
+            assert up.program.wait(DEADLINE_S) == 1
             (line,) = up.lines("error: ")
             assert str(port) in line
 
@@ -99,7 +99,7 @@ def test_a_second_one_on_the_same_folder_is_refused(folder: Path) -> None:
     with Up(folder) as first:
         first.until_said("ready")
         second = Up(folder)
-        assert second.program.wait(START_DEADLINE_S) == 1
+        assert second.program.wait(DEADLINE_S) == 1
         assert len(second.lines("error: another `tidelog up` runs on")) == 1
         assert answers_metadata(first.cluster()["brokers"][0]["port"])
 
@@ -181,7 +181,7 @@ def test_it_is_ready_once_and_stops_cleanly(tmp_path: Path) -> None:
             assert ready.rstrip().endswith(f" metrics=127.0.0.1:{node.metrics_port}")
             assert answers_metadata(node.port)
             process.terminate()
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=DEADLINE_S)
         finally:
             if process.poll() is None:
                 process.kill()
@@ -189,23 +189,39 @@ def test_it_is_ready_once_and_stops_cleanly(tmp_path: Path) -> None:
     assert out == ""
 
 
-def test_it_stops_while_it_starts(tmp_path: Path) -> None:
-    # A broker alone waits for its controller: there is none.
-    (nobody,) = free_ports(1)
-    node = TidelogNode(
-        tmp_path,
+def broker_alone(folder: Path, controller_port: int) -> TidelogNode:
+    """A broker that will seek its controller at a port."""
+    return TidelogNode(
+        folder,
         {
             "process.roles": "broker",
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "advertised.listeners": None,
-            "controller.quorum.bootstrap.servers": f"127.0.0.1:{nobody}",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
             "metrics_port": None,
         },
     )
-    with Program(node.command(), tmp_path / "log") as program:
-        wait_until(lambda: program.resident_bytes() > 25_000_000, 20, "it has begun")
+
+
+def test_it_stops_while_it_starts(tmp_path: Path) -> None:
+    # A broker alone waits for its controller: there is none.
+    (nobody,) = free_ports(1)
+    with Program(broker_alone(tmp_path, nobody).command(), tmp_path / "log") as program:
+        wait_until(lambda: program.resident_bytes() > 25_000_000, DEADLINE_S, "it has begun")
         program.send(signal.SIGTERM)
-        assert program.wait(20) in (0, -signal.SIGTERM), program.output()
+        assert program.wait(DEADLINE_S) in (0, -signal.SIGTERM), program.output()
+    assert "Traceback" not in program.output()
+
+
+def test_it_stops_while_it_seeks_its_controller(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        node = broker_alone(tmp_path, silent.getsockname()[1])
+        silent.settimeout(DEADLINE_S)
+        with Program(node.command(), tmp_path / "log") as program:
+            seeking, _ = silent.accept()
+            with seeking:
+                program.send(signal.SIGTERM)
+                assert program.wait(DEADLINE_S) == 0, program.output()
     assert "Traceback" not in program.output()
 
 
@@ -238,7 +254,11 @@ def test_a_server_needs_neither_click_nor_rich() -> None:
         "print([m for m in ('click', 'rich', 'aiokafka', 'numpy', 'kazoo') if m in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
     )
     assert done.stdout == "[]\n"
 
@@ -263,7 +283,7 @@ def test_three_brokers_serve_and_go_on_when_one_dies(folder: Path) -> None:
             "consume", *server, "--topic", "t", "--from-beginning", "--max-messages", "2"
         )
         assert sorted(read.stdout.split()) == ["a", "b"], read
-        assert up.program.stop(60) == 0
+        assert up.program.stop() == 0
     assert not any(is_alive(broker["pid"]) for broker in cluster["brokers"])
 
 

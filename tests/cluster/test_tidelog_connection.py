@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.support.processes import DEADLINE_S, free_ports
 
 from tidelog.client.connection import Connection, connect
 from tidelog.client.errors import (
@@ -21,8 +22,8 @@ from tidelog.client.errors import (
 )
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol import codec, messages
+from tidelog.runtime.loop import new_event_loop
 
-DEADLINE_S = 20.0
 Reply = Callable[[codec.RequestHeader, asyncio.StreamWriter], Awaitable[None] | None]
 
 VERSIONS = [(ApiKey.API_VERSIONS, 0, 4), (ApiKey.METADATA, 0, 8), (ApiKey.FETCH, 20, 22)]
@@ -116,7 +117,7 @@ def test_no_more_are_under_way_than_allowed_and_none_overtakes() -> None:
 
         asking = [asyncio.create_task(ask(number)) for number in range(7)]
         for number in range(7):
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(DEADLINE_S):
                 while not waiting:
                     await asyncio.wait(asking, timeout=0.01)
             assert connection.in_flight <= 2
@@ -233,6 +234,30 @@ def test_wrong_bytes_end_the_connection(answer: bytes) -> None:
         assert connection.closed
 
     asyncio.run(against(reply, work))
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, new_event_loop])
+def test_a_cancellation_that_meets_a_refusal_is_not_forgotten(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """A broker that is told to stop while it seeks its controller would seek on."""
+    (nobody,) = free_ports(1)
+
+    async def work() -> None:
+        turns, ended = 0, False
+        while not ended:
+            connecting = asyncio.create_task(connect("127.0.0.1", nobody))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            ended = not connecting.cancel()
+            await asyncio.wait([connecting])
+            assert connecting.cancelled() != ended, f"cancelled after {turns} turns of the loop"
+            turns += 1
+        with pytest.raises(ConnectionLost, match="cannot be reached"):
+            connecting.result()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(asyncio.wait_for(work(), DEADLINE_S))
 
 
 def test_a_request_that_cannot_be_written_leaves_the_connection_whole() -> None:

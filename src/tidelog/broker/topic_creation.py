@@ -100,6 +100,7 @@ class TopicCreation:
             if left <= 0:
                 return ErrorCode.LEADER_NOT_AVAILABLE
             try:
-                await asyncio.wait_for(metadata.changed(), left)
+                async with asyncio.timeout(left):
+                    await metadata.changed()
             except TimeoutError:
                 return ErrorCode.LEADER_NOT_AVAILABLE

@@ -211,7 +211,8 @@ async def _each(
 async def _in_time(asked: Awaitable[Result], subject: str) -> Result | ClientError:
     """Return the answer, or why there is none; never later than ``PATIENCE_S``."""
     try:
-        return await asyncio.wait_for(asked, PATIENCE_S)
+        async with asyncio.timeout(PATIENCE_S):
+            return await asked
     except ClientError as error:
         return error
     except TimeoutError:

@@ -85,7 +85,8 @@ class Child:
                 start_new_session=True,
             )
         try:
-            ready = await asyncio.wait_for(self._read_ready(process), START_TIMEOUT_S)
+            async with asyncio.timeout(START_TIMEOUT_S):
+                ready = await self._read_ready(process)
         except TimeoutError:
             words = self._last_words()
             raise Failed(f"not ready within {START_TIMEOUT_S:.0f} s; {words}") from None
@@ -119,7 +120,8 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S)
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await process.wait()
         except TimeoutError:
             note(f"{self.member} did not stop within {STOP_TIMEOUT_S:.0f} s: killing it")
             process.kill()

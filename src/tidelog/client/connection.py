@@ -82,10 +82,9 @@ async def connect(
     loop = asyncio.get_running_loop()
     connection = Connection(loop, f"{host}:{port}", client_id, max_in_flight, max_frame_bytes)
     try:
-        await asyncio.wait_for(
-            loop.create_connection(lambda: connection._protocol, host, port),
-            connect_timeout_ms / 1000,
-        )
+        # Not wait_for: Python 3.11's forgets a cancellation that meets the end of what it awaits.
+        async with asyncio.timeout(connect_timeout_ms / 1000):
+            await loop.create_connection(lambda: connection._protocol, host, port)
     except TimeoutError:
         raise ConnectionLost(
             f"{host}:{port} did not accept a connection within {connect_timeout_ms} ms"

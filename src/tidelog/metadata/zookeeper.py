@@ -195,7 +195,8 @@ class ZookeeperStore:
 
         try:
             start(client).rawlink(lambda result: self._in_loop(finish, result))
-            return await asyncio.wait_for(answer, ANSWER_TIMEOUT_S)
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await answer
         except (*_LOST, TimeoutError) as error:
             raise self._unavailable(error) from error
 

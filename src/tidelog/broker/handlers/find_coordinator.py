@@ -46,7 +46,8 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
 async def _create_topic(broker: Broker) -> None:
     # The creation itself goes on when this client's patience ends; ``_find`` sees the outcome.
     try:
-        await asyncio.wait_for(broker.coordinator.ensure_topic(), CREATED_WITHIN_S)
+        async with asyncio.timeout(CREATED_WITHIN_S):
+            await broker.coordinator.ensure_topic()
     except TimeoutError:
         return
 
