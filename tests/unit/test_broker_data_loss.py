@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.support.lone_broker import LoneBroker, until
@@ -23,6 +24,7 @@ from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.protocol.messages import FetchResponse
+from tidelog.protocol.primitives import NO_UUID
 from tidelog.records.builder import NewRecord, build_batch
 
 NOW_MS = 1_000
@@ -402,6 +404,33 @@ def test_a_deleted_partition_owes_nothing(tmp_path: Path) -> None:
             assert len(lone.broker.data_loss) == 0
             await until(lambda: session.reports)
         assert session.handled == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_stale", [False, True])
+def test_a_loss_without_a_topic_id_is_not_charged_to_the_next_life_of_the_name(
+    tmp_path: Path, is_stale: bool
+) -> None:
+    """Below level 1.4 a replica has no id; the topic is deleted, created anew, and gets one."""
+
+    async def main() -> None:
+        session = Session()
+        async with broker(tmp_path, session) as lone:
+            partitions = lone.broker.partitions
+            state = replace(lone.lead("other").state, topic_id=NO_UUID, leader_epoch=3)
+            nameless = partitions.create("t", 0, state)
+            partitions.apply(nameless, state)
+            write(nameless, 4)
+            assert lone.broker.loss_reports.before_cut(nameless, 1, 4) is None
+            if is_stale:
+                partitions.make_stale("t", 0, "a test")
+            else:
+                partitions.stop("t", 0, delete=True, reason="a test")
+            state = replace(state, topic_id=UUID(int=5), is_unclean_leader=True, has_debt=True)
+            partitions.apply(partitions.create("t", 0, state), state)
+            await until(lambda: session.handled)
+            assert session.reports == [(0, 0, (-1,))]
 
     run(main())
 

@@ -77,6 +77,7 @@ class Broker:
         self.partitions.when_leader.append(self.isr_changes.began)
         self.loss_reports = LossReports(self)
         self.partitions.when_leader.append(self.loss_reports.began)
+        self.partitions.when_removed.append(self.loss_reports.removed)
         self.data_loss = DataLoss(self)
         self.partitions.when_applied.append(self.data_loss.applied)
         self.partitions.when_stopped.append(self.data_loss.stopped)

@@ -10,6 +10,9 @@ between note, cut and report loses no report:
 | the log still holds the records | kept: the cut may yet come |
 | this broker leads with those records | dropped: nothing was lost |
 
+A note without a topic id (below level 1.4) is its replica's, and goes with it: else the next life
+of the name would be charged with it as soon as it has an id.
+
 An empty range says where the log of an unclean leader ended: always to be reported. Grows with the
 replicas that were cut since the last answer, and with the ranges of each up to a limit.
 """
@@ -159,6 +162,13 @@ class LossNotes:
         done = set(losses)
         for directory, kept in list(self._by_directory.items()):
             left = [each for each in kept if self._named(each) not in done]
+            if len(left) < len(kept):
+                self._forget(directory, left)
+
+    def forget_nameless(self, key: TopicPartition) -> None:
+        """Forget the notes without a topic id of a replica that goes."""
+        for directory, kept in list(self._by_directory.items()):
+            left = [each for each in kept if (each.key, each.topic_id) != (key, NO_UUID)]
             if len(left) < len(kept):
                 self._forget(directory, left)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.loss_notes import Loss, LossNotes, ends_of, loss_of
 from tidelog.broker.session import ask_once
+from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -85,6 +86,10 @@ class LossReports:
         """A partition is led here: what was noted and still is in its log, was never cut."""
         if len(self._notes):
             self._wake.set()
+
+    def removed(self, key: TopicPartition) -> None:
+        """A replica is about to go, and its topic with it: nobody is to be told any more."""
+        self._notes.forget_nameless(key)
 
     async def tell_ends(self, led: Sequence[HostedPartition]) -> str | None:
         """Have the controller know where these new leaders' logs end; returns why it does not.

@@ -3,7 +3,8 @@
 Owns the map from (topic, partition) to ``HostedPartition`` and in which log directory each one's
 log is. What the controller may order is judged before (``control``). Those who depend on leadership
 (the groups' coordinator) are told through ``when_leader`` and ``when_not_leader``, afterwards; who
-follows (``followers``) through ``when_applied`` and ``when_stopped``.
+follows (``followers``) through ``when_applied`` and ``when_stopped``; who keeps notes of a replica
+through ``when_removed``, before it goes.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class Partitions:
         self.when_not_leader: list[Callable[[TopicPartition, int], None]] = []
         self.when_applied: list[Callable[[HostedPartition], None]] = []
         self.when_stopped: list[Callable[[TopicPartition], None]] = []
+        self.when_removed: list[Callable[[TopicPartition], None]] = []
         self.directories = directories
         self.commit = commit
         self._node_id = node_id
@@ -153,6 +155,7 @@ class Partitions:
         hosted = self._stop(topic, partition)
         if hosted is not None and delete:
             logger.info("%s: deleting its log: %s", hosted.key, reason)
+            self._tell_removed(hosted.key)
             self._set_aside(hosted, lambda directory: directory.delete(hosted.key, durable=False))
 
     def sync_names(self) -> None:
@@ -173,6 +176,7 @@ class Partitions:
         hosted = self._stop(topic, partition)
         if hosted is None:
             return
+        self._tell_removed(hosted.key)
         delay_ms = self._stale_delay_ms
         logger.warning("%s: set aside, removed in %d ms: %s", hosted.key, delay_ms, reason)
         self._set_aside(
@@ -256,6 +260,10 @@ class Partitions:
         except OSError as error:
             directory.resources.fail(f"{hosted.log.path} cannot be set aside: {error}")
             raise StorageFailed(f"{hosted.log.path} cannot be set aside: {error}") from error
+
+    def _tell_removed(self, key: TopicPartition) -> None:
+        for callback in self.when_removed:
+            callback(key)
 
     def _tell_not_leader(self, key: TopicPartition, epoch: int) -> None:
         for callback in self.when_not_leader:
