@@ -179,6 +179,6 @@ def test_the_only_member_of_an_isr_that_loses_the_controller_alone_serves_on(
     cluster.brokers[others[1]].launch()
     for each in others:
         cluster.brokers[each].until_ready()
-    cluster.until_in_sync(topic, 3, 30)
+    cluster.until_in_sync(topic, 3)
     found = sorted(read_all(cluster.bootstrap, topic, 1).items())
     assert [value.encode() for _, value in found] == acked

@@ -79,7 +79,8 @@ def test_delete_records(run: Run, ten_records: str, tmp_path: Path, bootstrap: s
     assert f"partition: {ten_records}-0\tlow_watermark: 6" in said.out, said
     earliest = run("kafka-get-offsets", "--topic", ten_records, "--time", "-2").check().out
     assert f"{ten_records}:0:6" in earliest.split()
-    got = clients.read_kcat(bootstrap, ten_records, 10)
+    read = clients.read_kafka_python if clients.kcat_missing() else clients.read_kcat
+    got = read(bootstrap, ten_records, 4)
     assert [record.value for record in got] == ["v6", "v7", "v8", "v9"]
 
     entry["offset"] = 99
