@@ -19,6 +19,8 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from tests.support.processes import PORT_SHARE
+
 
 @dataclass(frozen=True)
 class Part:
@@ -39,7 +41,7 @@ PARTS = (
     Part("unit", ("tests/unit",), 90),
     Part("wire", ("tests/wire",), 60),
     Part("simulation", ("tests/simulation",), 300),
-    Part("stock clients and tools", ("tests/cluster",), 540),
+    Part("stock clients and tools", ("tests/cluster",), 400, beside="java or second"),
     Part("kill", ("tests/chaos",), 200),
     Part("spark", ("tests/spark",), 180, beside="kill or java"),
     Part("package", ("tests/package",), 60),
@@ -51,9 +53,7 @@ def run(part: Part) -> tuple[int, str, float]:
     started = time.monotonic()
     halves = [f"not ({part.beside})", part.beside] if part.beside else [""]
     with ThreadPoolExecutor(len(halves)) as threads:
-        ends = list(
-            threads.map(lambda at: _run_half(part, halves[at], at == 0), range(len(halves)))
-        )
+        ends = list(threads.map(lambda at: _run_half(part, halves, at), range(len(halves))))
     for _, lines in ends[1:]:
         sys.stdout.write("".join(lines))
     sys.stdout.flush()
@@ -63,13 +63,18 @@ def run(part: Part) -> tuple[int, str, float]:
     return (failed or [0])[0], tails, time.monotonic() - started
 
 
-def _run_half(part: Part, marks: str, show: bool) -> tuple[int, list[str]]:
+def _run_half(part: Part, halves: list[str], at: int) -> tuple[int, list[str]]:
     """Run pytest to its end, or to the end of patience; its exit status and what it said."""
     command = [sys.executable, "-m", "pytest", "--durations=5", *part.arguments]
-    if marks:
-        command += ["-m", marks]
+    if halves[at]:
+        command += ["-m", halves[at]]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, start_new_session=True, errors="replace"
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        errors="replace",
+        env={**os.environ, PORT_SHARE: f"{at}/{len(halves)}"},
     )
     assert process.stdout is not None
     patience = threading.Timer(
@@ -80,7 +85,7 @@ def _run_half(part: Part, marks: str, show: bool) -> tuple[int, list[str]]:
     try:
         for line in process.stdout:
             lines.append(line)
-            if show:
+            if at == 0:
                 sys.stdout.write(line)
                 sys.stdout.flush()
         return process.wait(), lines
