@@ -10,9 +10,10 @@ import pytest
 from tests.support.controller_world import World
 
 from tidelog.controller import requests
+from tidelog.controller.decisions import losses
 from tidelog.controller.decisions.cluster import Cluster, Decision, LogEnd, Put, Refusal, load
 from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.elections import put_state
+from tidelog.controller.decisions.elections import elect_put_off, put_state
 from tidelog.controller.decisions.journal import MANY, parts
 from tidelog.controller.decisions.producer_ids import next_block
 from tidelog.controller.decisions.registration import (
@@ -110,6 +111,26 @@ def accepted(world: World, *without: int) -> dict[str, object]:
     answer = world.do(accept(world.cluster, without))
     assert isinstance(answer, dict), answer
     return answer
+
+
+def test_what_the_record_has_no_room_for_is_elected_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = restored()
+    cluster = world.cluster
+    for partition in (0, 1):
+        for broker, end in ((2, 10), (3, 20)):
+            holds(world, broker, partition, 5, end)
+    monkeypatch.setattr(losses, "KEPT_BYTES", 450)
+    accepted(world)
+    first, second = cluster.states[T0], cluster.states[T1]
+    assert (first.leader, first.is_unclean_leader) == (3, True)
+    assert (second.leader, second.isr, second.unclean_members) == (-1, [3], [2, 3])
+    assert set(cluster.memories["t"].unclean) == {0}
+    monkeypatch.undo()
+    world.do(elect_put_off(cluster, {"t"}))
+    second = cluster.states[T1]
+    assert (second.leader, second.isr, second.is_unclean_leader) == (3, [3], True)
+    assert second.leader_epoch == 5 + JUMP + 1
+    assert set(cluster.memories["t"].unclean) == {0, 1}
 
 
 def test_the_newest_replica_leads_flagged_and_everything_jumps() -> None:

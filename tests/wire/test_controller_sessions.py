@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.support.lone_broker import until
 from tests.wire.test_controller_process import RecordedBroker, World, run
 from tidelog.client.connection import connect
+from tidelog.controller.decisions import losses
 from tidelog.controller.process import Controller
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -87,6 +89,50 @@ def test_a_damaged_replica_in_the_inventory_leaves_and_comes_back_as_a_follower(
         # Fetched again: no longer named, and nothing keeps it from joining.
         assert (await one.heartbeat()).error_code == 0
         assert controller.cluster.broken == set()
+
+    run(scenario)
+
+
+def test_unclean_elections_beyond_the_room_of_the_record_follow_as_others_are_handled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(losses, "KEPT_BYTES", 700)
+    assert losses.most_debts(2) == 2
+
+    async def scenario(world: World) -> None:
+        controller = await world.controller()
+        one = await world.broker(controller, 1)
+        await world.broker(controller, 2)
+        create, alter = messages.CreateTopicsRequest, messages.AlterIsrRequest
+        assignment = [create.CreatableReplicaAssignment(index, [1, 2]) for index in range(5)]
+        wanted = create([create.CreatableTopic("t", -1, -1, assignment)], 5000)
+        topic_id = (await one.forward(wanted, 7)).topics[0].topic_id
+
+        async def ask(*indexes: int, handled: bool) -> None:
+            states = {x: controller.cluster.states[TopicPartition("t", x)] for x in indexes}
+            version = {x: controller.cluster.isr_version(TopicPartition("t", x)) for x in indexes}
+            parts = [
+                alter.PartitionData(x, state.leader_epoch, [1], version[x], unclean_handled=handled)
+                for x, state in states.items()
+            ]
+            assert one.session is not None
+            asked = alter(1, one.epoch, [alter.TopicData("t", parts, topic_id)])
+            (answer,) = (await one.session.send(asked, 0)).topics
+            assert [part.error_code for part in answer.partitions] == [0] * len(indexes)
+
+        def led() -> list[int]:
+            states = controller.cluster.states
+            return [x for x in range(5) if states[TopicPartition("t", x)].leader == 1]
+
+        await ask(0, 1, 2, 3, 4, handled=False)
+        one.incarnation = uuid.uuid4()
+        assert (await one.register(controller.listener_port, last_life_ended=0)).error_code == 0
+        await one.heartbeat()
+        assert led() == [0, 1]
+        for handled, known in (((0, 1), [0, 1, 2, 3]), ((2, 3), [0, 1, 2, 3, 4])):
+            await ask(*handled, handled=True)
+            assert led() == known
+        assert list(controller.cluster.memories["t"].unclean) == [4]
 
     run(scenario)
 

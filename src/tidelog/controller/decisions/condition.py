@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, Cluster
-from tidelog.controller.decisions.losses import places_with_loss, totals
+from tidelog.controller.decisions.losses import has_full_record, places_with_loss, totals
 from tidelog.controller.decisions.stops import unconfirmed
 from tidelog.metadata import layout
 from tidelog.model.topics import TopicPartition
@@ -230,6 +230,12 @@ def _of_partitions(cluster: Cluster, looked: _Looked) -> Iterator[dict[str, Any]
     for kind, places, what, advice in rows:
         if places:
             yield _of_places(kind, places, what, advice)
+    waiting = sorted({where.topic for where in offline})
+    full = [topic for topic in waiting if has_full_record(cluster, topic)]
+    if full:
+        said = f"Unclean elections put off, for so many before are not handled yet: {_named(full)}."
+        advice = "Start the brokers that lead what tidelog doctor unclean lists as not handled."
+        yield _problem("elections_put_off", said, advice)
     elsewhere = [where for where in looked.elsewhere if where not in offline]
     if elsewhere:
         advice = (

@@ -11,6 +11,7 @@ record. ``settle`` is called for every partition that an event concerns, in this
 | only suspected or leaving | | it stays: to take its leadership without a successor helps nobody |
 | else | a suspected member is left | no leader: the suspect may come back |
 | else, unclean allowed | any fit replica | it leads, epoch +1, flagged, with a debt record |
+| the same, with ``most_debts`` of the topic | | no leader until debts are handled |
 | else | nobody | no leader, epoch +1; the ISR is kept |
 
 Sources: the design, "Who may lead"; KIP-704 (the flag); KIP-966 (eligible replicas).
@@ -18,7 +19,7 @@ Sources: the design, "Who may lead"; KIP-704 (the flag); KIP-966 (eligible repli
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -33,9 +34,9 @@ from tidelog.controller.decisions.cluster import (
     Refusal,
     Write,
 )
-from tidelog.controller.decisions.losses import with_debts
+from tidelog.controller.decisions.losses import most_debts, with_debts
 from tidelog.metadata import layout
-from tidelog.metadata.records import PartitionState, TopicMemory, UncleanDebt
+from tidelog.metadata.records import PartitionState, Record, TopicMemory, UncleanDebt
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
@@ -260,6 +261,7 @@ def settle_all(
     """
     writes: list[Write] = []
     debts: dict[str, dict[int, UncleanDebt]] = {}
+    standing_debts: dict[str, int] = {}
     rules: dict[str, tuple[bool, int]] = {}
     for where in places:
         state = cluster.states.get(where)
@@ -272,31 +274,72 @@ def settle_all(
             wanted = configs.unclean_leader_election_enable
             allowed = wanted if allow_unclean is None else allow_unclean
             rules[topic] = allowed, configs.min_insync_replicas
-        allowed, minimum = rules[topic]
-        new = state
-        broken: list[int] = []
-        if cluster.broken:
-            broken = [x for x in replicas if (x, where) in cluster.broken]
-        if where in lost and standing.new_life is not None:
-            ends = _known_ends(cluster, where, replicas, standing)
-            new = without_lost(new, standing.new_life, ends, broken, standing.awaited)
-        if is_put_off(new):
-            ends = _known_ends(cluster, where, replicas, standing)
-            new = compared(new, standing, ends, broken)
-        fresh = new.is_unclean_leader and new is not state and not state.is_unclean_leader
-        if not (fresh or (new.leader_epoch > state.leader_epoch and new.leader != NO_LEADER)):
-            here = standing.without(broken) if broken else standing
-            new = settle(new, replicas, here, min(minimum, len(replicas)), allowed)
-        if broken:
-            new = without_broken(new, broken)
+        is_lost = where in lost
+        new = _settled(cluster, where, standing, rules[topic], is_lost, may_owe=True)
+        owes = is_unclean_election(state, new)
+        if owes and not _owes_already(cluster, where):
+            if topic not in standing_debts:
+                memory = cluster.memories.get(topic)
+                standing_debts[topic] = 0 if memory is None else len(memory.unclean)
+            if standing_debts[topic] < most_debts(len(replicas)):
+                standing_debts[topic] += 1
+            else:
+                new = _settled(cluster, where, standing, rules[topic], is_lost, may_owe=False)
+                owes = False
         if new == state:
             continue
         writes.append(put_state(cluster, where, new))
-        if is_unclean_election(state, new):
+        if owes:
             debt = UncleanDebt(new.leader, new.leader_epoch)
             debts.setdefault(topic, {})[where.partition] = debt
     # Before the elections: no unclean one is ever without its record.
     return [*_put_debts(cluster, debts), *writes]
+
+
+def _settled(
+    cluster: Cluster,
+    where: TopicPartition,
+    standing: Standing,
+    rule: tuple[bool, int],
+    is_lost: bool,
+    *,
+    may_owe: bool,
+) -> PartitionState:
+    """Return what a partition should be; unless it ``may_owe``, no unclean election is made."""
+    state, replicas = cluster.states[where], cluster.replicas(where)
+    allowed, minimum = rule
+    new = state
+    broken: list[int] = []
+    if cluster.broken:
+        broken = [x for x in replicas if (x, where) in cluster.broken]
+    if is_lost and standing.new_life is not None:
+        ends = _known_ends(cluster, where, replicas, standing)
+        awaited = standing.awaited if may_owe else {standing.new_life}
+        new = without_lost(new, standing.new_life, ends, broken, awaited)
+    if may_owe and is_put_off(new):
+        ends = _known_ends(cluster, where, replicas, standing)
+        new = compared(new, standing, ends, broken)
+    fresh = new.is_unclean_leader and new is not state and not state.is_unclean_leader
+    if not (fresh or (new.leader_epoch > state.leader_epoch and new.leader != NO_LEADER)):
+        here = standing.without(broken) if broken else standing
+        new = settle(new, replicas, here, min(minimum, len(replicas)), allowed and may_owe)
+    return without_broken(new, broken) if broken else new
+
+
+def _owes_already(cluster: Cluster, where: TopicPartition) -> bool:
+    memory = cluster.memories.get(where.topic)
+    return memory is not None and where.partition in memory.unclean
+
+
+def elect_put_off(cluster: Cluster, topics: Set[str]) -> Decision[None]:
+    """Settle the partitions of topics that nobody leads, now that debts were handled."""
+    places = [
+        where
+        for topic in sorted(cluster.topics.keys() & topics)
+        for where in (TopicPartition(topic, index) for index in cluster.topics[topic].partitions)
+        if where in cluster.states and cluster.states[where].leader == NO_LEADER
+    ]
+    return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
 
 
 def put_state(cluster: Cluster, where: TopicPartition, state: PartitionState) -> Put:
@@ -366,16 +409,23 @@ def elect_on_request(
     for where in moved:
         record = changed.get(layout.state(*where))
         if not isinstance(record, PartitionState) or record.leader == NO_LEADER:
-            answer[where] = _why_nobody(cluster, where)
+            answer[where] = _why_nobody(cluster, where, changed.get(layout.memory(where.topic)))
     return Decision(answer, (*writes, *elected), splits=True)
 
 
-def _why_nobody(cluster: Cluster, where: TopicPartition) -> Refusal:
+def _why_nobody(cluster: Cluster, where: TopicPartition, written: Record | None) -> Refusal:
     """Only death allows an unclean election: who may still have everything is waited for."""
     state = cluster.states[where]
     holders = sorted({*state.isr, *state.eligible_replicas} & cluster.brokers.keys())
     sentence = f"Nobody can lead {where} now."
-    if holders:
+    memory = cluster.memories.get(where.topic) if written is None else written
+    debts = len(memory.unclean) if isinstance(memory, TopicMemory) else 0
+    if debts >= most_debts(len(cluster.replicas(where))):
+        sentence = (
+            f"{debts} unclean elections of {where.topic} are not handled yet: its record has no "
+            f"room for more. Ask for {where} again when they are."
+        )
+    elif holders:
         names = ", ".join(map(str, holders))
         sentence = f"Broker {names} may still come back with all of {where}: it is not dead yet."
     return Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, sentence)

@@ -17,7 +17,7 @@ from tidelog.controller.decisions.cluster import NO_ID, Cluster, Decision, Put, 
 from tidelog.controller.decisions.elections import put_state, with_isr
 from tidelog.controller.decisions.losses import without_debt
 from tidelog.metadata import layout
-from tidelog.metadata.records import PartitionState
+from tidelog.metadata.records import PartitionState, TopicMemory
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
@@ -56,6 +56,7 @@ def alter_isr(
     ``min.insync.replicas`` than the controller goes by: then nobody is held for eligible.
     """
     writes: list[Write] = []
+    memories: dict[str, TopicMemory] = {}
     outcomes: list[Outcome] = []
     seen: set[TopicPartition] = set()
     for proposal in proposals:
@@ -71,14 +72,18 @@ def alter_isr(
         seen.add(where)
         new = _changed(cluster, where, state, proposal, knows_configs)
         if proposal.unclean_handled:
-            writes.extend(_without_debt(cluster, where, writes))
+            memory = memories.get(where.topic, cluster.memories.get(where.topic))
+            if memory is not None and where.partition in memory.unclean:
+                memories[where.topic] = without_debt(memory, where.partition)
         if new == state:
             # Nothing to write: the version that the leader knows stays the current one.
             outcomes.append(Outcome(ErrorCode.NONE, state, version))
             continue
         writes.append(put_state(cluster, where, new))
         outcomes.append(Outcome(ErrorCode.NONE, new, version + 1))
-    return Decision(outcomes, tuple(writes), splits=True)
+    # Each topic's record once, however many of its partitions: it may be as large as a commit.
+    paid = [Put(layout.memory(topic), memory) for topic, memory in memories.items()]
+    return Decision(outcomes, (*paid, *writes), splits=True)
 
 
 def _why_not(cluster: Cluster, leader: int, proposal: Proposal) -> ErrorCode:
@@ -135,15 +140,3 @@ def _changed(
     if proposal.unclean_handled and new.is_unclean_leader:
         new = msgspec.structs.replace(new, is_unclean_leader=False)
     return new
-
-
-def _without_debt(cluster: Cluster, where: TopicPartition, writes: Sequence[Write]) -> list[Write]:
-    path = layout.memory(where.topic)
-    memory = cluster.memories.get(where.topic)
-    for write in writes:
-        if isinstance(write, Put) and write.path == path:
-            # An earlier partition of this request changed the same record.
-            memory = write.record  # type: ignore[assignment]
-    if memory is None or where.partition not in memory.unclean:
-        return []
-    return [Put(path, without_debt(memory, where.partition))]

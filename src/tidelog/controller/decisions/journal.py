@@ -11,11 +11,12 @@ from typing import Any
 
 from tidelog.controller.decisions.cluster import Cluster, Decision, Put, Write, apply
 from tidelog.metadata import layout
-from tidelog.metadata.records import Counter
+from tidelog.metadata.records import Counter, TopicMemory
 from tidelog.metadata.store import Check, Create, Delete, Operation, Set, parent
 
 MANY = 500
-"""So few writes fit into every store's commit: a state is a few hundred bytes."""
+"""So few writes fit into every store's commit: a state is a few hundred bytes. Not so topics' own
+records, which may take half of a commit each."""
 
 PER_OPERATION_BYTES = 64
 """What one operation takes in a request beside its path and content, rounded up."""
@@ -34,7 +35,10 @@ def parts(decision: Decision[Any], most_bytes: int | None) -> Iterator[Sequence[
     Only a decision that ``splits`` is cut. Grows with the writes: each is encoded once more.
     """
     writes = decision.writes
-    if most_bytes is None or not decision.splits or len(writes) <= MANY:
+    is_small = len(writes) <= MANY and not any(
+        isinstance(write, Put) and isinstance(write.record, TopicMemory) for write in writes
+    )
+    if most_bytes is None or not decision.splits or is_small:
         yield writes
         return
     start = size = 0

@@ -25,7 +25,7 @@ import msgspec
 
 from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Decision, Put, Write
 from tidelog.metadata import layout
-from tidelog.metadata.records import LostRange, TopicMemory, UncleanDebt
+from tidelog.metadata.records import LostRange, TopicMemory, TopicNode, UncleanDebt
 from tidelog.model.topics import TopicPartition
 
 KEPT_ELECTIONS = 8
@@ -38,7 +38,11 @@ for ZooKeeper (1 MiB)."""
 KEPT_BYTES = 500_000
 """A topic's node with more forgets handled elections, those without a known loss first, the oldest
 first: an election that is in one commit with a node of 1 MiB never succeeds. The audit log has said
-what they lost. Debts stay, whatever they take."""
+what they lost. Debts stay: ``most_debts`` bounds them."""
+
+DEBT_BYTES = 130
+RANGE_BYTES = 90
+"""What a debt takes in its node, and each range that it has lost: with numbers of 12 digits."""
 
 KEPT_RANGES = 32
 """Ranges of one replica in one record; more are joined, with what lies between."""
@@ -59,6 +63,46 @@ class Truncation:
 
 
 # Debts -------------------------------------------------------------------------------------------
+
+
+def most_debts(replicas: int) -> int:
+    """Return how many debts a topic may have, so that its node has room for all reports on them.
+
+    A record is in one node, and the store bounds nodes: further unclean elections are put off until
+    half of the debts are handled (docs/decisions/0014).
+    """
+    return KEPT_BYTES // (DEBT_BYTES + RANGE_BYTES * replicas)
+
+
+def has_full_record(cluster: Cluster, topic: str) -> bool:
+    """Return whether a topic has as many debts as it may have."""
+    memory, node = cluster.memories.get(topic), cluster.topics.get(topic)
+    if memory is None or node is None:
+        return False
+    return len(memory.unclean) >= most_debts(_replication(node))
+
+
+def topics_with_room(cluster: Cluster, writes: Iterable[Write]) -> set[str]:
+    """Return the topics of which writes leave less than half of the debts that there may be.
+
+    Only those that had more before: there elections may have been put off.
+    """
+    found = set()
+    for write in writes:
+        if not (isinstance(write, Put) and isinstance(write.record, TopicMemory)):
+            continue
+        name = write.path.rpartition("/")[2]
+        before, node = cluster.memories.get(name), cluster.topics.get(name)
+        if before is None or node is None:
+            continue
+        half = most_debts(_replication(node)) // 2
+        if len(before.unclean) >= half > len(write.record.unclean):
+            found.add(name)
+    return found
+
+
+def _replication(node: TopicNode) -> int:
+    return max(map(len, node.partitions.values()), default=1)
 
 
 def with_debts(memory: TopicMemory, new: Mapping[int, UncleanDebt]) -> TopicMemory:
@@ -112,7 +156,10 @@ def _bounded(past: dict[int, list[UncleanDebt]]) -> dict[int, list[UncleanDebt]]
 
 
 def _in_bytes(memory: TopicMemory) -> TopicMemory:
-    """Return the memory without so many handled elections that its node stays small enough."""
+    """Return the memory without so many handled elections that its node stays small enough.
+
+    If debts alone are too much, each says of a replica's losses only where they begin and end.
+    """
     surplus = len(layout.encode(memory)) - KEPT_BYTES
     if surplus <= 0:
         return memory
@@ -133,7 +180,13 @@ def _in_bytes(memory: TopicMemory) -> TopicMemory:
         kept = [election for position, election in enumerate(found) if position not in out]
         if kept:
             past[partition] = kept
-    return msgspec.structs.replace(memory, unclean_past=past)
+    unclean = memory.unclean
+    if surplus > 0:
+        unclean = {
+            partition: msgspec.structs.replace(debt, lost=_joined(debt.lost, most=1))
+            for partition, debt in unclean.items()
+        }
+    return msgspec.structs.replace(memory, unclean=unclean, unclean_past=past)
 
 
 # Reports -----------------------------------------------------------------------------------------
@@ -216,15 +269,15 @@ def _exchanged(
     return msgspec.structs.replace(memory, unclean_past={**memory.unclean_past, partition: past})
 
 
-def _joined(ranges: Sequence[LostRange]) -> list[LostRange]:
-    """Return ranges, those of one replica joined where they touch, and at most so many."""
+def _joined(ranges: Sequence[LostRange], most: int = KEPT_RANGES) -> list[LostRange]:
+    """Return ranges, those of one replica joined where they touch, and ``most`` of them before."""
     joined: list[LostRange] = []
     for each in sorted(ranges, key=lambda lost: (lost.broker, lost.first, lost.end)):
         last = joined[-1] if joined else None
         if (
             last is not None
             and last.broker == each.broker
-            and (each.first <= last.end or len(joined) >= KEPT_RANGES)
+            and (each.first <= last.end or len(joined) >= most)
         ):
             epochs = sorted({*last.epochs, *each.epochs})
             joined[-1] = LostRange(each.broker, last.first, max(last.end, each.end), epochs)

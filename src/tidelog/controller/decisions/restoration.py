@@ -33,7 +33,7 @@ from tidelog.controller.decisions.cluster import (
     Write,
 )
 from tidelog.controller.decisions.elections import put_state
-from tidelog.controller.decisions.losses import with_debts
+from tidelog.controller.decisions.losses import most_debts, with_debts
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
     Counter,
@@ -80,12 +80,25 @@ def accept(cluster: Cluster, without: Collection[int]) -> Decision[dict[str, Any
     for name, node in cluster.topics.items():
         assignment = dict(node.partitions)
         debts: dict[int, UncleanDebt] = {}
+        memory = cluster.memories.get(name)
+        standing = set() if memory is None else set(memory.unclean)
         for index in node.partitions:
             where = TopicPartition(name, index)
             ends = _ends(cluster, where)
             others = sorted(ends.keys() - set(assignment[index]))
             assignment[index] = [*assignment[index], *others]
             state = _led_anew(cluster, where, assignment[index], ends)
+            if state.leader != NO_LEADER:
+                standing.add(index)
+                if len(standing) > most_debts(len(assignment[index])):
+                    standing.remove(index)
+                    # Elected when others are handled: by comparison, as when all came back unclean.
+                    state = msgspec.structs.replace(
+                        state,
+                        leader=NO_LEADER,
+                        is_unclean_leader=False,
+                        unclean_members=list(ends) or state.isr,
+                    )
             writes.append(put_state(cluster, where, state))
             if state.leader != NO_LEADER:
                 debts[index] = UncleanDebt(state.leader, state.leader_epoch)

@@ -10,10 +10,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.controller.decisions.cluster import Cluster, Decision
+from tidelog.controller.decisions.elections import elect_put_off
 from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr
+from tidelog.controller.decisions.losses import topics_with_room
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -42,7 +45,7 @@ async def serve(
         for partition in topic.partitions
     ]
 
-    def decide(cluster: Cluster) -> Decision[list[Outcome] | None]:
+    def decide(cluster: Cluster) -> Decision[tuple[list[Outcome], set[str]] | None]:
         node = cluster.brokers.get(request.broker_id)
         is_session = controller.session_watch.is_session_of(request.broker_id, context.connection)
         if node is None or node.broker_epoch != request.broker_epoch or not is_session:
@@ -50,11 +53,15 @@ async def serve(
         outbox = controller.outboxes.get(request.broker_id)
         knows = outbox is not None and outbox.reached >= cluster.configs_changed_at
         decision = alter_isr(cluster, request.broker_id, proposals, knows_configs=knows)
-        return Decision(decision.answer, decision.writes, decision.splits)
+        answer = decision.answer, topics_with_room(cluster, decision.writes)
+        return Decision(answer, decision.writes, decision.splits)
 
-    outcomes, _ = await controller.perform(decide)
-    if outcomes is None:
+    answer, _ = await controller.perform(decide)
+    if answer is None:
         return messages.AlterIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    outcomes, topics_to_elect = answer
+    if topics_to_elect:
+        await controller.perform(partial(elect_put_off, topics=topics_to_elect))
     response = messages.AlterIsrResponse
     topics: dict[str, messages.AlterIsrResponse.TopicData] = {}
     for proposal, outcome in zip(proposals, outcomes, strict=True):
