@@ -78,7 +78,7 @@ async def measure(folder: Path) -> None:
     header = frames.header_at(view)
     route = lone.server.router.route(header[0], header[1])
     assert route is not None
-    position = frames.message_at(header, route, view)
+    position = frames.message_at(header[3], route, view)
     found = produce_directly._read(view, position)
     assert found is not None
     records, log, now_ms = found[-1], partition.log, lone.broker.clock.wall_ms()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tidelog.model.topic_configs import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.recovery import Ending
+from tidelog.storage.retention import must_roll
 
 KEEP = TopicConfigs(segment_bytes=1000, retention_ms=-1, file_delete_delay_ms=500)
 
@@ -38,6 +40,41 @@ def test_a_segment_ends_after_segment_ms_of_record_time(tmp_path: Path) -> None:
     for at in (0, 4999, 5000, 5001, 5002):
         log.append_as_leader(batch(1, timestamp=NOW_MS + at), 0, NOW_MS)
     assert [segment.base_offset for segment in log.segments] == [0, 3]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_within_its_room_no_append_ends_a_segment(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    log = new_log(tmp_path, KEEP)
+    inside = 0
+    for _ in range(600):
+        if rng.random() < 0.02:
+            log.configure(
+                TopicConfigs(
+                    segment_bytes=rng.choice((900, 5000, 10**6)),
+                    segment_ms=rng.choice((100, 10_000)),
+                    segment_index_bytes=rng.choice((48, 240, 10_000)),
+                    index_interval_bytes=rng.choice((0, 100, 400)),
+                    segment_jitter_ms=rng.choice((0, 50)),
+                )
+            )
+        if rng.random() < 0.02:
+            log.truncate_to(rng.randrange(log.end_offset + 1), NOW_MS)
+        time_ms = NOW_MS + rng.randrange(2000)
+        content = batch(1, timestamp=time_ms, size=rng.randrange(200))
+        active, room, end = log.segments[-1], log.segments[-1].room, log.end_offset
+        is_in = (
+            time_ms <= room.timestamp
+            and active.size + len(content) <= room.size
+            and end <= room.offset
+        )
+        inside += is_in
+        jitter_ms = log._jitter_ms
+        due = must_roll(active, log.configs, len(content), time_ms, end, jitter_ms, NOW_MS)
+        assert not (is_in and due)
+        log.append_as_leader(content, 0, NOW_MS)
+        assert (log.segments[-1] is not active) == due
+    assert inside > 50
 
 
 def test_without_timestamps_the_clock_ends_a_segment(tmp_path: Path) -> None:

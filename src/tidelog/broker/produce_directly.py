@@ -34,10 +34,21 @@ ONE_ELEMENT = 2
 _NO_TAGS = b"\0\0\0"
 """The tag buffers behind the records: of the partition, the topic and the request."""
 
-_acks_and_timeout = struct.Struct(">hi").unpack_from
-_int32 = struct.Struct(">i").unpack_from
-_pack_head = struct.Struct(">iiBBB").pack
-_pack_rest = struct.Struct(">BihqqqBBBBiB").pack
+_LONGEST_NAME = 126
+"""Longer names have a length field of two bytes."""
+
+_before_name = struct.Struct(">BhiBB").unpack_from
+"""Length fields of the transactional id, of the topics and of the topic's name; acks, timeout."""
+
+_behind_name = struct.Struct(">BiB").unpack_from
+"""Length fields of the partitions and (its first byte) of the records; the partition."""
+
+_length_in_batch = struct.Struct(">i").unpack_from
+_packers = tuple(
+    struct.Struct(f">iixBB{size}sBi2xqqqB8x").pack for size in range(_LONGEST_NAME + 1)
+)
+"""Answers by the length of the topic's name; what is always zero is padding."""
+
 _FIXED_BYTES = 4 + 3 + 1 + 4 + 2 + 24 + 4 + 4 + 1
 """Bytes of an answer behind its size, but for the topic's name."""
 
@@ -53,7 +64,7 @@ def answer(
         if found is None:
             return None
         acks, timeout_ms, name, index, records = found
-        topic = str(name, "utf-8")
+        topic = name.decode()
     except (struct.error, IndexError, ValueError, DecodeError):
         return None
     hosted = broker.partitions.by_topic.get(topic)
@@ -68,12 +79,18 @@ def answer(
         return None
     first, last, append_time_ms, start, _ = result
     size = len(name)
-    frame = b"".join(
-        (
-            _pack_head(_FIXED_BYTES + size, correlation_id, 0, ONE_ELEMENT, size + 1),
-            name,
-            _pack_rest(ONE_ELEMENT, index, 0, first, append_time_ms, start, 1, 0, 0, 0, 0, 0),
-        )
+    frame = _packers[size](
+        _FIXED_BYTES + size,
+        correlation_id,
+        ONE_ELEMENT,
+        size + 1,
+        name,
+        ONE_ELEMENT,
+        index,
+        first,
+        append_time_ms,
+        start,
+        1,
     )
     if acks != ALL_IN_SYNC or last < partition.log.high_watermark:
         return frame
@@ -95,23 +112,24 @@ def _refused(
     return b"".join(codec.encode_response(ApiKey.PRODUCE, version, correlation_id, whole))
 
 
-def _read(frame: memoryview, at: int) -> tuple[int, int, memoryview, int, memoryview] | None:
+def _read(frame: memoryview, at: int) -> tuple[int, int, bytes, int, memoryview] | None:
     """Return (acks, timeout, topic, partition, records) of a plain request."""
-    if frame[at]:
-        return None  # a transactional id
-    acks, timeout_ms = _acks_and_timeout(frame, at + 1)
-    length = frame[at + 8]
-    end = at + 8 + length
-    if frame[at + 7] != ONE_ELEMENT or not 1 < length < 128 or frame[end] != ONE_ELEMENT:
+    transactional_id, acks, timeout_ms, topics, length = _before_name(frame, at)
+    if transactional_id or topics != ONE_ELEMENT or not 1 < length <= _LONGEST_NAME + 1:
         return None
-    (index,) = _int32(frame, end + 1)
-    size = frame[end + 5]
+    end = at + 8 + length
+    partitions, index, size = _behind_name(frame, end)
     start = end + 6
     if size > 127:
         size, start = read_uvarint(frame, start, size)
     stop = start + size - 1
-    if size <= HEADER_SIZE or frame[stop:] != _NO_TAGS or acks not in (1, ALL_IN_SYNC):
+    if (
+        size <= HEADER_SIZE
+        or partitions != ONE_ELEMENT
+        or frame[stop:] != _NO_TAGS
+        or acks not in (1, ALL_IN_SYNC)
+    ):
         return None
-    if _int32(frame, start + 8)[0] != stop - start - LENGTH_OVERHEAD:
+    if _length_in_batch(frame, start + 8)[0] != stop - start - LENGTH_OVERHEAD:
         return None  # more than one batch, or a damaged one
-    return acks, timeout_ms, frame[at + 9 : end], index, frame[start:stop]
+    return acks, timeout_ms, bytes(frame[at + 9 : end]), index, frame[start:stop]

@@ -19,6 +19,11 @@ class TimestampType(StrEnum):
     LOG_APPEND_TIME = "LogAppendTime"
 
 
+CREATE_TIME = TimestampType.CREATE_TIME
+LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
+"""For where each append passes: Python 3.11 looks a member up by a call, 0.1 us each time."""
+
+
 @dataclass(frozen=True, slots=True)
 class TopicConfigs:
     """One topic's settings as the log and the leader need them. Sizes in bytes, times in ms."""

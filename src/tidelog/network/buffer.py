@@ -57,7 +57,7 @@ class ReceiveBuffer:
         """Return where the next bytes go; never empty."""
         if self.end == self.capacity:
             self._replace(max(FIRST_BYTES, 2 * self.capacity))
-        return self.view[self.end :]
+        return self.view[self.end :] if self.end else self.view
 
     def make_room(self) -> bool:
         """Let more of the frame that has begun fit; False when there is no memory for it now.

@@ -251,16 +251,28 @@ class Connection(asyncio.BufferedProtocol):
         """Serve one request; False when it must be taken again later (or never)."""
         try:
             header = frames.header_at(frame)
-            route = self._routes.get(header[0] << 16 | header[1]) or self.router.route(*header[:2])
+            api_key, version, correlation_id, length = header
+            route = self._routes.get(api_key << 16 | version) or self.router.route(api_key, version)
             if route is None:
                 return self._refuse_version(header)
             if route.large_answer and not self._room_for_answer():
                 return False
             route.tally.requests += 1
-            if route.direct is not None:
-                position = frames.message_at(header, route, frame)
-                if position and self._directly(route, frame, position, header[2]):
-                    return not self._blocked & CLOSED
+            if route.direct is not None and (position := frames.message_at(length, route, frame)):
+                try:
+                    answer = route.direct(self._context, frame, position, version, correlation_id)
+                except Exception:
+                    # Not to be taken for a request that cannot be read: this is a bug of ours.
+                    self._failed(route, None)
+                    return False
+                if answer is not None:
+                    if answer.__class__ is not bytes:
+                        self._park(route, None, correlation_id, answer)
+                    elif self._pending:
+                        self._pending.append(_Slot([answer]))
+                    else:
+                        self._out.append(answer)
+                    return True
             client_id, position = frames.read_rest(header, route, frame)
             request, stop = route.decode(frame, position)
             # librdkafka (2.16) writes bytes behind its Metadata requests; see the codec.
@@ -289,27 +301,6 @@ class Connection(asyncio.BufferedProtocol):
                 self._out += chunks
         elif result is not None:
             self._park(route, request, header[2], result)
-        return True
-
-    def _directly(
-        self, route: Route, frame: memoryview, position: int, correlation_id: int
-    ) -> bool:
-        """Serve a request on its handler's short way; False when it is not for that."""
-        assert route.direct is not None
-        try:
-            answer = route.direct(self._context, frame, position, route.version, correlation_id)
-        except Exception:
-            # Not to be taken for a request that cannot be read: this is a bug of ours.
-            self._failed(route, None)
-            return True
-        if answer is None:
-            return False
-        if answer.__class__ is not bytes:
-            self._park(route, None, correlation_id, answer)
-        elif self._pending:
-            self._pending.append(_Slot([answer]))
-        else:
-            self._out.append(answer)
         return True
 
     def _room_for_answer(self) -> bool:

@@ -34,10 +34,10 @@ _pack_size_into = struct.Struct(">i").pack_into
 _pack_head = struct.Struct(">ii").pack
 
 
-def message_at(header: Header, route: Route, frame: memoryview) -> int:
+def message_at(length: int, route: Route, frame: memoryview) -> int:
     """Return where the message begins, 0 when the head is not plain: then ``read_rest`` knows."""
-    stop = _HEADER_BYTES + header[3]
-    if header[3] < 0 or (route.flexible and frame[stop]):
+    stop = _HEADER_BYTES + length
+    if length < 0 or (route.flexible and frame[stop]):
         return 0
     return stop + route.flexible
 

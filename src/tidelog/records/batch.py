@@ -17,7 +17,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topic_configs import TimestampType, TopicConfigs
+from tidelog.model.topic_configs import CREATE_TIME, TopicConfigs
 
 Buffer = bytes | bytearray | memoryview
 
@@ -152,10 +152,13 @@ def walk(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]
 
 def split(buffer: Buffer) -> list[tuple[BatchHeader, memoryview]] | Rejected:
     """Split a produce payload into its batches; every byte must belong to one of them."""
-    view = memoryview(buffer)
+    view = buffer if buffer.__class__ is memoryview else memoryview(buffer)
     total = len(view)
     if total < HEADER_SIZE:
         return _too_short(view)
+    header = _as_header(BatchHeader, unpack_header(view))
+    if header.length == total - LENGTH_OVERHEAD and header.magic == 2:
+        return [(header, view)]  # one batch, as nearly always
     found = []
     position = 0
     while position < total:
@@ -203,7 +206,10 @@ def check_client_batch(
             return refusal
     if pid >= 0 and (sequence < 0 or epoch < 0):
         return _invalid("a batch with a producer id needs a producer epoch and a sequence")
-    if configs.message_timestamp_type is TimestampType.CREATE_TIME:
+    if configs.message_timestamp_type is CREATE_TIME and not (
+        0 <= first <= newest <= now_ms + configs.message_timestamp_after_max_ms
+        and first >= now_ms - configs.message_timestamp_before_max_ms
+    ):
         return _check_timestamps(first, newest, configs, now_ms)
     return None
 
@@ -220,16 +226,14 @@ def _check_attributes(attributes: int) -> Rejected | None:
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"compression {attributes & CODEC_MASK} is unknown",
         )
+    if attributes & TRANSACTIONAL_BIT:
+        return Rejected(ErrorCode.INVALID_TXN_STATE, "transactions are not offered by this version")
     return None
 
 
 def _check_timestamps(
     first: int, newest: int, configs: TopicConfigs, now_ms: int
 ) -> Rejected | None:
-    latest = now_ms + configs.message_timestamp_after_max_ms
-    earliest = now_ms - configs.message_timestamp_before_max_ms
-    if earliest <= first <= newest <= latest and first >= 0:
-        return None
     for timestamp in (newest, first):
         if timestamp == NO_TIMESTAMP:
             continue

@@ -107,8 +107,13 @@ class RealFile:
         self._fd = fd
 
     def write_at(self, position: int, chunks: Sequence[Buffer]) -> int:
-        total = sum(map(len, chunks))
-        written = os.pwritev(self._fd, chunks[:MAX_IOVEC], position)
+        total = 0
+        for chunk in chunks:
+            total += len(chunk)
+        if len(chunks) == 1:
+            written = os.pwrite(self._fd, chunks[0], position)
+        else:
+            written = os.pwritev(self._fd, chunks[:MAX_IOVEC], position)
         if written != total:
             self._write_rest(position, chunks, written)
         return total

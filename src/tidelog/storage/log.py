@@ -20,15 +20,15 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topic_configs import TimestampType
+from tidelog.model.topic_configs import LOG_APPEND_TIME
 from tidelog.records.batch import Buffer, Rejected, crc_is_right, read_header, walk
 from tidelog.records.record import CorruptRecords
 from tidelog.storage import lookup, names
-from tidelog.storage.appending import Batches, chunks_for, prepare
+from tidelog.storage.appending import Batches, chunks_for, groups_that_fit, prepare
 from tidelog.storage.logfiles import LogFiles, new_segment
 from tidelog.storage.producers import KnownBatch
-from tidelog.storage.results import Appended, TimeOffset
-from tidelog.storage.retention import expired, must_roll
+from tidelog.storage.results import Appended, TimeOffset, as_appended
+from tidelog.storage.retention import expired, must_roll, room_in
 from tidelog.storage.segment import Segment, Slice
 from tidelog.storage.snapshots import load_producers, remove_snapshots, snapshot_path
 
@@ -69,13 +69,13 @@ class PartitionLog(LogFiles):
         batches = prepare(buffer, configs, now_ms, from_client=from_client)
         if isinstance(batches, Rejected):
             return batches
-        if from_client:
+        if from_client and (len(batches) > 1 or batches[0][0].producer_id >= 0):
             known = self._judge_producers(batches)
             if isinstance(known, Rejected):
                 return known
             if known is not None:
                 return self._duplicate(known)
-        stamped = configs.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        stamped = configs.message_timestamp_type is LOG_APPEND_TIME
         chunks = chunks_for(batches, self.end_offset, leader_epoch, stamped=stamped)
         if leader_epoch > self.epochs.latest:
             self.begin_epoch(leader_epoch)
@@ -83,8 +83,9 @@ class PartitionLog(LogFiles):
         refusal = self._write(batches, chunks, now_ms)
         if refusal is not None:
             return refusal
-        return Appended(
-            first_offset, self.end_offset - 1, now_ms if stamped else -1, self.start_offset
+        time_ms = now_ms if stamped else -1
+        return as_appended(
+            Appended, (first_offset, self.end_offset - 1, time_ms, self.start_offset, False)
         )
 
     def append_as_follower(self, buffer: Buffer, now_ms: int) -> Appended | Rejected:
@@ -112,7 +113,7 @@ class PartitionLog(LogFiles):
                     f"fetched offset {header.base_offset} where {expected} was expected",
                 )
             expected = header.next_offset
-        for group in self._that_fit(batches):
+        for group in groups_that_fit(batches, self._active.size, self.configs.segment_bytes):
             for header, _ in group:
                 if header.leader_epoch > self.epochs.latest:
                     self.epochs.begin(header.leader_epoch, header.base_offset)
@@ -136,24 +137,9 @@ class PartitionLog(LogFiles):
         if self.epochs.truncate_end(self.end_offset):
             self._write_epochs()
 
-    def _that_fit(self, batches: Batches) -> list[Batches]:
-        """Cut fetched batches into groups that a segment can take: the leader's segments differ."""
-        groups: list[Batches] = []
-        size = self._active.size
-        for header, batch in batches:
-            if groups and size + len(batch) <= self.configs.segment_bytes:
-                groups[-1].append((header, batch))
-            else:
-                if groups or size + len(batch) > self.configs.segment_bytes:
-                    size = 0
-                groups.append([(header, batch)])
-            size += len(batch)
-        return groups
-
     def _judge_producers(self, batches: Batches) -> KnownBatch | Rejected | None:
         if len(batches) == 1:
-            header = batches[0][0]
-            return self.producers.judge(header) if header.producer_id >= 0 else None
+            return self.producers.judge(batches[0][0])
         # Several batches: the later ones are judged as if the earlier ones were appended.
         trial = self.producers.copy_of({header.producer_id for header, _ in batches})
         offset = self.end_offset
@@ -167,7 +153,7 @@ class PartitionLog(LogFiles):
         return None
 
     def _duplicate(self, known: KnownBatch) -> Appended:
-        stamped = self.configs.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+        stamped = self.configs.message_timestamp_type is LOG_APPEND_TIME
         return Appended(
             known.first_offset,
             known.last_offset,
@@ -191,9 +177,13 @@ class PartitionLog(LogFiles):
         if assigned:
             last_offset = batches[-1][0].last_offset
         active = self._active
-        jitter_ms = self._jitter_ms
-        if must_roll(active, self.configs, size, newest, last_offset, jitter_ms, now_ms):
-            refusal = self.roll(now_ms)
+        room = active.room
+        if not (
+            0 <= newest <= room.timestamp
+            and active.size + size <= room.size
+            and last_offset <= room.offset
+        ):
+            refusal = self._roll_if_due(size, newest, last_offset, now_ms)
             if refusal is not None:
                 return refusal
             active = self._active
@@ -217,6 +207,15 @@ class PartitionLog(LogFiles):
             position += size
             first = last + 1
         self.end_offset = first
+        return None
+
+    def _roll_if_due(
+        self, size: int, newest: int, last_offset: int, now_ms: int
+    ) -> Rejected | None:
+        active, configs, jitter_ms = self._active, self.configs, self._jitter_ms
+        if must_roll(active, configs, size, newest, last_offset, jitter_ms, now_ms):
+            return self.roll(now_ms)
+        active.room = room_in(active, configs, jitter_ms)
         return None
 
     def _write_failed(self, error: OSError) -> Rejected:

@@ -24,6 +24,7 @@ from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.producers import ProducerState
 from tidelog.storage.recovery import Recovered
 from tidelog.storage.resources import Resources
+from tidelog.storage.retention import NO_ROOM
 from tidelog.storage.segment import Segment
 from tidelog.storage.snapshots import snapshot_path, thin_out, write_snapshot
 from tidelog.storage.syncing import PendingSync
@@ -109,6 +110,7 @@ class LogFiles:
         self.configs = configs
         jitter = min(configs.segment_jitter_ms, configs.segment_ms)
         self._jitter_ms = self.resources.random.randrange(jitter) if jitter > 0 else 0
+        self._active.room = NO_ROOM
 
     def mark_created(self) -> None:
         """Have the next sync cover the directory itself and its name in the one above."""

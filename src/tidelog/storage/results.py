@@ -21,6 +21,10 @@ class Appended(NamedTuple):
     duplicate: bool = False
 
 
+as_appended = tuple.__new__
+"""Makes one of its class and all five fields: a third of the time of the call by name."""
+
+
 class TimeOffset(NamedTuple):
     """A record found by its time: its timestamp in ms, its offset, its batch's leader epoch."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.records.batch import MAX_INT32
@@ -87,6 +87,35 @@ def _too_many_bytes(segments: Sequence[Segment], limit: int, retention_bytes: in
             break
         count += 1
     return count
+
+
+class Room(NamedTuple):
+    """What an append may reach without ``must_roll`` being asked: bytes, time, offset."""
+
+    size: int
+    timestamp: int
+    offset: int
+
+
+NO_ROOM = Room(-1, -1, -1)
+
+
+def room_in(active: Segment, configs: TopicConfigs, jitter_ms: int) -> Room:
+    """Return how far a segment may grow before ``must_roll`` can say yes.
+
+    It holds while the segment is only appended to and the configuration stands. An append without
+    a timestamp is not in it: that is a question of the time of day.
+    """
+    first = active.first_timestamp
+    if not active.size or first is None or first < 0:
+        return NO_ROOM
+    # An entry comes after more than so many bytes, so their number is bounded by the size.
+    entries = configs.segment_index_bytes // TIME_ENTRY_BYTES - 2 - active.entry_count
+    return Room(
+        min(configs.segment_bytes, active.size + max(0, entries) * configs.index_interval_bytes),
+        first + configs.segment_ms - jitter_ms,
+        active.base_offset + MAX_INT32,
+    )
 
 
 def must_roll(

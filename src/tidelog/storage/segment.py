@@ -15,6 +15,7 @@ from tidelog.runtime.disk import Buffer, File
 from tidelog.storage import names
 from tidelog.storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
 from tidelog.storage.resources import Resources
+from tidelog.storage.retention import NO_ROOM
 from tidelog.storage.scan import HEADERS_BYTES, scan
 
 UNKNOWN_TIME = -1
@@ -59,6 +60,8 @@ class Segment:
         self._newest: tuple[int, int] | None = None
         self._first_time: int | None = None
         self._bytes_since_entry = 0
+        self.room = NO_ROOM
+        """How far it may grow before the log asks again whether to roll."""
 
     def path(self, suffix: str) -> str:
         """Return the path of the segment's file with this suffix."""
@@ -132,6 +135,7 @@ class Segment:
         self.next_offset = end_offset
         self._newest = None
         self._first_time = None
+        self.room = NO_ROOM
         if not size:
             self._bytes_since_entry = 0
 
