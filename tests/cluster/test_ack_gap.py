@@ -1,7 +1,8 @@
 """The longest gap between two acknowledgements when the leader is killed, as producers see it.
 
 Everything is at its default, the brokers' settings and the clients'. The gaps are printed; a loaded
-machine may make one longer, so of `KILLS` the best must keep the promise of a second.
+machine may make one longer, so of all kills the better half must keep the promise of a second.
+librdkafka scans its topics once a second: the kills come at different times of that second.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ pytestmark = [
 ]
 
 KILLS = 3
+KILLED_AFTER_S = (0.0, 0.2, 0.4, 0.6, 0.8)
+"""When librdkafka's leader is killed, after its first acknowledgements."""
+
 LONGEST_GAP_S = 1.0
 PER_S = 500
 BEFORE_S, AFTER_S = 1.0, 3.0
@@ -41,17 +45,17 @@ def longest_s(times_s: list[float]) -> float:
 
 
 def report(client: str, gaps_s: list[float]) -> None:
-    """Print the gaps and hold the best against the promise."""
+    """Print the gaps and hold the better half against the promise."""
     said = ", ".join(f"{gap_s * 1000:.0f}" for gap_s in gaps_s)
     print(f"{client}: longest gaps between acknowledgements around a kill -9: {said} ms")
-    assert min(gaps_s) < LONGEST_GAP_S, gaps_s
+    assert sorted(gaps_s)[len(gaps_s) // 2] < LONGEST_GAP_S, gaps_s
 
 
 def test_librdkafka_sees_a_gap_of_less_than_a_second(cluster: TidelogCluster) -> None:
     topic = "gap-librdkafka"
     cluster.create_topic(topic, min_insync_replicas=2)
     gaps_s = []
-    for _ in range(KILLS):
+    for killed_after_s in KILLED_AFTER_S:
         killed = cluster.leader(topic)
         times_s: list[float] = []
         producer = confluent_kafka.Producer(
@@ -66,7 +70,9 @@ def test_librdkafka_sees_a_gap_of_less_than_a_second(cluster: TidelogCluster) ->
 
         killed_at_s = float("inf")
         while time.monotonic() < killed_at_s + AFTER_S:
-            if killed_at_s == float("inf") and len(times_s) > PER_S * BEFORE_S:
+            at_work = len(times_s) > PER_S * BEFORE_S
+            worked_s = time.monotonic() - times_s[int(PER_S * BEFORE_S)] if at_work else -1.0
+            if killed_at_s == float("inf") and worked_s >= killed_after_s:
                 cluster.brokers[killed].program.kill()
                 killed_at_s = time.monotonic()
             producer.produce(topic, b"x", on_delivery=delivered)

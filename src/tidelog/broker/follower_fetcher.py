@@ -67,6 +67,9 @@ class FollowerFetcher:
         self._interrupted = False
         self._lost_at_ms: int | None = None
         self._requests = 0
+        self.proofs = 0
+        """Questions that the source has answered: it was alive when it got each."""
+        self._is_asking = False
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"follower-of-{source}"
         )
@@ -92,13 +95,26 @@ class FollowerFetcher:
         self._disconnect("this broker stops following")
 
     @property
-    def has_lost_source(self) -> bool:
-        """Whether the connection broke a moment ago, and no other one was had since."""
+    def is_connected(self) -> bool:
+        """Whether there is a connection, as far as one knows."""
+        return self._connection is not None and not self._connection.closed
+
+    @property
+    def next_proof(self) -> int:
+        """What ``proofs`` comes to with the first answer to a question that is not asked yet."""
+        return self.proofs + (2 if self._is_asking else 1)
+
+    @property
+    def source_lost_for_ms(self) -> int:
+        """How much longer the source counts as lost, 0 if it does not.
+
+        It does when the connection broke and no other one was had since, for ``LOST_SHOWN_MS``.
+        """
         if self._connection is not None and self._connection.closed:
-            return True
-        lost_at_ms = self._lost_at_ms
-        now_ms = self._broker.clock.monotonic_ms()
-        return lost_at_ms is not None and now_ms - lost_at_ms < LOST_SHOWN_MS
+            return LOST_SHOWN_MS
+        if self._lost_at_ms is None:
+            return 0
+        return max(0, self._lost_at_ms + LOST_SHOWN_MS - self._broker.clock.monotonic_ms())
 
     def _interrupt(self, request: int) -> None:
         if self._requests == request and self._connection is not None:
@@ -176,8 +192,15 @@ class FollowerFetcher:
         questions.sent()
         self._requests += 1
         timeout_ms = configs.replica_socket_timeout_ms + wait_ms
-        answer = await connection.send(request, FETCH_VERSION, timeout_ms)
-        self._lost_at_ms = None
+        self._is_asking = True
+        try:
+            answer = await connection.send(request, FETCH_VERSION, timeout_ms)
+        finally:
+            self._is_asking = False
+        self.proofs += 1
+        if self._lost_at_ms is not None:
+            self._lost_at_ms = None
+            self._broker.metadata.wake()
         self._requests += 1
         if answer.error_code in SESSION_ERRORS:
             questions.begin_again()
@@ -235,6 +258,7 @@ class FollowerFetcher:
             negotiate=False,
             max_in_flight=1,
             connect_timeout_ms=CONNECT_TIMEOUT_MS,
+            on_closed=lambda _: self._broker.metadata.wake(),
         )
         return self._connection
 

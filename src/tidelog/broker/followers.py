@@ -8,6 +8,7 @@ brokers in the cluster; one without partitions waits and keeps no connection.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidelog.broker.follower_fetcher import FollowerFetcher
@@ -55,10 +56,38 @@ class Followers:
         """Whether anything is followed here."""
         return bool(self._of)
 
+    def proofs_of_life(self) -> Callable[[int], bool]:
+        """Return what says of a broker whether it has answered a question of later than now.
+
+        One that is not connected to, so that its end would not be noticed here, needs no proof.
+        """
+        proofs = {
+            leader: fetcher.next_proof
+            for leader, fetcher in self._fetchers.items()
+            if fetcher.is_connected
+        }
+
+        def lives(leader: int) -> bool:
+            return leader not in proofs or self._fetchers[leader].proofs >= proofs[leader]
+
+        return lives
+
+    def lost_for_ms(self, leader: int) -> int:
+        """How much longer a broker that is followed here counts as gone; 0: it does not.
+
+        One whose connection broke a moment ago does, as seen from here.
+        """
+        fetcher = self._fetchers.get(leader)
+        return 0 if fetcher is None else fetcher.source_lost_for_ms
+
     def has_lost(self, leader: int) -> bool:
         """Whether a broker that is followed here has just gone away, as seen from here."""
-        fetcher = self._fetchers.get(leader)
-        return fetcher is not None and fetcher.has_lost_source
+        return self.lost_for_ms(leader) > 0
+
+    @property
+    def noticed_a_loss(self) -> bool:
+        """Whether some broker counts as gone: what clients ask about now has been noticed."""
+        return any(fetcher.source_lost_for_ms > 0 for fetcher in self._fetchers.values())
 
     async def close(self) -> None:
         """End all fetchers."""

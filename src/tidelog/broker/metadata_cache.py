@@ -138,7 +138,7 @@ class MetadataCache:
                 topic.undeleted_partition_count = state.undeleted_partition_count
                 topic.resize_epoch = state.resize_epoch
             self._put(topic, state.partition_states, deleted)
-        self._wake()
+        self.wake()
         for name, topic_id in before.items():
             now = self.topics.get(name)
             if now is None and name not in deleted:
@@ -208,7 +208,8 @@ class MetadataCache:
         future.add_done_callback(self._changed.discard)
         return future
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let all look again who wait for a change: what is answered of a leader has changed."""
         waiting, self._changed = self._changed, set()
         for future in waiting:
             if not future.done():

@@ -6,17 +6,19 @@
 - v10+: topics by id; an unknown id answers UNKNOWN_TOPIC_ID.
 - v9+: the tags of our own: counts, resize epoch, partition epochs (KIP-253).
 - A broker that knows nothing yet answers when it does: see ``starting``.
-- A leader whose connection to this broker broke a moment ago is LEADER_NOT_AVAILABLE, before the
-  controller has replaced it: a client that is told of the dead one once more may not ask again for
-  a second (librdkafka).
+- An answer that would name a leader whose connection to this broker broke a moment ago waits until
+  the controller has replaced it: see ``lost_leaders``. librdkafka, told of the dead one once more,
+  may not ask again for a second.
 - Brokers without the listener that the client came in by are left out, as in Kafka.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.lost_leaders import until_known
 from tidelog.broker.metadata_cache import PartitionMetadata, TopicMetadata
 from tidelog.broker.starting import once_told
 from tidelog.model.api_keys import ApiKey
@@ -37,31 +39,42 @@ ALL_IF_EMPTY_UP_TO = 0
 ALWAYS_CREATES_BELOW = 4
 
 
-LOOP_TURNS = 3
-"""After so many turns of the loop a connection that broke before this request came is known to be
-broken: one to read its end, two to be called back."""
-
-
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Answer at once from the cache, or as soon as one knows which leaders are lost."""
-    if broker.followers.has_sources:
-        return _when_losses_are_known(broker, request, context)
+    """Answer at once from the cache, or as soon as one knows that the leaders are alive."""
+    if broker.followers.has_sources and (request.topics or _wants_all(request, context)):
+        return _when_leaders_are_known(broker, request, context)
     return _handle(broker, request, context)
 
 
-async def _when_losses_are_known(broker: Broker, request: Any, context: RequestContext) -> Any:
-    # The connections of a killed leader break in the same moment: its client's question may be read
-    # before the end of our own connection to it.
-    for _ in range(LOOP_TURNS):
-        await asyncio.sleep(0)
+async def _when_leaders_are_known(broker: Broker, request: Any, context: RequestContext) -> Any:
+    everything = _wants_all(request, context)
+
+    def leaders() -> Iterable[int]:
+        topics = broker.metadata.topics.values() if everything else _known(broker, request.topics)
+        return (partition.leader for topic in topics for partition in topic.partitions.values())
+
+    await until_known(broker, leaders)
     answer = _handle(broker, request, context)
     return await answer if asyncio.iscoroutine(answer) else answer
+
+
+def _wants_all(request: Any, context: RequestContext) -> bool:
+    return request.topics is None or (not request.topics and context.version <= ALL_IF_EMPTY_UP_TO)
+
+
+def _known(broker: Broker, asked: list[Any]) -> Iterator[TopicMetadata]:
+    for each in asked:
+        by_id = each.topic_id != NO_UUID
+        metadata = broker.metadata
+        found = metadata.topic_by_id(each.topic_id) if by_id else metadata.topic(each.name or "")
+        if found is not None:
+            yield found
 
 
 def _handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     """Answer from the cache unless a topic must be created first."""
     asked = request.topics
-    if asked is None or (not asked and context.version <= ALL_IF_EMPTY_UP_TO):
+    if _wants_all(request, context):
         return _answer(
             broker, [_topic(broker, t) for t in broker.metadata.topics.values()], context
         )
