@@ -319,9 +319,15 @@ def test_a_torn_write_of_what_was_seen_leaves_what_was_there_before(tmp_path: Pa
 
 
 class OneBadPlace(RealDisk):
-    """Refuses to write or rename what has ``bad`` in its path."""
+    """Refuses to write or rename what has ``bad`` in its path, and to sync one directory."""
 
     bad = ""
+    unsynced = ""
+
+    def sync_directory(self, path: str) -> None:
+        if path == self.unsynced:
+            raise OSError(errno.EIO, "planted", path)
+        super().sync_directory(path)
 
     def replace(self, path: str, content: bytes) -> None:
         self._refuse(path)
@@ -381,9 +387,13 @@ def test_a_stale_replica_that_cannot_be_set_aside_holds_up_no_other(tmp_path: Pa
     async def work() -> None:
         async with two_directories(tmp_path, A) as (lone, channel, disk):
             disk.bad = "t-0"
-            assert await order(channel, leader_and_isr({"t": (A, {1: (1, 1)})}, FULL)) == [OK]
+            full = leader_and_isr({"t": (A, {1: (1, 1)})}, FULL)
+            for _ in range(2):
+                # What was not set aside is named: the answer would confirm that it is gone.
+                assert await order(channel, full) == [OK, ErrorCode.KAFKA_STORAGE_ERROR]
             assert epoch_of(lone, 1) == 1
             assert lone.broker.partitions.get("t", 0) is None
+            assert await order(channel, stop(A, -2), 4) == [ErrorCode.KAFKA_STORAGE_ERROR]
 
     run(work())
 

@@ -84,8 +84,9 @@ class Control:
         self._file = SeenFile(broker.seams.disk, f"{folder}/{SEEN_FILE}")
         self.channel: Channel | None = None
         self.seen = self._file.read()
-        self._undeleted: set[TopicPartition] = set()
-        """What a failing disk kept: not confirmed as gone until a restart has looked again."""
+        self._undeleted: dict[TopicPartition, set[UUID]] = {}
+        """What a failing disk kept, with the topic ids that it knew: not confirmed as gone until a
+        restart has looked again."""
 
     def open(self, request: Any, connection: Connection) -> ErrorCode:
         """Begin a channel and close every older one, or say why not."""
@@ -154,7 +155,21 @@ class Control:
                 obeyed.append((name, topic_id, state.partition_index, found))
                 if not len(obeyed) % ORDERS_PER_TURN:
                     error = await self._others_turn(request, connection)
+        if request.type == LeaderAndIsrType.FULL:
+            # The answer confirms that what a FULL does not name is gone: not these.
+            obeyed += self._kept()
         return error or obeyed
+
+    def _kept(self) -> Obeyed:
+        failed = ErrorCode.KAFKA_STORAGE_ERROR
+        return [
+            (key.topic, topic_id, key.partition, failed)
+            for key, topic_ids in self._undeleted.items()
+            for topic_id in topic_ids
+        ]
+
+    def _not_deleted(self, key: TopicPartition, topic_id: UUID) -> None:
+        self._undeleted.setdefault(key, set()).add(topic_id)
 
     async def _others_turn(self, request: Any, connection: Connection) -> ErrorCode:
         """Let others have their turn; return why the request must not be obeyed any more."""
@@ -188,10 +203,14 @@ class Control:
             except StorageFailed as failure:
                 # It serves no more in any case, and the others' orders are to be obeyed.
                 logger.error("%s-%s: %s", topic, partition, failure)
+                key = TopicPartition(topic, partition)
+                self._not_deleted(key, local[topic, partition])
         try:
             partitions.sync_names()
         except StorageFailed as failure:
             logger.error("%s", failure)
+            for place in stale:
+                self._not_deleted(TopicPartition(*place), local[place])
         return error
 
     def _lead_or_follow(self, topic: str, order: LeaderAndIsrOrder, state: Any) -> ErrorCode:
@@ -214,7 +233,7 @@ class Control:
         partitions = self._broker.partitions
         if decision.action is Action.REPLACE:
             logger.warning("%s is stale: %s", key, decision.why)
-            partitions.make_stale(*key, decision.why)
+            self._replace_stale(key, decision.why)
         if decision.adopt_topic_id:
             partitions.adopt_topic_id(*key, state.topic_id, state.partition_epoch)
         if decision.action in (Action.CREATE, Action.REPLACE):
@@ -223,6 +242,15 @@ class Control:
             hosted = partitions.get(*key)
             assert hosted is not None
             partitions.apply(self._broker.repairs.for_order(hosted, state), state)
+
+    def _replace_stale(self, key: TopicPartition, why: str) -> None:
+        local = self._broker.partitions.local(*key)
+        try:
+            self._broker.partitions.make_stale(*key, why)
+        except StorageFailed:
+            if local is not None:
+                self._not_deleted(key, local.topic_id)
+            raise
 
     # -- StopReplica
 
@@ -245,14 +273,16 @@ class Control:
             self._broker.partitions.sync_names()
         except StorageFailed as error:
             logger.error("%s", error)
-            self._undeleted.update(TopicPartition(topic, at) for topic, _, at, _ in stopped)
+            for topic, topic_id, at, _ in stopped:
+                self._not_deleted(TopicPartition(topic, at), topic_id)
             failed = ErrorCode.KAFKA_STORAGE_ERROR
             return [(topic, id_, at, why or failed) for topic, id_, at, why in stopped]
         return stopped
 
     def _stop(self, key: TopicPartition, order: StopOrder) -> ErrorCode:
         partitions = self._broker.partitions
-        decision = decide_stop_replica(partitions.local(*key), order)
+        local = partitions.local(*key)
+        decision = decide_stop_replica(local, order)
         if isinstance(decision, Rejected):
             logger.warning("StopReplica for %s refused: %s", key, decision.why)
             return decision.error
@@ -265,7 +295,7 @@ class Control:
             partitions.stop(*key, delete=delete, reason=why)
         except StorageFailed as error:
             logger.error("%s cannot be stopped: %s", key, error)
-            self._undeleted.add(key)
+            self._not_deleted(key, order.topic_id if local is None else local.topic_id)
             return ErrorCode.KAFKA_STORAGE_ERROR
         logger.info("%s %s: %s", "deleted" if delete else "stopped", key, why)
         return ErrorCode.NONE

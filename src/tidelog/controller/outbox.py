@@ -22,7 +22,7 @@ from tidelog.client.connection import Connection, connect
 from tidelog.client.errors import ClientError
 from tidelog.controller import requests
 from tidelog.controller.announcements import Announcements
-from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.cluster import NO_ID, Cluster
 from tidelog.controller.decisions.stops import Stop, stops_of
 from tidelog.controller.pending import Changes
 from tidelog.model.api_keys import ApiKey
@@ -161,13 +161,30 @@ class Outbox:
             await self._awake.wait()
 
     async def _send_full(self, connection: Connection) -> None:
-        doomed = await self._send_all(connection, requests.FULL)
-        if doomed:
-            # What is not in a FULL is stale at the broker: it serves no more and is removed there.
-            await self._office.stopped(self.broker, doomed)
+        doomed, answer = await self._send_all(connection, requests.FULL)
+        # What is not in a FULL is stale at the broker: it serves no more and is removed there, but
+        # for what the answer names because a disk failed.
+        kept = {
+            (topic.topic_id, error.partition_index)
+            for topic in answer.topics
+            for error in topic.partition_errors
+            if error.error_code
+        }
+        done = [
+            stop
+            for stop in doomed
+            if kept.isdisjoint(((stop.topic_id, stop.partition), (NO_ID, stop.partition)))
+        ]
+        if done:
+            await self._office.stopped(self.broker, done)
+        if len(done) < len(doomed):
+            self._stop_later()
 
-    async def _send_all(self, connection: Connection, kind: int) -> list[Stop]:
-        """Tell of every partition; return what the broker had to stop when that was built."""
+    async def _send_all(
+        self, connection: Connection, kind: int
+    ) -> tuple[list[Stop], messages.LeaderAndIsrResponse]:
+        """Tell of every partition; return what the broker had to stop when that was built, and its
+        answer."""
         await self._tell_configs(connection)
         cluster = self._office.cluster
         if kind == requests.FULL and (why := requests.why_no_full(cluster)) is not None:
@@ -179,7 +196,7 @@ class Outbox:
         )
         answer = await self._send(connection, orders, cluster.level.leader_and_isr)
         self._log_refused(answer)
-        return doomed
+        return doomed, answer
 
     async def _tell_changes(self, connection: Connection) -> None:
         await self._something_new(connection)
@@ -259,7 +276,12 @@ class Outbox:
                 logger.warning("broker %s: %s not stopped: %s", self.broker, where, name)
         if done:
             await self._office.stopped(self.broker, done)
-        if refused and self._retry is None:
+        if refused:
+            self._stop_later()
+
+    def _stop_later(self) -> None:
+        """Tell what is not confirmed once more, later."""
+        if self._retry is None:
             loop = asyncio.get_running_loop()
             self._retry = loop.call_later(self._delete_retry_ms / 1000, self._stop_again)
 

@@ -2,6 +2,7 @@
 
 - v3: target replicas (KIP-455); v4: the unclean flag (KIP-704).
 - v5: topic ids and the type; after a FULL what is not named is stale (KIP-516).
+- The answer to a FULL also names, with KAFKA_STORAGE_ERROR, what a failing disk did not let go of.
 - v5+ answers by topic id, older versions by name.
 - v6: counts and partition epochs (KIP-253): read, and not yet acted on below level 1.5.
 """

@@ -1,0 +1,123 @@
+"""A real outbox commands a real broker: what its answers confirm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.support.controller_world import World
+from tests.support.lone_broker import LoneBroker, until
+from tests.support.obedient_broker import Obedient
+from tests.unit.test_broker_control import OneBadPlace, set_aside
+
+from tidelog.controller.announcements import Announcements
+from tidelog.controller.decisions import deletion
+from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.deletion import Doomed, delete_topics
+from tidelog.controller.decisions.stops import Stop, stops_of
+from tidelog.controller.outbox import Outbox
+from tidelog.controller.requests import Sender
+from tidelog.runtime.seams import Seams
+
+RETRY_MS = 20
+BROKER_EPOCH = 7
+
+
+class Office(World):
+    """A controller's cluster, as far as its outboxes know it."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.sender = Sender(1, "PLAINTEXT")
+        self.announcements = Announcements()
+        self.confirmed: list[Stop] = []
+        self._channels = 0
+
+    def found_at(self, port: int) -> None:
+        node = msgspec.structs.replace(
+            self.cluster.brokers[1],
+            endpoints=[f"PLAINTEXT://127.0.0.1:{port}"],
+            broker_epoch=BROKER_EPOCH,
+        )
+        self.cluster.brokers[1] = node
+
+    def next_channel_number(self) -> int:
+        self._channels += 1
+        return self._channels
+
+    def told(self) -> None:
+        pass
+
+    async def stopped(self, broker: int, stops: Collection[Stop]) -> None:
+        self.confirmed += stops
+        self.do(deletion.confirm(self.cluster, broker, stops))
+
+
+@asynccontextmanager
+async def commanded(office: Office) -> AsyncIterator[Outbox]:
+    """The channel of a controller, from its FULL on."""
+    outbox = Outbox(office, 1, 5_000, RETRY_MS)
+    try:
+        await until(lambda: outbox.reached >= 0)
+        yield outbox
+    finally:
+        await outbox.close()
+
+
+@asynccontextmanager
+async def broker_with_two_topics(
+    folder: Path, office: Office, disk: OneBadPlace
+) -> AsyncIterator[LoneBroker]:
+    lone = Obedient(folder, {"log.dirs": f"{folder}/a,{folder}/b"}, Seams(disk=disk))
+    await lone.start()
+    try:
+        office.found_at(lone.port)
+        office.create(NewTopic("gone", 1, 1), NewTopic("kept", 1, 1))
+        async with commanded(office):
+            assert lone.broker.partitions.get("gone", 0) is not None
+        yield lone
+    finally:
+        await lone.stop()
+
+
+@pytest.mark.parametrize("fails", ["rename", "sync"])
+def test_a_full_confirms_no_replica_that_could_not_be_set_aside(tmp_path: Path, fails: str) -> None:
+    async def work() -> None:
+        office, disk = Office(), OneBadPlace()
+        async with broker_with_two_topics(tmp_path, office, disk) as lone:
+            hosted = lone.broker.partitions.get("gone", 0)
+            assert hosted is not None
+            place = Path(hosted.log.path).parent
+            if fails == "rename":
+                disk.bad = "gone-0"
+            else:
+                disk.unsynced = str(place)
+            office.do(delete_topics(office.cluster, [Doomed("gone")]))
+            assert len(stops_of(office.cluster, 1)) == 1
+            for _ in range(2):
+                # The second one finds no such replica any more, and knows better all the same.
+                async with commanded(office):
+                    assert lone.broker.partitions.get("gone", 0) is None
+            assert lone.broker.directories[0].failed or lone.broker.directories[1].failed
+            assert office.confirmed == []
+            assert len(office.cluster.deletions) == 1
+
+    asyncio.run(work())
+
+
+def test_a_full_confirms_what_was_set_aside(tmp_path: Path) -> None:
+    async def work() -> None:
+        office, disk = Office(), OneBadPlace()
+        async with broker_with_two_topics(tmp_path, office, disk) as lone:
+            office.do(delete_topics(office.cluster, [Doomed("gone")]))
+            async with commanded(office):
+                assert lone.broker.partitions.get("kept", 0) is not None
+            assert [stop.name for stop in office.confirmed] == ["gone"]
+            assert office.cluster.deletions == {}
+            assert len(set_aside(tmp_path, "stray")) == 1
+
+    asyncio.run(work())
