@@ -286,3 +286,68 @@ def test_retention_makes_room_on_a_full_disk(tmp_path: Path, disk: FaultyDisk) -
     disk.fault = None
     assert log.housekeep(later) is not None
     assert log.start_offset == log.end_offset == 40
+
+
+class Descriptors(FaultyDisk):
+    """Has no file descriptor left for one operation, the one that ``left`` others precede."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left: int | None = None
+
+    def _count(self, path: str) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                self.left = None
+                raise OSError(errno.EMFILE, "a fault of the test", path)
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+        self._count(path)
+        return super().open(path, create=create, read_only=read_only)
+
+    def list(self, path: str) -> list[str]:
+        self._count(path)
+        return super().list(path)
+
+    def read(self, path: str) -> bytes:
+        self._count(path)
+        return super().read(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._count(path)
+        super().sync_directory(path)
+
+
+@pytest.mark.parametrize("open_files", [2, 64])
+@pytest.mark.parametrize("cut_to", [5, 9, 17])
+def test_a_cut_that_is_not_finished_lets_nothing_be_appended(
+    tmp_path: Path, cut_to: int, open_files: int
+) -> None:
+    refused = 0
+    for left in range(40):
+        disk = Descriptors()
+        log = new_log(tmp_path / str(left), SMALL, resources(disk, open_files))
+        for number in range(20):
+            made = batch(1, producer=Producer(1, 0, number))
+            assert isinstance(log.append_as_leader(made, 0, NOW_MS), Appended)
+        disk.left = left
+        got = log.truncate_to(cut_to, NOW_MS)
+        disk.left = None
+        refused += got is not None
+        if got is not None and log.failed is None:
+            # Nothing was cut: it can be tried again.
+            assert log.truncate_to(cut_to, NOW_MS) is None
+        retried = log.append_as_leader(batch(1, producer=Producer(1, 0, cut_to)), 1, NOW_MS)
+        if log.failed is None:
+            # It was not there any more, so it is no duplicate.
+            assert retried == Appended(cut_to, cut_to, -1, 0)
+            assert [offset for offset, *_ in records_of(log)] == list(range(cut_to + 1))
+            log.close()
+        else:
+            assert isinstance(retried, Rejected)
+        again = reopen(tmp_path / str(left), SMALL)
+        assert again.damaged is None
+        offsets = [offset for offset, *_ in records_of(again)]
+        assert offsets == list(range(len(offsets)))
+    assert refused

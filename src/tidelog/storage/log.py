@@ -362,26 +362,28 @@ class PartitionLog(LogFiles):
             return None
         if offset < self.segments[0].base_offset:
             return self.restart_at(offset, now_ms)
+        at = self.segment_at(offset)
+        segment = self.segments[at]
+        position, end = segment.size, offset
         try:
-            self.generation += 1
-            self._claim_no_more_than(offset)
-            at = self.segment_at(offset)
+            located = segment.locate(offset)
+            if located is not None:
+                position, end = located[0], min(offset, located[1].base_offset)
+            self._claim_no_more_than(end)
+        except OSError as error:
+            return self._trouble(error)
+        try:
             self.remove_segments(self.segments[:at:-1], now_ms)
-            segment = self._active = self.segments[at]
+            self._active = segment
             segment.active = True
             self.resources.indexes.forget(segment)
-            located = segment.locate(offset)
-            if located is None:
-                segment.next_offset = self.end_offset = offset
-            else:
-                position, header = located
-                self.end_offset = min(offset, header.base_offset)
-                segment.truncate(position, self.end_offset)
+            segment.truncate(position, end)
+            self.end_offset = end
             self._after_cut(now_ms)
             segment.open_log().sync()
             self.resources.disk.sync_directory(self.path)
         except OSError as error:
-            return self._trouble(error)
+            return self._cut_short(error)
         return None
 
     def restart_at(self, offset: int, now_ms: int) -> Rejected | None:
@@ -389,8 +391,10 @@ class PartitionLog(LogFiles):
         if self.failed or self.closed:
             return self._out_of_service()
         try:
-            self.generation += 1
             self._claim_no_more_than(offset)
+        except OSError as error:
+            return self._trouble(error)
+        try:
             self.remove_segments(self.segments[::-1], now_ms)
             remove_snapshots(self.resources, self.path, below=2**63 - 1)
             self.start_offset = self.end_offset = offset
@@ -400,17 +404,8 @@ class PartitionLog(LogFiles):
             self._after_cut(now_ms)
             self.resources.disk.sync_directory(self.path)
         except OSError as error:
-            return self._trouble(error)
+            return self._cut_short(error)
         return None
-
-    def _claim_no_more_than(self, offset: int) -> None:
-        """Lower the checkpoints before a cut: else the next start takes it for damage."""
-        lower = offset < self.synced_end_offset or offset < self.high_watermark
-        self.synced_end_offset = min(self.synced_end_offset, offset)
-        self.high_watermark = min(self.high_watermark, offset)
-        self.watermark_note.lower(offset)
-        if lower and self.resources.before_cut is not None:
-            self.resources.before_cut()
 
     def _after_cut(self, now_ms: int) -> None:
         end = self.end_offset

@@ -223,6 +223,16 @@ class LogFiles:
                 self.resources.disk.remove(path)
         return len(due)
 
+    def _claim_no_more_than(self, offset: int) -> None:
+        """Lower the checkpoints before a cut: else the next start takes it for damage."""
+        self.generation += 1
+        lower = offset < self.synced_end_offset or offset < self.high_watermark
+        self.synced_end_offset = min(self.synced_end_offset, offset)
+        self.high_watermark = min(self.high_watermark, offset)
+        self.watermark_note.lower(offset)
+        if lower and self.resources.before_cut is not None:
+            self.resources.before_cut()
+
     # Syncing ---------------------------------------------------------------------------------
 
     def unsynced(self, *, closed_only: bool = False) -> PendingSync | None:
@@ -431,6 +441,12 @@ class LogFiles:
         if passing is not None:
             return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{passing}: {self.path}")
         self.resources.fail(f"a write to {self.path} failed: {error}")
+        return self._out_of_service()
+
+    def _cut_short(self, error: OSError) -> Rejected:
+        """Half a cut is final, whatever was wanting: memory does not say what the files hold, and
+        an append would put new batches behind those that should be gone."""
+        self.resources.fail(f"a cut of {self.path} was not finished: {error}")
         return self._out_of_service()
 
     def _out_of_service(self) -> Rejected:

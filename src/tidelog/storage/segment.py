@@ -233,13 +233,16 @@ class Segment:
 
         The newest time is then that of the last entry: batches behind it are to be noted again.
         """
-        files = self._resources.files
-        self.index.truncate(size)
-        self.time_index.truncate(end_offset)
-        offsets = files.get(self.index_path, create=True)
-        offsets.truncate(self.index.written * OFFSET_ENTRY_BYTES)
-        times = files.get(self.time_index_path, create=True)
-        times.truncate(self.time_index.written * TIME_ENTRY_BYTES)
+        index, time_index = self.index, self.time_index
+        index.truncate(size)
+        time_index.truncate(end_offset)
+        for path, written in (
+            (self.index_path, index.written * OFFSET_ENTRY_BYTES),
+            (self.time_index_path, time_index.written * TIME_ENTRY_BYTES),
+        ):
+            # One that is not there holds nothing, and a full disk may have no room for it.
+            if self._disk.exists(path):
+                self._resources.files.get(path).truncate(written)
         self._newest = self.time_index.last() or (UNKNOWN_TIME, self.base_offset)
 
     # Times -----------------------------------------------------------------------------------
