@@ -34,6 +34,7 @@ Patch = pytest.MonkeyPatch
 SEEDS = 12
 """Within so many seeds each bug must be found; most need one or two."""
 
+BOUNCES = {"bounce_broker": 1.0}
 KILLS = {"kill_broker": 3.0, "bounce_broker": 3.0, "kill_two": 1.0}
 REPLAYS = {"replay": 4.0, "bounce_broker": 1.0}
 
@@ -48,7 +49,8 @@ def _quiet() -> Iterator[None]:
 
 def directed(weights: dict[str, float], **more: Any) -> Course:
     """Return a short course with only these faults."""
-    return Course(seconds=14.0, end_seconds=18.0, pause=(0.1, 1.5), weights=weights, **more)
+    course = {"seconds": 14.0, "end_seconds": 18.0, "pause": (0.1, 1.5), "mixed": False, **more}
+    return Course(weights=weights, **course)
 
 
 # --- replication -------------------------------------------------------------------------------
@@ -240,6 +242,33 @@ def keep_no_debt(patch: Patch) -> None:
     patch.setattr(elections, "_put_debts", lambda cluster, debts: [])
 
 
+# --- levels --------------------------------------------------------------------------------------
+
+
+def forget_which_topics_are_older_than_ids(patch: Patch) -> None:
+    """A controller at 1.4 does not say which topics had replicas before they had ids."""
+    build = requests.leader_and_isr
+
+    def unmarked(*arguments: Any) -> Any:
+        request = build(*arguments)
+        for topic in request.topic_states:
+            topic.migrated = False
+        return request
+
+    patch.setattr(requests, "leader_and_isr", unmarked)
+
+
+def drop_the_unclean_flag_below_1_3(patch: Patch) -> None:
+    changed = isr._changed
+
+    def careless(cluster: Any, *arguments: Any) -> Any:
+        new = changed(cluster, *arguments)
+        unclean = new.is_unclean_leader and cluster.level.unclean_flag
+        return msgspec.structs.replace(new, is_unclean_leader=unclean)
+
+    patch.setattr(isr, "_changed", careless)
+
+
 class Planted(NamedTuple):
     """A bug, what is said of it, and the course that finds it."""
 
@@ -330,6 +359,17 @@ PLANTED = (
         directed({"kill_two": 3, "kill_broker": 3, "isolate": 1}),
     ),
     Planted(keep_no_debt, ("unclean_is_recorded",), directed(UNCLEAN, durability="replicated")),
+    Planted(forget_which_topics_are_older_than_ids, PROOF, directed(BOUNCES, mixed=True)),
+    Planted(
+        drop_the_unclean_flag_below_1_3,
+        ("unclean_is_recorded",),
+        directed(
+            {"lose_all_power": 3, "slow_network": 2},
+            mixed=True,
+            unclean=True,
+            durability="replicated",
+        ),
+    ),
 )
 
 

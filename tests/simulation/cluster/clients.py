@@ -16,12 +16,18 @@ from typing import Any
 from uuid import UUID
 
 from tests.simulation.clients import Target
+from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.nodes import PORT, Cluster
 
 from tidelog.client.connection import Connection, connect
 from tidelog.client.errors import ClientError, ConnectionLost
+from tidelog.metadata import layout
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
+from tidelog.protocol.primitives import NO_UUID
+
+TEMPORARY = "temporary"
+"""The name that comes and goes; every other topic has one life."""
 
 CONNECT_MS = 2_000
 ANSWER_MS = 5_000
@@ -38,11 +44,19 @@ class MetadataBook:
     """When an epoch higher than all before was heard of, and that epoch."""
     steps_back: list[str] = field(default_factory=list)
 
-    def note(self, life: str, answer: Any, asked_at: float, now: float) -> None:
-        """Take up an answer; only what was heard before it was asked for binds it."""
+    def note(
+        self, life: str, answer: Any, asked_at: float, now: float, id_of: Callable[[Any], str]
+    ) -> None:
+        """Take up an answer; only what was heard before it was asked for binds it.
+
+        ``id_of(topic)`` is the id of a topic in it, "" if that cannot be known: below level 1.4
+        answers name none, and a name that comes and goes begins anew without one. That weaker
+        promise is the design's ("Inter-broker versions": topic ids come with 1.4).
+        """
         for topic in answer.topics:
-            for part in topic.partitions:
-                place = (life, topic.topic_id.hex, part.partition_index)
+            topic_id = id_of(topic)
+            for part in topic.partitions if topic_id else ():
+                place = (life, topic_id, part.partition_index)
                 raised = self.raised.setdefault(place, [])
                 before = max((epoch for at, epoch in raised if at <= asked_at), default=-1)
                 if part.leader_epoch < before:
@@ -57,12 +71,13 @@ class MetadataBook:
 class Outside:
     """What all clients of one run share: the way into the cluster."""
 
-    def __init__(self, cluster: Cluster, rng: random.Random) -> None:
+    def __init__(self, cluster: Cluster, rng: random.Random, states: StateWatch) -> None:
         self.cluster = cluster
         self.rng = rng
+        self.states = states
         self.metadata = MetadataBook()
-        self.epochs: dict[tuple[UUID, int], int] = {}
-        """The highest leader epoch heard of, by topic id and partition."""
+        self.epochs: dict[str, int] = {}
+        """The highest leader epoch heard of, by a partition's name and the life of its topic."""
 
     async def any_broker(self) -> Connection:
         """Connect to some broker. Raises ConnectionLost."""
@@ -88,11 +103,16 @@ class Outside:
         finally:
             connection.close()
         if life == node.life:
-            self.metadata.note(life, answer, asked_at, now())
+            self.metadata.note(life, answer, asked_at, now(), self._id_of)
         topic = answer.topics[0]
         if topic.error_code:
             raise ConnectionLost(f"{name}: {ErrorCode(topic.error_code).name}")
         return topic
+
+    def _id_of(self, topic: Any) -> str:
+        if topic.topic_id != NO_UUID:
+            return layout.id_text(topic.topic_id)
+        return "" if topic.name == TEMPORARY else self.states.id_of(topic.name)
 
     async def until(self, request: object, is_fine: Callable[[Any], bool]) -> Any:
         """Ask brokers until an answer is fine."""
@@ -111,7 +131,8 @@ class ClusterTarget(Target):
     """A partition wherever it is led. ``life`` and ``topic_id`` tell lives of a name apart.
 
     As stock clients do, it believes no metadata with an older leader epoch than it has seen: who
-    was deposed may not know it yet.
+    was deposed may not know it yet. Below level 1.4 metadata says no id: then the store is asked
+    whether this leader was elected in this life.
     """
 
     outside: Outside = field(kw_only=True)
@@ -127,11 +148,10 @@ class ClusterTarget(Target):
         found = [p for p in topic.partitions if p.partition_index == self.partition]
         if not found or found[0].leader_id < 0:
             raise ConnectionLost(f"{self.name} has no leader")
-        place, epoch = (topic.topic_id, self.partition), found[0].leader_epoch
-        known = self.outside.epochs.get(place, -1)
-        if epoch < known or self.topic_id not in (None, topic.topic_id):
+        epoch = found[0].leader_epoch
+        if epoch < self.outside.epochs.get(self.name, -1) or not self._is_this_life(topic):
             raise ConnectionLost(f"this is what {self.name} was")
-        self.outside.epochs[place] = epoch
+        self.outside.epochs[self.name] = epoch
         node = self.outside.cluster.broker(found[0].leader_id)
         connection = await connect(node.host, PORT, connect_timeout_ms=CONNECT_MS)
         if self.topic_id is not None:
@@ -142,11 +162,23 @@ class ClusterTarget(Target):
         """Requests go by name: the leader itself must have heard of this life of the topic."""
         try:
             answer = await connection.send(_asking_for(self.topic), timeout_ms=ANSWER_MS)
-            if answer.topics[0].topic_id != self.topic_id:
+            if not self._is_this_life(answer.topics[0]):
                 raise ConnectionLost(f"the leader of {self.name} knows another life of it")
         except BaseException:
             connection.close()
             raise
+
+    def _is_this_life(self, topic: Any) -> bool:
+        if self.topic_id is None or topic.topic_id != NO_UUID:
+            return self.topic_id in (None, topic.topic_id)
+        life = layout.id_text(self.topic_id)
+        return any(
+            self.outside.states.has_led(
+                life, self.topic, self.partition, x.leader_id, x.leader_epoch
+            )
+            for x in topic.partitions
+            if x.partition_index == self.partition
+        )
 
 
 def _asking_for(topic: str) -> messages.MetadataRequest:
@@ -168,8 +200,12 @@ class Administrator:
         self.outside = outside
 
     async def create(
-        self, name: str, partitions: int, replicas: int, configs: dict[str, str]
+        self, name: str, partitions: int, replicas: int, configs: dict[str, str], former: str = ""
     ) -> None:
+        """Create a topic anew, once its life with the id ``former`` is gone.
+
+        Below level 1.4 the name is taken for as long as a replica of that life may be left.
+        """
         listed = [
             messages.CreateTopicsRequest.CreatableTopicConfig(name=key, value=value)
             for key, value in configs.items()
@@ -178,15 +214,25 @@ class Administrator:
             name=name, num_partitions=partitions, replication_factor=replicas, configs=listed
         )
         request = messages.CreateTopicsRequest(topics=[topic], timeout_ms=10_000)
-        fine = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
-        await self.outside.until(request, lambda answer: answer.topics[0].error_code in fine)
+
+        def is_fine(answer: Any) -> bool:
+            exists = answer.topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+            is_new = self.outside.states.id_of(name) not in ("", former)
+            return answer.topics[0].error_code == ErrorCode.NONE or (exists and is_new)
+
+        await self.outside.until(request, is_fine)
 
     async def id_of(self, name: str, former: UUID | None) -> UUID:
-        """Return the id of a topic that exists, as soon as a broker knows a life after another."""
+        """Return the id of a topic that exists, as soon as a broker knows a life after another.
+
+        One that knows no ids cannot tell: then it is the store's.
+        """
         while True:
             with contextlib.suppress(ClientError, OSError):
                 found: UUID = (await self.outside.topic(name)).topic_id
-                if found != former:
+                if found == NO_UUID:
+                    found = layout.parse_id(self.outside.states.id_of(name)) or NO_UUID
+                if found not in (former, NO_UUID):
                     return found
             await asyncio.sleep(0.1)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
-from tests.simulation.cluster.nodes import LOGS, BrokerNode
+from tests.simulation.cluster.nodes import LOGS, BrokerNode, Node
 from tests.simulation.kernel import SimulatedDisk
 from tests.simulation.kernel.inodes import DirectoryNode, FileNode
 
@@ -88,14 +88,25 @@ def replica_log(disk: SimulatedDisk, topic: str, partition: int) -> list[Batch]:
 class DiskWatch:
     """Watches the disks of all brokers; ``found`` is what should not have happened."""
 
-    def __init__(self, assigned: Callable[[str, int, int], bool]) -> None:
-        """``assigned(topic id, partition, broker)``: whether the store says so now."""
+    def __init__(
+        self,
+        assigned: Callable[[str, int, int], bool],
+        life_without_id: Callable[[str], str] = lambda topic: "",
+    ) -> None:
+        """``assigned(topic id, partition, broker)``: whether the store says so now.
+
+        ``life_without_id(topic)``: of which topic id a replica is that is made now without one.
+        """
         self.found: list[str] = []
         self.appends: dict[tuple[str, str, int, int], tuple[int, str]] = {}
         """(topic id, partition name, leader epoch, base offset) -> CRC and who wrote it first."""
         self.deleted = 0
         self.batches = 0
         self._assigned = assigned
+        self._life_without_id = life_without_id
+        self._made: dict[tuple[str, str], str] = {}
+        """(host, directory) -> the topic id of the life for which it was made: at a level below 1.4
+        a replica has none on record, and is known by when it was made."""
         self._seen: dict[str, tuple[int, int]] = {}
 
     def watch(self, node: BrokerNode) -> None:
@@ -109,6 +120,8 @@ class DiskWatch:
                     self._noted(node)
             elif kind == "rename":
                 self._renamed(node, *path.split(" "))
+            elif kind == "make_directory":
+                self._directory_made(node, path)
 
         node.machine.observe_disk(observe)
 
@@ -116,13 +129,29 @@ class DiskWatch:
         """The disk was replaced: what stood on it is gone."""
         self._seen.pop(node.host, None)
 
+    def id_of(self, node: Node, directory: str) -> str:
+        """Return the topic id of a partition's directory, "" if there is none.
+
+        What is on record there, else (below level 1.4) that of the life for which it was made.
+        """
+        disk = node.machine.disk
+        if not isinstance(disk.lookup(directory), DirectoryNode):
+            return ""
+        return topic_id_in(disk, directory) or self._made.get((node.host, directory), "")
+
+    def _directory_made(self, node: BrokerNode, path: str) -> None:
+        above, _, name = path.rpartition("/")
+        found = parse_directory(name)
+        if above == LOGS and found is not None and not found.ending:
+            self._made[node.host, path] = self._life_without_id(found.partition.topic)
+
     def _written(self, node: BrokerNode, path: str, content: bytes) -> None:
         directory = path.rpartition("/")[0]
         name = directory.rpartition("/")[2]
         found = parse_directory(name)
         if found is None or found.ending:
             return
-        topic_id = topic_id_in(node.machine.disk, directory)
+        topic_id = self.id_of(node, directory)
         for each in batches(content):
             self.batches += 1
             if not each.sound:
@@ -163,7 +192,7 @@ class DiskWatch:
         after = parse_directory(target.rpartition("/")[2])
         if before is None or before.ending or after is None or not after.ending:
             return
-        topic_id = topic_id_in(node.machine.disk, target)
+        topic_id = topic_id_in(node.machine.disk, target) or self._made.get((node.host, source), "")
         self.deleted += 1
         place = before.partition
         if self._assigned(topic_id, place.partition, node.node_id):

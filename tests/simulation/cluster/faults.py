@@ -1,8 +1,8 @@
 """The faults of ``promises.md`` on a simulated cluster: which comes when, and how all of them end.
 
 Owns the weights and the healing; what each fault does is in ``faults_nodes``, ``faults_links``,
-``faults_disks``, ``faults_store`` and ``faults_joins``. A node is in the hands of one fault at a
-time; everything else may overlap. A directed scenario gives weights of its own.
+``faults_disks``, ``faults_store``, ``faults_joins`` and ``rolls``. A node is in the hands of one
+fault at a time; everything else may overlap. A directed scenario gives weights of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from tests.simulation.cluster.faults_joins import JoinFaults
 from tests.simulation.cluster.faults_links import LinkFaults
 from tests.simulation.cluster.faults_nodes import NodeFaults
 from tests.simulation.cluster.faults_store import StoreFaults
+from tests.simulation.cluster.rolls import RollFaults
 from tests.simulation.kernel import UNLIMITED
 
 ENDS_AT_ONCE = frozenset({"kill_broker", "bounce_broker", "kill_two", "kill_controller"})
@@ -59,7 +60,7 @@ ALL: Mapping[str, float] = {
 """How often each fault comes, relative to the others."""
 
 
-class Faults(NodeFaults, LinkFaults, DiskFaults, StoreFaults, JoinFaults):
+class Faults(NodeFaults, LinkFaults, DiskFaults, StoreFaults, JoinFaults, RollFaults):
     """Does things to a cluster; ``heal`` ends all of them."""
 
     async def run(self, seconds: float, pause: tuple[float, float] = (0.1, 4.0)) -> None:
@@ -94,6 +95,7 @@ class Faults(NodeFaults, LinkFaults, DiskFaults, StoreFaults, JoinFaults):
         self.world.network.tamper = None
         self.world.network.profile = self._usual_profile()
         self._slow.clear()
+        self.restore_refused()
         for controller in self.cluster.controllers:
             controller.cut_off = False
             controller.fate_of_a_write = lambda: ""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tests.simulation.cluster.disks import topic_id_in
-from tests.simulation.cluster.nodes import LOGS, Cluster
+from tests.simulation.cluster.nodes import LOGS, Cluster, Node
 from tests.simulation.cluster.store import Commit
 
 from tidelog.metadata import layout
@@ -23,6 +23,7 @@ from tidelog.metadata.records import (
     TopicNode,
 )
 from tidelog.metadata.store import Check, Create, Delete, Set
+from tidelog.model.levels import LATEST, Level, level_of
 
 UNCLEAN = "unclean.leader.election.enable"
 
@@ -74,12 +75,21 @@ class StateWatch:
         self.when_elected: Callable[[Place, Known], None] = lambda place, known: None
         self.when_grown: Callable[[Place, Known, int], None] = lambda place, known, member: None
         self.when_buried: Callable[[int], None] = lambda broker: None
+        self.id_on_disk: Callable[[Node, str], str] = lambda node, path: topic_id_in(
+            node.machine.disk, path
+        )
+        """The topic id of a directory, however it is known."""
+        self.level = LATEST
+        """That of the controller that became active last."""
         self.elections = 0
         self._unclean_allowed: dict[str, bool] = {}
         self._epoch_writer = -1
         self._epoch_versions = 0
         self._debts: dict[str, set[int]] = {}
         self._reported: set[Place] = set()
+        self._marked: set[str] = set()
+        """Topics in Kafka's queue of deletions: below level 1.4 they stand until they are gone."""
+        self._migrated: dict[str, bool] = {}
         self._say = say
         cluster.tree.when_written = self.take
 
@@ -87,7 +97,33 @@ class StateWatch:
         """Return whether a replica is assigned to a broker by the store as it is now."""
         name = self.ids.get(topic_id)
         node = None if name is None else self.topics.get(name)
-        return node is not None and broker in node.partitions.get(partition, [])
+        if node is None or name in self._marked:
+            return False
+        return broker in node.partitions.get(partition, [])
+
+    def id_of(self, topic: str) -> str:
+        """Return the id of a topic's present life, "" if there is none."""
+        node = self.topics.get(topic)
+        return "" if node is None else node.topic_id or ""
+
+    def life_without_id(self, topic: str) -> str:
+        """Return the id of the life that a replica belongs to which is made now without an id.
+
+        Below level 1.4 that is the topic's present life: its name is free only when all replicas of
+        the former one are gone. At 1.4 only a topic that was there before has such replicas.
+        """
+        known = self.id_of(topic)
+        return known if not self.level.topic_ids or self._migrated.get(known) else ""
+
+    def has_led(self, topic_id: str, topic: str, partition: int, leader: int, epoch: int) -> bool:
+        """Whether a broker was elected in a leader epoch of this life of the partition."""
+        known = self.places.get(Place(topic_id, topic, partition))
+        return known is not None and known.leaders.get(epoch) == leader
+
+    @property
+    def deleting(self) -> bool:
+        """Whether deletions with ids are not done: no controller below 1.4 becomes active."""
+        return any(path.startswith(layout.DELETIONS + "/") for path in self.cluster.tree.nodes)
 
     def lost(self, broker: int) -> None:
         """A broker's disk may have lost what was written."""
@@ -113,8 +149,11 @@ class StateWatch:
         """Judge one commit and take it up."""
         self._check_writer(commit)
         for operation in commit.operations:
+            above, _, name = operation.path.rpartition("/")
             if isinstance(operation, Delete):
                 self._gone(operation.path)
+            elif isinstance(operation, Create) and above == layout.DELETE_TOPICS:
+                self._marked.add(name)
         records = [
             (operation.path, layout.decode(operation.path, operation.data))
             for operation in commit.operations
@@ -130,6 +169,7 @@ class StateWatch:
                 allowed = record.config.get(UNCLEAN) == "true"
                 self._unclean_allowed[path.rpartition("/")[2]] = allowed
             elif isinstance(record, TopicMemory):
+                self._migrated[record.topic_id] = record.migrated
                 self._take_memory(path.rpartition("/")[2], record)
             elif isinstance(record, BrokerNode):
                 broker = int(path.rpartition("/")[2])
@@ -157,6 +197,8 @@ class StateWatch:
         above, _, name = path.rpartition("/")
         if above == layout.BROKERS:
             self.when_buried(int(name))
+        if above == layout.DELETE_TOPICS:
+            self._marked.discard(name)
         if above == layout.TOPICS:
             node = self.topics.pop(name, None)
             if node is not None and node.topic_id is not None:
@@ -165,18 +207,24 @@ class StateWatch:
             self._debts.pop(name, None)
 
     def _check_writer(self, commit: Commit) -> None:
-        """Promise 22: each write is conditional on the epoch of the controller that makes it."""
+        """Promise 22: each write is conditional on the epoch of the controller that makes it.
+
+        One below level 1.4 marks topics before it is active, while the epoch stands that it found.
+        """
         wrote_epoch = any(
             isinstance(operation, Create | Set) and operation.path == layout.CONTROLLER_EPOCH
             for operation in commit.operations
         )
         if wrote_epoch:
             self._epoch_writer = commit.session
+            self.level = self.level_of(commit.controller)
             return
         checks = any(
             isinstance(operation, Check) and operation.path == layout.CONTROLLER_EPOCH
             for operation in commit.operations
         )
+        if checks and not self.level_of(commit.controller).topic_ids and _only_marks(commit):
+            return
         if commit.session != self._epoch_writer or not checks:
             self.found.append(
                 f"one_controller_writes: session {commit.session} of {commit.controller} wrote "
@@ -185,6 +233,11 @@ class StateWatch:
                 else f"one_controller_writes: a write of {commit.controller} does not check the "
                 "controller epoch"
             )
+
+    def level_of(self, controller: str) -> Level:
+        """Return the level of a controller's process, as commits name it."""
+        host = controller.rpartition("@")[2]
+        return next(level_of(x.level) for x in self.cluster.controllers if x.host == host)
 
     def _take_state(self, path: str, state: PartitionState, commit: Commit) -> None:
         found = layout.partition_of(path)
@@ -216,14 +269,21 @@ class StateWatch:
         new = [member for member in state.isr if member not in before.isr]
         if state.is_unclean_leader and state.leader_epoch > before.leader_epoch:
             new.append(state.leader)  # what it has is what there is, from now on
+        # Who lost power and was not missed yet has not come back with anything.
+        here = [member for member in new if not self._is_gone(member)]
         known.admitted = {
-            member: commit.at if member in new else known.admitted.get(member, commit.at)
+            member: commit.at if member in here else known.admitted.get(member, commit.at)
             for member in members
+            if member in here or member in known.admitted or not self._is_gone(member)
         }
         same_epoch = state.leader_epoch == before.leader_epoch
         for member in dict.fromkeys(new):
             if same_epoch and state.leader >= 0:
                 self.when_grown(place, known, member)
+
+    def _is_gone(self, broker: int) -> bool:
+        loss = self.losses.get(broker)
+        return loss is not None and loss.back_at < 0
 
     def _check_epochs(self, place: Place, known: Known, before: PartitionState) -> None:
         state = known.state
@@ -276,8 +336,7 @@ class StateWatch:
         loss = self.losses.get(member)
         if loss is not None and loss.at >= known.admitted.get(member, 0):
             return True
-        disk = self.cluster.broker(member).machine.disk
-        return topic_id_in(disk, f"{LOGS}/{place}") != place.topic_id
+        return self.id_on_disk(self.cluster.broker(member), f"{LOGS}/{place}") != place.topic_id
 
     def _check_flag(self, place: Place, state: PartitionState, before: PartitionState) -> None:
         if before.is_unclean_leader and not state.is_unclean_leader:
@@ -288,3 +347,19 @@ class StateWatch:
                     f"unclean_is_recorded: the flag of {place} was cleared by a change that is "
                     "neither an election of an in-sync replica nor the end of its handling"
                 )
+
+
+def _only_marks(commit: Commit) -> bool:
+    """Whether a commit does nothing but mark topics as migrated."""
+    written = [each for each in commit.operations if not isinstance(each, Check)]
+    return all(
+        isinstance(each, Set)
+        and (
+            each.path == layout.REVISION
+            or (
+                isinstance(record := layout.decode(each.path, each.data), TopicMemory)
+                and record.migrated
+            )
+        )
+        for each in written
+    )

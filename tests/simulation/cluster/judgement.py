@@ -18,6 +18,7 @@ from tests.simulation.history import Final, History, Outcome
 
 from tidelog.broker.partition import HostedPartition
 from tidelog.metadata import layout
+from tidelog.protocol.primitives import NO_UUID
 
 ALWAYS = (no_bad_crc_is_accepted, failed_sync_is_final)
 """Checkers that hold for partitions that are not clean, too."""
@@ -73,6 +74,39 @@ class Judge:
                     f"idempotence_survives: {producer.name} of {where} was forgotten "
                     f"{producer.restarts} times"
                 )
+
+    def lives(self) -> None:
+        """Promise 19: nothing of a name's former life is read in a later one.
+
+        A write without an answer may come late, in the next life: nobody was told that it failed.
+        """
+        late = {
+            write.value for write in self.history.writes if write.outcome is Outcome.UNDETERMINED
+        }
+        for final in self.history.finals:
+            if "@" not in final.partition:
+                continue
+            life = f"{final.partition}/".encode()
+            for offset, value in final.records.items():
+                if not value.startswith(life) and value not in late:
+                    self.found.append(
+                        f"no_stale_replica: {final.partition} {offset} is {value[:40]!r}"
+                    )
+
+    def metadata(self) -> None:
+        """Promise 13: no broker names another life of a topic than the present one.
+
+        Below level 1.4 it need not name any.
+        """
+        for node in self.cluster.brokers:
+            cache = None if node.running is None else node.running.broker.metadata
+            for name, topic in ({} if cache is None else cache.topics).items():
+                known = layout.id_text(topic.topic_id)
+                if topic.topic_id != NO_UUID and known != self.states.id_of(name):
+                    self.found.append(
+                        f"no_stale_metadata: {node.host} says that {name} has the id {known}, it "
+                        f"has {self.states.id_of(name)}"
+                    )
 
     def readers(self, readers: Sequence[SimulatedReader]) -> None:
         """Promise 4: nothing above the high watermark is served."""
@@ -137,9 +171,12 @@ class Judge:
         if not node.ready or not node.alive or node.running is None:
             return None
         hosted = node.running.broker.partitions.get(place.topic, place.partition)
-        if hosted is None or layout.id_text(hosted.topic_id) != place.topic_id:
+        if hosted is None:
             return None
-        return hosted
+        known = layout.id_text(hosted.topic_id)
+        if hosted.topic_id == NO_UUID:
+            known = self.states.id_on_disk(node, f"{LOGS}/{place}")
+        return hosted if known == place.topic_id else None
 
     # --- replicas ------------------------------------------------------------------------------
 
@@ -166,11 +203,17 @@ class Judge:
         )
 
     def replicas(self) -> None:
-        """Promise 3 and 19: all replicas hold the same bytes, under the id of the topic."""
+        """Promise 3 and 19: all replicas hold the same bytes, under the id of the topic.
+
+        Below level 1.4 replicas need not have an id on record (the design, "Inter-broker
+        versions"): then the one for whose life the replica was made counts.
+        """
         for place, logs in self._replicas().items():
             for host in logs:
-                disk = next(n.machine.disk for n in self.cluster.brokers if n.host == host)
-                known = topic_id_in(disk, f"{LOGS}/{place}")
+                node = next(node for node in self.cluster.brokers if node.host == host)
+                known = topic_id_in(node.machine.disk, f"{LOGS}/{place}")
+                if not self.states.level.topic_ids:
+                    known = self.states.id_on_disk(node, f"{LOGS}/{place}")
                 if known != place.topic_id:
                     self.found.append(
                         f"no_stale_replica: {host} holds {place} of topic id {known}, the topic's "

@@ -1,11 +1,13 @@
 """The machines of the simulated cluster: controllers and brokers that start, end and come back.
 
-Owns the lives of both kinds and their configuration. When they end is the faults' (``faults``).
+Owns the lives of both kinds and their configuration, with the level of each. When they end is the
+faults' (``faults``), when their level changes is ``rolls``'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from tests.simulation.cluster.store import SESSION_SECONDS, JournalTree, SimulatedStore
 from tests.simulation.kernel import Machine, Process, World
@@ -13,9 +15,11 @@ from tests.simulation.kernel import Machine, Process, World
 from tidelog.broker.process import BOOT_ID, BrokerProcess, StartFailed
 from tidelog.controller.process import Controller
 from tidelog.metadata.store import StoreRefused, StoreUnavailable
+from tidelog.model.levels import LATEST
 from tidelog.model.server_configs import ServerConfigs, from_mapping
 
 LOGS = "/data/logs"
+LEVEL = "inter.broker.protocol.version"
 PORT = 9092
 CONTROLLER_PORT = 9093
 STOP_SECONDS = 30.0
@@ -32,9 +36,12 @@ def _configs(values: dict[str, str]) -> ServerConfigs:
 class Node:
     """One machine with one process on it, which is started again and again."""
 
-    def __init__(self, world: World, host: str) -> None:
+    def __init__(self, world: World, host: str, values: dict[str, str]) -> None:
+        """``values`` is its configuration, all but the level: the newest until it is set."""
         self.world = world
         self.host = host
+        self._values = values
+        self.set_level(LATEST.name)
         self.machine: Machine = world.machine(host)
         self.process: Process | None = None
         self.ready = False
@@ -46,7 +53,16 @@ class Node:
         """When the last life ended that has ended."""
         self.refused: list[str] = []
         """Why starts failed."""
+        self.slow_stops = 0
+        """How often a clean stop did not end in time."""
+        self.longest_stop = 0.0
+        """The seconds that the longest clean stop took."""
         self.name_boot()
+
+    def set_level(self, name: str) -> None:
+        """Have the next life send its requests at this level."""
+        self.level = name
+        self.configs = _configs({**self._values, LEVEL: name})
 
     @property
     def alive(self) -> bool:
@@ -87,6 +103,28 @@ class Node:
     async def serve(self, process: Process) -> None:
         raise NotImplementedError
 
+    def stopping(self) -> Coroutine[Any, Any, None] | None:
+        """Return what stops the present life cleanly."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        """SIGTERM: a clean stop; kill -9 if that takes too long."""
+        process = self.process
+        stopping = self.stopping() if self.ready else None
+        if process is None or stopping is None:
+            self.kill()
+            return
+        self.wanted = False
+        began = self.world.loop.time()
+        task = process.run(stopping)
+        try:
+            await self.world.until(lambda: task.done() or not process.alive, STOP_SECONDS)
+        except TimeoutError:
+            self.slow_stops += 1
+        finally:
+            self.longest_stop = max(self.longest_stop, self.world.loop.time() - began)
+            self.kill()
+
     def kill(self) -> None:
         """kill -9."""
         self.wanted = False
@@ -113,14 +151,9 @@ class ControllerNode(Node):
     def __init__(
         self, world: World, host: str, node_id: int, tree: JournalTree, extra: dict[str, str]
     ) -> None:
-        super().__init__(world, host)
-        self.tree = tree
-        self.sessions: list[SimulatedStore] = []
-        self.cut_off = False
-        """Whether the store cannot be reached from here."""
-        self.fate_of_a_write: Callable[[], str] = lambda: ""
-        self.controller: Controller | None = None
-        self.configs = _configs(
+        super().__init__(
+            world,
+            host,
             {
                 "process.roles": "controller",
                 "node.id": str(node_id),
@@ -128,14 +161,23 @@ class ControllerNode(Node):
                 "controller.listener.names": "CONTROLLER",
                 "metadata.store": "memory:",
                 **extra,
-            }
+            },
         )
+        self.tree = tree
+        self.sessions: list[SimulatedStore] = []
+        self.cut_off = False
+        """Whether the store cannot be reached from here."""
+        self.fate_of_a_write: Callable[[], str] = lambda: ""
+        self.controller: Controller | None = None
 
     async def serve(self, process: Process) -> None:
         rng = self.world.random(f"store/{self.host}/{self.starts}")
         store = SimulatedStore(self.tree, self, process, rng)
         self.controller = Controller(self.configs, process.seams, store)
         await self.controller.start()
+
+    def stopping(self) -> Coroutine[Any, Any, None] | None:
+        return None if self.controller is None else self.controller.stop()
 
     @property
     def active(self) -> bool:
@@ -159,13 +201,9 @@ class BrokerNode(Node):
         controllers: list[tuple[str, int]],
         extra: dict[str, str],
     ) -> None:
-        super().__init__(world, host)
-        self.node_id = node_id
-        self.running: BrokerProcess | None = None
-        self.slow_stops = 0
-        """How often a clean stop did not end in time."""
-        self.controllers = controllers
-        self.configs = _configs(
+        super().__init__(
+            world,
+            host,
             {
                 "process.roles": "broker",
                 "node.id": str(node_id),
@@ -176,27 +214,18 @@ class BrokerNode(Node):
                 ),
                 "log.dirs": LOGS,
                 **extra,
-            }
+            },
         )
+        self.node_id = node_id
+        self.running: BrokerProcess | None = None
+        self.controllers = controllers
 
     async def serve(self, process: Process) -> None:
         self.running = BrokerProcess(self.configs, process.seams, self.controllers)
         await self.running.start()
 
-    async def stop(self) -> None:
-        """SIGTERM: a clean stop; kill -9 if that takes too long."""
-        process, running = self.process, self.running
-        if process is None or running is None or not self.ready:
-            self.kill()
-            return
-        self.wanted = False
-        task = process.run(running.stop())
-        try:
-            await self.world.until(lambda: task.done() or not process.alive, STOP_SECONDS)
-        except TimeoutError:
-            self.slow_stops += 1
-        finally:
-            self.kill()
+    def stopping(self) -> Coroutine[Any, Any, None] | None:
+        return None if self.running is None else self.running.stop()
 
     def wipe(self) -> None:
         """The disk is replaced by an empty one. The process must have ended."""

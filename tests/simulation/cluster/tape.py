@@ -4,6 +4,10 @@ Owns what is recorded and how it is replayed. TCP never delivers twice, but a re
 buffer for long, and a rule must hold for whatever order requests come in: so a recorded one is sent
 on a connection of its own, and StopReplica and LeaderAndIsr also past the check of the channel,
 where the rules of KIP-570 and KIP-516 must suffice alone.
+
+Only the channel keeps out what has no field for a rule (the design, "Inter-broker versions"): past
+its check goes no StopReplica of level 1.0, which has no leader epoch, none of a deletion below 1.4
+and no LeaderAndIsr below 1.4 of a name that comes and goes, which have no topic id.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from tests.simulation.cluster.clients import TEMPORARY
 from tests.simulation.cluster.nodes import CONTROLLER_PORT, PORT, BrokerNode, Cluster
 from tests.simulation.kernel.connection import Endpoint
 
@@ -23,6 +28,7 @@ from tidelog.broker.handlers import leader_and_isr, stop_replica
 from tidelog.metadata import layout
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol import codec, messages
+from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.control import LeaderAndIsrType
 
 KEPT = 40
@@ -35,7 +41,7 @@ KINDS = (
     ApiKey.UPDATE_METADATA,
     ApiKey.ALTER_ISR,
 )
-FIRST_STOP_BY_ID = 4
+FIRST_STOP_BY_EPOCH, FIRST_STOP_BY_ID = 3, 4
 
 
 class Taken(NamedTuple):
@@ -114,7 +120,10 @@ class Tape:
             topic_id=layout.parse_id(topic_id) or hosted.topic_id,
             partition_states=[state],
         )
-        self._deliver(node, stop_replica.handle, request(topic_states=[stop]), FIRST_STOP_BY_ID)
+        # A replica that has no id yet got its orders below level 1.4.
+        by_id = hosted.topic_id != NO_UUID
+        version = FIRST_STOP_BY_ID if by_id else FIRST_STOP_BY_EPOCH
+        self._deliver(node, stop_replica.handle, request(topic_states=[stop]), version)
 
     def _obey(self, node: BrokerNode, taken: Taken) -> None:
         frame = memoryview(taken.frame)[4:]
@@ -124,7 +133,7 @@ class Tape:
             if taken.version >= FIRST_STOP_BY_ID:
                 self._deliver(node, stop_replica.handle, request, taken.version)
         elif (
-            request.type == LeaderAndIsrType.INCREMENTAL
+            request.type in (LeaderAndIsrType.INCREMENTAL, LeaderAndIsrType.UNSPECIFIED)
             and node.ready
             and self._is_current(node, request)
         ):
@@ -152,6 +161,9 @@ class Tape:
         known = {tuple(p.key): p.topic_id for p in node.running.broker.partitions.all()}
         return all(
             known.get((topic.topic_name, state.partition_index)) == topic.topic_id
+            if topic.topic_id != NO_UUID
+            else topic.topic_name != TEMPORARY
+            and (topic.topic_name, state.partition_index) in known
             for topic in request.topic_states
             for state in topic.partition_states
         )

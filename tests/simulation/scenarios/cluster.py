@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from tests.simulation.clients import SimulatedProducer, SimulatedReader, read_whole, send_once
 from tests.simulation.cluster import faults, judgement
 from tests.simulation.cluster.clients import (
+    TEMPORARY,
     Administrator,
     ClusterTarget,
     GroupBook,
@@ -27,11 +28,15 @@ from tests.simulation.cluster.disks import DiskWatch
 from tests.simulation.cluster.faults import Faults
 from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.nodes import BrokerNode, Cluster
+from tests.simulation.cluster.rolls import begin_mixed, levels_of
 from tests.simulation.cluster.tape import Tape
 from tests.simulation.history import History
 from tests.simulation.kernel import NetworkProfile, ProcessKilled, World
 from tests.simulation.kernel.loop import START_SECONDS
 from tests.simulation.scenarios.result import Result
+
+from tidelog.metadata import layout
+from tidelog.model.levels import LATEST
 
 SESSION_TIMEOUT_SECONDS = 6.0
 RECOVERY_SECONDS = SESSION_TIMEOUT_SECONDS + 2.0
@@ -39,6 +44,9 @@ RECOVERY_SECONDS = SESSION_TIMEOUT_SECONDS + 2.0
 
 REST_SECONDS = 60.0
 """Within so long after the faults everything else has come to rest: ISRs, clients."""
+
+MIXED_SHARE = 0.5
+"""Of the seeds, those with mixed levels."""
 
 SEGMENTS = {"segment.bytes": "4000", "index.interval.bytes": "300"}
 
@@ -60,6 +68,9 @@ class Course:
 
     careful: bool = True
     """Whether a disk is only lost while everything is in sync, as promise 1 asks."""
+
+    mixed: bool | None = None
+    """Whether levels are mixed and roll up and down; else every node has the newest."""
 
     fetch_bytes: int | None = None
     """What followers fetch of a partition at once: little makes them catch up slowly."""
@@ -83,8 +94,14 @@ class ClusterRun:
         self.story: list[str] = []
         self.found: list[str] = []
         self.cluster = Cluster(self.world, controllers, 3, self._configs())
+        levels = self.world.random("levels")
+        drawn = levels.random() < MIXED_SHARE
+        self.mixed = drawn if self.course.mixed is None else self.course.mixed
+        if self.mixed:
+            self.say(f"levels: {begin_mixed(self.cluster, levels)}")
         self.states = StateWatch(self.cluster, self.say)
-        self.disks = DiskWatch(self.states.assigned)
+        self.disks = DiskWatch(self.states.assigned, self.states.life_without_id)
+        self.states.id_on_disk = self.disks.id_of
         for broker in self.cluster.brokers:
             self.disks.watch(broker)
         self.tape = Tape(self.cluster)
@@ -100,7 +117,8 @@ class ClusterRun:
             careful=self.course.careful,
         )
         self.faults.when_wiped = self.disks.forget
-        self.outside = Outside(self.cluster, self.world.random("outside"))
+        self.faults.rolls = levels
+        self.outside = Outside(self.cluster, self.world.random("outside"), self.states)
         self.admin = Administrator(self.outside)
         self.judge = judgement.Judge(self.cluster, self.states, self.history)
         self.states.when_buried = self._buried
@@ -180,8 +198,9 @@ class ClusterRun:
             "replayed": self.tape.replayed,
             "deletions": self.disks.deleted,
             "commits": self.group.commits,
-            "slow stops": sum(broker.slow_stops for broker in self.cluster.brokers),
+            "slow stops": sum(node.slow_stops for node in self.cluster.nodes),
             "lives": sum(node.starts for node in self.cluster.nodes),
+            "rolled": self.faults.steps,
         }
 
     async def _main(self) -> None:
@@ -189,9 +208,13 @@ class ClusterRun:
         await self._until(lambda: all(node.ready for node in self.cluster.nodes), "ready", 30)
         await self._create_topics()
         background = self._start_clients()
+        if self.mixed:
+            self.faults.begin("roll")
         await self.faults.run(self.course.seconds, self.course.pause)
         await self.faults.heal()
         await self._recover()
+        if self.mixed and self.faults.rolls.random() < 0.5:
+            await self._finish_roll()
         # The clients go on for a while, on what the faults have left.
         await asyncio.sleep(
             max(0.0, self.course.end_seconds - (self.world.loop.time() - START_SECONDS))
@@ -265,9 +288,10 @@ class ClusterRun:
         topic_id = None
         while True:
             self.lives += 1
-            await self.admin.create("temporary", 1, 3, {"min.insync.replicas": "2"})
-            topic_id = await self.admin.id_of("temporary", topic_id)
-            where = target(self.outside, "temporary", 0, f"@{self.lives}", topic_id)
+            former = "" if topic_id is None else layout.id_text(topic_id)
+            await self.admin.create(TEMPORARY, 1, 3, {"min.insync.replicas": "2"}, former)
+            topic_id = await self.admin.id_of(TEMPORARY, topic_id)
+            where = target(self.outside, TEMPORARY, 0, f"@{self.lives}", topic_id)
             for number in range(rng.randint(0, 8)):
                 await send_once(self.history, where, "t", number, size=100)
             if rng.random() < 0.7:
@@ -321,6 +345,15 @@ class ClusterRun:
         await self._until(self.faults.all_in_sync, "full ISRs", REST_SECONDS)
         self.say("all are in sync")
 
+    async def _finish_roll(self) -> None:
+        """With no fault under way a roll up goes through, and nothing but its restarts is felt."""
+        assert await self.faults.roll_to(LATEST.name), "the last roll was given up"
+        for node in self.cluster.nodes:
+            assert node.ready, f"{node.host} did not start at {node.level}: {node.refused[-1:]}"
+        await self._until(self._is_led, "leaders after the last roll", RECOVERY_SECONDS)
+        await self._until(self.faults.all_in_sync, "full ISRs after the last roll", REST_SECONDS)
+        self.say(f"levels: {levels_of(self.cluster)}")
+
     def _is_led(self) -> bool:
         """Whether each partition's leader by the store is alive and knows it."""
         for place, known in self.states.places.items():
@@ -358,6 +391,8 @@ class ClusterRun:
             self.judge.start(final, self.asked_starts.get(where.name, 0))
         await self._until(self.judge.replicas_agree, "replicas alike", REST_SECONDS)
         self.judge.replicas()
+        self.judge.lives()
+        self.judge.metadata()
 
 
 def run_cluster(seed: int) -> Result:
