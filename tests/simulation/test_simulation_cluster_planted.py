@@ -21,11 +21,18 @@ from tidelog.broker import control, follower_fetcher, isr_changes, partition
 from tidelog.broker.control import Control
 from tidelog.broker.follower_fetcher import FollowerFetcher
 from tidelog.broker.partition import HostedPartition
+from tidelog.client import group_member
+from tidelog.client.fetcher import Fetcher
 from tidelog.controller import process, requests
 from tidelog.controller.decisions import elections, isr
 from tidelog.controller.decisions.sessions import Condition, Session
+from tidelog.groups import offsets as group_offsets
+from tidelog.groups import table as group_table
+from tidelog.groups.decision import Decision, StoreAssignment
+from tidelog.groups.records import GROUP_KEY_VERSION
 from tidelog.metadata.store import Check, Delete, Set
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 from tidelog.replication.control import LeaderAndIsrType
 from tidelog.storage import log
 from tidelog.storage.producers import ProducerState
@@ -269,6 +276,57 @@ def drop_the_unclean_flag_below_1_3(patch: Patch) -> None:
     patch.setattr(isr, "_changed", careless)
 
 
+# --- groups --------------------------------------------------------------------------------------
+
+
+def accept_commits_of_any_generation(patch: Patch) -> None:
+    patch.setattr(group_offsets, "_why_no_commit", lambda group, event: ErrorCode.NONE)
+
+
+def forget_groups_when_the_coordinator_moves(patch: Patch) -> None:
+    patch.setattr(group_table.GroupTable, "replay", lambda self, key, value, now_ms: None)
+
+
+def forget_members_when_the_coordinator_moves(patch: Patch) -> None:
+    """Positions are loaded, generations are not."""
+    replay = group_table.GroupTable.replay
+
+    def only_offsets(self: Any, key: Any, value: Any, now_ms: int) -> None:
+        if key is None or int.from_bytes(key[:2], "big") != GROUP_KEY_VERSION:
+            replay(self, key, value, now_ms)
+
+    patch.setattr(group_table.GroupTable, "replay", only_offsets)
+
+
+def hand_out_shares_before_they_are_stored(patch: Patch) -> None:
+    decide = group_table.GroupTable.decide
+
+    def hasty(self: Any, group_id: str, event: Any, now_ms: int) -> Decision:
+        found = decide(self, group_id, event, now_ms)
+        early = [x for x in found.writes if isinstance(x.purpose, StoreAssignment)]
+        effects = [x for write in early for x in self.stored(write, now_ms).effects]
+        return replace(found, effects=(*found.effects, *effects))
+
+    patch.setattr(group_table.GroupTable, "decide", hasty)
+
+
+def give_everything_to_each_member(patch: Patch) -> None:
+    def greedy(subscriptions: Any, counts: Any) -> Any:
+        everything = [TopicPartition(name, at) for name in counts for at in range(counts[name])]
+        return dict.fromkeys(subscriptions, everything)
+
+    patch.setattr(group_member, "range_assignment", greedy)
+
+
+def commit_what_is_not_delivered(patch: Patch) -> None:
+    """A member commits what it has fetched ahead, as if it were handed out."""
+
+    def ahead(self: Any) -> dict[TopicPartition, int]:
+        return {place: item.fetch_offset for place, item in self._assigned.items()}
+
+    patch.setattr(Fetcher, "positions", ahead)
+
+
 class Planted(NamedTuple):
     """A bug, what is said of it, and the course that finds it."""
 
@@ -286,6 +344,9 @@ LOSSES = (
     "no_loss_while_clean",
 )
 PROOF = ("no_delete_without_proof",)
+MEMBERS: dict[str, Any] = {"weights": {**KILLS, "isolate": 2.0}, "pause": (0.1, 2.0)}
+LATE = {"late_commit": 3.0, "leave": 1.0}
+LONGER = Course(seconds=30.0, end_seconds=34.0, **MEMBERS)
 JOINS = ("only_the_complete_join", *LOSSES)
 
 PLANTED = (
@@ -370,6 +431,24 @@ PLANTED = (
             durability="replicated",
         ),
     ),
+    Planted(
+        accept_commits_of_any_generation,
+        ("old_generations_do_not_commit",),
+        Course(seconds=20.0, end_seconds=22.0, weights=KILLS, members=LATE),
+    ),
+    Planted(
+        forget_groups_when_the_coordinator_moves,
+        ("members_begin_where_the_last_stopped", "commits_go_forward"),
+        LONGER,
+    ),
+    Planted(forget_members_when_the_coordinator_moves, ("generations_rise",), LONGER),
+    Planted(
+        hand_out_shares_before_they_are_stored,
+        ("one_owner_in_a_generation", "members_begin_where_the_last_stopped"),
+        LONGER,
+    ),
+    Planted(give_everything_to_each_member, ("one_owner_in_a_generation",), LONGER),
+    Planted(commit_what_is_not_delivered, ("a_group_gets_everything",), LONGER),
 )
 
 

@@ -28,8 +28,9 @@ from tidelog.client.assignors import (
 )
 from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import ask_coordinator
-from tidelog.client.errors import ClientError, ConnectionLost, Refused
+from tidelog.client.errors import ClientError, Refused
 from tidelog.client.group_offsets import Membership, Position, commit_offsets
+from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -122,7 +123,13 @@ class GroupMember:
         raise ClientError(f"group {self.group!r} did not settle in {MAX_JOIN_ROUNDS} rounds")
 
     async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Commit as this member. Raises Refused; a generation that is over asks for ``join``."""
+        """Commit as this member. Raises Refused; a generation that is over asks for ``join``.
+
+        Who is no member any more commits nothing: a request that names no generation would be
+        taken for one from outside while the group is empty, and could set it back.
+        """
+        if self._generation < 0:
+            raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group!r}")
         try:
             await commit_offsets(
                 self._cluster, self.group, positions, self.membership, purpose=self._purpose
@@ -266,12 +273,13 @@ class GroupMember:
                     timeout_ms=self._session_timeout_ms,
                     purpose=self._purpose,
                 )
-            except Refused as error:
-                if not self._goes_on_after(error):
+            except ClientError as error:
+                if isinstance(error, Refused) and self._goes_on_after(error):
+                    continue
+                if not is_worth_retrying(error):
                     self._problem = error
                     return
-            except ConnectionLost:
-                # Silent for a whole session: the coordinator has taken us out.
+                # Nobody has answered for a whole session: the coordinator has taken us out.
                 self._rejoin = True
 
     async def _stop_heartbeats(self) -> None:

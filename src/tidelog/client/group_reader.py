@@ -18,7 +18,13 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
 from tidelog.client.fetch_requests import FetchOptions
 from tidelog.client.fetcher import Fetcher, OffsetReset
-from tidelog.client.group_member import PARTITION_CHECK_MS, GroupMember
+from tidelog.client.group_member import (
+    HEARTBEAT_INTERVAL_MS,
+    PARTITION_CHECK_MS,
+    REBALANCE_TIMEOUT_MS,
+    SESSION_TIMEOUT_MS,
+    GroupMember,
+)
 from tidelog.client.group_offsets import Position, committed_offsets
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.errors import ErrorCode
@@ -49,6 +55,9 @@ class GroupReader:
         auto_commit_ms: int | None = AUTO_COMMIT_INTERVAL_MS,
         options: FetchOptions | None = None,
         instance_id: str | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
+        heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS,
         partition_check_ms: int = PARTITION_CHECK_MS,
     ) -> None:
         self._cluster = cluster
@@ -60,6 +69,9 @@ class GroupReader:
             group,
             topics,
             instance_id=instance_id,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            heartbeat_interval_ms=heartbeat_interval_ms,
             partition_check_ms=partition_check_ms,
         )
         self._fetcher = Fetcher(cluster, isolation=isolation, reset=reset, options=options)

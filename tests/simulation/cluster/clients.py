@@ -31,6 +31,7 @@ TEMPORARY = "temporary"
 
 CONNECT_MS = 2_000
 ANSWER_MS = 5_000
+LATEST_OFFSET = -1
 
 Said = tuple[str, str, int]
 """(life of a broker, topic id, partition)."""
@@ -113,6 +114,34 @@ class Outside:
         if topic.topic_id != NO_UUID:
             return layout.id_text(topic.topic_id)
         return "" if topic.name == TEMPORARY else self.states.id_of(topic.name)
+
+    async def coordinator(self, group: str) -> Connection:
+        """Connect to whom some broker names as a group's coordinator. Raises ClientError."""
+        request = messages.FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
+        answer = await self.ask_anyone(request)
+        found = answer.coordinators[0]
+        if found.error_code:
+            raise ConnectionLost(ErrorCode(found.error_code).name)
+        return await connect(found.host, found.port, connect_timeout_ms=CONNECT_MS)
+
+    async def is_led(self, topic: str, partition: int, leader: int) -> bool:
+        """Whether a broker answers as the leader of a partition, its new epoch committed or not."""
+        request = messages.ListOffsetsRequest
+        part = request.ListOffsetsPartition(partition_index=partition, timestamp=LATEST_OFFSET)
+        asked = request.ListOffsetsTopic(name=topic, partitions=[part])
+        try:
+            host = self.cluster.broker(leader).host
+            connection = await connect(host, PORT, connect_timeout_ms=CONNECT_MS)
+            try:
+                answer = await connection.send(
+                    request(replica_id=-1, topics=[asked]), timeout_ms=ANSWER_MS
+                )
+            finally:
+                connection.close()
+        except (ClientError, OSError):
+            return False
+        fine = (ErrorCode.NONE, ErrorCode.OFFSET_NOT_AVAILABLE)
+        return answer.topics[0].partitions[0].error_code in fine
 
     async def until(self, request: object, is_fine: Callable[[Any], bool]) -> Any:
         """Ask brokers until an answer is fine."""
@@ -316,18 +345,8 @@ class GroupBook:
             except (ClientError, OSError):
                 await asyncio.sleep(self._rng.uniform(0.1, 0.5))
 
-    async def _coordinator(self) -> Connection:
-        request = messages.FindCoordinatorRequest(
-            key=self.name, key_type=0, coordinator_keys=[self.name]
-        )
-        answer = await self._outside.ask_anyone(request)
-        found = answer.coordinators[0]
-        if found.error_code:
-            raise ConnectionLost(ErrorCode(found.error_code).name)
-        return await connect(found.host, found.port, connect_timeout_ms=CONNECT_MS)
-
     async def _session(self) -> None:
-        connection = await self._coordinator()
+        connection = await self._outside.coordinator(self.name)
         try:
             while True:
                 await self.look(connection)
@@ -387,7 +406,7 @@ class GroupBook:
         """Look once more when everything has come to rest; tries again until it is answered."""
         while True:
             try:
-                connection = await self._coordinator()
+                connection = await self._outside.coordinator(self.name)
                 try:
                     await self.look(connection, is_last=True)
                     return

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tests.simulation import group_checkers
 from tests.simulation.checkers import ALL, failed_sync_is_final, no_bad_crc_is_accepted, violations
 from tests.simulation.clients import SimulatedProducer, SimulatedReader
 from tests.simulation.cluster.clients import GroupBook
 from tests.simulation.cluster.disks import Batch, replica_log, topic_id_in
+from tests.simulation.cluster.group_log import stored_in
 from tests.simulation.cluster.journal import Known, Place, StateWatch
+from tests.simulation.cluster.members import OFFSETS_TOPIC, Group
 from tests.simulation.cluster.nodes import LOGS, Cluster
+from tests.simulation.cluster.replica_ends import end_offset, epoch_start
 from tests.simulation.history import Final, History, Outcome
+from tests.simulation.kernel import SimulatedDisk
 
-from tidelog.broker.partition import HostedPartition
 from tidelog.metadata import layout
 from tidelog.protocol.primitives import NO_UUID
 
@@ -114,11 +118,32 @@ class Judge:
             if reader.above_watermark:
                 self.found.append(f"served above the high watermark: {reader.above_watermark[:5]}")
 
-    def group(self, group: GroupBook) -> None:
+    @property
+    def _commits_are_clean(self) -> bool:
+        return OFFSETS_TOPIC not in {place.topic for place in self.states.unclean}
+
+    def loner(self, loner: GroupBook) -> None:
         """Promise 1 for commits: an answered one stays."""
-        offsets = {place.topic for place in self.states.unclean}
-        if "__consumer_offsets" not in offsets:
-            self.found += [f"commits_stay: {line}" for line in group.lost[:5]]
+        if self._commits_are_clean:
+            self.found += [f"commits_stay: {line}" for line in loner.lost[:5]]
+
+    def group(self, group: Group) -> None:
+        """What a group promises, on the log that the leader of its partition has."""
+        finals = {final.partition: final for final in self.history.finals}
+        starts = {
+            name: finals[name].start
+            for share in group.book.shares
+            for name in share.partitions
+            if name not in self.not_clean
+        }
+        lost = group_checkers.a_group_gets_everything(self.history, group.reader, starts)
+        self.found += [f"a_group_gets_everything: {line}" for line in lost[:5]]
+        place = self.states.place(OFFSETS_TOPIC, 0)
+        if not self._commits_are_clean or place is None:
+            return
+        leader = self.cluster.broker(self.states.places[place].state.leader)
+        group.book.log = stored_in(leader.machine.disk, OFFSETS_TOPIC, 0, group.name)
+        self.found += group_checkers.violations(group.book)
 
     def start(self, final: Final, asked: int) -> None:
         """Promise 1: nothing is deleted that nobody asked to delete."""
@@ -132,51 +157,59 @@ class Judge:
 
     def elected(self, place: Place, known: Known) -> None:
         """Promise 16: who is elected in a clean partition holds all that was acknowledged."""
-        hosted = self._hosted(place, known.state.leader)
-        if hosted is None or place in self.states.unclean:
+        disk = self._disk(place, known.state.leader)
+        if disk is None or place in self.states.unclean:
             return
-        acked = [
-            write.offset
-            for write in self.history.writes
-            if write.partition == str(place) and write.outcome is Outcome.ACKED
-        ]
-        highest = max(acked, default=-1)
-        if highest >= hosted.end_offset:
+        end, highest = end_offset(disk, place.topic, place.partition), self._highest_acked(place)
+        if highest >= end:
             self.found.append(
                 f"only_the_complete_lead: {place} elected {known.state.leader}, whose log ends at "
-                f"{hosted.end_offset}, though {highest} was acknowledged"
+                f"{end}, though {highest} was acknowledged"
             )
 
     def grown(self, place: Place, known: Known, member: int) -> None:
-        """Promise 16: who joins an ISR holds all that its leader has committed, and its epoch."""
-        hosted = self._hosted(place, member)
-        leading = self._hosted(place, known.state.leader)
-        if hosted is None or leading is None or not leading.is_leader:
+        """Promise 16: who joins an ISR holds all that was committed, and its leader's epoch.
+
+        Committed is at least what was acknowledged or read. The leader has become leader: nobody
+        else proposes an ISR in its epoch.
+        """
+        disk, leading = self._disk(place, member), self._disk(place, known.state.leader)
+        if disk is None or leading is None:
             return
-        if leading.leader_epoch != known.state.leader_epoch:
-            return
-        for what, offset in (
-            ("the high watermark", leading.high_watermark),
-            ("the start of the leader epoch", leading.epoch_start),
-        ):
-            if hosted.end_offset < offset:
+        end = end_offset(disk, place.topic, place.partition)
+        epoch = known.state.leader_epoch
+        needed = [
+            (
+                "the leader epoch begins at",
+                epoch_start(leading, place.topic, place.partition, epoch),
+            )
+        ]
+        if place not in self.states.unclean:
+            read = (x.offset for x in self.history.reads if x.partition == str(place))
+            needed.append(("acknowledged is all below", self._highest_acked(place) + 1))
+            needed.append(("read is all below", max(read, default=-1) + 1))
+        for what, offset in needed:
+            if end < offset:
                 self.found.append(
-                    f"only_the_complete_join: {member} joined the ISR of {place} with "
-                    f"{hosted.end_offset}, {what} is {offset}"
+                    f"only_the_complete_join: {member} joined the ISR of {place} with {end}, "
+                    f"{what} {offset}"
                 )
 
-    def _hosted(self, place: Place, broker: int) -> HostedPartition | None:
-        """Return a replica of a broker that runs and has registered in its present life."""
+    def _highest_acked(self, place: Place) -> int:
+        acked = (
+            write.offset
+            for write in self.history.writes
+            if write.partition == str(place) and write.outcome is Outcome.ACKED
+        )
+        return max(acked, default=-1)
+
+    def _disk(self, place: Place, broker: int) -> SimulatedDisk | None:
+        """Return the disk of a replica whose broker runs and has registered in its present life."""
         node = self.cluster.broker(broker)
-        if not node.ready or not node.alive or node.running is None:
+        if not node.ready or not node.alive:
             return None
-        hosted = node.running.broker.partitions.get(place.topic, place.partition)
-        if hosted is None:
-            return None
-        known = layout.id_text(hosted.topic_id)
-        if hosted.topic_id == NO_UUID:
-            known = self.states.id_on_disk(node, f"{LOGS}/{place}")
-        return hosted if known == place.topic_id else None
+        known = self.states.id_on_disk(node, f"{LOGS}/{place}")
+        return node.machine.disk if known == place.topic_id else None
 
     # --- replicas ------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tests.simulation.clients import SimulatedProducer, SimulatedReader, read_whole, send_once
-from tests.simulation.cluster import faults, judgement
+from tests.simulation.cluster import faults, faults_members, judgement
 from tests.simulation.cluster.clients import (
     TEMPORARY,
     Administrator,
@@ -26,8 +26,10 @@ from tests.simulation.cluster.clients import (
 )
 from tests.simulation.cluster.disks import DiskWatch
 from tests.simulation.cluster.faults import Faults
+from tests.simulation.cluster.faults_members import MemberFaults
 from tests.simulation.cluster.journal import StateWatch
-from tests.simulation.cluster.nodes import BrokerNode, Cluster
+from tests.simulation.cluster.members import GROUP_CONFIGS, Group
+from tests.simulation.cluster.nodes import Cluster
 from tests.simulation.cluster.rolls import begin_mixed, levels_of
 from tests.simulation.cluster.tape import Tape
 from tests.simulation.history import History
@@ -47,6 +49,8 @@ REST_SECONDS = 60.0
 
 MIXED_SHARE = 0.5
 """Of the seeds, those with mixed levels."""
+GROUP_TOPICS = ("plain", "loose", "pair")
+"""What the group of members reads."""
 
 SEGMENTS = {"segment.bytes": "4000", "index.interval.bytes": "300"}
 
@@ -71,6 +75,8 @@ class Course:
 
     mixed: bool | None = None
     """Whether levels are mixed and roll up and down; else every node has the newest."""
+    members: Mapping[str, float] = field(default_factory=lambda: faults_members.WEIGHTS)
+    """How often each fault of the group's members comes, relative to the others."""
 
     fetch_bytes: int | None = None
     """What followers fetch of a partition at once: little makes them catch up slowly."""
@@ -125,7 +131,16 @@ class ClusterRun:
         self.targets: list[ClusterTarget] = []
         self.producers: list[SimulatedProducer] = []
         self.readers: list[SimulatedReader] = []
-        self.group = GroupBook(self.outside, "group", "plain", self.world.random("group"))
+        self.loner = GroupBook(self.outside, "loner", "plain", self.world.random("group"))
+        self.group = Group(self.outside, self.history, "readers", GROUP_TOPICS, 3)
+        self.member_faults = MemberFaults(
+            self.group,
+            self.admin,
+            self.world,
+            self.world.random("members"),
+            self.say,
+            self.course.members,
+        )
         self.asked_starts: dict[str, int] = {}
         """Partition -> the highest offset that DeleteRecords was asked for."""
         self.lives = 0
@@ -135,6 +150,7 @@ class ClusterRun:
         return {
             "replica.fetch.max.bytes": str(fetch_bytes),
             "log.durability": self.durability,
+            **GROUP_CONFIGS,
             "offsets.topic.num.partitions": "1",
             "offsets.topic.replication.factor": "3",
             "default.replication.factor": "3",
@@ -197,7 +213,9 @@ class ClusterRun:
             "unclean": len(self.states.unclean),
             "replayed": self.tape.replayed,
             "deletions": self.disks.deleted,
-            "commits": self.group.commits,
+            "commits": self.loner.commits,
+            "generations": len({share.generation for share in self.group.book.shares}),
+            "group commits": len(self.group.book.commits),
             "slow stops": sum(node.slow_stops for node in self.cluster.nodes),
             "lives": sum(node.starts for node in self.cluster.nodes),
             "rolled": self.faults.steps,
@@ -210,8 +228,11 @@ class ClusterRun:
         background = self._start_clients()
         if self.mixed:
             self.faults.begin("roll")
+        troubles = asyncio.create_task(self.member_faults.run())
         await self.faults.run(self.course.seconds, self.course.pause)
+        troubles.cancel()
         await self.faults.heal()
+        self.member_faults.heal()
         await self._recover()
         if self.mixed and self.faults.rolls.random() < 0.5:
             await self._finish_roll()
@@ -256,7 +277,8 @@ class ClusterRun:
             )
             self.readers.append(reader)
             work.append(asyncio.create_task(reader.run()))
-        work.append(asyncio.create_task(self.group.run()))
+        self.group.start()
+        work.append(asyncio.create_task(self.loner.run()))
         work.append(asyncio.create_task(self._churn()))
         work.append(asyncio.create_task(self._administer()))
         work.append(asyncio.create_task(self._send_odd_ones()))
@@ -340,7 +362,7 @@ class ClusterRun:
         """Promise 24: everything is up, then leaders soon, then all in sync."""
         await self._until(lambda: all(node.ready for node in self.cluster.nodes), "ready", 30)
         self.say("all are up")
-        await self._until(self._is_led, "leaders", RECOVERY_SECONDS)
+        await self._until_led("leaders")
         self.say("all have leaders")
         await self._until(self.faults.all_in_sync, "full ISRs", REST_SECONDS)
         self.say("all are in sync")
@@ -350,25 +372,32 @@ class ClusterRun:
         assert await self.faults.roll_to(LATEST.name), "the last roll was given up"
         for node in self.cluster.nodes:
             assert node.ready, f"{node.host} did not start at {node.level}: {node.refused[-1:]}"
-        await self._until(self._is_led, "leaders after the last roll", RECOVERY_SECONDS)
+        await self._until_led("leaders after the last roll")
         await self._until(self.faults.all_in_sync, "full ISRs after the last roll", REST_SECONDS)
         self.say(f"levels: {levels_of(self.cluster)}")
 
-    def _is_led(self) -> bool:
-        """Whether each partition's leader by the store is alive and knows it."""
-        for place, known in self.states.places.items():
-            if self.states.place(place.topic, place.partition) != place:
-                continue
-            state = known.state
-            if state.leader < 0:
-                return False
-            node: BrokerNode = self.cluster.broker(state.leader)
-            if not node.ready or node.running is None:
-                return False
-            hosted = node.running.broker.partitions.get(place.topic, place.partition)
-            if hosted is None or not hosted.is_leader:
-                return False
-        return True
+    async def _until_led(self, what: str) -> None:
+        """Wait until each partition's leader by the store answers as such. Promise 24."""
+        end = self.world.loop.time() + RECOVERY_SECONDS
+        missing = await self._unled()
+        while missing:
+            if self.world.loop.time() > end:
+                raise AssertionError(
+                    f"recovery_is_bounded: not in {RECOVERY_SECONDS} s: {what} of {missing}"
+                )
+            await asyncio.sleep(0.02)
+            missing = await self._unled()
+
+    async def _unled(self) -> list[str]:
+        return [
+            str(place)
+            for place, known in list(self.states.places.items())
+            if self.states.place(place.topic, place.partition) == place
+            and (
+                known.state.leader < 0
+                or not await self.outside.is_led(place.topic, place.partition, known.state.leader)
+            )
+        ]
 
     async def _come_to_rest(self) -> None:
         for producer in self.producers:
@@ -383,16 +412,32 @@ class ClusterRun:
         self.judge.restarts(self.producers)
         self.judge.readers(self.readers)
         async with asyncio.timeout(REST_SECONDS):
-            await self.group.last_look()
-        self.judge.group(self.group)
+            await self.loner.last_look()
+        self.judge.loner(self.loner)
         for where in self.targets:
             final = await read_whole(where, seconds=REST_SECONDS)
             self.history.finals.append(final)
             self.judge.start(final, self.asked_starts.get(where.name, 0))
+        await self._settle_group()
         await self._until(self.judge.replicas_agree, "replicas alike", REST_SECONDS)
         self.judge.replicas()
         self.judge.lives()
         self.judge.metadata()
+        self.judge.group(self.group)
+
+    async def _settle_group(self) -> None:
+        """Promise 24: consumers catch up. Nothing is written any more."""
+        finals = {final.partition: final for final in self.history.finals}
+        ends = {where.name: finals[where.name].end for where in self.targets}
+        try:
+            async with asyncio.timeout(REST_SECONDS):
+                await self.group.settled(ends)
+        except TimeoutError:
+            self.found.append(
+                f"recovery_is_bounded: not in {REST_SECONDS} s: the group is "
+                f"{self.group.last_seen} instead of stable at {ends}"
+            )
+        self.say("the group has everything")
 
 
 def run_cluster(seed: int) -> Result:

@@ -1,0 +1,28 @@
+"""Where a replica's log ends, as its disk has it: what elections and joins are judged by.
+
+A broker is asked nothing: what it believes of itself may be what is wrong.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.cluster.disks import replica_log
+from tests.simulation.cluster.nodes import LOGS
+from tests.simulation.kernel import SimulatedDisk
+from tests.simulation.kernel.inodes import DirectoryNode
+
+from tidelog.storage.names import LOG, offset_of
+
+
+def end_offset(disk: SimulatedDisk, topic: str, partition: int) -> int:
+    """Return the offset behind the last whole batch; of an empty log, where it begins."""
+    found = disk.lookup(f"{LOGS}/{topic}-{partition}")
+    names = list(found.entries) if isinstance(found, DirectoryNode) else []
+    begun = max((at for name in names if (at := offset_of(name, LOG)) is not None), default=0)
+    log = replica_log(disk, topic, partition)
+    return max(begun, log[-1].last + 1 if log else 0)
+
+
+def epoch_start(disk: SimulatedDisk, topic: str, partition: int, epoch: int) -> int:
+    """Return where a leader's epoch begins in its log; nothing written yet: at its end."""
+    bases = (batch.base for batch in replica_log(disk, topic, partition) if batch.epoch == epoch)
+    return min(bases, default=end_offset(disk, topic, partition))

@@ -1,0 +1,230 @@
+"""What a group must never do, as pure functions on its history.
+
+Owns the judgement of one group whose ``__consumer_offsets`` partition was clean: then its log is
+the truth of what was committed, in which order, and answers are held against it. Source: KIP-62 and
+the promises on commits (1), one coordinator at a time (15) and delivery (9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from tests.simulation.group_history import GroupHistory, Look, StoredGeneration, StoredOffset
+from tests.simulation.history import History, Outcome
+
+GroupChecker = Callable[[GroupHistory], list[str]]
+
+
+def one_owner_in_a_generation(group: GroupHistory) -> list[str]:
+    """No two members of one generation have the same partition."""
+    owners: dict[tuple[int, str], str] = {}
+    found = []
+    for share in group.shares:
+        for partition in share.partitions:
+            owner = owners.setdefault((share.generation, partition), share.member)
+            if owner != share.member:
+                found.append(
+                    f"{partition} belongs to {owner} and to {share.member} in generation "
+                    f"{share.generation}"
+                )
+    return found
+
+
+def generations_rise(group: GroupHistory) -> list[str]:
+    """No coordinator begins behind a generation that is on record."""
+    found = []
+    newest = -1
+    for record in group.log:
+        if isinstance(record, StoredGeneration):
+            generation = -1 if record.generation is None else record.generation
+            if 0 <= generation < newest:
+                found.append(f"generation {generation} began after generation {newest}")
+            newest = generation
+    return found
+
+
+def old_generations_do_not_commit(group: GroupHistory) -> list[str]:
+    """A commit counts only in its own generation: where it stands, and when it is answered."""
+    commits = {commit.mark: commit for commit in group.commits}
+    found = []
+    present = -1
+    for record in group.log:
+        if isinstance(record, StoredGeneration):
+            present = -1 if record.generation is None else record.generation
+        elif record.offset is not None:
+            commit = commits.get(record.mark)
+            if commit is None:
+                found.append(f"{record.partition} at {record.offset}: nobody committed this")
+            elif commit.generation != present:
+                found.append(
+                    f"{record.partition} at {record.offset} was committed in generation "
+                    f"{commit.generation}, which stands in generation {present}"
+                )
+    for commit in group.commits:
+        if commit.outcome is Outcome.ACKED:
+            newer = [s for s in group.shares if s.at < commit.sent_at]
+            newest = max((share.generation for share in newer), default=-1)
+            if newest > commit.generation:
+                found.append(
+                    f"a commit of generation {commit.generation} was answered, sent when "
+                    f"{newest} was known to members"
+                )
+    return found
+
+
+def only_owners_commit(group: GroupHistory) -> list[str]:
+    """A member commits what it has in its generation and nothing else, and never as nobody."""
+    shares: dict[tuple[str, int], set[str]] = {}
+    for share in group.shares:
+        shares.setdefault((share.member, share.generation), set()).update(share.partitions)
+    return [
+        f"{commit.member!r} committed {partition} in generation {commit.generation}, not its own"
+        for commit in group.commits
+        for partition in commit.positions
+        if partition not in shares.get((commit.member, commit.generation), ())
+    ]
+
+
+def answered_commits_stay(group: GroupHistory) -> list[str]:
+    """Promises 1 and 2: what was answered stands in the log, what was refused does not."""
+    stored = {
+        (record.mark, record.partition)
+        for record in group.log
+        if isinstance(record, StoredOffset) and record.offset is not None
+    }
+    found = []
+    for commit in group.commits:
+        for partition, offset in commit.positions.items():
+            stands = (commit.mark, partition) in stored
+            if commit.outcome is Outcome.ACKED and not stands:
+                found.append(f"{partition} at {offset} was committed and is gone")
+            elif commit.outcome is Outcome.REFUSED and stands:
+                found.append(f"{partition} at {offset} was refused and is committed")
+    return found
+
+
+def members_begin_where_the_last_stopped(group: GroupHistory) -> list[str]:
+    """Who has its share from a coordinator is told by it what all before it have committed.
+
+    Another broker may be a coordinator that was deposed and does not know it: it says what held
+    once.
+    """
+    before = _committed_before(group)
+    shared_by = {(share.member, share.generation, share.broker) for share in group.shares}
+    ever = {
+        (record.partition, record.offset, record.mark)
+        for record in group.log
+        if isinstance(record, StoredOffset)
+    }
+    found = []
+    for look in group.looks:
+        if look.generation not in before:
+            found.append(f"{look.member} was let into generation {look.generation}, not on record")
+            continue
+        for partition, (offset, mark) in look.found.items():
+            if (look.member, look.generation, look.broker) in shared_by:
+                expected = before[look.generation].get(partition, (-1, ""))
+                if (offset, mark) not in _or_its_own(group, look, partition, expected):
+                    found.append(
+                        f"{look.broker} told {look.member} in generation {look.generation} "
+                        f"{offset} for {partition}, {expected[0]} was committed before it"
+                    )
+            elif offset >= 0 and (partition, offset, mark) not in ever:
+                found.append(f"{look.broker} says {offset} for {partition}: nobody committed it")
+    return found
+
+
+def _or_its_own(
+    group: GroupHistory, look: Look, partition: str, expected: tuple[int, str]
+) -> list[tuple[int, str]]:
+    """Return what may be found: a member that joins again in its generation has committed in it."""
+    allowed = [expected]
+    for commit in group.commits:
+        if (commit.member, commit.generation) != (look.member, look.generation):
+            continue
+        if partition in commit.positions and commit.sent_at < look.at:
+            if commit.outcome is Outcome.ACKED and commit.done_at < look.at:
+                allowed.clear()
+            if commit.outcome is not Outcome.REFUSED:
+                allowed.append((commit.positions[partition], commit.mark))
+    return allowed
+
+
+def _committed_before(group: GroupHistory) -> dict[int, dict[str, tuple[int, str]]]:
+    """Return for each generation what was committed in all before it."""
+    found: dict[int, dict[str, tuple[int, str]]] = {}
+    known: dict[str, tuple[int, str]] = {}
+    for record in group.log:
+        if isinstance(record, StoredOffset):
+            if record.offset is None:
+                known.pop(record.partition, None)
+            else:
+                known[record.partition] = (record.offset, record.mark)
+        elif record.generation is not None:
+            found.setdefault(record.generation, dict(known))
+    return found
+
+
+def commits_go_forward(group: GroupHistory) -> list[str]:
+    """Committed positions fall only where a member was told an older one or was out of range."""
+    commits = {commit.mark: commit for commit in group.commits}
+    told: dict[tuple[str, int, str], int] = {}
+    for look in group.looks:
+        for partition, (offset, _) in look.found.items():
+            told[look.member, look.generation, partition] = offset
+    for jump in group.jumps:
+        place = (jump.member, jump.generation, jump.partition)
+        told[place] = min(told.get(place, jump.target), jump.target)
+    found = []
+    known: dict[str, int] = {}
+    for record in group.log:
+        if not isinstance(record, StoredOffset):
+            continue
+        if record.offset is None:
+            known.pop(record.partition, None)
+            continue
+        before = known.get(record.partition, -1)
+        known[record.partition] = record.offset
+        commit = commits.get(record.mark)
+        if record.offset >= before or commit is None:
+            continue
+        place = (commit.member, commit.generation, record.partition)
+        if not told.get(place, before) < before:
+            found.append(
+                f"{record.partition} went back from {before} to {record.offset} in generation "
+                f"{commit.generation}"
+            )
+    return found
+
+
+ALL: tuple[GroupChecker, ...] = (
+    one_owner_in_a_generation,
+    generations_rise,
+    old_generations_do_not_commit,
+    only_owners_commit,
+    answered_commits_stay,
+    members_begin_where_the_last_stopped,
+    commits_go_forward,
+)
+
+
+def violations(group: GroupHistory, checkers: Iterable[GroupChecker] = ALL) -> list[str]:
+    """Return what all checkers find, each line with the checker's name."""
+    return [f"{check.__name__}: {line}" for check in checkers for line in check(group)]
+
+
+def a_group_gets_everything(history: History, reader: str, starts: Mapping[str, int]) -> list[str]:
+    """Promise 9: each acked record that is still there was delivered to some member.
+
+    ``reader`` begins the names of the members' reads; ``starts``: where each partition that the
+    group reads begins now.
+    """
+    reads = (read for read in history.reads if read.reader.startswith(reader))
+    got = {(read.partition, read.offset) for read in reads}
+    return [
+        f"{write.partition} {write.offset} was acked and no member of the group got it"
+        for write in history.writes
+        if write.outcome is Outcome.ACKED
+        and write.offset >= starts.get(write.partition, write.offset + 1)
+        and (write.partition, write.offset) not in got
+    ]

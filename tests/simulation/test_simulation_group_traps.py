@@ -1,0 +1,103 @@
+"""The known traps of a group's members: stories on the simulated cluster.
+
+Each was a defect that the whole-cluster scenario found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from tests.simulation.cluster.members import NotingCluster
+from tests.simulation.cluster.nodes import PORT
+from tests.simulation.test_simulation_cluster_traps import Told
+
+from tidelog.client.cluster import ClusterSettings
+from tidelog.client.errors import ClientError
+from tidelog.client.fetcher import OffsetReset
+from tidelog.client.group_reader import GroupReader
+from tidelog.client.retries import Backoff
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level("CRITICAL"):
+        yield
+
+
+async def reach(run: Told, state: str, members: int, committed: int | None = None) -> None:
+    """Wait until the group is so, and has committed so much of t-0."""
+    async with asyncio.timeout(40):
+        while True:
+            try:
+                known = await run.group.committed()
+                if await run.group.state() == (state, members) and committed in (
+                    None,
+                    known.get("t-0"),
+                ):
+                    return
+            except (ClientError, OSError):
+                pass  # the coordinator's partition is being made
+            await asyncio.sleep(0.1)
+
+
+async def a_late_commit(run: Told) -> None:
+    """Paused for longer than its session, while others went on and left: it sets nothing back."""
+    group = run.group
+    group.topics = ("t",)
+    process = run.world.machine("late").process("Consumer")
+    got: list[int] = []
+
+    async def read_late() -> None:
+        settings = ClusterSettings(
+            request_timeout_ms=3_000, backoff=Backoff(random=process.seams.random)
+        )
+        async with NotingCluster(group, f"b1:{PORT}", settings) as cluster:
+            reader = GroupReader(
+                cluster, group.name, ["t"],
+                reset=OffsetReset.EARLIEST, auto_commit_ms=600_000,
+                session_timeout_ms=3_000, rebalance_timeout_ms=3_000, heartbeat_interval_ms=500,
+            )  # fmt: skip
+            while True:
+                for fetched in await reader.poll(100):
+                    got.extend(record.offset for record in fetched.rows())
+
+    await run.write(5)
+    process.run(read_late())
+    await run.until(lambda: len(got) == 5, "the first five are read")
+    process.pause()
+    await reach(run, "Empty", 0)
+    other = group.members[0]
+    other.start()
+    await run.write(5)
+    await reach(run, "Stable", 1, 10)
+    other.kill()
+    await reach(run, "Empty", 0, 10)
+    process.resume()
+    await reach(run, "Stable", 1)
+    await asyncio.sleep(2)
+    assert (await group.committed())["t-0"] == 10
+
+
+async def out_of_reach(run: Told) -> None:
+    """Cut off from all brokers for longer than a session: it comes back, idle or not."""
+    run.group.topics = ("t",)
+    member = run.group.members[0]
+    member.start()
+    await run.write(3)
+    await reach(run, "Stable", 1, 3)
+    run.world.network.reset_connections(member.host)
+    for broker in run.cluster.brokers:
+        run.world.network.cut(member.host, broker.host)
+    await reach(run, "Empty", 0, 3)
+    await asyncio.sleep(20)
+    run.world.network.heal()
+    await reach(run, "Stable", 1, 3)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("tell", [a_late_commit, out_of_reach])
+def test_a_member_story(tell, seed: int) -> None:
+    result = Told(seed, tell, "replicated", {"min.insync.replicas": "2"}).run()
+    assert not result.violations, result.report()
