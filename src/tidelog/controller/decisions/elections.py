@@ -275,17 +275,15 @@ def settle_all(
             allowed = wanted if allow_unclean is None else allow_unclean
             rules[topic] = allowed, configs.min_insync_replicas
         is_lost = where in lost
-        new = _settled(cluster, where, standing, rules[topic], is_lost, may_owe=True)
+        memory = cluster.memories.get(topic)
+        known = {} if memory is None else memory.unclean
+        owed = standing_debts.setdefault(topic, len(known))
+        owes_already = where.partition in known
+        may_owe = owes_already or owed < most_debts(len(replicas))
+        new = _settled(cluster, where, standing, rules[topic], is_lost, may_owe=may_owe)
         owes = is_unclean_election(state, new)
-        if owes and not _owes_already(cluster, where):
-            if topic not in standing_debts:
-                memory = cluster.memories.get(topic)
-                standing_debts[topic] = 0 if memory is None else len(memory.unclean)
-            if standing_debts[topic] < most_debts(len(replicas)):
-                standing_debts[topic] += 1
-            else:
-                new = _settled(cluster, where, standing, rules[topic], is_lost, may_owe=False)
-                owes = False
+        if owes and not owes_already:
+            standing_debts[topic] = owed + 1
         if new == state:
             continue
         writes.append(put_state(cluster, where, new))
@@ -324,11 +322,6 @@ def _settled(
         here = standing.without(broken) if broken else standing
         new = settle(new, replicas, here, min(minimum, len(replicas)), allowed and may_owe)
     return without_broken(new, broken) if broken else new
-
-
-def _owes_already(cluster: Cluster, where: TopicPartition) -> bool:
-    memory = cluster.memories.get(where.topic)
-    return memory is not None and where.partition in memory.unclean
 
 
 def elect_put_off(cluster: Cluster, topics: Set[str]) -> Decision[None]:

@@ -17,7 +17,7 @@ from tidelog.controller.decisions.cluster import NO_ID, Cluster, Decision, Put, 
 from tidelog.controller.decisions.elections import put_state, with_isr
 from tidelog.controller.decisions.losses import without_debt
 from tidelog.metadata import layout
-from tidelog.metadata.records import PartitionState, TopicMemory
+from tidelog.metadata.records import PartitionState
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
@@ -56,7 +56,7 @@ def alter_isr(
     ``min.insync.replicas`` than the controller goes by: then nobody is held for eligible.
     """
     writes: list[Write] = []
-    memories: dict[str, TopicMemory] = {}
+    handled: dict[str, list[int]] = {}
     outcomes: list[Outcome] = []
     seen: set[TopicPartition] = set()
     for proposal in proposals:
@@ -72,9 +72,9 @@ def alter_isr(
         seen.add(where)
         new = _changed(cluster, where, state, proposal, knows_configs)
         if proposal.unclean_handled:
-            memory = memories.get(where.topic, cluster.memories.get(where.topic))
+            memory = cluster.memories.get(where.topic)
             if memory is not None and where.partition in memory.unclean:
-                memories[where.topic] = without_debt(memory, where.partition)
+                handled.setdefault(where.topic, []).append(where.partition)
         if new == state:
             # Nothing to write: the version that the leader knows stays the current one.
             outcomes.append(Outcome(ErrorCode.NONE, state, version))
@@ -82,7 +82,10 @@ def alter_isr(
         writes.append(put_state(cluster, where, new))
         outcomes.append(Outcome(ErrorCode.NONE, new, version + 1))
     # Each topic's record once, however many of its partitions: it may be as large as a commit.
-    paid = [Put(layout.memory(topic), memory) for topic, memory in memories.items()]
+    paid = [
+        Put(layout.memory(topic), without_debt(cluster.memories[topic], *indexes))
+        for topic, indexes in handled.items()
+    ]
     return Decision(outcomes, (*paid, *writes), splits=True)
 
 

@@ -119,14 +119,14 @@ def with_debts(memory: TopicMemory, new: Mapping[int, UncleanDebt]) -> TopicMemo
     )
 
 
-def without_debt(memory: TopicMemory, partition: int) -> TopicMemory:
-    """Return the memory after a finished handling."""
-    debt = memory.unclean.get(partition)
-    if debt is None:
-        return memory
-    unclean = {index: kept for index, kept in memory.unclean.items() if index != partition}
+def without_debt(memory: TopicMemory, *partitions: int) -> TopicMemory:
+    """Return the memory after a finished handling of some partitions."""
+    unclean = dict(memory.unclean)
     past = dict(memory.unclean_past)
-    past[partition] = _shortened([*past.get(partition, []), debt])
+    for partition in partitions:
+        debt = unclean.pop(partition, None)
+        if debt is not None:
+            past[partition] = _shortened([*past.get(partition, []), debt])
     return msgspec.structs.replace(memory, unclean=unclean, unclean_past=_bounded(past))
 
 
