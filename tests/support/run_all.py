@@ -42,7 +42,7 @@ PARTS = (
     Part("wire", ("tests/wire",), 60),
     Part("simulation", ("tests/simulation",), 300),
     Part("stock clients and tools", ("tests/cluster",), 400, beside="java or second"),
-    Part("kill", ("tests/chaos",), 200),
+    Part("kill", ("tests/chaos",), 200, beside="second"),
     Part("spark", ("tests/spark",), 180, beside="kill or java"),
     Part("package", ("tests/package",), 60),
 )
