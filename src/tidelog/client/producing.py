@@ -440,9 +440,13 @@ class RecordSender:
             await self._cluster.leader(queue.partition)
 
     async def _new_identity(self) -> None:
-        answer: messages.InitProducerIdResponse = await self._cluster.send_to_any(
-            messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        )
+        asked = messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+        if self._identity is not None:
+            # The next epoch of the same id (KIP-360): what the network still holds of the former
+            # one is refused then, and cannot be written beside what is numbered anew.
+            asked.producer_id = self._identity.producer_id
+            asked.producer_epoch = self._identity.epoch
+        answer: messages.InitProducerIdResponse = await self._cluster.send_to_any(asked)
         if answer.error_code:
             raise Refused(answer.error_code, "a producer id")
         self._identity = Producer(answer.producer_id, answer.producer_epoch)
