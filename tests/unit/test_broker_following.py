@@ -17,7 +17,7 @@ from tests.support.lone_broker import LoneBroker, until
 
 from tidelog.broker import follower_fetcher, loss_notes
 from tidelog.broker.follower_log import says_where_logs_part, take_in
-from tidelog.broker.partition import HostedPartition, PartitionState
+from tidelog.broker.partition import HostedPartition, PartitionState, Role
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.storage.log import PartitionLog
@@ -367,8 +367,28 @@ def test_a_corrupt_partition_does_not_stop_the_others(tmp_path: Path) -> None:
             assert bad.end_offset == 0
             append(leaders[1], "c")
             await until_same(leaders[1], good)
-            flip_a_bit(leaders[0])
-            await until_same(leaders[0], bad)
+            # The leader has noticed it itself: nothing of its bytes is served any more.
+            assert leaders[0].role is Role.OFFLINE and bad.end_offset == 0
+            named = pair.leader.broker.partitions.failures()
+            assert [each.partition_index for each in named.damaged_replicas] == [0]
+
+    run(main())
+
+
+def test_a_corrupt_answer_is_fetched_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            leader = pair.lead(isr=(1,))
+            append(leader, "a" * 100, "b" * 100)
+            sound = bytes(leader.log.read(0, 1_000_000))
+            follower = pair.follow()
+            await until_same(leader, follower)
+            assert follower.log.truncate_to(0, 0) is None
+            for records, end in ((sound[:100] + b"?" + sound[101:], 0), (sound, 2)):
+                answer = messages.FetchResponse.PartitionData(0, 0, 0, 0, 0, records=records)
+                refused = take_in(follower, answer, 0, pair.follower.broker.loss_reports)
+                assert (refused is None) == (end == 2)
+                assert follower.end_offset == end and follower.log.damaged is None
 
     run(main())
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.support.lone_broker import LoneBroker, until
-from tests.unit.test_broker_following import Pair, append, run, running, until_same
+from tests.unit.test_broker_following import Pair, append, flip_a_bit, run, running, until_same
 
 from tidelog.broker.control import Control
 from tidelog.broker.partition import HostedPartition, PartitionState, Role
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
+from tidelog.records.batch import Rejected
 from tidelog.replication.control import LeaderAndIsrOrder
 
 
@@ -102,5 +103,36 @@ def test_it_is_made_anew_once_it_is_out_of_the_isr(tmp_path: Path) -> None:
             await lone.broker.maintenance.look_at_retention()
             await lone.broker.maintenance.remove()
             await until(lambda: not strays(tmp_path))
+
+    run(main())
+
+
+def test_damage_that_is_met_while_it_follows_is_named_and_made_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            leader = pair.lead()
+            append(leader, *"abcdef")
+            follower = pair.follow()
+            await until_same(leader, follower)
+            flip_a_bit(follower)
+            refused = follower.read(0, 1_000_000)
+            assert isinstance(refused, Rejected)
+            assert refused.error is ErrorCode.KAFKA_STORAGE_ERROR
+            assert follower.role is Role.OFFLINE
+            (named,) = pair.follower.broker.partitions.failures().damaged_replicas
+            assert (named.topic_name, named.partition_index) == ("t", 0)
+            append(leader, "g")
+            pair.follower.broker.control = Control(pair.follower.broker, str(tmp_path / "2"))
+            order(pair.follower, isr=(1,), epoch=1)
+            fresh = partition_of(pair.follower)
+            assert fresh is not follower
+            await until_same(leader, fresh)
+            assert pair.follower.broker.partitions.failures() is None
+            # Damaged again before it is in the ISR: the same order is enough.
+            flip_a_bit(fresh)
+            assert isinstance(fresh.read(0, 1_000_000), Rejected)
+            order(pair.follower, isr=(1,), epoch=1)
+            assert partition_of(pair.follower) is not fresh
+            await until_same(leader, partition_of(pair.follower))
 
     run(main())

@@ -248,7 +248,7 @@ def test_an_epoch_that_a_full_disk_refused_is_not_forgotten(
 ) -> None:
     log = new_log(tmp_path, SMALL, resources(disk))
     log.begin_epoch(1)
-    append(log)
+    assert isinstance(log.append_as_leader(batch(2), 1, NOW_MS), Appended)
     log.sync()
     disk.failing = ("leader-epoch-checkpoint.tmp",)
     disk.fill_up()

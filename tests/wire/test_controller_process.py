@@ -539,6 +539,13 @@ def test_leaders_change_their_isr_and_damaged_replicas_are_taken_out() -> None:
         state = controller.cluster.states[TopicPartition("t", 0)]
         assert (state.leader, state.leader_epoch, state.isr) == (2, 1, [2])
 
+        # It is made anew, and damaged again before it is in sync: its order is repeated.
+        await one.heartbeat()
+        await one.told(lambda _: one.names()[-1] == "UpdateMetadata")
+        before = one.names().count("LeaderAndIsr")
+        await one.heartbeat(failures=heartbeat.Failures([], [damaged]))
+        await one.told(lambda _: one.names().count("LeaderAndIsr") > before)
+
     run(scenario)
 
 

@@ -221,7 +221,9 @@ class Control:
             logger.warning("LeaderAndIsr for %s refused: %s", key, decision.why)
             return decision.error
         if decision.action is Action.IGNORE and not decision.adopt_topic_id:
-            return ErrorCode.NONE
+            if not self._broker.repairs.is_told_again(partitions.get(*key), order):
+                return ErrorCode.NONE
+            decision = Obey(Action.UPDATE)
         try:
             self._carry_out(key, decision, _state(state, order))
         except StorageFailed as error:

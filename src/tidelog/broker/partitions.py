@@ -54,6 +54,7 @@ class Partitions:
         self._stale_delay_ms = stale_delay_ms
         for directory in directories:
             directory.resources.on_failure = lambda reason, d=directory: self._failed(d, reason)
+            directory.resources.on_damage = lambda key, d=directory: self._damaged(d, key)
             for key, log in directory.logs.items():
                 self._host(key, log)
 
@@ -279,9 +280,21 @@ class Partitions:
         logger.error("%s is out of service: %s", directory.path, reason)
         for partition in list(self.all()):
             if directory.logs.get(partition.key) is partition.log:
-                led, epoch = partition.is_leader, partition.leader_epoch
-                partition.go_offline(reason)
-                for stopped in self.when_stopped:
-                    stopped(partition.key)
-                if led:
-                    self._tell_not_leader(partition.key, epoch)
+                self._take_offline(partition, reason)
+
+    def _damaged(self, directory: LogDirectory, key: TopicPartition) -> None:
+        """A log was found damaged while it served; the heartbeats name it from now on."""
+        hosted = self.get(*key)
+        log = directory.logs.get(key)
+        if hosted is None or log is not hosted.log or log.damaged is None:
+            return
+        logger.error("%s is out of service: %s", key, log.damaged)
+        self._take_offline(hosted, log.damaged)
+
+    def _take_offline(self, partition: HostedPartition, reason: str) -> None:
+        led, epoch = partition.is_leader, partition.leader_epoch
+        partition.go_offline(reason)
+        for stopped in self.when_stopped:
+            stopped(partition.key)
+        if led:
+            self._tell_not_leader(partition.key, epoch)

@@ -177,6 +177,8 @@ class BrokerProcess:
                 directory.last_life.value,
                 loaded.recovered_bytes,
             )
+            for sentence in loaded.mended:
+                logger.error("damaged: %s", sentence)
             for key, why in loaded.damaged:
                 logger.error("%s is out of service: %s", key, why)
 

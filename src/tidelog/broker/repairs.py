@@ -1,11 +1,13 @@
 """Damaged replicas that are made anew from their leaders (promise 26).
 
 Owns when that is done, and what becomes of the damaged bytes. That a log is damaged is said by
-``storage``; that the replica leaves the ISR is the controller's work (heartbeats name it).
+``storage``; that the replica leaves the ISR is the controller's work (heartbeats name it), which
+repeats its order to one that is not in it.
 
 | event | what follows |
 |---|---|
 | recovery finds damage below the torn tail | the replica serves nothing; heartbeats name it |
+| a read meets bytes that are not what was written | the same, from then on |
 | an order: another broker leads, this one is not in the ISR | set aside, an empty one follows |
 | an order while it is in the ISR, or nobody leads | nothing: its bytes may be the last ones |
 | the new one is in the ISR | the damaged directory is removed after a delay |
@@ -21,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.partition import HostedPartition, PartitionState
 from tidelog.model.topics import TopicPartition
+from tidelog.replication.control import LeaderAndIsrOrder
 from tidelog.storage.directory import LogDirectory
 
 if TYPE_CHECKING:
@@ -35,6 +38,17 @@ class Repairs:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._set_aside: dict[TopicPartition, tuple[LogDirectory, str]] = {}
+
+    def is_told_again(self, hosted: HostedPartition | None, order: LeaderAndIsrOrder) -> bool:
+        """Whether an order says what is known, to a replica that was damaged since it was heard.
+
+        Who is out of the ISR already hears of no change when its damage is named.
+        """
+        return (
+            hosted is not None
+            and hosted.log.damaged is not None
+            and (order.leader_epoch, order.isr_version) == (hosted.leader_epoch, hosted.isr_version)
+        )
 
     def for_order(self, hosted: HostedPartition, state: PartitionState) -> HostedPartition:
         """Return the replica that is to obey an order: a fresh one in the place of a damaged one.

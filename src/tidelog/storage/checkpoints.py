@@ -14,7 +14,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from crc32c import crc32c
+
 from tidelog.model.topics import TopicPartition
+
+CRC_ENTRY = "#crc32c"
+"""What stands in an offset checkpoint in the place of a topic, with the CRC for an offset."""
+
+CRC_LINE = "crc32c"
 
 
 class DamagedFile(ValueError):
@@ -52,9 +59,12 @@ def decode_uuid(text: str) -> uuid.UUID:
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """Return an offset checkpoint of version 0."""
+    """Return an offset checkpoint of version 0, with a CRC that Kafka takes for an entry."""
     lines = [f"{p.topic} {p.partition} {offset}\n" for p, offset in sorted(offsets.items())]
-    return f"0\n{len(lines)}\n{''.join(lines)}".encode()
+    text = "".join(lines)
+    # Format 0 has no checksum: one more entry, under a name that no topic can have, is one.
+    lines.append(f"{CRC_ENTRY} 0 {crc32c(text.encode())}\n")
+    return f"0\n{len(lines)}\n{text}{lines[-1]}".encode()
 
 
 def decode_offsets(content: bytes) -> dict[TopicPartition, int]:
@@ -62,8 +72,16 @@ def decode_offsets(content: bytes) -> dict[TopicPartition, int]:
     found = {}
     for fields in _entries(content, 3):
         topic, partition, offset = fields
-        found[TopicPartition(topic, _number(partition))] = _number(offset)
+        if topic == CRC_ENTRY:
+            _check_crc(b"".join(content.splitlines(keepends=True)[2:-1]), offset)
+        else:
+            found[TopicPartition(topic, _number(partition))] = _number(offset)
     return found
+
+
+def _check_crc(content: bytes, expected: str) -> None:
+    if crc32c(content) != _number(expected):
+        raise DamagedFile("its bytes are not what was written: the CRC is wrong")
 
 
 def encode_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
@@ -82,11 +100,11 @@ def decode_epochs(content: bytes) -> list[tuple[int, int]]:
 
 
 def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
-    """Return Kafka's version 0, followed by our line when the partition epoch is known."""
+    """Return Kafka's version 0, followed by our lines: the partition epoch, if known, the CRC."""
     text = f"version: 0\ntopic_id: {encode_uuid(metadata.topic_id)}\n"
     if metadata.partition_epoch >= 0:
         text += f"partition_epoch: {metadata.partition_epoch}\n"
-    return text.encode()
+    return f"{text}{CRC_LINE}: {crc32c(text.encode())}\n".encode()
 
 
 def decode_partition_metadata(content: bytes) -> PartitionMetadata:
@@ -98,6 +116,8 @@ def decode_partition_metadata(content: bytes) -> PartitionMetadata:
             fields[name.strip()] = value.strip()
     if fields.get("version") != "0" or "topic_id" not in fields:
         raise DamagedFile("partition.metadata is not of version 0 with a topic id")
+    if CRC_LINE in fields:
+        _check_crc(content[: content.index(f"{CRC_LINE}:".encode())], fields[CRC_LINE])
     epoch = _number(fields.get("partition_epoch", "-1"))
     return PartitionMetadata(decode_uuid(fields["topic_id"]), epoch)
 

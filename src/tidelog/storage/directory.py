@@ -69,6 +69,8 @@ class Loaded:
     damaged: list[tuple[TopicPartition, str]] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
+    mended: list[str] = field(default_factory=list)
+    """Damaged files that were done without, a sentence each."""
 
 
 class LogDirectory:
@@ -130,10 +132,13 @@ class LogDirectory:
         """
         found = Loaded()
         now_ms = self._seams.clock.wall_ms()
-        recovery = self._offsets(names.RECOVERY_POINTS)
-        starts = self._offsets(names.LOG_STARTS)
-        watermarks = self._offsets(names.HIGH_WATERMARKS)
-        cleaned = self._offsets(names.CLEANER_OFFSETS)
+        recovery, starts, watermarks, cleaned = (
+            self._offsets(name, found)
+            for name in (
+                names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS,
+                names.CLEANER_OFFSETS,
+            )
+        )  # fmt: skip
         self._noted = {*recovery, *starts, *watermarks, *cleaned}
         for name in self._disk.list(self.path):
             if self._load_abandoned:
@@ -191,6 +196,7 @@ class LogDirectory:
             self._sync_anew(log)
         found.logs += 1
         found.recovered_bytes += log.recovered.scanned_bytes
+        found.mended += log.mended
         if log.damaged is not None:
             found.damaged.append((partition, log.damaged))
 
@@ -202,13 +208,14 @@ class LogDirectory:
             return
         log.sync()
 
-    def _offsets(self, name: str) -> Offsets:
+    def _offsets(self, name: str, found: Loaded) -> Offsets:
         try:
             return decode_offsets(self._disk.read(f"{self.path}/{name}"))
         except FileNotFoundError:
             return {}
-        except DamagedFile:
+        except DamagedFile as error:
             # Zero is always a safe checkpoint: more is read, nothing is lost.
+            found.mended.append(f"{self.path}/{name}: {error}: every offset in it counts as 0")
             return {}
 
     # Partitions ------------------------------------------------------------------------------

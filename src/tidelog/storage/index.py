@@ -64,6 +64,11 @@ class OffsetIndex:
         at = bisect_right(self.offsets, offset - self.base_offset)
         return self.positions[at - 1] if at else 0
 
+    def entry_for(self, offset: int) -> tuple[int, int] | None:
+        """Return (position, last offset) of the batch that ``position_for`` names; None for 0."""
+        at = bisect_right(self.offsets, offset - self.base_offset)
+        return (self.positions[at - 1], self.offsets[at - 1] + self.base_offset) if at else None
+
     def boundary_before(self, position: int) -> int:
         """Return the greatest known batch position that is not above ``position``."""
         at = bisect_right(self.positions, position)

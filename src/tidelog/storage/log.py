@@ -1,7 +1,8 @@
 """One partition's log: its segments, leader epochs, producers, and what of it is durable.
 
 Owns every change of one partition's files; synchronous, used by one thread (the event loop). Does
-not know leaders, replicas or the wire. Opening is ``opening``, rewriting by key ``compaction``.
+not know leaders, replicas or the wire. Reading is ``reading``, opening ``opening``, rewriting by
+key ``compaction``.
 
 Ordering rules: bytes are in the file before offsets are given out; indexes and snapshots may be
 behind (recovery rebuilds them); the recovery point only ever claims what a sync has returned for.
@@ -16,28 +17,24 @@ behind (recovery rebuilds them); the recovery point only ever claims what a sync
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import LOG_APPEND_TIME
-from tidelog.records.batch import Buffer, Rejected, crc_is_right, read_header, walk
-from tidelog.records.record import CorruptRecords
-from tidelog.storage import lookup, names
+from tidelog.records.batch import Buffer, Rejected, crc_is_right, walk
+from tidelog.storage import names
 from tidelog.storage.appending import Batches, chunks_for, groups_that_fit, prepare
-from tidelog.storage.logfiles import LogFiles, new_segment
+from tidelog.storage.logfiles import new_segment
 from tidelog.storage.producers import KnownBatch
-from tidelog.storage.results import Appended, TimeOffset, as_appended
+from tidelog.storage.reading import LogReading
+from tidelog.storage.results import Appended, as_appended
 from tidelog.storage.retention import expired, must_roll, room_in
-from tidelog.storage.segment import Segment, Slice
 from tidelog.storage.snapshots import load_producers, remove_snapshots, snapshot_path
-
-_HINTS = 64
-_EMPTY = memoryview(b"")
+from tidelog.storage.soundness import Unsound
 
 
-class PartitionLog(LogFiles):
-    """The log of one replica: appending, reading, looking up, cutting, expiring.
+class PartitionLog(LogReading):
+    """The log of one replica: appending, cutting, expiring; reading is ``LogReading``'s.
 
     ``high_watermark`` is set by the caller; retention and compaction never pass it. Made by
     ``opening.create_log`` and ``opening.open_log``.
@@ -228,126 +225,6 @@ class PartitionLog(LogFiles):
             return self._trouble(second)
         return self._trouble(error)
 
-    # Reading ---------------------------------------------------------------------------------
-
-    def read(
-        self,
-        offset: int,
-        max_bytes: int,
-        up_to_offset: int | None = None,
-        *,
-        at_least_one: bool = True,
-    ) -> memoryview | Rejected:
-        """Return whole batches from the one that holds ``offset``, all below ``up_to_offset``.
-
-        Empty at the end. At most ``max_bytes``, but with ``at_least_one`` a larger first batch is
-        given whole. OFFSET_OUT_OF_RANGE outside of start and end. Normally one read of the file.
-        """
-        if self.damaged or self.closed:
-            return self._out_of_service()
-        end = self.end_offset
-        if offset < self.start_offset or offset > end:
-            return Rejected(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is outside {self.start_offset} to {end} of {self.partition}",
-            )
-        limit = end if up_to_offset is None or up_to_offset > end else up_to_offset
-        if offset >= limit:
-            return _EMPTY
-        try:
-            return self._read(offset, max_bytes, limit, at_least_one)
-        except OSError as error:
-            self.resources.fail(f"a read of {self.path} failed: {error}")
-            return self._out_of_service()
-
-    def _read(
-        self, offset: int, max_bytes: int, limit: int, at_least_one: bool
-    ) -> memoryview | Rejected:
-        hint = self._hints.get(offset)
-        if hint is not None and hint[1] < hint[0].size:
-            segment, position = hint
-        else:
-            located = self._locate(offset)
-            if located is None:
-                return _EMPTY
-            segment, position = located
-        found = segment.read(position, max_bytes, limit, at_least_one)
-        if found is None:
-            return _EMPTY
-        if found.next_position < segment.size or segment is self._active:
-            if len(self._hints) >= _HINTS:
-                del self._hints[next(iter(self._hints))]
-            self._hints[found.next_offset] = (segment, found.next_position)
-        if segment is not self._active and not read_header(found.data).record_count:
-            return self._on_to_records(found, max_bytes, limit, at_least_one)
-        return found.data
-
-    def _on_to_records(
-        self, found: Slice, max_bytes: int, limit: int, at_least_one: bool
-    ) -> memoryview:
-        """Go on behind batches that compaction emptied, until there are records too.
-
-        An answer without records ends the poll of a Java consumer, which looks like the end of
-        the log. Grows with the emptied batches, up to ``max_bytes``.
-        """
-        pieces, size = [found.data], len(found.data)
-        while (
-            size < max_bytes
-            and found.next_offset < limit
-            and not any(header.record_count for _, header in walk(pieces[-1]))
-        ):
-            located = self._locate(found.next_offset)
-            more = located and located[0].read(located[1], max_bytes - size, limit, at_least_one)
-            if not more:
-                break
-            found = more
-            pieces.append(found.data)
-            size += len(found.data)
-        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
-
-    def _locate(self, offset: int) -> tuple[Segment, int] | None:
-        at = self.segment_at(offset)
-        while at < len(self.segments):
-            segment = self.segments[at]
-            located = segment.locate(offset)
-            if located is not None:
-                return segment, located[0]
-            # The rest of this segment was compacted away: the next batch is in a later one.
-            at += 1
-        return None
-
-    def segment_at(self, offset: int) -> int:
-        """Return the place in ``segments`` of the one whose range holds ``offset``."""
-        if offset >= self._active.base_offset:
-            return len(self.segments) - 1
-        at = bisect_right(self.segments, offset, key=lambda segment: segment.base_offset)
-        return max(0, at - 1)
-
-    def offset_for_time(self, timestamp: int) -> TimeOffset | Rejected | None:
-        """Return the first record not older than ``timestamp`` (ms), None when all are older."""
-        try:
-            return lookup.first_at_or_after(self.segments, timestamp, self.start_offset)
-        except (OSError, CorruptRecords) as error:
-            return self._unreadable(error)
-
-    def newest_record(self, limit_offset: int) -> TimeOffset | Rejected | None:
-        """Return the first record below ``limit_offset`` with the greatest timestamp there
-        (ListOffsets -3)."""
-        try:
-            return lookup.newest(self.segments, self.start_offset, limit_offset)
-        except (OSError, CorruptRecords) as error:
-            return self._unreadable(error)
-
-    def _unreadable(self, error: OSError | CorruptRecords) -> Rejected:
-        if isinstance(error, CorruptRecords):
-            return Rejected(ErrorCode.CORRUPT_MESSAGE, f"{self.partition}: {error}")
-        self.resources.fail(f"a read of {self.path} failed: {error}")
-        return self._out_of_service()
-
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Return (epoch, end offset) of the greatest epoch not above ``epoch``; -1, -1 if none."""
-        return self.epochs.end_of(epoch, self.end_offset)
-
     # Cutting ---------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, now_ms: int) -> Rejected | None:
@@ -384,6 +261,8 @@ class PartitionLog(LogFiles):
             self.resources.disk.sync_directory(self.path)
         except OSError as error:
             return self._cut_short(error)
+        except Unsound as error:
+            return self.found_damaged(f"{self.path}: {error}")
         return None
 
     def restart_at(self, offset: int, now_ms: int) -> Rejected | None:

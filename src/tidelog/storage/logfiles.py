@@ -69,6 +69,8 @@ class LogFiles:
         self.producers = ProducerState()
         self.producer_expiration_ms = PRODUCER_EXPIRATION_MS
         self.damaged: str | None = None
+        self.mended: list[str] = []
+        """Damaged files beside the log that it could do without, as a start found them."""
         self.closed = False
         self.recovered = Recovered()
         self.generation = 0
@@ -441,6 +443,21 @@ class LogFiles:
         if passing is not None:
             return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{passing}: {self.path}")
         self.resources.fail(f"a write to {self.path} failed: {error}")
+        return self._out_of_service()
+
+    def found_damaged(self, reason: str) -> Rejected:
+        """Take the log out of service: its bytes are not what was written (promise 26).
+
+        A note beside it has the next start look at all of it, however this life ends.
+        """
+        if self.damaged is None and not self.closed:
+            self.damaged = reason
+            try:
+                self.resources.disk.replace(f"{self.path}/{names.DAMAGED}", f"{reason}\n".encode())
+            except OSError as error:
+                self._trouble(error)
+            if self.resources.on_damage is not None:
+                self.resources.on_damage(self.partition)
         return self._out_of_service()
 
     def _cut_short(self, error: OSError) -> Rejected:

@@ -14,6 +14,7 @@ from tidelog.runtime.disk import File
 from tidelog.storage.results import TimeOffset
 from tidelog.storage.scan import HEADERS_BYTES, scan
 from tidelog.storage.segment import Segment
+from tidelog.storage.soundness import check_batch
 
 
 def first_at_or_after(
@@ -86,7 +87,9 @@ def _newest_in(
         newest_time = header.newest_time
         if header.base_offset < start_offset:
             # Its newest record may be one of those that are deleted.
-            records = read_batch(file.read_at(position, header.size))
+            batch = file.read_at(position, header.size)
+            check_batch(batch)
+            records = read_batch(batch)
             times = [record.timestamp for record in records if record.offset >= start_offset]
             newest_time = max(times, default=NO_TIMESTAMP)
         if newest_time > (NO_TIMESTAMP if best is None else best[0]):
@@ -99,7 +102,9 @@ def _first_in(
 ) -> TimeOffset | None:
     if header.record_count == 0:
         return None
-    for record in read_batch(file.read_at(position, header.size)):
+    batch = file.read_at(position, header.size)
+    check_batch(batch)
+    for record in read_batch(batch):
         if record.timestamp >= timestamp and record.offset >= start_offset:
             return TimeOffset(record.timestamp, record.offset, header.leader_epoch)
     return None

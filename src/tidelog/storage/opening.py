@@ -25,6 +25,7 @@ from tidelog.storage.resources import Resources
 from tidelog.storage.scan import HEADERS_BYTES, scan
 from tidelog.storage.segment import Segment
 from tidelog.storage.snapshots import load_producers
+from tidelog.storage.soundness import Unsound
 
 
 def create_log(
@@ -69,7 +70,7 @@ def open_log(
     """
     marker = f"{path}/{names.DAMAGED}"
     if resources.disk.exists(marker):
-        ending = replace(ending, clean=False)
+        ending = replace(ending, clean=False, was_damaged=True)
     found = recover(resources, path, ending, configs.index_interval_bytes)
     if not found.segments:
         if ending.recovery_point > ending.log_start:
@@ -103,11 +104,15 @@ def open_log(
     log.watermark_note.known = known
     log.high_watermark = min(known, log.end_offset)
     log.first_dirty_offset = min(max(first_dirty_offset, log.start_offset), log.end_offset)
-    log.epochs, on_disk = _epochs(resources, log, found)
+    try:
+        log.epochs, on_disk = _epochs(resources, log, found)
+        log.producers = load_producers(resources, path, log.segments, log.end_offset, now_ms)
+    except Unsound as error:
+        log.found_damaged(f"{path}: {error}")
+        return log
     if log.epochs.entries != on_disk:
-        # The recovery point will pass the batches that have just told them: then only the file does.
+        # The recovery point will pass the batches that told them: then only the file does.
         log.mark_epochs_unwritten()
-    log.producers = load_producers(resources, path, log.segments, log.end_offset, now_ms)
     if not ending.clean:
         log.mark_recovered()
     return log
@@ -132,12 +137,19 @@ def _epochs(
     resources: Resources, log: PartitionLog, found: Recovered
 ) -> tuple[LeaderEpochs, list[tuple[int, int]]]:
     """Return the leader epochs as the log has them, and as its file does."""
+    path = f"{log.path}/{names.EPOCH_CHECKPOINT}"
     on_disk: list[tuple[int, int]] = []
     try:
-        content = resources.disk.read(f"{log.path}/{names.EPOCH_CHECKPOINT}")
-        on_disk = decode_epochs(content)
+        on_disk = decode_epochs(resources.disk.read(path))
+        why = _why_untrue(on_disk, log)
+        if why is not None:
+            raise DamagedFile(why)
         from_log = found.epochs
-    except (FileNotFoundError, DamagedFile):
+    except FileNotFoundError:
+        from_log = _epochs_of(log.segments)
+    except DamagedFile as error:
+        log.mended.append(f"{path}: {error}: taken from the log instead")
+        on_disk = []
         from_log = _epochs_of(log.segments)
     epochs = LeaderEpochs(on_disk)
     epochs.truncate_end(log.end_offset)
@@ -147,8 +159,40 @@ def _epochs(
     return epochs, on_disk
 
 
+def _why_untrue(entries: list[tuple[int, int]], log: PartitionLog) -> str | None:
+    """Return why the epochs' checkpoint does not fit the log, or None.
+
+    The file has no checksum, but the batches say it too: that of an epoch's first offset, and the
+    one before it. Two look-ups for each epoch.
+    """
+    compacted = log.configs.compacted
+    former = -1
+    for at, (epoch, offset) in enumerate(entries):
+        first = max(offset, log.start_offset)
+        if first >= log.end_offset or (at + 1 < len(entries) and entries[at + 1][1] <= first):
+            continue
+        said = log.header_at(first)
+        fits = said is not None and (said.base_offset >= offset or first > offset)
+        if said is not None and 0 <= said.leader_epoch != epoch:
+            fits = fits and compacted and said.leader_epoch > epoch
+        before = log.header_at(first - 1) if first == offset and first > log.start_offset else None
+        if before is not None and before.leader_epoch >= 0:
+            known = compacted or former < 0 or before.leader_epoch == former
+            fits = fits and known and before.leader_epoch < epoch
+        if not fits:
+            return f"epoch {epoch} does not begin at offset {offset}"
+        former = epoch
+    last = log.header_at(log.end_offset - 1) if entries and former >= 0 and not compacted else None
+    if last is not None and last.leader_epoch > former:
+        return f"epoch {last.leader_epoch} is not in it"
+    return None
+
+
 def _epochs_of(segments: list[Segment]) -> list[tuple[int, int]]:
-    """Return the epochs of all batches: for a log whose checkpoint is lost. Grows with batches."""
+    """Return the epochs of all batches: for a log whose checkpoint is lost. Grows with batches.
+
+    Unsound when they fall: then it is a batch that lies, and a false epoch must not get about.
+    """
     found: list[tuple[int, int]] = []
     for segment in segments:
         for _, header in scan(
@@ -156,4 +200,9 @@ def _epochs_of(segments: list[Segment]) -> list[tuple[int, int]]:
         ):
             if not found or header.leader_epoch > found[-1][0]:
                 found.append((header.leader_epoch, header.base_offset))
+            elif 0 <= header.leader_epoch < found[-1][0]:
+                raise Unsound(
+                    f"offset {header.base_offset} says leader epoch {header.leader_epoch}, "
+                    f"behind epoch {found[-1][0]}"
+                )
     return found

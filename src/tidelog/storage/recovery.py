@@ -34,6 +34,8 @@ class Ending:
     log_start: int = 0
     clean: bool = False
     unsynced_may_be_gone: bool = False
+    was_damaged: bool = False
+    """An earlier life found damage: all is read, and nothing is taken for a torn tail."""
 
 
 @dataclass(slots=True)
@@ -157,10 +159,13 @@ def _check_from_recovery_point(
     segments = found.segments
     for at, segment in enumerate(segments):
         last = at + 1 == len(segments)
-        if not last and segment.next_offset <= ending.recovery_point:
+        if not last and segment.next_offset <= ending.recovery_point and not ending.was_damaged:
             continue
         begins_next = segment.next_offset
-        position = _check_segment(resources, found, segment, ending.recovery_point, interval)
+        trusted = 0 if ending.was_damaged else ending.recovery_point
+        position = _check_segment(resources, found, segment, trusted, interval)
+        if found.damaged is not None:
+            return
         if not last and segment.next_offset == begins_next:
             if position < segment.size:
                 # All its records are there: behind them lies what a full disk cut off and a
@@ -190,6 +195,13 @@ def _check_segment(
     end = start
     for position, header in scan(file, start, segment.size, check=True):
         if header.base_offset < segment.next_offset:
+            break
+        if found.epochs and 0 <= header.leader_epoch < found.epochs[-1][0]:
+            # No leader epoch follows a higher one, and no CRC covers it.
+            found.damaged = (
+                f"{segment.log_path} says leader epoch {header.leader_epoch} at offset "
+                f"{header.base_offset}, behind epoch {found.epochs[-1][0]}"
+            )
             break
         segment.note(position, header.size, header.last_offset, header.newest_time, interval)
         found.scanned_bytes += header.size
@@ -229,6 +241,8 @@ def _judge(resources: Resources, found: Recovered, at: int, position: int, endin
     where = f"{segment.log_path} has a damaged batch at position {position} (offset {end})"
     if end < ending.recovery_point:
         found.damaged = f"{where}, below its recovery point {ending.recovery_point}"
+    elif ending.was_damaged and not ending.unsynced_may_be_gone:
+        found.damaged = where
     elif not ending.unsynced_may_be_gone and behind:
         found.damaged = f"{where}, and sound batches behind it"
     elif not ending.unsynced_may_be_gone and end < ending.high_watermark:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tidelog.storage.soundness import Unsound
+
 if TYPE_CHECKING:
     from tidelog.storage.log import PartitionLog
 
@@ -61,9 +63,12 @@ def find_region(log: PartitionLog, offset: int, max_bytes: int) -> FileRegion | 
             end = segment.index.boundary_before(start + max_bytes)
         if end - start < LEAST_BYTES:
             return None
+        end = segment.sound_until(start, end, log.epochs)
+        if end - start < LEAST_BYTES:
+            return None
         files = log.resources.files
         file = files.pin(segment.log_path)
-    except OSError:
+    except (OSError, Unsound):
         # The ordinary read meets it too, and says what follows from it.
         return None
     fileno = getattr(file, "fileno", None)

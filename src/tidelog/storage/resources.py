@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tidelog.model.topics import TopicPartition
 from tidelog.runtime.disk import Disk
 from tidelog.storage.files import DEFAULT_OPEN_FILES, OpenFiles
 
@@ -68,6 +69,8 @@ class Resources:
     failed: str | None = None
     on_failure: Callable[[str], None] | None = None
     """Called once, with the sentence, when the directory fails."""
+    on_damage: Callable[[TopicPartition], None] | None = None
+    """Called when a log is found to be damaged."""
     before_cut: Callable[[], None] | None = None
     """Makes lowered checkpoints durable before a log is cut below them. OSError if it fails."""
 

@@ -13,10 +13,12 @@ from typing import NamedTuple
 from tidelog.records.batch import HEADER_SIZE, BatchHeader, read_header
 from tidelog.runtime.disk import Buffer, File
 from tidelog.storage import names
+from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
 from tidelog.storage.resources import Resources
 from tidelog.storage.retention import NO_ROOM
 from tidelog.storage.scan import HEADERS_BYTES, scan
+from tidelog.storage.soundness import Unsound, sound_part
 
 UNKNOWN_TIME = -1
 
@@ -60,6 +62,8 @@ class Segment:
         self._newest: tuple[int, int] | None = None
         self._first_time: int | None = None
         self._bytes_since_entry = 0
+        self._checked = (size, size)
+        """The part of the file that was written or checked in this life of the process."""
         self.room = NO_ROOM
         """How far it may grow before the log asks again whether to roll."""
 
@@ -75,7 +79,9 @@ class Segment:
         # As ``open_log``, without the call: this is the way of every append.
         file = self._resources.files.get(self.log_path, create=not position)
         file.write_at(position, chunks)
-        self.size = position + size
+        self.size = end = position + size
+        if self._checked[1] == position:
+            self._checked = (self._checked[0], end)
         return position
 
     def note(
@@ -133,6 +139,7 @@ class Segment:
         self.open_log().truncate(size)
         self.size = size
         self.next_offset = end_offset
+        self._checked = (min(self._checked[0], size), min(self._checked[1], size))
         self._newest = None
         self._first_time = None
         self.room = NO_ROOM
@@ -204,13 +211,19 @@ class Segment:
             TimeIndex.parse(self.base_offset, times),
         )
 
-    def rebuild_indexes(self, interval: int = 4096) -> None:
-        """Make both indexes anew from the headers of all batches, and write them."""
+    def rebuild_indexes(self, interval: int = 4096) -> bool:
+        """Make both indexes anew from the headers of all batches, and write them; False when the
+        batches end before the file does.
+        """
         self.restart_indexes()
         file = self.open_log()
+        end, next_offset = 0, self.next_offset
         for position, header in scan(file, 0, self.size, check=False, chunk_bytes=HEADERS_BYTES):
             self.note(position, header.size, header.last_offset, header.newest_time, interval)
+            end = position + header.size
+        self.next_offset = next_offset
         self.close_indexes()
+        return end == self.size
 
     def restart_indexes(self) -> None:
         """Begin both indexes and the newest time anew, in memory and on disk."""
@@ -251,6 +264,7 @@ class Segment:
     def newest(self) -> tuple[int, int]:
         """The greatest timestamp (-1: none) and the last offset of the batch that has it."""
         if self._newest is None:
+            self._check_newest_entry()
             index, time_index = self.index, self.time_index
             self._newest = time_index.last() or (UNKNOWN_TIME, self.base_offset)
             # Batches behind the last entry may be newer.
@@ -260,6 +274,18 @@ class Segment:
                 if header.newest_time > self._newest[0]:
                     self._newest = (header.newest_time, header.last_offset)
         return self._newest
+
+    def _check_newest_entry(self) -> None:
+        """Retention goes by the last entry of the time index: it must be that of its batch."""
+        entry = self.time_index.last()
+        try:
+            located = None if entry is None else self.locate(entry[1])
+            if entry is not None and (
+                located is None or (located[1].newest_time, located[1].last_offset) != entry
+            ):
+                self.remake_indexes()
+        except Unsound:
+            return  # who reads it says so
 
     @property
     def largest_timestamp(self) -> int:
@@ -301,57 +327,91 @@ class Segment:
         return self.open_log().read_at(position, size)
 
     def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """Return position and header of the first batch that ends at or behind ``offset``."""
+        """Return position and header of the first batch that ends at or behind ``offset``.
+
+        None when all end before. An index that does not name what it should is made anew; Unsound
+        when the batches themselves cannot be walked.
+        """
         if not self.size:
             return None
-        start = self.index.position_for(offset)
+        entry = self.index.entry_for(offset)
+        found, is_true = self._walk_to(offset, entry)
+        if not is_true and entry is not None:
+            self.remake_indexes()
+            found, is_true = self._walk_to(offset, self.index.entry_for(offset))
+        if not is_true:
+            raise Unsound(f"{self.log_path} has no batch that ends at or behind {offset}")
+        return found
+
+    def _walk_to(
+        self, offset: int, entry: tuple[int, int] | None
+    ) -> tuple[tuple[int, BatchHeader] | None, bool]:
+        """Walk from an index entry on; return what is found, and whether the walk can be true."""
+        start, last_offset = (0, None) if entry is None else entry
+        end = start
         file = self.open_log()
         for position, header in scan(file, start, self.size, check=False, chunk_bytes=8192):
+            if last_offset is None:
+                if position == 0 and header.base_offset < self.base_offset:
+                    return None, False
+            elif header.last_offset != last_offset:
+                return None, False
+            last_offset = None
             if header.last_offset >= offset:
-                return position, header
-        return None
+                return (position, header), True
+            end = position + header.size
+        return None, end == self.size
+
+    def sound_until(self, start: int, end: int, epochs: LeaderEpochs) -> int:
+        """Return where the whole batches between two positions end. Unsound for a bad one.
+
+        Each is read and checked once in a life of the process, those written in it not at all.
+        """
+        low, high = self._checked
+        if low <= start and end <= high:
+            return end
+        data = self.read_bytes(start, end - start)
+        size, _ = sound_part(data, self.base_offset, self.next_offset, self.next_offset, epochs)
+        end = start + size
+        apart = start > high or end < low
+        self._checked = (start, end) if apart else (min(low, start), max(high, end))
+        return end
+
+    def remake_indexes(self) -> None:
+        """Make both indexes anew: what their files had is not true. Unsound for a bad batch."""
+        if not self.rebuild_indexes():
+            raise Unsound(f"{self.log_path} has a damaged batch")
 
     def read(
-        self, position: int, max_bytes: int, limit_offset: int, at_least_one: bool
+        self,
+        position: int,
+        max_bytes: int,
+        limit_offset: int,
+        at_least_one: bool,
+        epochs: LeaderEpochs,
+        least_offset: int = 0,
     ) -> Slice | None:
-        """Return whole batches from a batch's position that end before ``limit_offset``.
+        """Return whole, sound batches from a batch's position that end before ``limit_offset``.
 
         At most ``max_bytes``, but with ``at_least_one`` the first batch whole. None when there is
-        no such batch. One read, and a walk over at most one index interval of headers.
+        no such batch. One read; Unsound when a batch is not what was written.
         """
         available = self.size - position
         if available < HEADER_SIZE:
             return None
+        least, end = max(least_offset, self.base_offset), self.next_offset
         data = self.read_bytes(position, min(available, max(max_bytes, HEADER_SIZE)))
-        whole = len(data) == available and limit_offset >= self.next_offset
-        if whole and available <= max_bytes:
-            return Slice(memoryview(data), self.next_offset, self.size)
-        first = read_header(data)
-        if first.size > max_bytes and not at_least_one:
-            return None
-        if first.size > len(data):
+        if len(data) < HEADER_SIZE:
+            raise Unsound(f"{self.log_path} ends before position {position}")
+        size, next_offset = sound_part(data, least, limit_offset, end, epochs)
+        if not size:
+            first = read_header(data)
+            if first.size > available:
+                raise Unsound(f"the batch at offset {first.base_offset} ends behind its file")
+            if first.size <= len(data) or not at_least_one:
+                return None
             data = self.read_bytes(position, first.size)
-        return self._cut(data, position, limit_offset)
-
-    def _cut(self, data: bytes, position: int, limit_offset: int) -> Slice | None:
-        """Cut bytes that begin with a batch to the whole batches before ``limit_offset``."""
-        index = self.index
-        end = position + len(data)
-        known = min(index.boundary_before(end), index.position_for(limit_offset))
-        at = max(known, position) - position
-        next_offset = -1
-        while at + HEADER_SIZE <= len(data):
-            header = read_header(data, at)
-            if header.next_offset > limit_offset or at + header.size > len(data):
-                if next_offset < 0:
-                    next_offset = header.base_offset
-                break
-            at += header.size
-            next_offset = header.next_offset
-        if at == 0:
-            return None
-        if next_offset < 0 and position + at < self.size:
-            next_offset = self.header_at(position + at).base_offset
-        elif next_offset < 0:
-            next_offset = self.next_offset
-        return Slice(memoryview(data)[:at], next_offset, position + at)
+            size, next_offset = sound_part(data, least, limit_offset, end, epochs)
+            if not size:
+                return None
+        return Slice(memoryview(data)[:size], next_offset, position + size)

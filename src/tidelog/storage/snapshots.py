@@ -107,7 +107,8 @@ def _note_from(
     for segment in segments:
         if segment.next_offset <= start or not segment.size:
             continue
-        position = segment.index.position_for(start) if start > segment.base_offset else 0
+        located = segment.locate(start) if start > segment.base_offset else None
+        position = 0 if located is None else located[0]
         for _, header in scan(
             segment.open_log(), position, segment.size, check=False, chunk_bytes=HEADERS_BYTES
         ):

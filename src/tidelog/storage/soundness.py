@@ -1,0 +1,101 @@
+"""Whether bytes of a log are still what was written: asked before anybody gets them (promise 26).
+
+Owns the judgement of what was read; what follows from it is ``reading``'s. Pure. The CRC covers a
+batch from its attributes on; what stands before it is held against what the log knows:
+
+| field | held against |
+|---|---|
+| base offset | the end of the batch before, the beginning of the one behind it |
+| length, magic, CRC | the bytes |
+| leader epoch | the log's leader epochs |
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+
+from crc32c import crc32c
+
+from tidelog.records.batch import (
+    ATTRIBUTES_POSITION,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    Buffer,
+    crc_is_right,
+    read_header,
+)
+from tidelog.records.record import CorruptRecords
+from tidelog.storage.epochs import LeaderEpochs
+
+_BEGINNING = struct.Struct(">qiibIhi").unpack_from
+"""Base offset, length, leader epoch, magic, CRC, attributes, last offset delta."""
+
+_LEAST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
+_NO_EPOCH = -1
+_FOR_EVER = 2**63
+
+
+class Unsound(CorruptRecords):
+    """Bytes of a log are not what was written to it."""
+
+
+def sound_part(
+    data: Buffer, least_offset: int, limit_offset: int, end_offset: int, epochs: LeaderEpochs
+) -> tuple[int, int]:
+    """Return the size of the whole batches that end before ``limit_offset``, and where they end.
+
+    ``least_offset``: what the first one may begin with at least; ``end_offset``: where all that is
+    in the file ends. Every whole batch is checked, the one behind the limit too. Unsound for the
+    first bad one. One CRC and about 1 µs per batch.
+    """
+    view = memoryview(data)
+    total = len(view)
+    at = size = 0
+    next_offset = least_offset
+    epoch, epoch_end = _NO_EPOCH, -1
+    while at + HEADER_SIZE <= total:
+        base, length, batch_epoch, magic, crc, _, delta = _BEGINNING(view, at)
+        following = base + delta + 1
+        if (
+            magic != 2
+            or length < _LEAST_LENGTH
+            or delta < 0
+            or base < least_offset
+            or following > end_offset
+        ):
+            raise Unsound(f"no batch from offset {least_offset} on at byte {at} of what was read")
+        end = at + LENGTH_OVERHEAD + length
+        if end > total:
+            break
+        if crc32c(view[at + ATTRIBUTES_POSITION : end]) != crc:
+            raise Unsound(f"the batch at offset {base} has a wrong CRC")
+        if base >= epoch_end:
+            epoch, epoch_end = _span(epochs, base)
+        if batch_epoch != epoch and epoch != _NO_EPOCH and batch_epoch != _NO_EPOCH:
+            raise Unsound(
+                f"the batch at offset {base} says leader epoch {batch_epoch}, not {epoch}"
+            )
+        least_offset = following
+        if following > limit_offset:
+            if size == at:
+                next_offset = base
+            break
+        at = size = end
+        next_offset = following
+    return size, next_offset
+
+
+def _span(epochs: LeaderEpochs, offset: int) -> tuple[int, int]:
+    """Return the epoch of the record at an offset, and where the next one begins."""
+    entries = epochs.entries
+    at = bisect_right(entries, offset, key=lambda entry: entry[1])
+    epoch = entries[at - 1][0] if at else _NO_EPOCH
+    return epoch, entries[at][1] if at < len(entries) else _FOR_EVER
+
+
+def check_batch(batch: Buffer) -> None:
+    """Raise Unsound when the CRC of a whole batch is wrong."""
+    header = read_header(batch)
+    if len(batch) < header.size or not crc_is_right(batch, header.crc):
+        raise Unsound(f"the batch at offset {header.base_offset} has a wrong CRC")

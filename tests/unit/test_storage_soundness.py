@@ -1,0 +1,215 @@
+"""Bits turned over in a log and beside it: what is read is what was written, or an error."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+from tests.support.storage_logs import NOW_MS, PARTITION, batch, new_log, reopen, resources
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import Rejected, walk
+from tidelog.records.builder import Producer
+from tidelog.storage.checkpoints import (
+    DamagedFile,
+    PartitionMetadata,
+    decode_offsets,
+    decode_partition_metadata,
+    encode_offsets,
+    encode_partition_metadata,
+)
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.log import PartitionLog
+from tidelog.storage.recovery import Ending
+from tidelog.storage.results import Appended
+from tidelog.storage.soundness import Unsound, sound_part
+
+SMALL = TopicConfigs(segment_bytes=1000, index_interval_bytes=150)
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << (bit % 8)
+    return bytes(changed)
+
+
+def write(path: Path, epochs: tuple[int, ...] = (0, 0, 2, 2, 3, 3)) -> PartitionLog:
+    """A log of five batches for each of these leader epochs, stopped cleanly."""
+    log = new_log(path, SMALL)
+    for number in range(5 * len(epochs)):
+        made = batch(2, timestamp=NOW_MS + number, producer=Producer(3, 0, number * 2))
+        appended = log.append_as_leader(made, epochs[number // 5], NOW_MS)
+        assert isinstance(appended, Appended)
+    log.high_watermark = log.end_offset
+    assert log.close()
+    return log
+
+
+def read(log: PartitionLog, offset: int) -> int:
+    """Return where the first batch begins that is answered for an offset."""
+    found = log.read(offset, 200)
+    assert not isinstance(found, Rejected), found
+    return next(header.base_offset for _, header in walk(found))
+
+
+def test_no_bit_of_a_batch_is_without_a_guard() -> None:
+    epochs = LeaderEpochs([(1, 0), (4, 4)])
+    whole = b""
+    for place, epoch in enumerate((1, 1, 4, 4)):
+        content = bytearray(batch(2))
+        content[0:8] = (place * 2).to_bytes(8, "big")
+        content[12:16] = epoch.to_bytes(4, "big")
+        whole += content
+    assert sound_part(whole, 0, 8, 8, epochs) == (len(whole), 8)
+    for bit in range(len(whole) * 8):
+        spoilt = flipped(whole, bit)
+        try:
+            size, _ = sound_part(spoilt, 0, 8, 8, epochs)
+        except Unsound:
+            continue
+        assert spoilt[:size] == whole[:size], f"bit {bit} was not noticed"
+
+
+def test_a_batch_behind_the_limit_is_checked_too() -> None:
+    whole = bytes(batch(2)) + flipped(bytes(batch(2)), 700)
+    with pytest.raises(Unsound):
+        sound_part(whole, 0, 2, 4, LeaderEpochs())
+
+
+def test_a_log_that_is_found_damaged_stays_so_over_a_start(tmp_path: Path) -> None:
+    log = write(tmp_path)
+    path = Path(log.segments[1].log_path)
+    content = path.read_bytes()
+    path.write_bytes(flipped(content, 1500))
+    shared = resources()
+    told: list[TopicPartition] = []
+    shared.on_damage = told.append
+    clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
+    found = reopen(tmp_path, SMALL, shared, ending=clean)
+    assert found.damaged is None, "after a clean stop nothing is read"
+    offset = log.segments[1].base_offset
+    refused = [found.read(each, 5000) for each in range(offset, log.segments[2].base_offset)]
+    assert isinstance(refused[-1], Rejected) and refused[-1].error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert found.damaged is not None and told == [PARTITION]
+    assert isinstance(found.append_as_leader(batch(1), 9, NOW_MS), Rejected)
+    found.close()
+    again = reopen(tmp_path, SMALL, ending=clean)
+    assert again.damaged is not None and str(path) in again.damaged
+    again.close()
+    path.write_bytes(content)
+    healed = reopen(tmp_path, SMALL, ending=clean)
+    assert healed.damaged is None and healed.end_offset == log.end_offset
+
+
+def test_no_bit_of_an_index_leads_astray(tmp_path: Path) -> None:
+    log = write(tmp_path)
+    segment = log.segments[0]
+    path = Path(segment.index_path)
+    content = path.read_bytes()
+    assert len(content) > 16
+    clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
+    for bit in range(len(content) * 8):
+        path.write_bytes(flipped(content, bit))
+        found = reopen(tmp_path, SMALL, ending=clean)
+        for offset in range(segment.base_offset, segment.next_offset):
+            assert read(found, offset) == offset // 2 * 2, f"bit {bit} leads astray"
+        found.resources.files.close()
+
+
+def test_a_time_index_that_lies_does_not_expire_a_segment(tmp_path: Path) -> None:
+    log = write(tmp_path)
+    segment = log.segments[0]
+    path = Path(segment.time_index_path)
+    content = path.read_bytes()
+    clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
+    for bit in range((len(content) - 12) * 8, len(content) * 8):
+        path.write_bytes(flipped(content, bit))
+        found = reopen(tmp_path, SMALL, ending=clean)
+        assert found.segments[0].newest == segment.newest, f"bit {bit} was believed"
+        found.resources.files.close()
+
+
+def test_no_bit_of_an_epoch_checkpoint_is_believed(tmp_path: Path) -> None:
+    log = write(tmp_path)
+    path = tmp_path / "t-0" / "leader-epoch-checkpoint"
+    content = path.read_bytes()
+    clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
+    for bit in range(len(content) * 8):
+        path.write_bytes(flipped(content, bit))
+        found = reopen(tmp_path, SMALL, ending=clean)
+        assert found.epochs.entries == [(0, 0), (2, 20), (3, 40)], f"bit {bit} was believed"
+        found.resources.files.close()
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 7])
+def test_a_leader_epoch_that_falls_is_damage(tmp_path: Path, epoch: int) -> None:
+    log = write(tmp_path, (2, 3))
+    path = Path(log.segments[0].log_path)
+    content = bytearray(path.read_bytes())
+    position = next(at for at, header in walk(content) if header.base_offset == 4)
+    content[position + 12 : position + 16] = epoch.to_bytes(4, "big")
+    path.write_bytes(content)
+    found = reopen(tmp_path, SMALL, ending=Ending(high_watermark=log.end_offset))
+    assert found.damaged is not None and "leader epoch" in found.damaged
+
+
+def test_a_false_leader_epoch_does_not_get_about(tmp_path: Path) -> None:
+    log = write(tmp_path)
+    path = Path(log.segments[1].log_path)
+    content = bytearray(path.read_bytes())
+    content[12:16] = (2048).to_bytes(4, "big")
+    path.write_bytes(content)
+    (tmp_path / "t-0" / "leader-epoch-checkpoint").unlink()
+    ending = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
+    found = reopen(tmp_path, SMALL, ending=ending)
+    assert found.damaged is not None and found.latest_epoch < 2048
+
+
+def test_no_bit_of_a_checkpoint_is_believed() -> None:
+    offsets = {TopicPartition("t", 0): 1234, TopicPartition("other", 12): 0}
+    content = encode_offsets(offsets)
+    assert decode_offsets(content) == offsets
+    for bit in range(len(content) * 8):
+        try:
+            found = decode_offsets(flipped(content, bit))
+        except DamagedFile:
+            continue
+        assert {key: found.get(key) for key in offsets} == offsets, f"bit {bit} was believed"
+
+
+def test_checkpoints_without_a_crc_are_read() -> None:
+    assert decode_offsets(b"0\n1\nt 0 7\n") == {TopicPartition("t", 0): 7}
+
+
+def test_no_bit_of_the_partition_metadata_is_believed() -> None:
+    metadata = PartitionMetadata(uuid.UUID(int=0x1234_5678_9ABC_DEF0_1111), 7)
+    content = encode_partition_metadata(metadata)
+    for bit in range(len(content) * 8):
+        try:
+            found = decode_partition_metadata(flipped(content, bit))
+        except DamagedFile:
+            continue
+        assert found == metadata, f"bit {bit} was believed"
+    without_crc = content[: content.index(b"crc32c")]
+    assert decode_partition_metadata(without_crc) == metadata
+
+
+def test_producers_are_found_with_an_index_that_lies(tmp_path: Path) -> None:
+    log = write(tmp_path)
+    for snapshot in (tmp_path / "t-0").glob("*.snapshot"):
+        if int(snapshot.stem) > log.segments[1].base_offset:
+            snapshot.unlink()
+    saved = tmp_path / "saved"
+    shutil.copytree(tmp_path / "t-0", saved)
+    path = Path(log.segments[1].index_path)
+    content = path.read_bytes()
+    for bit in range(0, len(content) * 8, 5):
+        path.write_bytes(flipped(content, bit))
+        ending = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
+        found = reopen(tmp_path, SMALL, ending=ending)
+        assert found.producers.entries[3].last_offset == log.end_offset - 1
+        found.resources.files.close()
