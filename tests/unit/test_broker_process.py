@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -130,6 +131,37 @@ def test_a_second_server_on_the_same_directory_is_one_line(tmp_path: Path) -> No
                 await broker_of(configs, controller).start()
             assert "\n" not in str(refused.value)
             await broker.stop()
+
+    asyncio.run(main())
+
+
+def test_a_replica_in_two_log_directories_is_one_line(tmp_path: Path) -> None:
+    """One disk was away, the replica was made anew on the other, and the first one came back."""
+
+    async def main() -> None:
+        first, second = tmp_path / "a", tmp_path / "b"
+        configs = configs_for(tmp_path, **{"log.dirs": f"{first},{second}"})
+        async with controller_for(configs, MemoryStore()) as controller:
+            broker = broker_of(configs, controller)
+            await broker.start()
+            peer = await Peer.connect(broker.ports["PLAINTEXT"])
+            await create(peer, "t")
+            assert (await produce(peer, "t", b"newest")).error_code == 0
+            await broker.stop()
+            place, other = first / "t-0", second / "t-0"
+            if not place.exists():
+                place, other = other, place
+            shutil.copytree(place, other)
+            with pytest.raises(StartFailed, match=r"t-0 lies in .* move the older") as refused:
+                await broker_of(configs, controller).start()
+            assert "\n" not in str(refused.value)
+            assert str(first) in str(refused.value) and str(second) in str(refused.value)
+            shutil.rmtree(other)
+            again = broker_of(configs, controller)
+            await again.start()
+            hosted = again.broker.partitions.get("t", 0)
+            assert hosted is not None and hosted.end_offset == 1
+            await again.stop()
 
     asyncio.run(main())
 

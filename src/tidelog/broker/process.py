@@ -23,6 +23,7 @@ from tidelog.broker.coordinator import Coordinator
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.session import ControllerSession, ControllerUnreachable, Identity, Reported
 from tidelog.model.server_configs import Listener, ServerConfigs
+from tidelog.model.topics import TopicPartition
 from tidelog.network.limits import Limits
 from tidelog.network.router import Router
 from tidelog.network.server import ListenError, Server
@@ -181,6 +182,19 @@ class BrokerProcess:
                 logger.error("damaged: %s", sentence)
             for key, why in loaded.damaged:
                 logger.error("%s is out of service: %s", key, why)
+        self._refuse_copies()
+
+    def _refuse_copies(self) -> None:
+        """Refuse a replica that lies in two directories: one is older, and must never lead."""
+        found: dict[TopicPartition, str] = {}
+        for directory in self._directories:
+            for key in directory.logs:
+                other = found.setdefault(key, directory.path)
+                if other != directory.path:
+                    raise StartFailed(
+                        f"{key} lies in {other} and in {directory.path}: it was made anew in one "
+                        f"while the other was away; move the older folder {key} out of there"
+                    )
 
     def _advertised(self) -> list[Listener]:
         """Return what clients are told; port 0 means the port really bound."""
