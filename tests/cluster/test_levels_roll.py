@@ -3,6 +3,8 @@
 Two bounces raise it (the design, "Inter-broker versions"): the first brings new code, which does
 not differ here, the second the new level; a third one lowers it by one. Controllers are raised
 first and lowered last. A producer, an idempotent one and a group work on meanwhile.
+
+Of two controllers on a ZooKeeper each stands by for the other while the roll is between them.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from tests.support.acked_stream import GroupReader, Writer, read_all, violations
 from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.zookeeper import ZooKeeper, why_not
 
 pytestmark = [
     pytest.mark.kill,
@@ -64,7 +67,7 @@ def cluster(tmp_path: Path) -> Iterator[TidelogCluster]:
 
 def rolled(cluster: TidelogCluster, level: str, *, controller_first: bool) -> float:
     """Restart every process with a level, one by one; the seconds that the longest took."""
-    nodes = [cluster.controller, *cluster.brokers.values()]
+    nodes = [*cluster.controllers, *cluster.brokers.values()]
     longest_s = 0.0
     for node in nodes if controller_first else nodes[::-1]:
         begun = time.monotonic()
@@ -139,3 +142,44 @@ def test_a_loaded_cluster_goes_up_from_1_0_to_1_4_and_one_level_back(
         assert node.stop() == 0, node.said("stopped cleanly")
     wrong = differing_replicas(cluster, TOPIC, PARTITIONS)
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.java
+def test_two_controllers_on_a_zookeeper_go_up_a_level_and_back(tmp_path: Path) -> None:
+    why = why_not()
+    if why is not None:
+        pytest.skip(why)
+    with (
+        ZooKeeper(tmp_path / "zookeeper") as server,
+        TidelogCluster(
+            tmp_path,
+            config={LEVEL: "1.3"},
+            controllers=2,
+            store=f"zookeeper://{server.address}/rolled",
+        ) as cluster,
+    ):
+        cluster.create_topic(TOPIC, PARTITIONS, min_insync_replicas=2)
+        writer = PunctualWriter(cluster, "once", idempotent=True)
+        reader = GroupReader(cluster.bootstrap, TOPIC, "group")
+        for each in (writer, reader):
+            each.start()
+        created_and_deleted(cluster, "at-1.3")
+        took_s = [rolled(cluster, "1.4", controller_first=True)]
+        (written,) = ids_on_disk(cluster, TOPIC)
+        assert written.startswith("version: 0\ntopic_id: ")
+        assert len(ids_on_disk(cluster, "at-1.3")) == 1
+        created_and_deleted(cluster, "at-1.4")
+        took_s.append(rolled(cluster, "1.3", controller_first=False))
+        assert ids_on_disk(cluster, TOPIC) == {written}
+        created_and_deleted(cluster, "back-at-1.3")
+        assert ids_on_disk(cluster, "back-at-1.3") == {""}
+        writer.finish()
+        found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
+        wait_until(lambda: not reader.missing(found), 30, f"the group read all; {reader.state()}")
+        reader.finish()
+        wrong = violations([writer], found, reader)
+        assert not wrong, "\n".join(wrong[:10])
+        assert not writer.failed, writer.state()
+        gap_s = writer.longest_silence_s()
+        print(f"{writer.state()}, longest gap {gap_s:.2f} s, restarts took {took_s} s")
+        assert gap_s <= max(took_s), cluster.said("refused nothing for longer than a restart")
