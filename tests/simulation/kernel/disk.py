@@ -11,6 +11,7 @@ later can touch the world.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -271,8 +272,9 @@ class SimulatedDisk:
             self._crash(view, fault, "sync", path)
 
 
-def _parts(path: str) -> list[str]:
-    return [part for part in path.split("/") if part not in ("", ".")]
+@functools.lru_cache(maxsize=4096)
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in path.split("/") if part not in ("", "."))
 
 
 class SimulatedFile:

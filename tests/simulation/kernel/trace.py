@@ -27,8 +27,7 @@ class Trace:
     def event(self, kind: str, *fields: object) -> None:
         """Add one event. Fields are printed with ``str``: give names and numbers, no objects."""
         line = f"{round(self._now() * 1_000_000)} {kind} {' '.join(map(str, fields))}"
-        self._hash.update(line.encode())
-        self._hash.update(b"\n")
+        self._hash.update(f"{line}\n".encode())
         self.lines.append(line)
         self.count += 1
 
