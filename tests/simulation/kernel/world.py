@@ -24,7 +24,7 @@ from tests.simulation.kernel.network import Network, NetworkProfile
 from tidelog.runtime.seams import Seams
 
 COLLECTED_AFTER = 100_000
-"""New objects between two collections of cycles: Python's 700 cost a run about a sixth of its time."""
+"""New objects between two collections of cycles: Python's 700 cost a run a sixth of its time."""
 
 START_WALL_MS = 1_767_225_600_000
 """The time of day at which every run begins: 2026-01-01 00:00 UTC."""
