@@ -18,7 +18,7 @@ from tests.support.lone_broker import LoneBroker, until
 from tidelog.broker import data_loss, loss_notes, loss_reports
 from tidelog.broker.data_loss import Kind, kind_of
 from tidelog.broker.loss_notes import FILE, Loss, LossNotes, loss_of
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.partition import HostedPartition, StorageFailed
 from tidelog.client.errors import ConnectionLost
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
@@ -431,6 +431,22 @@ def test_a_loss_without_a_topic_id_is_not_charged_to_the_next_life_of_the_name(
             partitions.apply(partitions.create("t", 0, state), state)
             await until(lambda: session.handled)
             assert session.reports == [(0, 0, (-1,))]
+
+    run(main())
+
+
+def test_a_failed_directory_takes_no_topic_id(tmp_path: Path) -> None:
+    """Promise 25: the level goes up, and a directory has seen a failed fsync."""
+
+    async def main() -> None:
+        async with broker(tmp_path) as lone:
+            partitions = lone.broker.partitions
+            state = replace(lone.lead("other").state, topic_id=NO_UUID)
+            nameless = partitions.create("t", 0, state)
+            partitions.directory_of(nameless).resources.fail("a test")
+            with pytest.raises(StorageFailed, match="cannot take its topic id"):
+                partitions.adopt_topic_id("t", 0, UUID(int=5), -1)
+            assert not (tmp_path / "t-0" / "partition.metadata").exists()
 
     run(main())
 

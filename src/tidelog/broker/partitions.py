@@ -209,6 +209,9 @@ class Partitions:
         hosted = self.get(topic, partition)
         if hosted is None:
             return
+        if (failed := self.directory_of(hosted).failed) is not None:
+            # Promise 25: nothing is written or synced there any more.
+            raise StorageFailed(f"{hosted.log.path} cannot take its topic id: {failed}")
         try:
             hosted.log.set_metadata(PartitionMetadata(topic_id, partition_epoch))
         except OSError as error:

@@ -250,7 +250,7 @@ class StateWatch:
             self.places[place] = Known(
                 state,
                 {state.leader_epoch: state.leader},
-                dict.fromkeys(state.isr, commit.at),
+                {x: commit.at for x in state.isr if self.cluster.broker(x).alive},
                 commit.at,
             )
             return
@@ -272,9 +272,9 @@ class StateWatch:
         # Who lost power and was not missed yet has not come back with anything.
         here = [member for member in new if not self._is_gone(member)]
         known.admitted = {
-            member: commit.at if member in here else known.admitted.get(member, commit.at)
+            member: commit.at if member in here else known.admitted[member]
             for member in members
-            if member in here or member in known.admitted or not self._is_gone(member)
+            if member in here or member in known.admitted
         }
         same_epoch = state.leader_epoch == before.leader_epoch
         for member in dict.fromkeys(new):
@@ -334,7 +334,9 @@ class StateWatch:
     def _has_lost(self, place: Place, known: Known, member: int) -> bool:
         """Whether a member may lack what it held when it was admitted, or never had a replica."""
         loss = self.losses.get(member)
-        if loss is not None and loss.at >= known.admitted.get(member, 0):
+        if member not in known.admitted:
+            return True  # it was away when it became a member, and had no replica
+        if loss is not None and loss.at >= known.admitted[member]:
             return True
         return self.id_on_disk(self.cluster.broker(member), f"{LOGS}/{place}") != place.topic_id
 
