@@ -18,8 +18,12 @@ from tests.support.processes import DEADLINE_S
 
 from tidelog.broker import process
 from tidelog.broker.process import BrokerProcess, StartFailed
+from tidelog.controller.decisions.cluster import Decision, Put
 from tidelog.controller.process import Controller
+from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore
+from tidelog.metadata.records import WentBack
+from tidelog.model.errors import ErrorCode
 from tidelog.model.server_configs import ServerConfigs, from_mapping
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
@@ -162,6 +166,40 @@ def test_a_replica_in_two_log_directories_is_one_line(tmp_path: Path) -> None:
             hosted = again.broker.partitions.get("t", 0)
             assert hosted is not None and hosted.end_offset == 1
             await again.stop()
+
+    asyncio.run(main())
+
+
+def test_a_store_that_has_gone_back_refuses_changes_at_once_and_says_why(tmp_path: Path) -> None:
+    why = "The metadata store has gone back in time: see `tidelog doctor restored`."
+
+    async def main() -> None:
+        configs, store = configs_for(tmp_path), MemoryStore()
+        async with controller_for(configs, store) as controller:
+            broker = broker_of(configs, controller)
+            await broker.start()
+            peer = await Peer.connect(broker.ports["PLAINTEXT"])
+            await create(peer, "t")
+            await controller.perform(
+                lambda _: Decision(None, (Put(layout.WENT_BACK, WentBack(why)),))
+            )
+            create_topic = messages.CreateTopicsRequest
+            delete = messages.DeleteTopicsRequest
+            grow = messages.CreatePartitionsRequest
+            new = create_topic.CreatableTopic(name="u", num_partitions=1, replication_factor=1)
+            # Longer than ``Peer`` waits: no answer may be a time-out.
+            for request, version in (
+                (create_topic(topics=[new], timeout_ms=60_000), 7),
+                (delete(topic_names=["t"], timeout_ms=60_000), 5),
+                (grow(topics=[grow.CreatePartitionsTopic("t", 2)], timeout_ms=60_000), 3),
+            ):
+                answer = await peer.ask(request, version)
+                parts = ("topics", "responses", "results")
+                (one,) = next(getattr(answer, x) for x in parts if hasattr(answer, x))
+                assert (one.error_code, one.error_message) == (ErrorCode.POLICY_VIOLATION, why)
+            assert list(controller.cluster.topics) == ["t"]
+            assert len(controller.cluster.topics["t"].partitions) == 1
+            await broker.stop()
 
     asyncio.run(main())
 

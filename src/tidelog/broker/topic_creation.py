@@ -85,6 +85,9 @@ class TopicCreation:
             ErrorCode.REQUEST_TIMED_OUT,
         ):
             logger.warning("topic %s was refused: %s %s", name, code.name, result.error_message)
+            if code is ErrorCode.POLICY_VIOLATION:
+                # A store that has gone back in time: it will be accepted, who asks may wait.
+                return ErrorCode.LEADER_NOT_AVAILABLE
             return code
         return await self._known(name)
 

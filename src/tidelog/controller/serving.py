@@ -29,6 +29,20 @@ MAX_WAIT_FOR_BROKERS_MS = 4_000
 it must be answered well within ``broker.session.timeout.ms``."""
 
 
+CHANGES = frozenset(
+    {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    }
+)
+"""What users ask for and brokers would have to be told: a store that has gone back in time commands
+none, so it is refused at once, with the sentence that says what to do."""
+
+
 def served(
     api_key: ApiKey,
     versions: range,
@@ -41,6 +55,9 @@ def served(
     async def handle(controller: Controller, request: Any, context: RequestContext) -> Any:
         try:
             if controller.active:
+                went_back = controller.cluster.went_back if api_key in CHANGES else None
+                if went_back is not None:
+                    return refuse_all(request, ErrorCode.POLICY_VIOLATION, went_back)
                 return await serve(controller, request, context)
         except NotActive:
             pass
