@@ -351,3 +351,19 @@ def test_a_cut_that_is_not_finished_lets_nothing_be_appended(
         offsets = [offset for offset, *_ in records_of(again)]
         assert offsets == list(range(len(offsets)))
     assert refused
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_recovery_lives_with_two_open_files(tmp_path: Path, synced: bool) -> None:
+    log = new_log(tmp_path, TopicConfigs(index_interval_bytes=100))
+    for _ in range(10):
+        append(log)
+    if synced:
+        log.sync()
+    log.close()
+    torn = Path(log.segments[-1].log_path)
+    torn.write_bytes(torn.read_bytes() + batch(2)[:-1])
+    ending = Ending(recovery_point=log.synced_end_offset if synced else 0)
+    again = reopen(tmp_path, TopicConfigs(), resources(open_files=2), ending=ending)
+    assert (again.damaged, again.recovered.cut_at, again.end_offset) == (None, 20, 20)
+    assert len(records_of(again)) == 20

@@ -185,7 +185,6 @@ def _check_segment(
 ) -> int:
     """Check a segment's batches from the recovery point on; return where the sound ones end."""
     start = _trusted_start(segment, recovery_point)
-    file = resources.files.get(segment.log_path)
     segment.next_offset = segment.base_offset
     if start:
         segment.next_offset = segment.header_at(start).base_offset
@@ -193,6 +192,8 @@ def _check_segment(
     else:
         segment.restart_indexes()
     end = start
+    # After the indexes: an open file is valid until the next one is asked for.
+    file = resources.files.get(segment.log_path)
     for position, header in scan(file, start, segment.size, check=True):
         if header.base_offset < segment.next_offset:
             break
@@ -261,5 +262,5 @@ def _judge(resources: Resources, found: Recovered, at: int, position: int, endin
     segment.active = True
     segment.truncate(position, end)
     # Durable at once: new batches must never be followed by old bytes after a power loss.
-    file.sync()
+    segment.open_log().sync()
     resources.disk.sync_directory(segment.directory)
