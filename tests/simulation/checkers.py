@@ -215,17 +215,64 @@ def no_bad_crc_is_accepted(history: History) -> list[str]:
     return found
 
 
+def damage_is_never_served(history: History) -> list[str]:
+    """Promise 26: damaged bytes are named, never served, and the replica is made anew."""
+    found = []
+    harmed: set[tuple[str, str]] = set()
+    named: dict[tuple[str, str], int] = {}
+    refused: dict[tuple[str, str], int] = {}
+    for event in sorted(history.harms, key=lambda event: event.at):
+        place = (event.host, event.replica)
+        if event.what == "harmed":
+            harmed.add(place)
+        elif event.what == "served":
+            found.append(f"{event.host} served {event.replica} damaged: {event.detail}")
+        elif event.what == "refused":
+            refused.setdefault(place, event.at)
+        elif event.what == "named":
+            named.setdefault(place, event.at)
+            if place not in harmed and (event.host, "") not in harmed:
+                found.append(f"{event.host} named {event.replica} damaged, and nobody harmed it")
+        elif event.what == "repaired":
+            named.pop(place, None)
+            refused.pop(place, None)
+    found += [
+        f"{host} refused harmed bytes of {replica} at {at} and never named the damage"
+        for (host, replica), at in refused.items()
+        if (host, replica) not in named
+    ]
+    found += [
+        f"{host} named {replica} damaged at {at}, and it was never repaired"
+        for (host, replica), at in named.items()
+    ]
+    return found
+
+
 def a_full_disk_heals(history: History) -> list[str]:
     """Promise 28: a full disk stops appends, not reads, and heals when there is room."""
     found = []
-    full = False
-    last_room = -1
+    full: set[str] = set()
+    rooms: dict[str, int] = {}
     for event in sorted(history.space, key=lambda event: event.at):
-        if event.what in ("full", "room"):
-            full = event.what == "full"
-            last_room = event.at if event.what == "room" else -1
+        where = f" on {event.host}" if event.host else ""
+        if event.what == "full":
+            full.add(event.host)
+            rooms.pop(event.host, None)
+        elif event.what == "room":
+            full.discard(event.host)
+            rooms[event.host] = event.at
+        elif event.what == "appended":
+            rooms.pop(event.host, None)
         elif event.what == "read failed":
-            found.append(f"a read failed at {event.at} {'while full' if full else 'with room'}")
+            state = "while full" if event.host in full else "with room"
+            found.append(f"a read failed{where} at {event.at} {state}")
+        elif event.what == "out of service":
+            found.append(f"the disk{where} was only full and is out of service at {event.at}")
+    last_room = rooms.pop("", -1)
+    found += [
+        f"there was room again on {host} at {at}, but nothing was appended there any more"
+        for host, at in rooms.items()
+    ]
     later = [w for w in history.writes if w.idempotent and 0 <= last_room < w.sent_at]
     if later and not any(write.outcome is Outcome.ACKED for write in later):
         found.append(f"there was room again, but none of {len(later)} later writes was acked")
@@ -244,6 +291,7 @@ ALL: tuple[Checker, ...] = (
     only_the_torn_tail_is_cut,
     retention_stays_below_the_watermark,
     no_bad_crc_is_accepted,
+    damage_is_never_served,
     a_full_disk_heals,
 )
 

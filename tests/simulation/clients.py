@@ -27,6 +27,7 @@ from tidelog.protocol import messages
 from tidelog.records.batch import Buffer, walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
+from tidelog.records.record import CorruptRecords
 
 IN_FLIGHT = 5
 REQUEST_TIMEOUT_MS = 10_000
@@ -281,6 +282,9 @@ class SimulatedReader:
             try:
                 await self._session()
             except (_TryAgain, ClientError, OSError):
+                await asyncio.sleep(self._rng.uniform(0.02, 0.3))
+            except CorruptRecords as error:
+                self._history.harm("served", self._target.host, self._target.name, str(error))
                 await asyncio.sleep(self._rng.uniform(0.02, 0.3))
 
     async def _session(self) -> None:

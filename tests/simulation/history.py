@@ -109,10 +109,32 @@ class DirectoryEvent:
 
 @dataclass(frozen=True)
 class SpaceEvent:
-    """The disk became ``full`` or got ``room``; a read there ``read`` or ``read failed``."""
+    """The disk became ``full`` or got ``room``; a read there ``read`` or ``read failed``.
+
+    Of one of several brokers (``host``) also: ``out of service`` for want of room, and ``appended``
+    for the first write to a log since there was room again.
+    """
 
     what: str
     at: int
+    host: str = ""
+
+
+@dataclass(frozen=True)
+class HarmEvent:
+    """What became of bits that were turned over on a broker's disk.
+
+    ``harmed``; ``served``: a client got other bytes than were written; ``refused``: it got an
+    error for them; ``named``: the broker put on record that the replica is damaged; ``repaired``:
+    it serves the right bytes again, or is gone with its topic.
+    """
+
+    what: str
+    host: str
+    replica: str
+    """"" for the files of all replicas."""
+    at: int
+    detail: str = ""
 
 
 @dataclass
@@ -126,6 +148,7 @@ class History:
     deletions: list[Deletion] = field(default_factory=list)
     directories: list[DirectoryEvent] = field(default_factory=list)
     space: list[SpaceEvent] = field(default_factory=list)
+    harms: list[HarmEvent] = field(default_factory=list)
     now: int = 0
 
     def tick(self) -> int:
@@ -159,6 +182,10 @@ class History:
         """Something happened to a log directory."""
         self.directories.append(DirectoryEvent(directory, life, what, self.tick()))
 
-    def disk_space(self, what: str) -> None:
+    def harm(self, what: str, host: str, replica: str, detail: str = "") -> None:
+        """Something became of harmed bytes."""
+        self.harms.append(HarmEvent(what, host, replica, self.tick(), detail))
+
+    def disk_space(self, what: str, host: str = "") -> None:
         """The disk became full, got room, or was read."""
-        self.space.append(SpaceEvent(what, self.tick()))
+        self.space.append(SpaceEvent(what, self.tick(), host))

@@ -133,6 +133,38 @@ def read_fails_while_full(history: History) -> None:
     history.disk_space("read failed")
 
 
+def harm_is_served(history: History) -> None:
+    history.harm("harmed", "b1", P)
+    history.harm("served", "b1", P, "7 has a wrong CRC")
+
+
+def harm_is_refused_and_not_named(history: History) -> None:
+    history.harm("harmed", "b1", P)
+    history.harm("refused", "b1", P)
+
+
+def harm_is_not_repaired(history: History) -> None:
+    history.harm("harmed", "b1", P)
+    history.harm("named", "b1", P)
+
+
+def named_without_harm(history: History) -> None:
+    history.harm("harmed", "b2", P)
+    history.harm("named", "b1", P)
+    history.harm("repaired", "b1", P)
+
+
+def full_broker_does_not_heal(history: History) -> None:
+    history.disk_space("full", "b1")
+    history.disk_space("appended", "b2")
+    history.disk_space("room", "b1")
+
+
+def full_broker_goes_out_of_service(history: History) -> None:
+    history.disk_space("full", "b1")
+    history.disk_space("out of service", "b1")
+
+
 BAD: list[tuple[Callable[[History], None], checkers.Checker]] = [
     (lost_record, checkers.acked_is_not_lost),
     (refused_appears, checkers.refused_is_not_readable),
@@ -151,11 +183,29 @@ BAD: list[tuple[Callable[[History], None], checkers.Checker]] = [
     (corrupt_accepted, checkers.no_bad_crc_is_accepted),
     (does_not_heal, checkers.a_full_disk_heals),
     (read_fails_while_full, checkers.a_full_disk_heals),
+    (full_broker_does_not_heal, checkers.a_full_disk_heals),
+    (full_broker_goes_out_of_service, checkers.a_full_disk_heals),
+    (harm_is_served, checkers.damage_is_never_served),
+    (harm_is_refused_and_not_named, checkers.damage_is_never_served),
+    (harm_is_not_repaired, checkers.damage_is_never_served),
+    (named_without_harm, checkers.damage_is_never_served),
 ]
 
 
 def test_a_good_history_passes_all() -> None:
     assert checkers.violations(good()) == []
+
+
+def test_damage_that_is_named_and_repaired_passes() -> None:
+    history = good()
+    for what in ("harmed", "refused", "named", "repaired"):
+        history.harm(what, "b1", P)
+    history.harm("harmed", "b2", "")
+    for what in ("named", "repaired"):
+        history.harm(what, "b2", P)
+    for what in ("full", "room", "appended"):
+        history.disk_space(what, "b1")
+    assert checkers.violations(history) == []
 
 
 @pytest.mark.parametrize(("spoil", "checker"), BAD, ids=[spoil.__name__ for spoil, _ in BAD])

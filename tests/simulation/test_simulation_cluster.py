@@ -39,6 +39,7 @@ def test_no_promise_breaks_in_many_clusters() -> None:
     assert totals["reads"] > 300 * seeds
     assert totals["elections"] > 3 * seeds
     assert totals["commits"] > 3 * seeds
+    assert totals["audits"] > 30 * seeds
 
 
 @pytest.mark.parametrize("seed", range(2))

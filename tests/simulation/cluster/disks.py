@@ -17,7 +17,7 @@ from tests.simulation.cluster.nodes import LOGS, BrokerNode, Node
 from tests.simulation.kernel import SimulatedDisk
 from tests.simulation.kernel.inodes import DirectoryNode, FileNode
 
-from tidelog.storage.names import LOG, offset_of, parse_directory
+from tidelog.storage.names import DAMAGED, LOG, STRAY_DIRECTORY, offset_of, parse_directory
 
 _HEAD = struct.Struct(">qiibI")
 _LAST_DELTA = struct.Struct(">i")
@@ -64,11 +64,11 @@ def damaged(content: bytes, at: int, bit: int) -> bytes | None:
 
 
 def topic_id_in(disk: SimulatedDisk, directory: str) -> str:
-    """Return the topic id that a partition's directory has on record, hex, or ""."""
+    """Return the topic id that was put on record in a partition's directory, hex, or ""."""
     found = disk.lookup(f"{directory}/partition.metadata")
     if not isinstance(found, FileNode):
         return ""
-    for line in bytes(found.data).decode(errors="replace").splitlines():
+    for line in found.as_written().decode(errors="replace").splitlines():
         name, _, value = line.partition(":")
         if name == "topic_id":
             return value.strip()
@@ -108,6 +108,11 @@ class DiskWatch:
         """(host, directory) -> the topic id of the life for which it was made: at a level below 1.4
         a replica has none on record, and is known by when it was made."""
         self._seen: dict[str, tuple[int, int]] = {}
+        self.when_named: Callable[[BrokerNode, str], None] = lambda node, replica: None
+        """Told when a broker puts on record that a replica is damaged."""
+        self.when_appended: Callable[[BrokerNode], None] = lambda node: None
+        """Told of each write to a log."""
+        self._damaged: set[tuple[str, str]] = set()
 
     def watch(self, node: BrokerNode) -> None:
         """Watch one broker's disks from now on."""
@@ -152,6 +157,7 @@ class DiskWatch:
         if found is None or found.ending:
             return
         topic_id = self.id_of(node, directory)
+        self.when_appended(node)
         for each in batches(content):
             self.batches += 1
             if not each.sound:
@@ -186,11 +192,20 @@ class DiskWatch:
         self._seen[node.host] = max(newest, before)
 
     def _renamed(self, node: BrokerNode, source: str, target: str) -> None:
+        folder, _, name = target.rpartition("/")
+        if name == DAMAGED:
+            self._damaged.add((node.host, folder.rpartition("/")[2]))
+            self.when_named(node, folder.rpartition("/")[2])
         if source.rpartition("/")[0] != LOGS:
             return
-        before = parse_directory(source.rpartition("/")[2])
+        source_name = source.rpartition("/")[2]
+        before = parse_directory(source_name)
         after = parse_directory(target.rpartition("/")[2])
         if before is None or before.ending or after is None or not after.ending:
+            return
+        if after.ending == STRAY_DIRECTORY and (node.host, source_name) in self._damaged:
+            # Set aside for its damage: it is made anew from its leader (promise 26).
+            self._damaged.discard((node.host, source_name))
             return
         topic_id = topic_id_in(node.machine.disk, target) or self._made.get((node.host, source), "")
         self.deleted += 1

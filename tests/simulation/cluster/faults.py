@@ -15,8 +15,8 @@ from tests.simulation.cluster.faults_joins import JoinFaults
 from tests.simulation.cluster.faults_links import LinkFaults
 from tests.simulation.cluster.faults_nodes import NodeFaults
 from tests.simulation.cluster.faults_store import StoreFaults
+from tests.simulation.cluster.nodes import BrokerNode
 from tests.simulation.cluster.rolls import RollFaults
-from tests.simulation.kernel import UNLIMITED
 
 ENDS_AT_ONCE = frozenset({"kill_broker", "bounce_broker", "kill_two", "kill_controller"})
 """Faults that a controller sees by a closed connection."""
@@ -51,6 +51,7 @@ ALL: Mapping[str, float] = {
     "wipe": 1,
     "fail_a_sync": 1.5,
     "fill_the_disk": 1.5,
+    "flip_bits": 6,
     "slow_disk": 1.5,
     "expire_session": 2,
     "cut_off_store": 1.5,
@@ -101,11 +102,14 @@ class Faults(NodeFaults, LinkFaults, DiskFaults, StoreFaults, JoinFaults, RollFa
             controller.fate_of_a_write = lambda: ""
         for node in self.cluster.nodes:
             node.machine.disk.plan = None
-            node.machine.disk.capacity = UNLIMITED
+            if isinstance(node, BrokerNode):
+                self.make_room(node)
             if node.process is not None:
                 node.process.resume()
             if node.host in self.disks_failed:
                 self._end(node, "lose_power")
+            elif node.host in self.harms.unmet():
+                self._end(node, "kill")
             if not node.alive:
                 node.ended()
                 node.start()

@@ -1,4 +1,4 @@
-"""Faults of the brokers' disks: a crash within an operation, EIO, no room, slowness.
+"""Faults of the brokers' disks: a crash within an operation, EIO, no room, slowness, flipped bits.
 
 Owns what one disk does while its machine runs on.
 """
@@ -9,7 +9,7 @@ import asyncio
 import errno
 
 from tests.simulation.cluster.hands import Hands
-from tests.simulation.cluster.nodes import LOGS
+from tests.simulation.cluster.nodes import LOGS, BrokerNode
 from tests.simulation.kernel import UNLIMITED, Crash, DiskOperation, Fail
 
 CONTROL_NOTES = "controller-seen"
@@ -49,7 +49,7 @@ class DiskFaults(Hands):
     async def fail_a_sync(self) -> None:
         """fsync says EIO once; the life goes on, and its directory must not."""
         node = self._take(self._brokers)
-        if node is None or node.process is None:
+        if node is None or node.process is None or not self._nothing_else_is_harmed(node):
             return
         disk, life = node.machine.disk, node.life
         failed_at: list[float] = []
@@ -83,14 +83,43 @@ class DiskFaults(Hands):
         self._end(node, "lose_power")
         await self._again(node, (0.1, 4))
 
+    async def flip_bits(self) -> None:
+        """Bits of files are turned over, under a process that runs or while there is none."""
+        node = self._take(self._brokers)
+        if not isinstance(node, BrokerNode) or not self._nothing_else_is_harmed(node):
+            return
+        # What others have no whole copy of is left alone; this one is not missed before it ends.
+        lonely = {line.split()[0] for line in self.states.out_of_sync()} if self.careful else set()
+        how = self.rng.choice(("", "", "kill", "stop"))
+        if how == "kill":
+            self._end(node, "kill")
+        elif how == "stop":
+            self._say(f"stop {node.host}")
+            await node.stop()
+        for _ in range(self.rng.randint(1, 3)):
+            harm = self.harms.flip(node, self.rng, lonely)
+            if harm is not None:
+                self._say(f"flip a bit on {node.host}: {harm.path} byte {harm.byte}")
+        if how:
+            await self._again(node, (0.1, 6))
+        else:
+            self._busy.discard(node.host)
+
     async def fill_the_disk(self) -> None:
         node = self.rng.choice(self.cluster.brokers)
         disk = node.machine.disk
         disk.capacity = disk.used() + self.rng.randint(0, 10_000)
         self._say(f"full disk on {node.host}")
+        self.history.disk_space("full", node.host)
         await asyncio.sleep(self.rng.uniform(0.5, 8))
-        disk.capacity = UNLIMITED
-        self._say(f"room on {node.host}")
+        self.make_room(node)
+
+    def make_room(self, node: BrokerNode) -> None:
+        """End a full disk, if it is one."""
+        if node.machine.disk.capacity < UNLIMITED:
+            node.machine.disk.capacity = UNLIMITED
+            self._say(f"room on {node.host}")
+            self.history.disk_space("room", node.host)
 
     async def slow_disk(self) -> None:
         node = self._take(self._brokers)

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 
+from tests.simulation.cluster.harms import HarmBook
 from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.nodes import BrokerNode, Cluster, Node
 from tests.simulation.cluster.tape import Tape
@@ -45,6 +46,7 @@ class Hands:
         """Whether acknowledged means synced: then power loss loses nothing."""
         self.careful = careful
         """Whether a disk is only lost while everything is in sync."""
+        self.harms = HarmBook(cluster, history, synced=synced)
         self.counts: dict[str, int] = {}
         self.disks_failed: set[str] = set()
         """Hosts whose present life has seen its disk fail."""
@@ -103,10 +105,19 @@ class Hands:
 
     async def _may_lose(self, node: Node) -> bool:
         """Promise 1 allows the loss of fewer than ``min.insync.replicas`` disks at a time."""
+        if not self._nothing_else_is_harmed(node):
+            return False
         if self.all_in_sync() or not self.careful:
             return True
         self._busy.discard(node.host)
         return False
+
+    def _nothing_else_is_harmed(self, node: Node) -> bool:
+        """Whether no other broker has harmed bits; lets go of the node if one has."""
+        if self.careful and self.harms.hosts() - {node.host}:
+            self._busy.discard(node.host)
+            return False
+        return True
 
     def all_in_sync(self) -> bool:
         """Whether every partition has all its replicas in its ISR."""

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.simulation import group_checkers
-from tests.simulation.checkers import ALL, failed_sync_is_final, no_bad_crc_is_accepted, violations
+from tests.simulation.checkers import (
+    ALL,
+    a_full_disk_heals,
+    damage_is_never_served,
+    failed_sync_is_final,
+    no_bad_crc_is_accepted,
+    violations,
+)
 from tests.simulation.clients import SimulatedProducer, SimulatedReader
 from tests.simulation.cluster.clients import GroupBook
 from tests.simulation.cluster.disks import Batch, replica_log, topic_id_in
@@ -24,7 +31,12 @@ from tests.simulation.kernel import SimulatedDisk
 from tidelog.metadata import layout
 from tidelog.protocol.primitives import NO_UUID
 
-ALWAYS = (no_bad_crc_is_accepted, failed_sync_is_final)
+ALWAYS = (
+    no_bad_crc_is_accepted,
+    failed_sync_is_final,
+    damage_is_never_served,
+    a_full_disk_heals,
+)
 """Checkers that hold for partitions that are not clean, too."""
 
 WHILE_CLEAN = tuple(check for check in ALL if check not in ALWAYS)

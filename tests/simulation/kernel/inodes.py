@@ -11,6 +11,7 @@ any order.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 SECTOR = 512
@@ -26,6 +27,7 @@ class FileNode:
         "allocated",
         "data",
         "durable",
+        "flips",
         "locked_by",
         "modified_ms",
         "number",
@@ -35,6 +37,8 @@ class FileNode:
         self.number = number
         self.data = bytearray()
         self.durable = bytearray()
+        self.flips: dict[int, int] = {}
+        """Byte -> the bits of it that were turned over and not written anew since."""
         self.allocated: set[int] = set()
         self._dirty: set[int] = set()
         self._lengths: list[int] = []
@@ -56,6 +60,7 @@ class FileNode:
         if position > len(self.data):
             self.data.extend(bytes(position - len(self.data)))
         self.data[position:end] = content
+        self._keep_flips(lambda byte: not position <= byte < end)
         touched = range(position // SECTOR, (end - 1) // SECTOR + 1)
         self.allocated.update(touched)
         self._dirty.update(touched)
@@ -68,6 +73,7 @@ class FileNode:
             last = (size + SECTOR - 1) // SECTOR
             self.allocated = {sector for sector in self.allocated if sector < last}
             self._dirty = {sector for sector in self._dirty if sector < last}
+            self._keep_flips(lambda byte: byte < size)
         else:
             self.data.extend(bytes(size - len(self.data)))
         self._note_length()
@@ -102,6 +108,7 @@ class FileNode:
         kept = rng.choice((0.0, 0.5, 0.9, 1.0))
         self._copy({sector for sector in sorted(self._dirty) if rng.random() < kept})
         self.data = bytearray(self.durable)
+        self._keep_flips(lambda byte: byte < len(self.data))
         self.allocated = set(range((len(self.data) + SECTOR - 1) // SECTOR))
         self._dirty.clear()
         self._lengths.clear()
@@ -125,8 +132,21 @@ class FileNode:
         """Turn over one bit of the stored bytes, cached and durable."""
         byte, mask = bit // 8, 1 << (bit % 8)
         self.data[byte] ^= mask
+        self.flips[byte] = self.flips.get(byte, 0) ^ mask
+        self._keep_flips(lambda byte: self.flips[byte] != 0)
         if byte < len(self.durable):
             self.durable[byte] ^= mask
+
+    def as_written(self) -> bytes:
+        """Return what processes have written here, whatever bits were turned over since."""
+        content = bytearray(self.data)
+        for byte, mask in self.flips.items():
+            content[byte] ^= mask
+        return bytes(content)
+
+    def _keep_flips(self, is_kept: Callable[[int], bool]) -> None:
+        if self.flips:
+            self.flips = {byte: mask for byte, mask in self.flips.items() if is_kept(byte)}
 
 
 @dataclass

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from tests.simulation.clients import SimulatedProducer, SimulatedReader, read_whole, send_once
 from tests.simulation.cluster import faults, faults_members, judgement
+from tests.simulation.cluster.audit import Auditor
 from tests.simulation.cluster.clients import (
     TEMPORARY,
     Administrator,
@@ -27,6 +28,7 @@ from tests.simulation.cluster.clients import (
 from tests.simulation.cluster.disks import DiskWatch
 from tests.simulation.cluster.faults import Faults
 from tests.simulation.cluster.faults_members import MemberFaults
+from tests.simulation.cluster.harms import KINDS
 from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.members import GROUP_CONFIGS, Group
 from tests.simulation.cluster.nodes import Cluster
@@ -81,6 +83,9 @@ class Course:
     fetch_bytes: int | None = None
     """What followers fetch of a partition at once: little makes them catch up slowly."""
 
+    harmed: Mapping[str, float] = field(default_factory=lambda: KINDS)
+    """Which kinds of files have bits turned over, and how often."""
+
 
 class ClusterRun:
     """One run of the scenario."""
@@ -122,7 +127,17 @@ class ClusterRun:
             synced=self.durability == "sync",
             careful=self.course.careful,
         )
+        self.faults.harms.kinds = self.course.harmed
         self.faults.when_wiped = self.disks.forget
+        self.audit = Auditor(
+            self.cluster,
+            self.states,
+            self.disks,
+            self.faults.harms,
+            self.history,
+            self.faults.disks_failed,
+            self.world.random("audit"),
+        )
         self.faults.rolls = levels
         self.outside = Outside(self.cluster, self.world.random("outside"), self.states)
         self.admin = Administrator(self.outside)
@@ -217,6 +232,8 @@ class ClusterRun:
             "generations": len({share.generation for share in self.group.book.shares}),
             "group commits": len(self.group.book.commits),
             "slow stops": sum(node.slow_stops for node in self.cluster.nodes),
+            "harms": len(self.faults.harms.harms),
+            "audits": self.audit.reads,
             "lives": sum(node.starts for node in self.cluster.nodes),
             "rolled": self.faults.steps,
         }
@@ -279,6 +296,7 @@ class ClusterRun:
             work.append(asyncio.create_task(reader.run()))
         self.group.start()
         work.append(asyncio.create_task(self.loner.run()))
+        work.append(asyncio.create_task(self.audit.run()))
         work.append(asyncio.create_task(self._churn()))
         work.append(asyncio.create_task(self._administer()))
         work.append(asyncio.create_task(self._send_odd_ones()))
@@ -414,6 +432,9 @@ class ClusterRun:
         async with asyncio.timeout(REST_SECONDS):
             await self.loner.last_look()
         self.judge.loner(self.loner)
+        async with asyncio.timeout(REST_SECONDS):
+            await self.audit.last_look()
+        await self._until(self.faults.all_in_sync, "full ISRs", REST_SECONDS)
         for where in self.targets:
             final = await read_whole(where, seconds=REST_SECONDS)
             self.history.finals.append(final)

@@ -1,0 +1,215 @@
+"""A reader of every replica, who knows what was written: promise 26 as clients meet it.
+
+Owns the reading (by rack, so that followers serve it too: KIP-392), in the run where harm was done
+and at the end everywhere, and what is noted of harm in the history. What it gets is held against
+what the disks were given when it was produced; it needs no CRC to be told the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from tests.simulation.cluster.clients import CONNECT_MS
+from tests.simulation.cluster.disks import DiskWatch, batches
+from tests.simulation.cluster.harms import Harm, HarmBook
+from tests.simulation.cluster.journal import Known, Place, StateWatch
+from tests.simulation.cluster.nodes import PORT, BrokerNode, Cluster
+from tests.simulation.history import History
+from tests.simulation.kernel import UNLIMITED
+
+from tidelog.client.connection import Connection, connect
+from tidelog.client.errors import ClientError
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import messages
+from tidelog.storage import names
+
+RACK = "audit"
+ANSWER_MS = 5_000
+FETCH_BYTES = 20_000
+TOPICS = ("plain", "loose", "pair")
+"""Those whose offsets have no gaps: not compacted, and with one life."""
+
+
+class Auditor:
+    """Reads replicas, and notes in the history what became of harmed bytes."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        states: StateWatch,
+        disks: DiskWatch,
+        harms: HarmBook,
+        history: History,
+        disks_failed: set[str],
+        rng: random.Random,
+    ) -> None:
+        """``disks_failed``: the hosts whose disk has failed, and whose replicas serve nothing."""
+        self.reads = 0
+        self._damaged: set[tuple[str, str]] = set()
+        """(host, replica) that a broker named as damaged."""
+        self._cluster = cluster
+        self._states = states
+        self._disks = disks
+        self._harms = harms
+        self._history = history
+        self._disks_failed = disks_failed
+        self._rng = rng
+        disks.when_named = self._named
+        disks.when_appended = self._appended
+
+    async def run(self) -> None:
+        """Read here and there, and what is harmed sooner or later."""
+        while True:
+            await asyncio.sleep(self._rng.uniform(0.3, 3))
+            harmed = [harm for harm in self._harms.standing() if harm.kind == names.LOG]
+            full = [x for x in self._cluster.brokers if x.machine.disk.capacity < UNLIMITED]
+            if harmed and self._rng.random() < 0.3:
+                await self._look_at(self._rng.choice(harmed))
+            elif full and self._places():
+                await self._read_from_full(self._rng.choice(full))
+            elif self._places():
+                place, _ = self._rng.choice(self._places())
+                replicas = self._states.topics[place.topic].partitions[place.partition]
+                node = self._cluster.broker(self._rng.choice(replicas))
+                await self.read(node, place, self._offset(place), 3)
+
+    async def _read_from_full(self, node: BrokerNode) -> None:
+        """Promise 28: who is in sync serves reads, however full its disk is."""
+        mine = [x for x, known in self._places() if node.node_id in known.state.isr]
+        if mine:
+            place = self._rng.choice(mine)
+            await self.read(node, place, self._offset(place), 3)
+        failed = None if node.running is None else node.running.broker.directories[0].failed
+        if failed is not None and node.ready and node.host not in self._disks_failed:
+            self._history.disk_space("out of service", node.host)
+
+    def _appended(self, node: BrokerNode) -> None:
+        """Only the first write since there was room is of interest."""
+        last = next((x for x in reversed(self._history.space) if x.host == node.host), None)
+        if last is not None and last.what != "appended" and node.machine.disk.capacity == UNLIMITED:
+            self._history.disk_space("appended", node.host)
+
+    async def last_look(self) -> None:
+        """Read every replica as a whole, until nobody refuses any more; then all is repaired."""
+        for place, _ in self._places():
+            for broker in self._states.topics[place.topic].partitions[place.partition]:
+                node = self._cluster.broker(broker)
+                while not await self.read(node, place, -1, 1_000):  # noqa: ASYNC110
+                    await asyncio.sleep(0.3)
+        for host, replica in sorted(self._damaged):
+            self._note_repaired(host, replica)
+
+    async def read(self, node: BrokerNode, place: Place, offset: int, requests: int) -> bool:
+        """Read a replica from an offset on (-1: its start); whether it served to its watermark."""
+        try:
+            connection = await connect(node.host, PORT, connect_timeout_ms=CONNECT_MS)
+            try:
+                return await self._read(connection, node, place, offset, requests)
+            finally:
+                connection.close()
+        except (ClientError, OSError):
+            return False
+
+    async def _read(
+        self, connection: Connection, node: BrokerNode, place: Place, offset: int, requests: int
+    ) -> bool:
+        position = offset
+        for _ in range(requests):
+            found = await self._fetch(connection, place, max(position, 0))
+            error = ErrorCode(found.error_code)
+            if error is ErrorCode.OFFSET_OUT_OF_RANGE and position < found.log_start_offset:
+                position = found.log_start_offset
+                continue
+            if error is not ErrorCode.NONE:
+                if error is ErrorCode.KAFKA_STORAGE_ERROR:
+                    self._note_refusal(node, place)
+                return False
+            position = self._check(node, place, max(position, 0), bytes(found.records or b""))
+            if position >= found.high_watermark:
+                return True
+        return False
+
+    async def _fetch(
+        self, connection: Connection, place: Place, offset: int
+    ) -> messages.FetchResponse.PartitionData:
+        part = messages.FetchRequest.FetchPartition(
+            partition=place.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES
+        )
+        topic = messages.FetchRequest.FetchTopic(topic=place.topic, partitions=[part])
+        request = messages.FetchRequest(
+            max_wait_ms=0, min_bytes=1, max_bytes=FETCH_BYTES, topics=[topic], rack_id=RACK
+        )
+        answer = await connection.send(request, timeout_ms=ANSWER_MS)
+        self.reads += 1
+        found: messages.FetchResponse.PartitionData = answer.responses[0].partitions[0]
+        return found
+
+    def _check(self, node: BrokerNode, place: Place, position: int, content: bytes) -> int:
+        """Hold what a broker served against what was written; return where reading goes on."""
+        begun = False
+        for batch in batches(content):
+            key = (place.topic_id, str(place), batch.epoch, batch.base)
+            written = self._disks.appends.get(key)
+            if not batch.sound:
+                self._served(node, place, f"{batch.base} has a wrong CRC")
+            elif written is None or written[0] != batch.crc:
+                self._served(node, place, f"{batch} was never written")
+            elif batch.base > position or (begun and batch.base != position):
+                self._served(node, place, f"{batch.base} stands where {position} was asked for")
+            begun = True
+            position = batch.last + 1
+        return position
+
+    def _served(self, node: BrokerNode, place: Place, detail: str) -> None:
+        self._history.harm("served", node.host, str(place), detail)
+
+    async def _look_at(self, harm: Harm) -> None:
+        place = next((x for x, _ in self._places() if str(x) == harm.replica), None)
+        if place is not None:
+            await self.read(self._node(harm.host), place, harm.offset, 1)
+
+    def _places(self) -> list[tuple[Place, Known]]:
+        return [(x, known) for x, known in self._states.places.items() if x.topic in TOPICS]
+
+    def _offset(self, place: Place) -> int:
+        life = (place.topic_id, str(place))
+        bases = [
+            base for topic_id, name, _, base in self._disks.appends if (topic_id, name) == life
+        ]
+        return self._rng.choice(bases) if bases else 0
+
+    def _note_refusal(self, node: BrokerNode, place: Place) -> None:
+        if self._is_harmed(node, place):
+            self._history.harm("refused", node.host, str(place))
+        elif (
+            node.machine.disk.capacity < UNLIMITED
+            and node.host not in self._disks_failed
+            and (node.host, str(place)) not in self._damaged
+        ):
+            self._history.disk_space("read failed", node.host)
+
+    def _is_harmed(self, node: BrokerNode, place: Place) -> bool:
+        running = node.running
+        if running is None or any(each.failed for each in running.broker.directories):
+            return False
+        return any(
+            (harm.host, harm.replica) == (node.host, str(place)) and harm.kind == names.LOG
+            for harm in self._harms.standing()
+        )
+
+    def _named(self, node: BrokerNode, replica: str) -> None:
+        self._damaged.add((node.host, replica))
+        self._history.harm("named", node.host, replica)
+
+    def _note_repaired(self, host: str, replica: str) -> None:
+        """The replica serves what was written, or it is gone with its topic."""
+        running = self._node(host).running
+        for hosted in [] if running is None else running.broker.partitions.all():
+            name = f"{hosted.topic}-{hosted.partition}"
+            if name == replica and hosted.offline_reason is not None:
+                return
+        self._history.harm("repaired", host, replica)
+
+    def _node(self, host: str) -> BrokerNode:
+        return next(node for node in self._cluster.brokers if node.host == host)

@@ -1,0 +1,89 @@
+"""Planted bugs of disks: bits that flipped are believed, or a full disk is not; a seed finds each.
+
+As ``test_simulation_cluster_planted``, whose courses and judgement these share.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from tests.simulation.test_simulation_cluster_planted import (
+    LOSSES,
+    PROOF,
+    SEEDS,
+    Planted,
+    directed,
+    find,
+)
+
+from tidelog.broker.repairs import Repairs
+from tidelog.storage import checkpoints, names, soundness
+from tidelog.storage.resources import Resources
+
+Patch = pytest.MonkeyPatch
+FLIPS = {"flip_bits": 6.0, "bounce_broker": 1.5, "stop_broker": 1.0}
+DAMAGE = ("damage_is_never_served",)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """What the servers say of their own deaths is not news here."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def serve_without_checking(patch: Patch) -> None:
+    patch.setattr(soundness, "crc32c", AnyCrc)
+
+
+class AnyCrc:
+    """Equal to whatever it is compared with."""
+
+    def __init__(self, content: object) -> None:
+        pass
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def believe_every_checkpoint(patch: Patch) -> None:
+    patch.setattr(checkpoints, "_check_crc", lambda content, expected: None)
+
+
+def leave_damage_as_it_is(patch: Patch) -> None:
+    patch.setattr(Repairs, "for_order", lambda self, hosted, state: hosted)
+
+
+def take_a_full_disk_for_a_broken_one(patch: Patch) -> None:
+    patch.setattr(Resources, "passing", lambda self, error: None)
+
+
+PLANTED = (
+    Planted(serve_without_checking, DAMAGE, directed(FLIPS)),
+    Planted(
+        believe_every_checkpoint,
+        (*DAMAGE, *LOSSES, *PROOF, "only_what_was_asked_goes", "recovery_is_bounded"),
+        directed(FLIPS, harmed={names.PARTITION_METADATA: 1.0, names.LOG_STARTS: 1.0}),
+    ),
+    Planted(leave_damage_as_it_is, (*DAMAGE, "recovery_is_bounded"), directed(FLIPS)),
+    Planted(
+        take_a_full_disk_for_a_broken_one, ("a_full_disk_heals",), directed({"fill_the_disk": 1.0})
+    ),
+)
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=[each.plant.__name__ for each in PLANTED])
+def test_a_planted_bug_is_found(planted: Planted, monkeypatch: Patch) -> None:
+    planted.plant(monkeypatch)
+    found = find(planted)
+    assert found is not None, f"{planted.plant.__name__} survived {SEEDS} seeds"
+    result, line = found
+    print(f"{planted.plant.__name__}: seed {result.seed}: {line}")
