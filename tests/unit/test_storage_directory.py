@@ -405,6 +405,22 @@ def test_a_late_checkpoint_does_not_replace_a_newer_one(opener: Opener, tmp_path
     assert decode_offsets(watermarks.read_bytes()) == {T0: 12}
 
 
+def test_a_late_checkpoint_says_nothing_of_a_new_replica_of_a_deleted_ones_name(
+    opener: Opener, tmp_path: Path
+) -> None:
+    """A slow disk: it was under way when the replica went and another of its name was made."""
+    found = opener.open()
+    fill(found)
+    found.logs[T0].sync()
+    late = found.checkpoint()
+    assert late is not None
+    found.delete(T0)
+    fill(found, batches=0)
+    late.run()
+    points = tmp_path / "data" / "recovery-point-offset-checkpoint"
+    assert decode_offsets(points.read_bytes()) == {}
+
+
 def test_a_full_disk_takes_no_directory_out_at_a_registration(tmp_path: Path, clock: Clock) -> None:
     disk = FaultyDisk()
     disk.failing = (".tmp",)

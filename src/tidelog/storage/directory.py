@@ -333,6 +333,8 @@ class LogDirectory:
         if not self._loaded:
             return None
         self._reborn.clear()
+        # From now on the files may say it: a thread may write them at any later moment.
+        self._noted |= set(self.logs)
         contents = {
             f"{self.path}/{name}": encode_offsets(
                 {partition: of(log) for partition, log in self.logs.items()}
