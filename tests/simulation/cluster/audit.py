@@ -80,8 +80,9 @@ class Auditor:
         if mine:
             place = self._rng.choice(mine)
             await self.read(node, place, self._offset(place), 3)
-        failed = None if node.running is None else node.running.broker.directories[0].failed
-        if failed is not None and node.ready and node.host not in self._disks_failed:
+        if node.running is None or not node.ready or node.host in self._disks_failed:
+            return
+        if node.running.broker.directories[0].failed is not None:
             self._history.disk_space("out of service", node.host)
 
     def _appended(self, node: BrokerNode) -> None:
@@ -191,7 +192,11 @@ class Auditor:
 
     def _is_harmed(self, node: BrokerNode, place: Place) -> bool:
         running = node.running
-        if running is None or any(each.failed for each in running.broker.directories):
+        if (
+            running is None
+            or not node.ready
+            or any(each.failed for each in running.broker.directories)
+        ):
             return False
         return any(
             (harm.host, harm.replica) == (node.host, str(place)) and harm.kind == names.LOG
@@ -204,7 +209,7 @@ class Auditor:
 
     def _note_repaired(self, host: str, replica: str) -> None:
         """The replica serves what was written, or it is gone with its topic."""
-        running = self._node(host).running
+        running = self._node(host).running if self._node(host).ready else None
         for hosted in [] if running is None else running.broker.partitions.all():
             name = f"{hosted.topic}-{hosted.partition}"
             if name == replica and hosted.offline_reason is not None:
