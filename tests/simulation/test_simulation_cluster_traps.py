@@ -32,7 +32,8 @@ class Told(ClusterRun):
     """A run whose course a test tells; partition t-0 has three replicas."""
 
     def __init__(self, seed: int, tell: Tell, durability: str, configs: dict[str, str]) -> None:
-        super().__init__(seed, Course(controllers=1, durability=durability, unclean=False))
+        course = Course(controllers=1, durability=durability, unclean=False, mixed=False)
+        super().__init__(seed, course)
         self._tell = tell
         self._topic = configs
         self._number = 0
@@ -273,6 +274,7 @@ class Unclean(ClusterRun):
             controllers=1,
             durability="replicated",
             unclean=False,
+            mixed=False,
         )
         super().__init__(seed, course)
 
