@@ -37,6 +37,8 @@ from tidelog.replication.control import LeaderAndIsrType
 from tidelog.storage import log
 from tidelog.storage.producers import ProducerState
 
+pytestmark = pytest.mark.second
+
 Patch = pytest.MonkeyPatch
 SEEDS = 12
 """Within so many seeds each bug must be found; most need one or two."""

@@ -22,6 +22,8 @@ from tidelog.broker.repairs import Repairs
 from tidelog.storage import checkpoints, names, soundness
 from tidelog.storage.resources import Resources
 
+pytestmark = pytest.mark.second
+
 Patch = pytest.MonkeyPatch
 FLIPS = {"flip_bits": 6.0, "bounce_broker": 1.5, "stop_broker": 1.0}
 DAMAGE = ("damage_is_never_served",)

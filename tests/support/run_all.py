@@ -37,10 +37,14 @@ class Part:
 
 PATIENCE = 4
 
+SEEDS_OF_CLUSTERS = "tests/simulation/test_simulation_cluster.py"
+"""It uses both cores itself."""
+
 PARTS = (
     Part("unit", ("tests/unit",), 90),
     Part("wire", ("tests/wire",), 60),
-    Part("simulation", ("tests/simulation",), 300),
+    Part("simulated clusters", (SEEDS_OF_CLUSTERS,), 240),
+    Part("simulation", ("tests/simulation", f"--ignore={SEEDS_OF_CLUSTERS}"), 180, beside="second"),
     Part("stock clients and tools", ("tests/cluster",), 400, beside="java or second"),
     Part("kill", ("tests/chaos",), 200, beside="second"),
     Part("spark", ("tests/spark",), 180, beside="kill or java"),
