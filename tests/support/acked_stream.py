@@ -164,6 +164,8 @@ class GroupReader:
                 "session.timeout.ms": 6000,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
+                # librdkafka 2.16 may stop for ever in a re-bootstrap: docs/operating/limits.md.
+                "metadata.recovery.strategy": "none",
                 "log_level": 0,
             }
         )
