@@ -7,7 +7,15 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tests.support.storage_logs import NOW_MS, PARTITION, batch, new_log, reopen, resources
+from tests.support.storage_logs import (
+    NOW_MS,
+    PARTITION,
+    FaultyDisk,
+    batch,
+    new_log,
+    reopen,
+    resources,
+)
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import TopicConfigs
@@ -103,6 +111,26 @@ def test_a_log_that_is_found_damaged_stays_so_over_a_start(tmp_path: Path) -> No
     path.write_bytes(content)
     healed = reopen(tmp_path, SMALL, ending=clean)
     assert healed.damaged is None and healed.end_offset == log.end_offset
+
+
+@pytest.mark.parametrize("met_by", ["a read", "a start"])
+def test_damage_that_is_met_on_a_full_disk_is_not_forgotten(tmp_path: Path, met_by: str) -> None:
+    log = write(tmp_path)
+    path = Path(log.segments[1].log_path)
+    path.write_bytes(flipped(path.read_bytes(), 1500))
+    disk = FaultyDisk()
+    disk.failing = ("tidelog.damaged.tmp",)
+    disk.fill_up()
+    clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
+    crashed = Ending(recovery_point=0, high_watermark=log.end_offset)
+    met = reopen(tmp_path, SMALL, resources(disk), ending=clean if met_by == "a read" else crashed)
+    offset = log.segments[1].base_offset
+    for each in range(offset, log.segments[2].base_offset):
+        met.read(each, 5000)
+    assert met.damaged is not None and met.resources.failed is None
+    # Killed, and started when there is room: below the recovery point nothing is looked at unasked.
+    again = reopen(tmp_path, SMALL, ending=clean)
+    assert again.damaged is not None and str(path) in again.damaged
 
 
 def test_no_bit_of_an_index_leads_astray(tmp_path: Path) -> None:

@@ -453,7 +453,7 @@ class LogFiles:
         if self.damaged is None and not self.closed:
             self.damaged = reason
             try:
-                self.resources.disk.replace(f"{self.path}/{names.DAMAGED}", f"{reason}\n".encode())
+                self.resources.note_damage(self.path, reason)
             except OSError as error:
                 self._trouble(error)
             if self.resources.on_damage is not None:

@@ -93,7 +93,7 @@ def open_log(
         # The checkpoints stay what they were: the next start must see the damage again.
         log.synced_end_offset = ending.recovery_point
         log.high_watermark = ending.high_watermark
-        resources.disk.replace(marker, f"{log.damaged}\n".encode())
+        resources.note_damage(path, log.damaged)
         return log
     if resources.disk.exists(marker):
         resources.disk.remove(marker)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime.disk import Disk
+from tidelog.storage import names
 from tidelog.storage.files import DEFAULT_OPEN_FILES, OpenFiles
 
 if TYPE_CHECKING:
@@ -85,6 +86,20 @@ class Resources:
     def is_full(self, error: OSError) -> bool:
         """Whether the want heals: the same work may be tried again later."""
         return self.passing(error) is not None
+
+    def note_damage(self, directory: str, reason: str) -> None:
+        """Have the next start look at all of a log, however this life ends. OSError if it fails.
+
+        A full disk has room for the note's name, and that says enough: without it a kill would
+        have the damage forgotten.
+        """
+        path = f"{directory}/{names.DAMAGED}"
+        try:
+            self.disk.replace(path, f"{reason}\n".encode())
+        except OSError as error:
+            if not self.is_full(error):
+                raise
+            self.disk.replace(path, b"")
 
     def fail(self, reason: str) -> None:
         """Take the directory out of service for good; only the first reason is kept."""
