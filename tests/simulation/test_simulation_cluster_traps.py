@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 from tests.simulation.clients import read_whole, send_once
 from tests.simulation.cluster.clients import target
+from tests.simulation.cluster.disks import topic_id_in
+from tests.simulation.cluster.nodes import LOGS
 from tests.simulation.history import Outcome
 from tests.simulation.scenarios.cluster import REST_SECONDS, ClusterRun, Course
 
@@ -19,7 +21,9 @@ from tidelog.broker.partition import HostedPartition
 from tidelog.controller.decisions.losses import lost_ranges
 from tidelog.metadata.records import PartitionState, UncleanDebt
 from tidelog.model.errors import ErrorCode
+from tidelog.model.levels import LATEST
 from tidelog.model.topics import TopicPartition
+from tidelog.storage.names import PARTITION_METADATA
 from tidelog.storage.watermark_note import WatermarkNote
 
 SEEDS = 2
@@ -153,6 +157,41 @@ def test_two_members_are_killed_and_the_last_one_loses_power() -> None:
         assert len(await run.read_at_the_end()) >= 40
 
     tell(story, min_insync_replicas="2")
+
+
+def test_a_record_of_the_topic_id_that_power_took_comes_back_with_the_level() -> None:
+    """Below 1.4 nobody names the id; from 1.4 on it is told until the disk has room for it."""
+
+    async def story(run: Told) -> None:
+        await run.write(5)
+        assert await run.faults.roll_to("1.3")
+        await run.until_isr(1, 2, 3)
+        node = run.cluster.broker(1)
+        disk = node.machine.disk
+        node.kill()
+        # Torn by a power loss before the log's first sync, the record is taken away by the start.
+        del disk.directory(f"{LOGS}/t-0").entries[PARTITION_METADATA]
+        node.start()
+        await run.until(lambda: node.ready, "up without the record")
+        await run.write(5)
+        await run.until_isr(1, 2, 3)
+        await run.until(run.judge.replicas_agree, "replicas alike")
+        run.judge.replicas()
+        assert topic_id_in(disk, f"{LOGS}/t-0") == ""
+        disk.capacity = disk.used()
+        controller = run.cluster.controllers[0]
+        await controller.stop()
+        controller.set_level(LATEST.name)
+        controller.start()
+        await run.until(lambda: run.cluster.active is controller and controller.ready, "1.4")
+        await asyncio.sleep(3)
+        assert topic_id_in(disk, f"{LOGS}/t-0") == ""
+        run.faults.make_room(node)
+        await run.until(lambda: topic_id_in(disk, f"{LOGS}/t-0") != "", "its id on record")
+        await run.write(5)
+        assert len(await run.read_at_the_end()) == 15
+
+    tell(story)
 
 
 def test_a_leader_that_lost_its_tail_leads_in_a_new_epoch_only() -> None:

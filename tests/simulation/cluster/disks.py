@@ -17,7 +17,14 @@ from tests.simulation.cluster.nodes import LOGS, BrokerNode, Node
 from tests.simulation.kernel import SimulatedDisk
 from tests.simulation.kernel.inodes import DirectoryNode, FileNode
 
-from tidelog.storage.names import DAMAGED, LOG, STRAY_DIRECTORY, offset_of, parse_directory
+from tidelog.storage.names import (
+    DAMAGED,
+    LOG,
+    PARTITION_METADATA,
+    STRAY_DIRECTORY,
+    offset_of,
+    parse_directory,
+)
 
 _HEAD = struct.Struct(">qiibI")
 _LAST_DELTA = struct.Struct(">i")
@@ -107,6 +114,9 @@ class DiskWatch:
         self._made: dict[tuple[str, str], str] = {}
         """(host, directory) -> the topic id of the life for which it was made: at a level below 1.4
         a replica has none on record, and is known by when it was made."""
+        self._recorded: dict[tuple[str, str], str] = {}
+        """(host, directory) -> the topic id that was last put on record there: a power loss may
+        take the record and leave the replica, and below level 1.4 nobody names its id again."""
         self._seen: dict[str, tuple[int, int]] = {}
         self.when_named: Callable[[BrokerNode, str], None] = lambda node, replica: None
         """Told when a broker puts on record that a replica is damaged."""
@@ -137,18 +147,21 @@ class DiskWatch:
     def id_of(self, node: Node, directory: str) -> str:
         """Return the topic id of a partition's directory, "" if there is none.
 
-        What is on record there, else (below level 1.4) that of the life for which it was made.
+        What is on record there, or was until a power loss, else (below level 1.4) that of the life
+        for which it was made.
         """
         disk = node.machine.disk
         if not isinstance(disk.lookup(directory), DirectoryNode):
             return ""
-        return topic_id_in(disk, directory) or self._made.get((node.host, directory), "")
+        key = (node.host, directory)
+        return topic_id_in(disk, directory) or self._recorded.get(key) or self._made.get(key, "")
 
     def _directory_made(self, node: BrokerNode, path: str) -> None:
         above, _, name = path.rpartition("/")
         found = parse_directory(name)
         if above == LOGS and found is not None and not found.ending:
             self._made[node.host, path] = self._life_without_id(found.partition.topic)
+            self._recorded.pop((node.host, path), None)
 
     def _written(self, node: BrokerNode, path: str, content: bytes) -> None:
         directory = path.rpartition("/")[0]
@@ -196,6 +209,8 @@ class DiskWatch:
         if name == DAMAGED:
             self._damaged.add((node.host, folder.rpartition("/")[2]))
             self.when_named(node, folder.rpartition("/")[2])
+        elif name == PARTITION_METADATA:
+            self._recorded[node.host, folder] = topic_id_in(node.machine.disk, folder)
         if source.rpartition("/")[0] != LOGS:
             return
         source_name = source.rpartition("/")[2]
