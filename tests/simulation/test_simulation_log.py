@@ -31,10 +31,12 @@ REGRESSIONS = {
     58: "truncation below the recovery point, then a kill, was taken for damage",
     212: "kill, then power loss: names of the killed life were never synced",
     218: "power loss kept a rolled segment and lost the first one",
+    223: "a cut that a kill left unsynced was undone by a later power loss",
     585: "retention of everything, then power loss, left no segment",
     735: "partition.metadata torn by power loss took the replica out of service",
     1078: "kill, then power loss tore the snapshot of producers whose records had gone",
     1511: "retention removed records whose producers stood in an unsynced snapshot",
+    1919: "a cut whose fsync failed was undone by a power loss two lives later",
     3675: "truncation to the first offset forgot all producers",
 }
 """Seeds that found a bug once. Scenarios change, and so does what a seed does; they stay cheap."""

@@ -330,6 +330,15 @@ class LogFiles:
                 content = segment.read_bytes(position, min(REWRITE_BYTES, segment.size - position))
                 segment.open_log().write_at(position, [content])
                 position += len(content)
+        if self.end_offset <= self.synced_end_offset and self.resources.disk.exists(
+            self._active.log_path
+        ):
+            # No sync covers it, yet it may have been cut there, and the cut not be synced: a power
+            # loss would bring back what was cut off. Its length is made anew, as its bytes are.
+            file = self._active.open_log()
+            file.truncate(self._active.size + 1)
+            file.truncate(self._active.size)
+            file.sync()
         for path in sorted(self._dirty_files):
             content = self.resources.disk.read(path)
             self.resources.files.get(path).write_at(0, [content])
