@@ -37,6 +37,7 @@ REGRESSIONS = {
     1078: "kill, then power loss tore the snapshot of producers whose records had gone",
     1511: "retention removed records whose producers stood in an unsynced snapshot",
     1919: "a cut whose fsync failed was undone by a power loss two lives later",
+    3569: "compaction took a producer's last durable batch for an older one than was lost",
     3675: "truncation to the first offset forgot all producers",
 }
 """Seeds that found a bug once. Scenarios change, and so does what a seed does; they stay cheap."""

@@ -10,7 +10,7 @@ and changes nothing else. Rules, as Apache Kafka's cleaner has them:
 | newest of its key, no value (tombstone)             | until its batch's delete horizon         |
 | no key                                              | no: a compacted topic has none           |
 | in a control batch                                  | yes                                      |
-| last of an idempotent producer                      | if it goes, its batch stays, empty       |
+| last of an idempotent producer in the cleaned range | if it goes, its batch stays, empty       |
 | last of the group of segments                       | the same: neighbouring segments stay     |
 |                                                     | without a gap, so a lost tail is seen    |
 
@@ -47,7 +47,7 @@ from tidelog.storage.compaction import (
     SourceSegment,
 )
 from tidelog.storage.resources import Resources
-from tidelog.storage.scan import sound_batches
+from tidelog.storage.scan import HEADERS_BYTES, scan, sound_batches
 from tidelog.storage.segment import Segment
 
 _DIGEST_BYTES = 16
@@ -71,12 +71,13 @@ def compact(disk: Disk, plan: CompactionPlan) -> CompactionResult:
     shared = Resources.of(disk, 8)
     try:
         newest, clean_end = _newest_offsets(shared, plan)
+        lasts = _last_of_producers(shared, plan)
         counts = _Counts()
         groups = []
         for group in plan.groups:
             if group[0].base_offset >= clean_end:
                 break
-            cleaned = _clean_group(shared, plan, group, newest, counts)
+            cleaned = _clean_group(shared, plan, group, newest, lasts, counts)
             if cleaned is not None:
                 groups.append(cleaned)
         disk.sync_directory(plan.directory)
@@ -123,6 +124,23 @@ def _newest_offsets(shared: Resources, plan: CompactionPlan) -> tuple[dict[bytes
     return newest, plan.end_offset
 
 
+def _last_of_producers(shared: Resources, plan: CompactionPlan) -> dict[int, int]:
+    """Return producer id -> last offset of its last batch in the cleaned range.
+
+    Not the last of all: what is behind the range may be cut or lost with a power loss, and then
+    this batch is the one that says where its producer stands.
+    """
+    lasts: dict[int, int] = {}
+    for group in plan.groups:
+        for source in group:
+            path = f"{plan.directory}/{names.file_name(source.base_offset, names.LOG)}"
+            file = shared.files.get(path)
+            for _, header in scan(file, 0, source.size, check=False, chunk_bytes=HEADERS_BYTES):
+                if header.producer_id in plan.producers:
+                    lasts[header.producer_id] = header.last_offset
+    return lasts
+
+
 def _digest(key: bytes) -> bytes:
     """Return what stands for a long key in memory; short ones stand for themselves."""
     return hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
@@ -140,6 +158,7 @@ def _clean_group(
     plan: CompactionPlan,
     group: tuple[SourceSegment, ...],
     newest: dict[bytes, int],
+    lasts: dict[int, int],
     counts: _Counts,
 ) -> CleanedGroup | None:
     """Write the group's ``.cleaned`` segment; None when it would be the same as before."""
@@ -152,7 +171,7 @@ def _clean_group(
     for source in group:
         for header, batch in _batches(shared, plan, source):
             ends_group = header.next_offset >= group[-1].next_offset
-            kept = _clean_batch(plan, header, batch, newest, counts, ends_group)
+            kept = _clean_batch(plan, header, batch, newest, lasts, counts, ends_group)
             changed = changed or kept is not batch
             if kept is None:
                 continue
@@ -178,6 +197,7 @@ def _clean_batch(
     header: BatchHeader,
     batch: memoryview,
     newest: dict[bytes, int],
+    lasts: dict[int, int],
     counts: _Counts,
     ends_group: bool,
 ) -> bytes | memoryview | None:
@@ -206,9 +226,7 @@ def _clean_batch(
         kept.append(span)
     counts.records_kept += len(kept)
     if not kept:
-        last_of_producer = plan.producers.get(header.producer_id)
-        here = (header.producer_epoch, header.last_offset)
-        if not ends_group and (header.producer_id < 0 or last_of_producer != here):
+        if not ends_group and lasts.get(header.producer_id) != header.last_offset:
             return None
         return _empty_batch(header) if header.record_count else batch
     needs_horizon = has_tombstone and horizon is None

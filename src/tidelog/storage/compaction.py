@@ -9,7 +9,7 @@ and segments younger than ``min.compaction.lag.ms``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,8 +42,8 @@ class CompactionPlan:
     groups: tuple[tuple[SourceSegment, ...], ...]
     first_dirty_offset: int
     end_offset: int
-    producers: Mapping[int, tuple[int, int]]
-    """Producer id -> (epoch, last offset): that batch stays, if need be without its records."""
+    producers: frozenset[int]
+    """Those that are remembered: the last batch of each stays, if need be without its records."""
     now_ms: int
     delete_retention_ms: int
     index_interval_bytes: int
@@ -136,7 +136,7 @@ def plan_compaction(
         groups=groups,
         first_dirty_offset=max(log.first_dirty_offset, log.start_offset),
         end_offset=segments[-1].next_offset,
-        producers=log.producers.last_offsets(),
+        producers=frozenset(log.producers.entries),
         now_ms=now_ms,
         delete_retention_ms=configs.delete_retention_ms,
         index_interval_bytes=configs.index_interval_bytes,

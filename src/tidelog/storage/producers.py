@@ -150,10 +150,6 @@ class ProducerState:
             del self.entries[producer_id]
         return len(silent)
 
-    def last_offsets(self) -> dict[int, tuple[int, int]]:
-        """Return producer id -> (epoch, last offset): the batches that compaction must keep."""
-        return {pid: (entry.epoch, entry.last_offset) for pid, entry in self.entries.items()}
-
     def encode(self) -> bytes:
         """Return the snapshot file's content."""
         entries = b"".join(self._encoded())
