@@ -7,7 +7,7 @@ the promises on commits (1), one coordinator at a time (15) and delivery (9).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tests.simulation.group_history import GroupHistory, Look, StoredGeneration, StoredOffset
 from tests.simulation.history import History, Outcome
@@ -227,4 +227,18 @@ def a_group_gets_everything(history: History, reader: str, starts: Mapping[str, 
         if write.outcome is Outcome.ACKED
         and write.offset >= starts.get(write.partition, write.offset + 1)
         and (write.partition, write.offset) not in got
+    ]
+
+
+def positions_hold(group: GroupHistory, not_clean: Collection[str]) -> list[str]:
+    """Promise 3: what a member stands at does not fall out of a clean partition.
+
+    Its start may pass a member, its end never goes back behind one: offsets are not rewound, and
+    nothing was read above the high watermark.
+    """
+    return [
+        f"{jump.member} stood at {jump.source} of {jump.partition} and was sent back to "
+        f"{jump.target}"
+        for jump in group.jumps
+        if jump.target < jump.source and jump.partition not in not_clean
     ]

@@ -156,3 +156,11 @@ def test_a_record_that_no_member_gets_is_found() -> None:
     assert len(checkers.a_group_gets_everything(history, "g/", {P: 1})) == 1
     history.read(P, 2, b"v2", "g/m2")
     assert checkers.a_group_gets_everything(history, "g/", {P: 1}) == []
+
+
+def test_a_position_falls_only_where_records_were_lost() -> None:
+    group = good()
+    assert checkers.positions_hold(group, {Q}) == []
+    assert len(checkers.positions_hold(group, {P})) == 1
+    group.jumps[:] = [Jump(2, "b", Q, 3, 6, 15)]
+    assert checkers.positions_hold(group, ()) == []

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from tests.simulation.cluster.clients import target
 from tests.simulation.cluster.members import NotingCluster
 from tests.simulation.cluster.nodes import PORT
 from tests.simulation.test_simulation_cluster_traps import Told
@@ -18,6 +19,7 @@ from tidelog.client.errors import ClientError
 from tidelog.client.fetcher import OffsetReset
 from tidelog.client.group_reader import GroupReader
 from tidelog.client.retries import Backoff
+from tidelog.model.topics import TopicPartition
 
 
 @pytest.fixture(autouse=True)
@@ -27,14 +29,14 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 async def reach(run: Told, state: str, members: int, committed: int | None = None) -> None:
-    """Wait until the group is so, and has committed so much of t-0."""
+    """Wait until the group is so, and has committed so much of the run's partition."""
     async with asyncio.timeout(40):
         while True:
             try:
                 known = await run.group.committed()
                 if await run.group.state() == (state, members) and committed in (
                     None,
-                    known.get("t-0"),
+                    known.get(str(run.place)),
                 ):
                     return
             except (ClientError, OSError):
@@ -96,8 +98,43 @@ async def out_of_reach(run: Told) -> None:
     await reach(run, "Stable", 1, 3)
 
 
+async def a_lost_position(run: Told) -> None:
+    """All of a partition goes in an unclean election: a member commits its start, empty as it is.
+
+    Seed 58: nothing was read yet, and the checker took the commit for one that went back.
+    """
+    run.place = TopicPartition("pair", 0)
+    await run.admin.create("pair", 1, 2, {"min.insync.replicas": "1"})
+    run.target = target(run.outside, "pair", 0)
+    await run.until(lambda: run.states.place("pair", 0) is not None, "pair")
+    await run.until(lambda: len(run.now.isr) == 2, "both in sync")
+    run.group.topics = ("pair",)
+    run.group.members[0].start()
+    await reach(run, "Stable", 1)
+    leader = run.now.leader
+    (empty,) = set(run.now.isr) - {leader}
+    run.cluster.broker(empty).kill()
+    await run.until(lambda: run.now.isr == [leader], "alone")
+    await run.write(5)
+    await reach(run, "Stable", 1, 5)
+    run.cluster.broker(leader).kill()
+    run.cluster.broker(empty).start()
+    await run.until(lambda: run.now.leader < 0, "its death")
+    run.states.unclean_asked = True
+    while run.now.leader < 0:
+        await run.admin.elect("pair", 0, unclean=True)
+    await reach(run, "Stable", 1, 0)
+    run.group.members[0].kill()
+    await reach(run, "Empty", 0, 0)
+    run.group.members[1].start()
+    await run.write(3)
+    await reach(run, "Stable", 1, 3)
+    assert [(jump.source, jump.target) for jump in run.group.book.jumps] == [(5, 0)]
+    run.judge.group(run.group)
+
+
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("tell", [a_late_commit, out_of_reach])
+@pytest.mark.parametrize("tell", [a_late_commit, out_of_reach, a_lost_position])
 def test_a_member_story(tell, seed: int) -> None:
     result = Told(seed, tell, "replicated", {"min.insync.replicas": "2"}).run()
     assert not result.violations, result.report()

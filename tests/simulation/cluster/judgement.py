@@ -150,6 +150,8 @@ class Judge:
         }
         lost = group_checkers.a_group_gets_everything(self.history, group.reader, starts)
         self.found += [f"a_group_gets_everything: {line}" for line in lost[:5]]
+        fallen = group_checkers.positions_hold(group.book, self.not_clean)
+        self.found += [f"positions_hold: {line}" for line in fallen[:5]]
         place = self.states.place(OFFSETS_TOPIC, 0)
         if not self._commits_are_clean or place is None:
             return

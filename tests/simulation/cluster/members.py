@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from tests.simulation.cluster.clients import ANSWER_MS, Outside
 from tests.simulation.cluster.nodes import PORT
@@ -23,9 +23,11 @@ from tests.simulation.kernel import Process
 from tidelog.client.assignors import decode_assignment
 from tidelog.client.batches import Fetched
 from tidelog.client.cluster import COORDINATOR_PURPOSE, Cluster, ClusterSettings
+from tidelog.client.connection import Connection
 from tidelog.client.errors import ClientError, ConnectionLost
 from tidelog.client.fetcher import OffsetReset
 from tidelog.client.group_reader import GroupReader
+from tidelog.client.offsets import EARLIEST
 from tidelog.client.retries import Backoff
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -291,6 +293,10 @@ class NotingCluster(Cluster):
 
     def goes_on(self, partition: str, offset: int, next_offset: int) -> None:
         """Note where the member reads, and when that is not where it stood."""
+        self._jumps(partition, offset)
+        self._next[partition] = next_offset
+
+    def _jumps(self, partition: str, offset: int) -> None:
         expected = self._next.get(partition, offset)
         if expected != offset and self._share is not None:
             jump = Jump(
@@ -302,7 +308,27 @@ class NotingCluster(Cluster):
                 self._group.history.tick(),
             )
             self._group.book.jumps.append(jump)
-        self._next[partition] = next_offset
+
+    async def connection(self, node_id: int, purpose: str = "") -> Connection:
+        found = await super().connection(node_id, purpose)
+        return cast(Connection, _NotingConnection(found, self._looked_up))
+
+    def _looked_up(self, request: messages.ListOffsetsRequest, answer: Any) -> None:
+        """A member that has a position and asks for the start has lost it.
+
+        It commits the start, maybe before there is anything to read: then nothing else tells.
+        """
+        asked = {
+            f"{topic.name}-{part.partition_index}"
+            for topic in request.topics
+            for part in topic.partitions
+            if part.timestamp == EARLIEST
+        }
+        for topic in answer.topics:
+            for part in topic.partitions:
+                name = f"{topic.name}-{part.partition_index}"
+                if name in asked and not part.error_code:
+                    self._jumps(name, part.offset)
 
     async def send_to_coordinator(
         self,
@@ -347,6 +373,25 @@ class NotingCluster(Cluster):
         share, at = self._share, self._group.history.tick()
         self._group.book.looks.append(Look(share.generation, share.member, broker, told, at))
         self._next = {name: offset for name, (offset, _) in told.items() if offset >= 0}
+
+
+class _NotingConnection:
+    """A connection, all of it; hears what is answered when a member looks up offsets."""
+
+    def __init__(
+        self, inner: Connection, heard: Callable[[messages.ListOffsetsRequest, Any], None]
+    ) -> None:
+        self._inner = inner
+        self._heard = heard
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def send(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        answer = await self._inner.send(request, *args, **kwargs)
+        if isinstance(request, messages.ListOffsetsRequest):
+            self._heard(request, answer)
+        return answer
 
 
 def _name(partition: TopicPartition) -> str:
