@@ -14,7 +14,12 @@ from tests.support.controller_world import World
 
 from tidelog.controller.decisions.cluster import NO_ID, LogEnd
 from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.elections import ElectionType, elect_on_request, put_state
+from tidelog.controller.decisions.elections import (
+    ElectionType,
+    elect_awaited,
+    elect_on_request,
+    put_state,
+)
 from tidelog.controller.decisions.isr import Proposal, alter_isr
 from tidelog.controller.decisions.registration import (
     Address,
@@ -251,3 +256,31 @@ def test_a_suspected_one_is_waited_for_too() -> None:
     assert now is not None and now.leader == -1
     now = same_life(world, 1, 200)
     assert (now.leader, now.isr) == (1, [1])
+
+
+@pytest.mark.parametrize("mark", ["suspected", "presumed"])
+def test_one_whose_session_begins_after_the_last_registration_ends_the_wait(mark: str) -> None:
+    world = world_with(PartitionState(2, 5, 1, [1, 2]))
+    came(world, 1, end=(5, 200))
+    # Written, but the session of 1 has not begun when 2 is decided.
+    marked: set[int] = getattr(world.cluster, mark)
+    marked.add(1)
+    now = came(world, 2, end=(5, 100))
+    assert now is not None and (now.leader, now.unclean_members) == (-1, [1, 2])
+    marked.discard(1)
+    world.do(elect_awaited(world.cluster, 1))
+    now = world.cluster.states[T0]
+    assert (now.leader, now.isr, now.is_unclean_leader) == (1, [1], True)
+    assert world.cluster.memories["t"].unclean[0].leader == 1
+    assert elect_awaited(world.cluster, 2).writes == ()
+
+
+def test_an_operator_has_another_lead_where_the_last_in_sync_one_is_damaged() -> None:
+    world = world_with(PartitionState(3, 5, 1, [3]))
+    note_damaged(world.cluster, 3, [(world.cluster.topic_id("t"), T0)])
+    world.do(take_out(world.cluster))
+    assert (world.cluster.states[T0].leader, world.cluster.states[T0].isr) == (-1, [3])
+    (refused,) = world.do(elect_on_request(world.cluster, ElectionType.UNCLEAN, [T0])).values()
+    assert refused is None
+    now = world.cluster.states[T0]
+    assert (now.leader, now.isr, now.is_unclean_leader) == (1, [1], True)

@@ -614,6 +614,59 @@ def test_a_controller_tries_again_whatever_keeps_it_from_being_active() -> None:
     run(scenario)
 
 
+class HeldStore(MemoryStore):
+    """Once told to hold, writes wait until they are let go."""
+
+    def __init__(self, tree: MemoryTree) -> None:
+        super().__init__(tree)
+        self.free = asyncio.Event()
+        self.free.set()
+        self.reached = asyncio.Event()
+
+    async def multi(self, operations: Any) -> Any:
+        self.reached.set()
+        await self.free.wait()
+        return await super().multi(operations)
+
+
+def test_two_that_return_at_once_without_certainty_are_compared() -> None:
+    """Simulation, seed 1039: the second was decided before the session of the first had begun."""
+
+    async def scenario(world: World) -> None:
+        tree = MemoryTree()
+        first = await world.controller(tree)
+        brokers = [await world.broker(first, node_id) for node_id in (1, 2)]
+        created = await brokers[0].forward(topic("t", 1, 2), 7)
+        await first.stop()
+        store = HeldStore(tree)
+        second = Controller(configs(), Seams(), store)
+        world.controllers.append(second)
+        await second.start()
+        entry = messages.BrokerRegistrationRequest
+
+        async def returns(broker: RecordedBroker, end: int) -> None:
+            broker.incarnation = uuid.uuid4()
+            replica = entry.InventoryPartition(0, 1, 0, end)
+            broker.inventory = [entry.InventoryTopic("t", created.topics[0].topic_id, [replica])]
+            answer = await broker.register(second.listener_port, last_life_ended=0)
+            assert answer.error_code == 0
+
+        store.free.clear()
+        store.reached.clear()
+        longer = asyncio.create_task(returns(brokers[0], 20))
+        await store.reached.wait()
+        shorter = asyncio.create_task(returns(brokers[1], 10))
+        # Its request waits for the turn of the other one's.
+        while not second.turn._waiters:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        store.free.set()
+        await asyncio.gather(longer, shorter)
+        state = second.cluster.states[TopicPartition("t", 0)]
+        assert (state.leader, state.isr, state.is_unclean_leader) == (1, [1], True)
+
+    run(scenario)
+
+
 def test_a_paused_controller_cannot_write_after_another_took_over() -> None:
     """Promise 22; "Known traps": a paused controller wakes after another was elected."""
 

@@ -335,6 +335,20 @@ def elect_put_off(cluster: Cluster, topics: Set[str]) -> Decision[None]:
     return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
 
 
+def elect_awaited(cluster: Cluster, broker: int) -> Decision[None]:
+    """Settle what nobody leads and a broker may end the wait for, now that it can be elected.
+
+    Another's registration may have been decided between this one's and the beginning of its
+    session: it saw this broker awaited still, and put the comparison off.
+    """
+    places = [
+        where
+        for where, state in cluster.states.items()
+        if state.leader == NO_LEADER and broker in (*state.unclean_members, *state.isr)
+    ]
+    return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
+
+
 def put_state(cluster: Cluster, where: TopicPartition, state: PartitionState) -> Put:
     """Return the write of a partition's state by this controller."""
     signed = msgspec.structs.replace(state, controller_epoch=cluster.controller_epoch)

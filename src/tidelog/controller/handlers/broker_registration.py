@@ -14,10 +14,12 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tidelog.controller.decisions.cluster import NO_ID, Cluster, Decision, LogEnd, Put, Refusal
+from tidelog.controller.decisions.elections import elect_awaited
 from tidelog.controller.decisions.levels import why_broker_refused
 from tidelog.controller.decisions.registration import (
     Address,
@@ -76,6 +78,7 @@ async def serve(
         controller.session_watch.heard(broker)
         return messages.BrokerRegistrationResponse(broker_epoch=answer)
     await controller.session_watch.opened(broker, context.connection, new_life)
+    await controller.perform(partial(elect_awaited, broker=broker))
     # What this broker holds may be what a topic without an id has waited for.
     await controller.complete_topics()
     logger.info(
