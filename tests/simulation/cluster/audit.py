@@ -203,6 +203,10 @@ class Auditor:
             for harm in self._harms.standing()
         )
 
+    def has_named(self, host: str, replica: str) -> bool:
+        """Whether a broker has ever put a replica on record as damaged."""
+        return (host, replica) in self._damaged
+
     def _named(self, node: BrokerNode, replica: str) -> None:
         self._damaged.add((node.host, replica))
         self._history.harm("named", node.host, replica)

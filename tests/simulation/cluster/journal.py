@@ -72,6 +72,8 @@ class StateWatch:
         self.losses: dict[int, Loss] = {}
         self.unclean_asked = False
         """Whether an administrator has asked for unclean elections."""
+        self.given_up: set[Place] = set()
+        """Partitions for which the operator has asked: their last copies are damaged."""
         self.when_elected: Callable[[Place, Known], None] = lambda place, known: None
         self.when_grown: Callable[[Place, Known, int], None] = lambda place, known, member: None
         self.when_buried: Callable[[int], None] = lambda broker: None
@@ -309,7 +311,11 @@ class StateWatch:
             self.unclean.add(place)
             union = {*before.isr, *before.eligible_replicas}
             all_lost = all(self._has_lost(place, known, member) for member in union)
-            allowed = self._unclean_allowed.get(place.topic, False) or self.unclean_asked
+            allowed = (
+                self._unclean_allowed.get(place.topic, False)
+                or self.unclean_asked
+                or place in self.given_up
+            )
             if not allowed and not all_lost:
                 self.found.append(
                     f"unclean_is_allowed: {place} elected {leader} from {sorted(union)} uncleanly "

@@ -32,6 +32,7 @@ from tests.simulation.cluster.harms import KINDS
 from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.members import GROUP_CONFIGS, Group
 from tests.simulation.cluster.nodes import Cluster
+from tests.simulation.cluster.operator import Operator
 from tests.simulation.cluster.rolls import begin_mixed, levels_of
 from tests.simulation.cluster.tape import Tape
 from tests.simulation.history import History
@@ -141,6 +142,9 @@ class ClusterRun:
         self.faults.rolls = levels
         self.outside = Outside(self.cluster, self.world.random("outside"), self.states)
         self.admin = Administrator(self.outside)
+        self.operator = Operator(
+            self.cluster, self.states, self.faults.harms, self.audit, self.admin
+        )
         self.judge = judgement.Judge(self.cluster, self.states, self.history)
         self.states.when_buried = self._buried
         self.targets: list[ClusterTarget] = []
@@ -233,6 +237,7 @@ class ClusterRun:
             "group commits": len(self.group.book.commits),
             "slow stops": sum(node.slow_stops for node in self.cluster.nodes),
             "harms": len(self.faults.harms.harms),
+            "given up": self.operator.given_up,
             "audits": self.audit.reads,
             "lives": sum(node.starts for node in self.cluster.nodes),
             "rolled": self.faults.steps,
@@ -403,6 +408,7 @@ class ClusterRun:
                 raise AssertionError(
                     f"recovery_is_bounded: not in {RECOVERY_SECONDS} s: {what} of {missing}"
                 )
+            await self.operator.look()
             await asyncio.sleep(0.02)
             missing = await self._unled()
 

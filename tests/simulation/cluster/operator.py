@@ -1,0 +1,64 @@
+"""The operator, who gives up what nobody can save: whose last in-sync replica is damaged.
+
+Owns when that is so, and the unclean election that ``docs/operating/recover.md`` advises then. With
+``min.insync.replicas`` of 1 the last copy of what was acknowledged may lie on the one disk that had
+bits flipped: the flip may have been long before, and met only now. The partition counts as not
+clean from then on; no other topic is ever given up.
+"""
+
+from __future__ import annotations
+
+from tests.simulation.cluster.audit import Auditor
+from tests.simulation.cluster.clients import Administrator
+from tests.simulation.cluster.harms import HarmBook
+from tests.simulation.cluster.journal import StateWatch
+from tests.simulation.cluster.nodes import Cluster
+
+from tidelog.storage import names
+
+WITH_ONE_COPY = "loose"
+"""The topic that acknowledges what one replica has."""
+
+
+class Operator:
+    """Looks after partitions that nobody leads."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        states: StateWatch,
+        harms: HarmBook,
+        audit: Auditor,
+        admin: Administrator,
+    ) -> None:
+        self.given_up = 0
+        self._cluster = cluster
+        self._states = states
+        self._harms = harms
+        self._audit = audit
+        self._admin = admin
+
+    async def look(self) -> None:
+        """Have another replica lead where the last ones in sync are damaged for good."""
+        for place, known in list(self._states.places.items()):
+            state = known.state
+            if (
+                place.topic != WITH_ONE_COPY
+                or state.leader >= 0
+                or self._states.place(place.topic, place.partition) != place
+            ):
+                continue
+            last = {*state.isr, *state.eligible_replicas}
+            if last and all(self._is_out(broker, str(place)) for broker in last):
+                self._states.given_up.add(place)
+                self.given_up += 1
+                await self._admin.elect(place.topic, place.partition, unclean=True)
+
+    def _is_out(self, broker: int, replica: str) -> bool:
+        """Whether a broker that runs has named a replica whose log is harmed still."""
+        node = self._cluster.broker(broker)
+        is_harmed = any(
+            (harm.host, harm.replica, harm.kind) == (node.host, replica, names.LOG)
+            for harm in self._harms.standing()
+        )
+        return node.ready and is_harmed and self._audit.has_named(node.host, replica)
