@@ -14,6 +14,7 @@ from tidelog.controller.decisions import creation, deletion
 from tidelog.controller.decisions.cluster import (
     NO_ID,
     Decision,
+    Put,
     Refusal,
     Remove,
     load,
@@ -267,6 +268,36 @@ def test_a_deleted_topic_leaves_nothing_but_its_place_in_the_queue() -> None:
         found = world.cluster.deletions.get(created.topic_id)
         assert (None if found is None else found.partitions) == left
     assert set(world.cluster.topics) == {"t"}
+
+
+def test_a_next_life_begins_above_the_leader_epochs_of_former_ones_that_are_not_gone() -> None:
+    # Who is below level 1.4 fetches without a topic id: the epochs must tell the lives apart.
+    world = World(1, 2)
+
+    def epochs() -> list[int]:
+        return [world.cluster.states[TopicPartition("t", i)].leader_epoch for i in (0, 1)]
+
+    (first,) = world.create(NewTopic("t", 2, 2))
+    state = world.cluster.states[TopicPartition("t", 1)]
+    moved = nodes.PartitionState(2, 4, state.controller_epoch, state.isr)
+    world.do(Decision(None, (Put(layout.state("t", 1), moved),)))
+    world.do(delete_topics(world.cluster, [Doomed("t")]))
+    assert world.cluster.deletions[first.topic_id].leader_epochs == {0: 0, 1: 4}
+    (second,) = world.create(NewTopic("t", 2, 2))
+    assert epochs() == [1, 5]
+    # The second one is gone everywhere, the first one not from broker 2.
+    world.do(delete_topics(world.cluster, [Doomed("t")]))
+    for broker in (1, 2):
+        gone = [Stop("t", second.topic_id, index, -2) for index in (0, 1)]
+        world.do(deletion.confirm(world.cluster, broker, gone))
+    gone = [Stop("t", first.topic_id, index, -2) for index in (0, 1)]
+    world.do(deletion.confirm(world.cluster, 1, gone))
+    world.create(NewTopic("t", 1, 2), NewTopic("u"))
+    world.do(create_partitions(world.cluster, [Growth("t", 2)], world.chance))
+    assert epochs() == [1, 5]
+    assert world.cluster.states[TopicPartition("u", 0)].leader_epoch == 0
+    world.do(deletion.confirm(world.cluster, 2, gone))
+    assert world.cluster.former_lives == {}
 
 
 def test_placement_takes_turns() -> None:

@@ -143,8 +143,8 @@ ROWS: list[tuple[str, str, Record]] = [
     ),
     (
         f"/tidelog/deletions/{ID}",
-        '{"version":1, "name":"orders", "partitions":{"0":[1,2]}}',
-        DeletionNode("orders", {0: [1, 2]}),
+        '{"version":1, "name":"orders", "partitions":{"0":[1,2]}, "leader_epochs":{"0":4}}',
+        DeletionNode("orders", {0: [1, 2]}, {0: 4}),
     ),
 ]
 

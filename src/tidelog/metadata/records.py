@@ -132,11 +132,13 @@ class TopicMemory(msgspec.Struct, frozen=True, omit_defaults=True):
 class DeletionNode(msgspec.Struct, frozen=True):
     """``/tidelog/deletions/ID``: a deleted topic, and the brokers that still hold replicas.
 
-    ``partitions`` maps a partition to the brokers that have not confirmed yet.
+    ``partitions`` maps a partition to the brokers that have not confirmed yet, ``leader_epochs`` to
+    the last one of this life: a next life of the name begins above (decision 0016).
     """
 
     name: str
     partitions: dict[int, list[int]]
+    leader_epochs: dict[int, int] = {}
     version: int = 1
 
 

@@ -99,7 +99,8 @@ class LogEnd(NamedTuple):
 class Cluster:
     """All that decisions read. Only ``apply`` and the session rules change it.
 
-    ``marked`` are the topics of the queue in ``/admin/delete_topics``.
+    ``marked`` are the topics of the queue in ``/admin/delete_topics``; ``former_lives`` are the
+    ``deletions`` by name.
 
     The last twelve are not in the store: ``configs_changed_at``, the revision of the last change of
     a configuration; the ``level`` of this controller; ``confirmed``, the
@@ -122,6 +123,7 @@ class Cluster:
     lives: dict[TopicPartition, PartitionNode] = field(default_factory=dict)
     states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     deletions: dict[UUID, DeletionNode] = field(default_factory=dict)
+    former_lives: dict[str, dict[UUID, DeletionNode]] = field(default_factory=dict)
     marked: set[str] = field(default_factory=set)
     topic_configs: dict[str, dict[str, str]] = field(default_factory=dict)
     broker_configs: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -335,7 +337,9 @@ def _put(cluster: Cluster, path: str, record: Record) -> None:
         case BrokerNode():
             cluster.brokers[int(name)] = record
         case DeletionNode():
-            cluster.deletions[layout.parse_id(name) or NO_ID] = record
+            topic_id = layout.parse_id(name) or NO_ID
+            cluster.deletions[topic_id] = record
+            cluster.former_lives.setdefault(record.name, {})[topic_id] = record
         case DeletionMark():
             cluster.marked.add(name)
         case ConfigNode():
@@ -375,6 +379,15 @@ def _put_topic(cluster: Cluster, name: str, record: TopicNode) -> None:
         cluster.names[topic_id] = name
 
 
+def _forget_deletion(cluster: Cluster, topic_id: UUID) -> None:
+    node = cluster.deletions.pop(topic_id, None)
+    if node is not None:
+        lives = cluster.former_lives[node.name]
+        del lives[topic_id]
+        if not lives:
+            del cluster.former_lives[node.name]
+
+
 def _remove(cluster: Cluster, path: str) -> None:
     above, _, name = path.rpartition("/")
     found = layout.partition_of(path)
@@ -395,7 +408,7 @@ def _remove(cluster: Cluster, path: str) -> None:
     elif above == layout.BROKERS:
         cluster.brokers.pop(int(name), None)
     elif above == layout.DELETIONS:
-        cluster.deletions.pop(layout.parse_id(name) or NO_ID, None)
+        _forget_deletion(cluster, layout.parse_id(name) or NO_ID)
     elif above == layout.DELETE_TOPICS:
         cluster.marked.discard(name)
         cluster.confirmed.pop(name, None)

@@ -181,15 +181,20 @@ def _create(
 def new_partitions(
     cluster: Cluster, name: str, assignment: dict[int, list[int]], partition_epoch: int
 ) -> list[Write]:
-    """Return the nodes of new partitions; the first one's epoch is ``partition_epoch`` + 1."""
+    """Return the nodes of new partitions; the first one's epoch is ``partition_epoch`` + 1.
+
+    Their leader epochs begin above those of the name's former lives that are not gone everywhere.
+    """
     writes: list[Write] = []
     fit = cluster.fit
+    former = cluster.former_lives.get(name, {}).values()
     for index, replicas in assignment.items():
         partition_epoch += 1
         isr = [broker for broker in replicas if broker in fit] or list(replicas[:1])
-        state = PartitionState(
-            leader=isr[0], leader_epoch=0, controller_epoch=cluster.controller_epoch, isr=isr
-        )
+        # Who is below level 1.4 fetches without a topic id, and may still have a former life: only
+        # the leader epoch tells that it is none of this one's followers.
+        leader_epoch = 1 + max((life.leader_epochs.get(index, -1) for life in former), default=-1)
+        state = PartitionState(isr[0], leader_epoch, cluster.controller_epoch, isr)
         writes.append(Put(layout.partition(name, index), PartitionNode(partition_epoch)))
         writes.append(Put(layout.state(name, index), state))
     return writes

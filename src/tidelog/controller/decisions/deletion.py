@@ -34,6 +34,7 @@ from tidelog.controller.decisions.stops import Stop, holders
 from tidelog.metadata import layout
 from tidelog.metadata.records import DeletionMark, DeletionNode, TopicMemory
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 
 AT_ONCE = 100
 """Topics with so many partitions together go in one commit, whatever the store: some 50 kB."""
@@ -207,7 +208,12 @@ def _leave(cluster: Cluster, name: str, may_be_cut: bool) -> list[Write]:
     """
     node = cluster.topics[name]
     held = {index: holders(cluster, name, index) for index in sorted(node.partitions)}
-    record = Put(layout.deletion(cluster.topic_id(name)), DeletionNode(name, held))
+    epochs = {
+        index: state.leader_epoch
+        for index in held
+        if (state := cluster.states.get(TopicPartition(name, index))) is not None
+    }
+    record = Put(layout.deletion(cluster.topic_id(name)), DeletionNode(name, held, epochs))
     gone = _nodes_go(cluster, name)
     if not may_be_cut or name in cluster.marked:
         return [record, *gone]
