@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from tests.simulation import checkers
+from tests.simulation.cluster.disks import Batch
+from tests.simulation.cluster.replica_ends import from_start
 from tests.simulation.history import Final, History, Outcome, Recovery, Write
 
 P = "t-0"
@@ -237,3 +239,12 @@ def compacted_history(*, keep_newest: bool) -> History:
 def test_compaction_may_drop_older_values_only() -> None:
     assert checkers.acked_is_not_lost(compacted_history(keep_newest=True)) == []
     assert checkers.acked_is_not_lost(compacted_history(keep_newest=False)) != []
+
+
+def test_damage_below_the_start_of_a_log_is_not_compared() -> None:
+    whole = [Batch(base, base + 2, 0, base, sound=True) for base in range(0, 30, 3)]
+    moved = [whole[0], whole[1]._replace(base=7_001, last=7_003), *whole[2:]]
+    assert from_start(whole, 0) == whole
+    assert from_start(whole, 10) == from_start(moved, 10) == whole[3:]
+    assert from_start(whole, 30) == []
+    assert from_start([], 5) == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 from tests.simulation.kernel import Deadlock, NetworkProfile, SimulationError, World
@@ -280,6 +282,26 @@ def test_a_dead_process_leaves_nothing_behind(how: str) -> None:
 
         world.run(main())
         assert world.loop.unhandled == []
+
+
+def test_a_closed_world_is_forgotten() -> None:
+    async def waits(world: World) -> None:
+        try:
+            await asyncio.sleep(1_000)
+        finally:
+            await asyncio.gather(asyncio.sleep(1), asyncio.sleep(world.seed))
+
+    async def main(world: World) -> None:
+        world.machine("a").process("p").run(waits(world))
+        await asyncio.sleep(1)
+
+    with World(1) as world:
+        world.run(main(world))
+    kept = weakref.ref(world)
+    del world
+    gc.collect()
+    gc.collect()
+    assert kept() is None
 
 
 SCENARIO = """

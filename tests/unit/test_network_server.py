@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import socket
 import struct
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +18,7 @@ from tests.support.processes import DEADLINE_S, free_ports
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.limits import Limits
-from tidelog.network.router import CloseConnection, Handler, Router
+from tidelog.network.router import CloseConnection, Handler, RequestContext, Router
 from tidelog.network.server import ListenError, Server
 from tidelog.protocol import codec, messages
 
@@ -434,3 +436,15 @@ def test_a_port_in_use_is_one_clear_line(run: Any) -> None:
                     await server.listen("PLAINTEXT", "127.0.0.1", port)
 
     run(main())
+
+
+def test_a_parked_request_does_not_keep_its_connection_for_ever() -> None:
+    class Connection:
+        parked: Any = None
+
+    connection: Any = Connection()
+    connection.parked = RequestContext(connection, 0, 1, "", "User:ANONYMOUS")
+    kept = weakref.ref(connection)
+    del connection
+    gc.collect()
+    assert kept() is None

@@ -24,8 +24,12 @@ class CloseConnection(Exception):
     """Raised by a handler that has no other way to refuse (Produce with acks=0): one log line."""
 
 
-class RequestContext(msgspec.Struct, gc=False):
-    """What a handler knows of a request beside its message."""
+class RequestContext(msgspec.Struct):
+    """What a handler knows of a request beside its message.
+
+    The collector must know it, unlike a message: it is on the circle from a connection over its
+    parked answers and back, and unseen it would keep the whole server in memory.
+    """
 
     connection: Connection
     version: int

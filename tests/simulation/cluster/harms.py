@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tests.simulation.cluster.disks import batches
 from tests.simulation.cluster.nodes import LOGS, BrokerNode, Cluster
 from tests.simulation.history import History
-from tests.simulation.kernel.inodes import FileNode
+from tests.simulation.kernel.inodes import DirectoryNode, FileNode
 
 from tidelog.storage import names
 from tidelog.storage.names import offset_of, parse_directory
@@ -83,6 +83,8 @@ class HarmBook:
         ``lonely`` replicas are left alone, and if there are any, the files of all replicas too.
         """
         disk = node.machine.disk
+        if not isinstance(disk.lookup(LOGS), DirectoryNode):
+            return None  # the disk is new, and its broker has only begun to start
         paths: dict[str, list[str]] = {}
         for path in disk.walk(LOGS):
             directory = parse_directory(path.split("/")[-2])

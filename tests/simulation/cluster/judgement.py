@@ -24,7 +24,7 @@ from tests.simulation.cluster.group_log import stored_in
 from tests.simulation.cluster.journal import Known, Place, StateWatch
 from tests.simulation.cluster.members import OFFSETS_TOPIC, Group
 from tests.simulation.cluster.nodes import LOGS, Cluster
-from tests.simulation.cluster.replica_ends import end_offset, epoch_start
+from tests.simulation.cluster.replica_ends import end_offset, epoch_start, from_start
 from tests.simulation.history import Final, History, Outcome
 from tests.simulation.kernel import SimulatedDisk
 
@@ -252,6 +252,7 @@ class Judge:
     def replicas(self) -> None:
         """Promise 3 and 19: all replicas hold the same bytes, under the id of the topic.
 
+        From the log's start on: below it nobody reads, and so nobody meets damage.
         Below level 1.4 replicas need not have an id on record (the design, "Inter-broker
         versions"): then the one for whose life the replica was made counts.
         """
@@ -268,6 +269,9 @@ class Judge:
                     )
             if place.topic.startswith("__"):
                 continue  # compacted: each replica when it comes to it
+            read = (final.start for final in self.history.finals if final.partition == str(place))
+            begun = max(read, default=0)
+            logs = {host: from_start(log, begun) for host, log in logs.items()}
             start = max(log[0].base if log else 0 for log in logs.values())
             kept = {host: [x for x in log if x.base >= start] for host, log in logs.items()}
             first_host, first = next(iter(kept.items()))

@@ -1,11 +1,11 @@
-"""Where a replica's log ends, as its disk has it: what elections and joins are judged by.
+"""Where a replica's log begins and ends: what elections, joins and the end are judged by.
 
 A broker is asked nothing: what it believes of itself may be what is wrong.
 """
 
 from __future__ import annotations
 
-from tests.simulation.cluster.disks import replica_log
+from tests.simulation.cluster.disks import Batch, replica_log
 from tests.simulation.cluster.nodes import LOGS
 from tests.simulation.kernel import SimulatedDisk
 from tests.simulation.kernel.inodes import DirectoryNode
@@ -26,3 +26,13 @@ def epoch_start(disk: SimulatedDisk, topic: str, partition: int, epoch: int) -> 
     """Return where a leader's epoch begins in its log; nothing written yet: at its end."""
     bases = (batch.base for batch in replica_log(disk, topic, partition) if batch.epoch == epoch)
     return min(bases, default=end_offset(disk, topic, partition))
+
+
+def from_start(log: list[Batch], start: int) -> list[Batch]:
+    """Return what is not wholly below the log's start: the rest of its segment nobody reads.
+
+    Bits that are turned over there stay. They may be in an offset: the order decides, not each
+    batch for itself.
+    """
+    below = (index for index, batch in enumerate(log) if batch.last < start)
+    return log[max(below, default=-1) + 1 :]

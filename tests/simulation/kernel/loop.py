@@ -311,14 +311,22 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     # --- the end --------------------------------------------------------------------------
 
     def close(self) -> None:
-        """End every unfinished coroutine without any effect on the world, then close."""
+        """End every unfinished coroutine without any effect on the world, then close.
+
+        Their ``finally`` blocks find this loop running: asyncio would make a real one for them,
+        keep it for ever, and with it the whole world.
+        """
         if self.is_closed():
             return
         self._ending = True
-        for task in list(self._tasks.values()):
-            task._log_destroy_pending = False
-            with contextlib.suppress(BaseException):
-                task.get_coro().close()
+        asyncio._set_running_loop(self)
+        try:
+            for task in list(self._tasks.values()):
+                task._log_destroy_pending = False
+                with contextlib.suppress(BaseException):
+                    task.get_coro().close()
+        finally:
+            asyncio._set_running_loop(None)
         self._tasks.clear()
         self._ready_queue.clear()
         self._timers.clear()
