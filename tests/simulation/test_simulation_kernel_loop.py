@@ -285,11 +285,14 @@ def test_a_dead_process_leaves_nothing_behind(how: str) -> None:
 
 
 def test_a_closed_world_is_forgotten() -> None:
+    async def ends(world: World) -> None:
+        await asyncio.sleep(world.seed)
+
     async def waits(world: World) -> None:
         try:
             await asyncio.sleep(1_000)
         finally:
-            await asyncio.gather(asyncio.sleep(1), asyncio.sleep(world.seed))
+            await asyncio.gather(ends(world))
 
     async def main(world: World) -> None:
         world.machine("a").process("p").run(waits(world))
