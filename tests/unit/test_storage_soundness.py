@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,20 @@ def test_no_bit_of_an_epoch_checkpoint_is_believed(tmp_path: Path) -> None:
         found = reopen(tmp_path, SMALL, ending=clean)
         assert found.epochs.entries == [(0, 0), (2, 20), (3, 40)], f"bit {bit} was believed"
         found.resources.files.close()
+
+
+def test_epochs_of_a_log_that_begins_within_a_batch_are_believed(tmp_path: Path) -> None:
+    """DeleteRecords does that."""
+    log = write(tmp_path, epochs=(1, 2))
+    clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
+    log = reopen(tmp_path, SMALL, ending=clean)
+    log.high_watermark = log.end_offset
+    assert log.advance_start(3) is None
+    assert log.close()
+    from_there = replace(clean, log_start=3)
+    found = reopen(tmp_path, SMALL, ending=from_there)
+    assert found.epochs.entries == [(1, 3), (2, 10)]
+    assert found.mended == []
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 7])

@@ -172,7 +172,9 @@ def _why_untrue(entries: list[tuple[int, int]], log: PartitionLog) -> str | None
         if first >= log.end_offset or (at + 1 < len(entries) and entries[at + 1][1] <= first):
             continue
         said = log.header_at(first)
-        fits = said is not None and (said.base_offset >= offset or first > offset)
+        # A log may begin within a batch (DeleteRecords), and with it its first epoch.
+        within = offset <= log.start_offset
+        fits = said is not None and (within or said.base_offset >= offset)
         if said is not None and 0 <= said.leader_epoch != epoch:
             fits = fits and compacted and said.leader_epoch > epoch
         before = log.header_at(first - 1) if first == offset and first > log.start_offset else None
