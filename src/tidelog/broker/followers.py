@@ -61,14 +61,17 @@ class Followers:
 
         One that is not connected to, so that its end would not be noticed here, needs no proof.
         """
-        proofs = {
-            leader: fetcher.next_proof
+        asked = {
+            leader: (fetcher, fetcher.next_proof)
             for leader, fetcher in self._fetchers.items()
             if fetcher.is_connected
         }
 
         def lives(leader: int) -> bool:
-            return leader not in proofs or self._fetchers[leader].proofs >= proofs[leader]
+            if leader not in asked:
+                return True
+            fetcher, proof = asked[leader]
+            return fetcher.proofs >= proof
 
         return lives
 
