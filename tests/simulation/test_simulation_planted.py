@@ -26,7 +26,7 @@ def sync_without_fsync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(syncing.PendingSync, "run", lambda self: None)
 
 
-def serve_the_torn_tail(patch: pytest.MonkeyPatch) -> None:
+def keep_the_torn_tail(patch: pytest.MonkeyPatch) -> None:
     scan = recovery.scan
     patch.setattr(
         recovery, "scan", lambda *args, **options: scan(*args, **{**options, "check": False})
@@ -104,7 +104,7 @@ def cut_below_the_synced_end(patch: pytest.MonkeyPatch) -> None:
 
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (sync_without_fsync, "acked_is_not_lost"),
-    (serve_the_torn_tail, "unreadable bytes were served"),
+    (keep_the_torn_tail, "got Rejected(error=<ErrorCode.KAFKA_STORAGE_ERROR"),
     (accept_a_duplicate_after_restart, "idempotent_is_once"),
     (retain_past_the_watermark, "retention_stays_below_the_watermark"),
     (drop_the_newest_value, "acked_is_not_lost"),
