@@ -41,12 +41,17 @@ def know_the_leader(pair: Pair, port: int, leader: int = 1) -> None:
     pair.follower.broker.metadata.apply(update, complete=False)
 
 
+async def answered(peer: Peer, *, creates: bool = False) -> Any:
+    """What a client hears of t."""
+    topic = messages.MetadataRequest.MetadataRequestTopic(name="t")
+    request: Any = messages.MetadataRequest(topics=[topic], allow_auto_topic_creation=creates)
+    (found,) = (await peer.ask(request, 8)).topics
+    return found
+
+
 async def told(peer: Peer) -> tuple[ErrorCode, int]:
     """What a client hears of t-0: the error and the leader."""
-    topic = messages.MetadataRequest.MetadataRequestTopic(name="t")
-    request: Any = messages.MetadataRequest(topics=[topic], allow_auto_topic_creation=False)
-    answer = await peer.ask(request, 8)
-    (partition,) = answer.topics[0].partitions
+    (partition,) = (await answered(peer)).partitions
     return ErrorCode(partition.error_code), partition.leader_id
 
 
@@ -219,5 +224,22 @@ def test_a_leader_that_nobody_follows_here_is_what_the_controller_says(tmp_path:
             await pair.leader.server.stop(grace_s=0)
             assert await told(peer) == LED
             peer.writer.close()
+
+    run(main())
+
+
+def test_a_topic_that_is_deleted_while_an_answer_waits_is_not_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lost_leaders, "NOTICED_WITHIN_MS", LONG_MS)
+
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
+            tally = pair.follower.server.router.tallies[ApiKey.METADATA]
+            before = tally.parked
+            question = asyncio.create_task(answered(peer, creates=True))
+            await until(lambda: tally.parked > before)
+            pair.follower.broker.metadata.apply(TOLD(controller_id=1), complete=True)
+            assert (await question).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     run(main())

@@ -41,12 +41,16 @@ ALWAYS_CREATES_BELOW = 4
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     """Answer at once from the cache, or as soon as one knows that the leaders are alive."""
+    # Before the wait: a topic that is deleted meanwhile was there, and is not created again.
+    missing = _to_create(broker, request, context)
     if broker.followers.has_sources and (request.topics or _wants_all(request, context)):
-        return _when_leaders_are_known(broker, request, context)
-    return _handle(broker, request, context)
+        return _when_leaders_are_known(broker, request, missing, context)
+    return _handle(broker, request, missing, context)
 
 
-async def _when_leaders_are_known(broker: Broker, request: Any, context: RequestContext) -> Any:
+async def _when_leaders_are_known(
+    broker: Broker, request: Any, missing: list[str], context: RequestContext
+) -> Any:
     everything = _wants_all(request, context)
 
     def leaders() -> Iterable[int]:
@@ -54,7 +58,7 @@ async def _when_leaders_are_known(broker: Broker, request: Any, context: Request
         return (partition.leader for topic in topics for partition in topic.partitions.values())
 
     await until_known(broker, leaders)
-    answer = _handle(broker, request, context)
+    answer = _handle(broker, request, missing, context)
     return await answer if asyncio.iscoroutine(answer) else answer
 
 
@@ -71,18 +75,23 @@ def _known(broker: Broker, asked: list[Any]) -> Iterator[TopicMetadata]:
             yield found
 
 
-def _handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+def _to_create(broker: Broker, request: Any, context: RequestContext) -> list[str]:
+    """Return the names asked for that are no topics and may become some."""
+    allowed = request.allow_auto_topic_creation or context.version < ALWAYS_CREATES_BELOW
+    if not (allowed and broker.configs.auto_create_topics_enable and request.topics):
+        return []
+    return [t.name for t in request.topics if t.name and _creatable(broker, t.name)]
+
+
+def _handle(broker: Broker, request: Any, missing: list[str], context: RequestContext) -> Any:
     """Answer from the cache unless a topic must be created first."""
     asked = request.topics
     if _wants_all(request, context):
         return _answer(
             broker, [_topic(broker, t) for t in broker.metadata.topics.values()], context
         )
-    allowed = request.allow_auto_topic_creation or context.version < ALWAYS_CREATES_BELOW
-    if allowed and broker.configs.auto_create_topics_enable:
-        missing = [t.name for t in asked if t.name and _creatable(broker, t.name)]
-        if missing:
-            return _create_first(broker, asked, missing, context)
+    if missing:
+        return _create_first(broker, asked, missing, context)
     return _answer(broker, [_asked_for(broker, t, {}) for t in asked], context)
 
 
