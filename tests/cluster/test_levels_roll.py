@@ -61,7 +61,9 @@ class PunctualWriter(Writer):
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[TidelogCluster]:
-    with TidelogCluster(tmp_path, config={LEVEL: "1.0"}) as started:
+    # A client that still asks after a deleted topic would create it again, as with Kafka.
+    config = {LEVEL: "1.0", "auto.create.topics.enable": "false"}
+    with TidelogCluster(tmp_path, config=config) as started:
         yield started
 
 
