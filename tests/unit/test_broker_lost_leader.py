@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -233,13 +234,24 @@ def test_a_topic_that_is_deleted_while_an_answer_waits_is_not_created_again(
 ) -> None:
     monkeypatch.setattr(lost_leaders, "NOTICED_WITHIN_MS", LONG_MS)
 
+    created: list[str] = []
+
+    async def create(name: str) -> ErrorCode:
+        created.append(name)
+        return ErrorCode.NONE
+
     async def main() -> None:
         async with following(tmp_path) as (pair, peer):
+            follower = pair.follower.broker
+            creating = replace(follower.configs, auto_create_topics_enable=True)
+            monkeypatch.setattr(follower, "configs", creating)
+            monkeypatch.setattr(follower.topic_creation, "ensure", create)
             tally = pair.follower.server.router.tallies[ApiKey.METADATA]
             before = tally.parked
             question = asyncio.create_task(answered(peer, creates=True))
             await until(lambda: tally.parked > before)
-            pair.follower.broker.metadata.apply(TOLD(controller_id=1), complete=True)
+            follower.metadata.apply(TOLD(controller_id=1), complete=True)
             assert (await question).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert created == []
 
     run(main())
