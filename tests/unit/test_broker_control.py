@@ -442,3 +442,38 @@ def test_many_deletions_are_one_sync_of_the_log_directory(tmp_path: Path) -> Non
         await lone.stop()
 
     run(work())
+
+
+def test_who_fails_to_hear_of_a_partition_holds_up_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as (lone, channel):
+            partitions = lone.broker.partitions
+            applied: list[int] = []
+            resigned: list[int] = []
+            removed: list[int] = []
+
+            def fails(*what: object) -> None:
+                raise ValueError(what)
+
+            partitions.when_leader.append(fails)
+            partitions.when_applied.append(lambda hosted: applied.append(hosted.partition))
+            partitions.when_stopped.insert(0, fails)
+            partitions.when_not_leader.append(fails)
+            partitions.when_not_leader.append(lambda key, _: resigned.append(key.partition))
+            partitions.when_removed.append(fails)
+            partitions.when_removed.append(lambda key: removed.append(key.partition))
+            both = leader_and_isr({"t": (A, {0: (0, 0), 1: (0, 0)})})
+            assert await order(channel, both) == [OK, OK]
+            assert applied == [0, 1]
+            assert sum("fails" in each.getMessage() for each in caplog.records) == 2
+            assert await order(channel, stop(A, 0), 4) == [OK]
+            assert (resigned, removed) == ([0], [0])
+            directory = lone.broker.directories[0]
+            directory.resources.fail("a fault of the test")
+            hosted = partitions.get("t", 1)
+            assert hosted is not None and hosted.offline_reason is not None
+            assert resigned == [0, 1]
+
+    run(work())

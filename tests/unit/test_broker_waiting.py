@@ -207,3 +207,30 @@ def test_a_refusal_names_the_leader_and_where_it_listens(tmp_path: Path) -> None
             assert not older.node_endpoints
 
     run(main())
+
+
+def test_one_that_fails_when_it_is_told_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))
+            told: list[ErrorCode] = []
+
+            class Fails:
+                def more(self, _size: int) -> None:
+                    raise ValueError
+
+            def fails(_error: ErrorCode) -> None:
+                raise ValueError
+
+            for _ in range(2):
+                assert (await send(peer, batch("a"), acks=1)).error_code == 0
+                hosted.waiting.readers[Fails()] = None
+                hosted.when_committed(hosted.end_offset - 1, fails)
+                hosted.when_committed(hosted.end_offset - 1, told.append)
+            hosted.follower_fetched(2, 1)
+            assert told == [ErrorCode.NONE]
+            lone.broker.partitions.stop("t", 0, delete=True, reason="test")
+            assert told == [ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+            assert lone.broker.partitions.get("t", 0) is None
+
+    run(main())

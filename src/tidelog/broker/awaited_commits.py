@@ -5,10 +5,13 @@ Grows with the requests that wait; one that waits no longer is to be forgotten b
 
 A producer does not wait while the ISR is too small for the watermark to move (``too_few``); the
 groups' coordinator does: what it has appended is committed later, or cut by another leader.
+
+One that fails when it is told is logged: the others are told, and who told them goes on.
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
@@ -18,6 +21,8 @@ from tidelog.model.errors import ErrorCode
 
 Committed = Callable[[ErrorCode], None]
 """Told once how it ended: NONE when the offset is below the high watermark."""
+
+logger = logging.getLogger(__name__)
 
 _offset_of = itemgetter(0)
 
@@ -55,7 +60,7 @@ class AwaitedCommits:
         """Tell those whose offsets are below. They may append, and so reach more, meanwhile."""
         entries = self._entries
         while entries and entries[0][0] < high_watermark:
-            entries.popleft()[1](ErrorCode.NONE)
+            _tell(entries.popleft()[1], ErrorCode.NONE)
 
     def too_few(self) -> None:
         """The ISR is below ``min.insync.replicas``: tell those that are not patient."""
@@ -65,10 +70,17 @@ class AwaitedCommits:
         self._entries = deque(entry for entry in waiting if entry[2])
         for _, committed, patient in waiting:
             if not patient:
-                committed(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+                _tell(committed, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
 
     def give_up(self, error: ErrorCode) -> None:
         """Tell all that it ended otherwise."""
         entries, self._entries = self._entries, deque()
         while entries:
-            entries.popleft()[1](error)
+            _tell(entries.popleft()[1], error)
+
+
+def _tell(committed: Committed, error: ErrorCode) -> None:
+    try:
+        committed(error)
+    except Exception:
+        logger.exception("%r failed", committed)

@@ -10,16 +10,20 @@ handlers'. One that waits no longer is to be taken off by who put it there.
 | ``followers``: their sessions and Fetch requests | an append; the log's start, the watermark |
 | ``deletions``: DeleteRecords | the log's start moves on a follower |
 
-All are woken when the partition leads no more, or serves no more.
+All are woken when the partition leads no more, or serves no more. One that fails when it is woken
+is logged: the others are woken, and who wakes them goes on.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Protocol
 
 from tidelog.broker.awaited_commits import AwaitedCommits
 from tidelog.model.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
 
 
 class Waiter(Protocol):
@@ -78,4 +82,7 @@ class Waiting:
 def wake(waiters: Iterable[Waiter], size: int = 0) -> None:
     """Tell each of ``size`` more bytes; with none, to look again."""
     for waiter in list(waiters):
-        waiter.more(size)
+        try:
+            waiter.more(size)
+        except Exception:
+            logger.exception("%r failed", waiter)

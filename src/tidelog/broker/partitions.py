@@ -4,14 +4,15 @@ Owns the map from (topic, partition) to ``HostedPartition`` and in which log dir
 log is. What the controller may order is judged before (``control``). Those who depend on leadership
 (the groups' coordinator) are told through ``when_leader`` and ``when_not_leader``, afterwards; who
 follows (``followers``) through ``when_applied`` and ``when_stopped``; who keeps notes of a replica
-through ``when_removed``, before it goes.
+through ``when_removed``, before it goes. Each is told whatever becomes of the others: a bug in one
+is logged, and keeps neither the rest nor another partition's order from being carried out.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVarTuple
 from uuid import UUID
 
 from tidelog.broker.partition import HostedPartition, PartitionState, StorageFailed
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from tidelog.broker.durability import GroupCommit
 
 logger = logging.getLogger(__name__)
+
+Told = TypeVarTuple("Told")
 
 
 class Partitions:
@@ -139,13 +142,11 @@ class Partitions:
         led, epoch = partition.is_leader, partition.leader_epoch
         partition.become(state)
         if led and not (partition.is_leader and partition.leader_epoch == epoch):
-            self._tell_not_leader(partition.key, epoch)
+            _tell(self.when_not_leader, partition.key, epoch)
             led = False
         if partition.is_leader and not led:
-            for callback in self.when_leader:
-                callback(partition)
-        for applied in self.when_applied:
-            applied(partition)
+            _tell(self.when_leader, partition)
+        _tell(self.when_applied, partition)
 
     def stop(self, topic: str, partition: int, *, delete: bool, reason: str) -> None:
         """Stop serving at once; with ``delete`` the log is renamed now and removed later.
@@ -156,7 +157,7 @@ class Partitions:
         hosted = self._stop(topic, partition)
         if hosted is not None and delete:
             logger.info("%s: deleting its log: %s", hosted.key, reason)
-            self._tell_removed(hosted.key)
+            _tell(self.when_removed, hosted.key)
             self._set_aside(hosted, lambda directory: directory.delete(hosted.key, durable=False))
 
     def sync_names(self) -> None:
@@ -177,7 +178,7 @@ class Partitions:
         hosted = self._stop(topic, partition)
         if hosted is None:
             return
-        self._tell_removed(hosted.key)
+        _tell(self.when_removed, hosted.key)
         delay_ms = self._stale_delay_ms
         logger.warning("%s: set aside, removed in %d ms: %s", hosted.key, delay_ms, reason)
         self._set_aside(
@@ -246,10 +247,9 @@ class Partitions:
             return None
         led, epoch = hosted.is_leader, hosted.leader_epoch
         hosted.stop()
-        for stopped in self.when_stopped:
-            stopped(hosted.key)
+        _tell(self.when_stopped, hosted.key)
         if led:
-            self._tell_not_leader(hosted.key, epoch)
+            _tell(self.when_not_leader, hosted.key, epoch)
         return hosted
 
     def _set_aside(self, hosted: HostedPartition, action: Callable[[LogDirectory], object]) -> None:
@@ -264,14 +264,6 @@ class Partitions:
         except OSError as error:
             directory.resources.fail(f"{hosted.log.path} cannot be set aside: {error}")
             raise StorageFailed(f"{hosted.log.path} cannot be set aside: {error}") from error
-
-    def _tell_removed(self, key: TopicPartition) -> None:
-        for callback in self.when_removed:
-            callback(key)
-
-    def _tell_not_leader(self, key: TopicPartition, epoch: int) -> None:
-        for callback in self.when_not_leader:
-            callback(key, epoch)
 
     def _emptiest(self) -> LogDirectory:
         healthy = [each for each in self.directories if each.failed is None]
@@ -297,7 +289,15 @@ class Partitions:
     def _take_offline(self, partition: HostedPartition, reason: str) -> None:
         led, epoch = partition.is_leader, partition.leader_epoch
         partition.go_offline(reason)
-        for stopped in self.when_stopped:
-            stopped(partition.key)
+        _tell(self.when_stopped, partition.key)
         if led:
-            self._tell_not_leader(partition.key, epoch)
+            _tell(self.when_not_leader, partition.key, epoch)
+
+
+def _tell(callbacks: Sequence[Callable[[*Told], None]], *what: *Told) -> None:
+    for callback in callbacks:
+        try:
+            callback(*what)
+        except Exception:
+            # What it was told of has happened, whoever fails to hear of it.
+            logger.exception("%r failed", callback)
