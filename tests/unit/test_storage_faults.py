@@ -353,6 +353,22 @@ def test_a_cut_that_is_not_finished_lets_nothing_be_appended(
     assert refused
 
 
+def test_a_cut_that_the_disk_refuses_half_way_is_named_by_who_serves_no_more(
+    log: PartitionLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        append(log)
+    log.high_watermark = 4
+
+    def refuse(file: RealFile, _size: int) -> None:
+        raise OSError(errno.ENOSPC, "a fault of the test", file.path)
+
+    monkeypatch.setattr(RealFile, "truncate", refuse)
+    assert isinstance(log.truncate_to(2, NOW_MS), Rejected)
+    assert log.failed is not None and f"a cut of {log.path} was not finished" in log.failed
+    assert isinstance(append(log), Rejected)
+
+
 @pytest.mark.parametrize("synced", [False, True])
 def test_recovery_lives_with_two_open_files(tmp_path: Path, synced: bool) -> None:
     log = new_log(tmp_path, TopicConfigs(index_interval_bytes=100))

@@ -114,6 +114,23 @@ def test_a_log_that_is_found_damaged_stays_so_over_a_start(tmp_path: Path) -> No
     assert healed.damaged is None and healed.end_offset == log.end_offset
 
 
+def test_damage_that_is_met_by_a_cut_takes_the_log_out_of_service(tmp_path: Path) -> None:
+    log = write(tmp_path)
+    cut, path = log.segments[2].base_offset - 1, Path(log.segments[1].log_path)
+    for index in (path.with_suffix(".index"), path.with_suffix(".timeindex")):
+        index.unlink()
+    log.close()
+    clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
+    found = reopen(tmp_path, SMALL, ending=clean)
+    content = bytearray(path.read_bytes())
+    content[8:12] = b"\0\0\0\1"  # the length of its first batch
+    path.write_bytes(content)
+    got = found.truncate_to(cut, NOW_MS)
+    assert isinstance(got, Rejected) and got.error is ErrorCode.KAFKA_STORAGE_ERROR
+    assert found.damaged is not None and str(path) in found.damaged
+    assert (found.high_watermark, found.end_offset) == (log.end_offset, log.end_offset)
+
+
 @pytest.mark.parametrize("met_by", ["a read", "a start"])
 def test_damage_that_is_met_on_a_full_disk_is_not_forgotten(tmp_path: Path, met_by: str) -> None:
     log = write(tmp_path)

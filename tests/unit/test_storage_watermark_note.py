@@ -56,6 +56,50 @@ def test_a_cut_lowers_it_before_records_go(tmp_path: Path) -> None:
     assert opened(tmp_path, 0).high_watermark == 5
 
 
+@pytest.mark.parametrize("refused", ["checkpoint", "note", "sync of the note"])
+def test_a_cut_that_a_full_disk_refuses_leaves_all_as_it_was(tmp_path: Path, refused: str) -> None:
+    disk = FaultyDisk()
+    shared = resources(disk)
+    log = new_log(tmp_path, shared=shared)
+    for _ in range(10):
+        log.append_as_leader(batch(), 1, NOW_MS)
+    log.sync()
+    log.high_watermark = 8
+    log.watermark_note.write(8)
+    log.watermark_note.known = 8
+
+    def claims() -> tuple[int, ...]:
+        note = log.watermark_note
+        watermarks = (log.high_watermark, note.offset, note.known)
+        return *watermarks, log.synced_end_offset, log.end_offset, log.generation
+
+    def checkpoint() -> None:
+        assert (log.high_watermark, log.synced_end_offset) == (5, 5), "the files say less before"
+        if refused == "checkpoint":
+            raise OSError(errno.ENOSPC, "a fault of the test")
+
+    shared.before_cut = checkpoint
+    before = claims()
+    assert before == (8, 8, 8, 10, 10, 0)
+    disk.failing = (FILE,)
+    if refused == "note":
+        disk.fault = errno.ENOSPC
+    elif refused == "sync of the note":
+        disk.sync_fault = errno.ENOSPC
+    for _ in range(2):
+        got = log.truncate_to(5, NOW_MS)
+        assert isinstance(got, Rejected) and got.error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert claims() == before and log.failed is None
+        if refused != "checkpoint":
+            continue
+        assert isinstance(log.restart_at(5, NOW_MS), Rejected)
+        assert claims() == before
+    disk.fault = disk.sync_fault = shared.before_cut = None
+    assert log.truncate_to(5, NOW_MS) is None
+    assert claims() == (5, 5, 5, 5, 5, 1)
+    assert f"{log.path}/{FILE}" in disk.syncs
+
+
 def test_a_tail_that_is_gone_lowers_it_for_good(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.watermark_note.write(100)

@@ -231,7 +231,8 @@ class PartitionLog(LogReading):
         """Drop every record from ``offset`` on; a batch across it goes as a whole.
 
         Below the first segment: everything goes. Producers and epochs follow. Durable at once, so
-        that no power loss can bring back what new batches replaced.
+        that no power loss can bring back what new batches replaced. A refusal leaves all as it was,
+        or the directory out of service.
         """
         if self.failed or self.closed:
             return self._out_of_service()
@@ -249,6 +250,8 @@ class PartitionLog(LogReading):
             self._claim_no_more_than(end)
         except OSError as error:
             return self._trouble(error)
+        except Unsound as error:
+            return self.found_damaged(f"{self.path}: {error}")
         try:
             self.remove_segments(self.segments[:at:-1], now_ms)
             self._active = segment
@@ -285,6 +288,24 @@ class PartitionLog(LogReading):
         except OSError as error:
             return self._cut_short(error)
         return None
+
+    def _claim_no_more_than(self, offset: int) -> None:
+        """Lower the checkpoints before a cut: else the next start takes it for damage.
+
+        An OSError leaves memory as it was: nothing is cut then, and what was read stays readable.
+        """
+        former = self.synced_end_offset, self.high_watermark
+        self.synced_end_offset = min(self.synced_end_offset, offset)
+        self.high_watermark = min(self.high_watermark, offset)
+        lower = former != (self.synced_end_offset, self.high_watermark)
+        try:
+            if lower and self.resources.before_cut is not None:
+                self.resources.before_cut()
+            self.watermark_note.lower(offset)
+        except OSError:
+            self.synced_end_offset, self.high_watermark = former
+            raise
+        self.generation += 1
 
     def _after_cut(self, now_ms: int) -> None:
         end = self.end_offset

@@ -225,16 +225,6 @@ class LogFiles:
                 self.resources.disk.remove(path)
         return len(due)
 
-    def _claim_no_more_than(self, offset: int) -> None:
-        """Lower the checkpoints before a cut: else the next start takes it for damage."""
-        self.generation += 1
-        lower = offset < self.synced_end_offset or offset < self.high_watermark
-        self.synced_end_offset = min(self.synced_end_offset, offset)
-        self.high_watermark = min(self.high_watermark, offset)
-        self.watermark_note.lower(offset)
-        if lower and self.resources.before_cut is not None:
-            self.resources.before_cut()
-
     # Syncing ---------------------------------------------------------------------------------
 
     def unsynced(self, *, closed_only: bool = False) -> PendingSync | None:

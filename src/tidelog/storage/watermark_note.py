@@ -54,11 +54,17 @@ class WatermarkNote:
                 self._resources.fail(f"writing {self.path} failed: {error}")
 
     def lower(self, offset: int) -> None:
-        """Let the note claim no more than ``offset``, durably. OSError if it fails."""
+        """Let the note claim no more than ``offset``, durably. OSError: it is to be done again."""
+        former = self.offset
+        if offset < former:
+            try:
+                self._put(offset)
+                self._resources.files.get(self.path).sync()
+            except OSError:
+                # Not durable: the next time must not take it for done.
+                self.offset = former
+                raise
         self.known = min(self.known, offset)
-        if offset < self.offset:
-            self._put(offset)
-            self._resources.files.get(self.path).sync()
 
     def _put(self, offset: int) -> None:
         file = self._resources.files.get(self.path, create=True)
