@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -163,6 +164,31 @@ def test_no_registry_and_no_path_of_a_machine_is_named() -> None:
         if any(host in text for host in hosts) or paths.search(text):
             found.append(str(path.relative_to(ROOT)))
     assert found == []
+
+
+def test_what_the_map_and_the_rules_name_is_there() -> None:
+    """ARCHITECTURE.md and docs/kips.md say where things are; a moved file takes them along."""
+    names = ["/" + str(path.relative_to(ROOT)) for path in tracked()]
+    tests = {
+        name
+        for path in PYTHON
+        if path.is_relative_to(ROOT / "tests")
+        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+    missing = []
+    for page in ("ARCHITECTURE.md", "docs/kips.md"):
+        for word in re.findall(r"`([\w./*-]+)", (ROOT / page).read_text()):
+            if re.fullmatch(r"test_\w+", word):
+                found = any(name.startswith(word) for name in tests)
+            elif word.endswith("/"):
+                found = any(f"/{word}" in name for name in names)
+            elif word.endswith((".py", ".txt", ".md")) or "/test_" in word:
+                found = any(fnmatch(name, f"*/{word}") for name in names)
+            else:
+                continue
+            if not found:
+                missing.append(f"{page}: {word}")
+    assert missing == []
 
 
 def test_lock_files_name_no_address() -> None:
