@@ -403,3 +403,32 @@ def test_a_partition_created_again_is_not_measured_by_its_former_life(in_flight:
     again = node.open().logs[P]
     assert again.damaged is None, again.damaged
     assert (again.start_offset, again.end_offset) == (0, 1)
+
+
+def test_a_snapshot_of_producers_that_a_power_loss_made_untrue_does_not_come_back() -> None:
+    """It would take for a duplicate what the log lost, and refuse what it lacks."""
+    untrue = 0
+    for seed in range(600):
+        node = Node(seed, SMALL)
+        log = node.prepare()
+        node.directory.record_life("1", durability="replicated")
+        node.append(log, RECORDS)
+        assert log.roll(node.clock.now_ms) is None
+        node.disk.lose_power()
+        node.boot += 1
+        behind = f"{RECORDS + 1}.snapshot"
+        names = [path for path in node.disk.walk(PATH) if path.endswith(behind)]
+        log = node.open().logs[P]
+        if log.end_offset > RECORDS or not names:
+            continue
+        untrue += 1
+        for sequence in range(3):
+            record = NewRecord(node.clock.now_ms, b"k", b"x")
+            other = build_batch([record], producer=Producer(8, 0, sequence))
+            assert not isinstance(log.append_as_leader(other, 1, node.clock.now_ms), Rejected)
+        node.disk.lose_power()
+        node.boot += 1
+        log = node.open().logs[P]
+        assert log.damaged is None
+        assert log.producers.entries[7].last_sequence == RECORDS - 1, seed
+    assert untrue > 20

@@ -80,19 +80,23 @@ def load_producers(
     its own timestamp may be years old, and must not make its producer expire.
     """
     offsets = snapshot_offsets(resources, directory)
+    if offsets and offsets[-1] > end_offset:
+        remove_snapshots(resources, directory, above=end_offset)
+        # Durable at once: what they tell of is not in the log. If a power loss brought one back
+        # when the log is as long again, a batch would be taken for a duplicate of what is lost.
+        resources.disk.sync_directory(directory)
     state = ProducerState()
     start = segments[0].base_offset
     for offset in reversed(offsets):
         path = snapshot_path(directory, offset)
         if offset > end_offset:
-            resources.files.forget(path)
-            resources.disk.remove(path)
             continue
         if offset < start:
             break
         try:
             state = ProducerState.decode(resources.disk.read(path))
         except DamagedFile:
+            # If it comes back, it is as damaged as it is now.
             resources.disk.remove(path)
             continue
         start = offset
