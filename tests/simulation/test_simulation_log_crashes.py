@@ -432,3 +432,34 @@ def test_a_snapshot_of_producers_that_a_power_loss_made_untrue_does_not_come_bac
         assert log.damaged is None
         assert log.producers.entries[7].last_sequence == RECORDS - 1, seed
     assert untrue > 20
+
+
+def test_a_watermark_that_a_power_loss_made_untrue_is_lowered_before_more_is_written() -> None:
+    """A kill soon afterwards: what was written since is not committed, nor damaged for its tail."""
+    taken = 0
+    for seed in range(40):
+        node = Node(seed, SMALL)
+        log = node.prepare()
+        node.directory.record_life("1", durability="replicated")
+        for number in range(RECORDS, RECORDS + 8):
+            node.append(log, number)
+        log.high_watermark = log.end_offset
+        _checkpoint(node, log)
+        node.disk.lose_power()
+        node.boot += 1
+        node.open().record_life(str(node.boot), durability="replicated")
+        log = node.directory.logs[P]
+        end = log.end_offset
+        if end >= RECORDS + 6:
+            continue
+        taken += 1
+        node.append(log, _next_sequence(log))
+        # The next append is torn.
+        with pytest.raises(ProcessKilled):
+            node.disk.plan = crash_at(node.disk.operations + 1, Crash("kill", 0.5))
+            node.append(log, _next_sequence(log))
+        node.disk.plan = None
+        log = node.open().logs[P]
+        assert log.damaged is None, f"{seed}: {log.damaged}"
+        assert (log.end_offset, log.high_watermark) == (end + 1, end), seed
+    assert taken > 10

@@ -28,6 +28,7 @@ from tidelog.storage.checkpoints import (
     encode_clean_shutdown,
     encode_offsets,
 )
+from tidelog.storage.closing import close_all
 from tidelog.storage.files import DEFAULT_OPEN_FILES
 from tidelog.storage.identity import DirectoryRefused as DirectoryRefused
 from tidelog.storage.identity import LastLife as LastLife
@@ -38,15 +39,8 @@ from tidelog.storage.opening import create_log, open_log
 from tidelog.storage.recovery import Ending
 from tidelog.storage.removals import Removal, Removals
 from tidelog.storage.resources import Resources
-from tidelog.storage.syncing import PendingSync, run_all
 
 Offsets = dict[TopicPartition, int]
-
-CLOSED_AT_ONCE = 64
-"""Logs whose files are synced in one go when the directory is closed; each has up to six open."""
-
-CLOSING_THREADS = 8
-
 
 _CHECKPOINTED: dict[str, Callable[[PartitionLog], int]] = {
     names.RECOVERY_POINTS: lambda log: log.synced_end_offset,
@@ -108,6 +102,8 @@ class LogDirectory:
         self._removals = Removals(seams.disk)
         self._checkpoints = Checkpoints(seams.disk)
         self._loaded = False
+        self._claims_what_is_gone = False
+        """Whether a power loss took records that the checkpoint files tell of."""
         self._registered = False
         self._life: bytes | None = None
         """What ``record_life`` could not write on a full disk."""
@@ -165,6 +161,10 @@ class LogDirectory:
                 self._load_one(found, partition, path, configs_of(partition.topic), ending, cleaned)
         self._remove_clean_marker()
         self._loaded = True
+        self._claims_what_is_gone = any(
+            log.failed is None and watermarks.get(partition, 0) > log.end_offset
+            for partition, log in self.logs.items()
+        )
         return found
 
     def abandon_load(self) -> None:
@@ -372,11 +372,18 @@ class LogDirectory:
 
         False when the disk is too full for it: it is written with the checkpoints, then. What is
         on record makes the next start more careful meanwhile, not less; else OSError.
+
+        The next start trusts what this boot has written. So before that the checkpoints forget what
+        a power loss took: else what comes in its place would count as committed after a kill, and
+        its torn tail as damage. Not at the load: until it is reported, the files keep what went.
         """
         path = f"{self.path}/{names.LIFE}"
         content = f"boot.id={boot_id}\nlog.durability={durability}\n".encode()
         self._registered = True
         try:
+            if self._claims_what_is_gone:
+                self._write_checkpoint()
+                self._claims_what_is_gone = False
             if self._disk.exists(path) and self._disk.read(path) == content:
                 return True
             self._disk.replace(path, content)
@@ -409,7 +416,7 @@ class LogDirectory:
                 log.forget_files()
             self._unlock()
             return self.failed is None
-        clean = self._close_logs() and self.failed is None
+        clean = close_all(self.logs.values(), self._seams.threads) and self.failed is None
         checkpoint = self.checkpoint()
         if checkpoint is not None and clean:
             checkpoint.run()
@@ -429,23 +436,6 @@ class LogDirectory:
     def _unlock(self) -> None:
         self.resources.files.close()
         self._lock.close()
-
-    def _close_logs(self) -> bool:
-        """Close all logs, many syncs side by side; whether all that are sound closed well."""
-        clean = True
-        logs = [log for log in self.logs.values() if not log.closed]
-        for begin in range(0, len(logs), CLOSED_AT_ONCE):
-            some = logs[begin : begin + CLOSED_AT_ONCE]
-            written = [(log, log.write_before_stop()) for log in some]
-            pendings = [each for _, each in written if isinstance(each, PendingSync)]
-            if self._seams.threads is None:
-                run_all(pendings)
-            else:
-                shares = [pendings[at::CLOSING_THREADS] for at in range(CLOSING_THREADS)]
-                list(self._seams.threads.map(run_all, shares))
-            for log, pending in written:
-                clean = (log.finish_stop(pending) or log.damaged is not None) and clean
-        return clean
 
     def _remove_clean_marker(self) -> None:
         marker = f"{self.path}/{names.CLEAN_SHUTDOWN}"
