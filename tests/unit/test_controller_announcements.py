@@ -1,13 +1,18 @@
-"""UpdateMetadata made once for all brokers: the bytes that each would have had, and never older."""
+"""What is made once for all brokers: what each would have been told alone, and never older."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 from tests.support.controller_world import World
 
 from tidelog.controller import requests
 from tidelog.controller.announcements import KEPT, Announcements
+from tidelog.controller.decisions.cluster import Cluster
 from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.elections import put_state
 from tidelog.controller.pending import Changes
 from tidelog.controller.requests import Gone, Sender
 from tidelog.model.api_keys import ApiKey
@@ -79,3 +84,74 @@ def test_few_messages_are_kept() -> None:
     for changes in (*named, named[0]):
         announcements.of_changes(made.cluster, SENDER, 1, changes)
     assert announcements.made == KEPT + 2
+
+
+def test_each_broker_gets_the_orders_that_were_built_for_it_alone() -> None:
+    made = World(1, 2, 3, 4)
+    made.create(NewTopic("t", 8, 3), NewTopic("u", 3, 2))
+    cluster, announcements = made.cluster, Announcements()
+    changes = Changes(partitions=set(cluster.all_partitions()))
+    for broker in (1, 2, 3, 4):
+        alone = requests.leader_and_isr(
+            cluster, SENDER, broker, changes.partitions, requests.INCREMENTAL
+        )
+        assert alone.topic_states
+        assert announcements.orders(cluster, SENDER, broker, changes) == alone
+    assert announcements.passes == 1, "partitions are divided in one pass, not in one per broker"
+
+
+def test_what_all_replicas_are_told_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = World(1, 2, 3, 4)
+    made.create(NewTopic("t", 8, 3))
+    asked: list[TopicPartition] = []
+    make_one = requests._order
+
+    def counted(cluster: Cluster, where: TopicPartition, *rest: Any) -> Any:
+        asked.append(where)
+        return make_one(cluster, where, *rest)
+
+    monkeypatch.setattr(requests, "_order", counted)
+    announcements = Announcements()
+    changes = Changes(partitions=set(made.cluster.all_partitions()))
+    told = [announcements.orders(made.cluster, SENDER, x, changes) for x in (1, 2, 3, 4)]
+    assert sum(len(x.topic_states[0].partition_states) for x in told) == 24
+    assert sorted(asked) == sorted(changes.partitions)
+
+
+def test_a_broker_that_is_named_twice_is_told_once() -> None:
+    made = world()
+    node = made.cluster.topics["u"]
+    made.cluster.topics["u"] = msgspec.structs.replace(node, partitions={0: [1, 1]})
+    where = TopicPartition("u", 0)
+    told = Announcements().orders(made.cluster, SENDER, 1, Changes(partitions={where}))
+    assert told == requests.leader_and_isr(made.cluster, SENDER, 1, [where], requests.INCREMENTAL)
+    assert len(told.topic_states[0].partition_states) == 1
+
+
+def test_no_order_made_before_a_change_is_sent_after_it() -> None:
+    made = world()
+    cluster, announcements = made.cluster, Announcements()
+    changes = Changes(partitions={T0})
+
+    def epoch_told() -> int:
+        told = announcements.orders(cluster, SENDER, 1, changes)
+        return int(told.topic_states[0].partition_states[0].leader_epoch)
+
+    before = epoch_told()
+    state = cluster.states[T0]
+    later = msgspec.structs.replace(state, leader_epoch=state.leader_epoch + 1)
+    made.commit((put_state(cluster, T0, later),))
+    assert epoch_told() == before + 1, "another revision"
+    # What others wrote to the store is taken up before it has a revision.
+    cluster.states[T0] = msgspec.structs.replace(state, leader_epoch=before + 2)
+    announcements.forget()
+    assert epoch_told() == before + 2, "the controller has something to tell"
+
+
+def test_few_divisions_are_kept() -> None:
+    made = world()
+    announcements = Announcements()
+    named = [Changes(partitions={TopicPartition("t", index)}) for index in range(KEPT + 1)]
+    for changes in (*named, named[0]):
+        announcements.orders(made.cluster, SENDER, 1, changes)
+    assert announcements.passes == KEPT + 2

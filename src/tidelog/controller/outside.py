@@ -145,6 +145,8 @@ class Outside:
             changes = changes_of(cluster, outside.as_writes(found))
             deletes = controller.configs.delete_topic_enable
             decision = outside.take_up(cluster, found, controller.chance, deletes)
+            # Before anything waits: what was made of the state as it was is not sent any more.
+            controller.announcements.forget()
             taken = decision.answer
             for part in parts(decision, controller.store.max_write_bytes):
                 await controller.commit(part)

@@ -6,8 +6,9 @@ left out by the codec), when it is told is ``outbox``. Pure: state in, messages 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, Cluster
@@ -17,6 +18,13 @@ from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    # The classes of messages are made when they are first used.
+    PartitionOrder = messages.LeaderAndIsrRequest.LeaderAndIsrPartitionState
+
+Split = dict[int, dict[str, list[TopicPartition]]]
+"""Partitions by broker and topic."""
 
 UNSPECIFIED, INCREMENTAL, FULL = 0, 1, 2
 """Types of LeaderAndIsr v5 (KIP-516)."""
@@ -91,37 +99,55 @@ def leader_and_isr(
     Topics that are marked for deletion are left out. A partition whose state node is damaged, or
     not there, stands with leader -1 and epoch -1.
     """
+    own = _by_topic(cluster, (where for where in places if broker in cluster.replicas(where)))
+    return orders(cluster, sender, broker, own, kind, {})
+
+
+def by_broker(cluster: Cluster, places: Iterable[TopicPartition]) -> Split:
+    """Return what each broker has replicas of, by topic.
+
+    One pass for all brokers: it grows with the replicas, not with partitions times brokers.
+    """
+    found: Split = {}
+    for name, wheres in _by_topic(cluster, places).items():
+        assigned = cluster.topics[name].partitions
+        of_topic: dict[int, list[TopicPartition]] = {}
+        for where in wheres:
+            # A node that a tool wrote may name a broker twice.
+            for broker in dict.fromkeys(assigned[where.partition]):
+                of_topic.setdefault(broker, []).append(where)
+        for broker, own in of_topic.items():
+            found.setdefault(broker, {})[name] = own
+    return found
+
+
+def orders(
+    cluster: Cluster,
+    sender: Sender,
+    broker: int,
+    own: Mapping[str, Sequence[TopicPartition]],
+    kind: int,
+    made: dict[TopicPartition, PartitionOrder],
+) -> messages.LeaderAndIsrRequest:
+    """Build LeaderAndIsr for partitions that the broker has replicas of, by topic.
+
+    ``made`` has what other replicas of the same partitions were told of the same state: it is
+    taken from there, and what is made here is added.
+    """
     request = messages.LeaderAndIsrRequest
     leaders: set[int] = set()
     topics = []
-    for name, wheres in _by_topic(cluster, places).items():
+    for name, wheres in own.items():
         assigned = cluster.topics[name].partitions
         memory = cluster.memories.get(name)
         debts = {} if memory is None else memory.unclean
         states = []
         for where in wheres:
-            replicas = assigned[where.partition]
-            if broker not in replicas:
-                continue
-            state, version = _state(cluster, where)
-            leaders.add(state.leader)
-            states.append(
-                request.LeaderAndIsrPartitionState(
-                    partition_index=where.partition,
-                    controller_epoch=state.controller_epoch,
-                    leader=state.leader,
-                    leader_epoch=state.leader_epoch,
-                    isr=state.isr,
-                    isr_version=version,
-                    replicas=replicas,
-                    target_replicas=state.target_replicas,
-                    is_new=version == 0,
-                    is_unclean_leader=state.is_unclean_leader,
-                    has_debt=where.partition in debts,
-                )
-            )
-        if not states:
-            continue
+            order = made.get(where)
+            if order is None:
+                order = made[where] = _order(cluster, where, assigned[where.partition], debts)
+            leaders.add(order.leader)
+            states.append(order)
         topics.append(
             request.LeaderAndIsrTopicState(
                 topic_name=name,
@@ -142,6 +168,25 @@ def leader_and_isr(
         type=kind,
         topic_states=topics,
         live_leaders=live,
+    )
+
+
+def _order(
+    cluster: Cluster, where: TopicPartition, replicas: list[int], debts: Collection[int]
+) -> PartitionOrder:
+    state, version = _state(cluster, where)
+    return messages.LeaderAndIsrRequest.LeaderAndIsrPartitionState(
+        partition_index=where.partition,
+        controller_epoch=state.controller_epoch,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        isr=state.isr,
+        isr_version=version,
+        replicas=replicas,
+        target_replicas=state.target_replicas,
+        is_new=version == 0,
+        is_unclean_leader=state.is_unclean_leader,
+        has_debt=where.partition in debts,
     )
 
 
