@@ -33,6 +33,7 @@ $(VENV)/.ready: requirements.lock requirements-setup.lock pyproject.toml
 .PHONY: java
 java:
 	@java -version 2>&1 | $(PYTHON) -c 'import re, sys; v = re.search(r"version \"(\d+)", sys.stdin.read()); sys.exit(not v or int(v.group(1)) < 17)' || { echo "Spark needs Java 17 or newer: install a JDK (Debian: openjdk-17-jdk-headless)" >&2; exit 1; }
+	@java --list-modules 2>/dev/null | grep -q '^jdk.incubator.vector' || { echo "Spark needs a complete Java, and this one lacks the module jdk.incubator.vector: install a JDK (Debian: openjdk-17-jdk-headless)" >&2; exit 1; }
 
 check: setup
 	@$(BIN)/python -m tidelog.protocol.stubs
