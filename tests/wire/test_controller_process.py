@@ -65,6 +65,8 @@ class RecordedBroker:
         self.port = -1
         self.inventory: list[Any] = []
         self.more = asyncio.Event()
+        self.holds: asyncio.Event | None = None
+        """Set: what it was told is answered when this is."""
 
     async def listen(self) -> None:
         router = Router(
@@ -82,9 +84,11 @@ class RecordedBroker:
         self.server = Server(router, self)
         self.port = await self.server.listen("PLAINTEXT", "127.0.0.1", 0)
 
-    def _handle(self, _context: Any, request: Any, _more: Any) -> Any:
+    async def _handle(self, _context: Any, request: Any, _more: Any) -> Any:
         self.requests.append(request)
         self.more.set()
+        if self.holds is not None:
+            await self.holds.wait()
         if isinstance(request, messages.StopReplicaRequest):
             response = messages.StopReplicaResponse
             error = self.stop_errors.pop(0) if self.stop_errors else 0
@@ -217,6 +221,7 @@ def topic(name: str, partitions: int = -1, factor: int = -1, **configs: str) -> 
     )
 
 
+REQUEST_TIMED_OUT = int(ErrorCode.REQUEST_TIMED_OUT)
 OPENING = ["OpenControlChannel", "UpdateConfigs", "LeaderAndIsr", "UpdateMetadata"]
 
 
@@ -250,6 +255,43 @@ def test_a_channel_opens_then_tells_everything_then_changes() -> None:
             (1, 1, 0, [1], True),
         ]
         assert metadata.topic_states[0].topic_id == result.topic_id
+
+    run(scenario)
+
+
+def test_a_deleted_name_is_used_again_when_every_live_broker_has_been_told() -> None:
+    """Else a coordinator could remove what a group commits in the new topic, as of the former."""
+
+    async def scenario(world: World) -> None:
+        controller = await world.controller(delete_topic_retry_ms="50")
+        brokers = [await world.broker(controller, node_id) for node_id in (1, 2)]
+        for broker in brokers:
+            await broker.told(lambda requests: len(requests) >= 4)
+        holder, other = brokers
+        wanted = topic("t")
+        assignment = messages.CreateTopicsRequest.CreatableReplicaAssignment
+        wanted.topics[0].assignments = [assignment(0, [1])]
+        former = (await holder.forward(wanted, 7)).topics[0]
+        assert former.error_code == 0
+        other.holds = asyncio.Event()
+        request = messages.DeleteTopicsRequest
+        doomed = request(topics=[request.DeleteTopicState("t")], timeout_ms=1)
+        assert (await holder.forward(doomed, 6)).responses[0].error_code == REQUEST_TIMED_OUT
+        wanted.timeout_ms = 1
+        refused = (await holder.forward(wanted, 7)).topics[0]
+        assert refused.error_code == REQUEST_TIMED_OUT
+        assert "Not every broker knows yet that the former topic t" in refused.error_message
+        free = (await holder.forward(topic("u", 1, 1), 7)).topics[0]
+        assert free.error_code == REQUEST_TIMED_OUT, (
+            "the other one is told of no other topic either"
+        )
+        assert "is created" in free.error_message
+        wanted.timeout_ms = 5000
+        waiting = asyncio.ensure_future(holder.forward(wanted, 7))
+        assert "t" not in controller.cluster.topics
+        other.holds.set()
+        created = (await waiting).topics[0]
+        assert created.error_code == 0 and created.topic_id != former.topic_id
 
     run(scenario)
 

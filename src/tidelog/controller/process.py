@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tidelog.controller.activation import AnotherActive, activate, open_store
@@ -61,6 +61,10 @@ STANDBY_LOOK_S = 2.0
 """How often a standby tries, should it not be told that the active controller is gone."""
 
 
+MANY_GONE = 1_000
+"""From so many deleted topics on, those of which every broker has been told are forgotten."""
+
+
 class Controller:
     """One controller. ``store`` overrules ``metadata.store`` (tests, simulation)."""
 
@@ -82,6 +86,8 @@ class Controller:
         self.turn = asyncio.Lock()
         """Held from a decision to its application."""
         self._waiting = Waiting()
+        self._gone: dict[str, int] = {}
+        """Topics that are deleted, and the revision that says it: a broker may not know of it."""
         self._channels = 0
         self._lost = asyncio.Event()
         self._store_failed = False
@@ -173,6 +179,9 @@ class Controller:
             configs.level,
         )
         self._channels = 0
+        # The channels are new: once a broker is told everything, it knows of what went before.
+        going = {node.name for node in self.cluster.deletions.values()}
+        self._note_gone({*self._gone, *going}, self.cluster.revision)
         self.announcements.forget()
         self._said = ""
         self._lost.clear()
@@ -281,6 +290,7 @@ class Controller:
         for line in audit_lines(self.cluster, writes):
             audit.warning("%s", line)
         committed(self.cluster, found, writes)
+        self._note_gone(changes.gone, self.cluster.revision)
         self.tell(changes)
 
     def tell(self, changes: Changes) -> None:
@@ -312,6 +322,28 @@ class Controller:
     async def reached(self, revision: int, limit_ms: float) -> bool:
         """Wait until every live broker has been told of ``revision``; False if it took too long."""
         return await self._waiting.until(lambda: self._all_reached(revision), limit_ms)
+
+    async def until_free(self, names: Sequence[str], limit_ms: float) -> None:
+        """Wait until all of these names are free for new topics, or for as long as it may take."""
+        await self._waiting.until(lambda: all(map(self.is_free, names)), limit_ms)
+
+    def is_free(self, name: str) -> bool:
+        """Return whether every live broker knows that the former topic of this name is gone.
+
+        Else a coordinator could take a position in the next one for one in the former, and remove
+        it. A deletion that an earlier active controller began counts until its replicas are gone.
+        """
+        return name not in self._gone or self._all_know(self._gone[name])
+
+    def _all_know(self, revision: int) -> bool:
+        # Those that a former active controller spoke with have no channel at first.
+        silent = self.cluster.brokers.keys() - self.outboxes.keys() - self.cluster.suspected
+        return not silent and self._all_reached(revision)
+
+    def _note_gone(self, names: Iterable[str], revision: int) -> None:
+        self._gone.update(dict.fromkeys(names, revision))
+        if len(self._gone) > MANY_GONE:
+            self._gone = {x: at for x, at in self._gone.items() if not self._all_know(at)}
 
     def _all_reached(self, revision: int) -> bool:
         return all(

@@ -74,7 +74,11 @@ async def told_in_time(
     controller: Controller, revision: int, timeout_ms: int, context: RequestContext
 ) -> bool:
     """Wait until live brokers know of a revision, as long as the request may take."""
-    limit_ms = timeout_ms
+    return await controller.reached(revision, patience_ms(controller, timeout_ms, context))
+
+
+def patience_ms(controller: Controller, timeout_ms: int, context: RequestContext) -> int:
+    """Return how long a request may wait for brokers in all."""
     if controller.session_watch.is_session(context.connection):
-        limit_ms = min(limit_ms, MAX_WAIT_FOR_BROKERS_MS)
-    return await controller.reached(revision, limit_ms)
+        return min(timeout_ms, MAX_WAIT_FOR_BROKERS_MS)
+    return timeout_ms

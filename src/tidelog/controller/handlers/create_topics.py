@@ -4,6 +4,8 @@
   are created in either case.
 - Below level 1.4 the name of a deleted topic answers TOPIC_ALREADY_EXISTS until every broker that
   held a replica has confirmed the deletion: requests without ids could hit the new topic.
+- The name of a deleted topic waits until every live broker has been told of that: else a position
+  that a group commits in the new one could be removed with those in the former one.
 - v4+: -1 takes ``num.partitions`` and ``default.replication.factor``; v5+ answers the
   configurations, v7+ the topic id (KIP-516).
 """
@@ -13,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.controller.decisions.creation import Created, Defaults, NewTopic, create_topics
-from tidelog.controller.serving import served, told_in_time
+from tidelog.controller.serving import patience_ms, served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext
@@ -38,14 +40,19 @@ async def serve(
         )
         for topic in request.topics
     ]
+    clock = controller.seams.clock
+    ends_ms = clock.monotonic_ms() + patience_ms(controller, request.timeout_ms, context)
+    if not request.validate_only:
+        names = [topic.name for topic in asked]
+        await controller.until_free(names, ends_ms - clock.monotonic_ms())
     answers, revision = await controller.perform(
         lambda cluster: create_topics(
-            cluster, asked, defaults, controller.chance, request.validate_only
+            cluster, asked, defaults, controller.chance, request.validate_only, controller.is_free
         )
     )
     told = True
     if not request.validate_only and any(answer.refusal is None for answer in answers):
-        told = await told_in_time(controller, revision, request.timeout_ms, context)
+        told = await controller.reached(revision, ends_ms - clock.monotonic_ms())
     return messages.CreateTopicsResponse(topics=[_result(answer, told) for answer in answers])
 
 
