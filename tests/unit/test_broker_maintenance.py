@@ -16,9 +16,10 @@ from tests.support.lone_broker import LoneBroker, until
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import QuickDisk
 
+from tidelog.broker.config_cache import DEFAULT_BROKER, ConfigCache, EntityType
 from tidelog.broker.partition import HostedPartition
 from tidelog.records.batch import walk
-from tidelog.records.builder import NewRecord, build_batch
+from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.runtime.loop import helper_processes
 from tidelog.runtime.seams import Seams
 
@@ -123,6 +124,64 @@ def test_compaction_runs_in_a_helper_process_and_keeps_the_newest(tmp_path: Path
         helper.shutdown()
 
     run(main())
+
+
+def test_what_is_set_for_all_brokers_holds_at_once(tmp_path: Path) -> None:
+    """log.cleaner.backoff.ms and producer.id.expiration.ms, which are no topic's."""
+
+    async def main() -> None:
+        helper = helper_processes()
+        slow = {"log.cleaner.backoff.ms": HOUR_MS, "log.retention.check.interval.ms": HOUR_MS}
+        lone = LoneBroker(tmp_path, slow, seams=Seams(processes=helper))
+        await lone.start()
+        lone.broker.maintenance.start()
+        configs = {"cleanup.policy": "compact", "segment.ms": "1", "min.cleanable.dirty.ratio": "0"}
+        hosted = lone.lead("c", configs=configs)
+
+        async def dirty() -> None:
+            fill(hosted, 30, 10)
+            hosted.log.roll(int(time.time() * 1000))
+            lone.broker.commit.want(hosted)
+            await lone.broker.commit.settled()
+
+        def set_for_all(texts: dict[str, str]) -> None:
+            change = [(EntityType.BROKER, DEFAULT_BROKER, texts)]
+            lone.broker.topic_configs.apply(change, complete=False)
+
+        set_for_all({"log.cleaner.backoff.ms": "20"})
+        for _ in range(2):
+            # The second round has nothing but the clock to begin with.
+            await dirty()
+            await until(lambda: stored(hosted) == 10)
+        a_second_ago = int(time.time() * 1000) - 1000
+        record = NewRecord(a_second_ago, b"k", b"v")
+        batch = build_batch([record], producer=Producer(7, 0, 0))
+        appended = hosted.append(batch, a_second_ago)
+        assert hasattr(appended, "first_offset"), appended
+        await lone.broker.maintenance.look_at_retention()
+        assert 7 in hosted.log.producers.entries
+        set_for_all({"log.cleaner.backoff.ms": "20", "producer.id.expiration.ms": "1"})
+        await until(lambda: 7 not in hosted.log.producers.entries)
+        await lone.stop()
+        helper.shutdown()
+
+    run(main())
+
+
+def test_a_number_of_the_broker_is_its_own_then_that_of_all_then_the_files() -> None:
+    cache = ConfigCache(1, {})
+
+    def after(own: str | None, all_brokers: str | None) -> int:
+        name = "log.cleaner.backoff.ms"
+        sets = [(EntityType.BROKER, "1", own), (EntityType.BROKER, DEFAULT_BROKER, all_brokers)]
+        given = [(kind, who, {} if text is None else {name: text}) for kind, who, text in sets]
+        cache.apply(given, complete=True)
+        return cache.number(name, 5)
+
+    assert after(None, None) == 5
+    assert after(None, "6") == 6
+    assert after("7", "6") == 7
+    assert after("soon", "6") == 6, "what an old tool wrote is passed over"
 
 
 def test_checkpoints_are_what_a_restart_begins_from(tmp_path: Path) -> None:

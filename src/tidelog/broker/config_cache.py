@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 
-from tidelog.model.config_definitions import BrokerLayers, ResolvedTopic, resolve_topic
+from tidelog.model.config_definitions import (
+    BROKER,
+    BrokerLayers,
+    ResolvedTopic,
+    parse,
+    resolve_topic,
+)
 from tidelog.model.topic_configs import TopicConfigs
 
 
@@ -53,6 +59,18 @@ class ConfigCache:
             self.of(EntityType.BROKER, self._node),
             self.of(EntityType.BROKER, DEFAULT_BROKER),
         )
+
+    def number(self, name: str, of_file: int) -> int:
+        """Return a number of this broker that may be set while it runs, as it holds now.
+
+        What cannot be (an old tool wrote it) is passed over.
+        """
+        layers = self.layers()
+        for texts in (layers.dynamic, layers.dynamic_default):
+            value = parse(BROKER[name], texts[name]) if name in texts else None
+            if isinstance(value, int):
+                return value
+        return of_file
 
     def of(self, entity_type: int, name: str) -> Mapping[str, str]:
         """Return what was set dynamically for one entity."""

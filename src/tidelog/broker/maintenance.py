@@ -65,8 +65,7 @@ class Maintenance:
         self._every("checkpoints", checkpoint_ms, self._checkpoint_now, self.checkpoint)
         self._every("flush", flush_ms, asyncio.Event(), self._flush)
         if configs.log_cleaner_enable:
-            backoff_ms = max(1, configs.log_cleaner_backoff_ms)
-            self._every("cleaner", backoff_ms, self._cleaner_now, self.clean)
+            self._every("cleaner", self._cleaner_backoff_ms, self._cleaner_now, self.clean)
 
     async def stop(self) -> None:
         """End all timers; what a thread does to a directory for one of them is finished first."""
@@ -85,8 +84,16 @@ class Maintenance:
         self._retention_now.set()
         self._cleaner_now.set()
 
+    def _cleaner_backoff_ms(self) -> int:
+        of_file = self._broker.configs.log_cleaner_backoff_ms
+        return max(1, self._broker.topic_configs.number("log.cleaner.backoff.ms", of_file))
+
     def _every(
-        self, name: str, interval_ms: int, now: asyncio.Event, work: Callable[[], Awaitable[None]]
+        self,
+        name: str,
+        interval_ms: int | Callable[[], int],
+        now: asyncio.Event,
+        work: Callable[[], Awaitable[None]],
     ) -> None:
         task = asyncio.get_running_loop().create_task(
             self._repeat(name, interval_ms, now, work), name=f"maintenance-{name}"
@@ -94,11 +101,16 @@ class Maintenance:
         self._tasks.append(task)
 
     async def _repeat(
-        self, name: str, interval_ms: int, now: asyncio.Event, work: Callable[[], Awaitable[None]]
+        self,
+        name: str,
+        interval_ms: int | Callable[[], int],
+        now: asyncio.Event,
+        work: Callable[[], Awaitable[None]],
     ) -> None:
         while True:
+            wait_ms = interval_ms if isinstance(interval_ms, int) else interval_ms()
             try:
-                async with asyncio.timeout(interval_ms / 1000):
+                async with asyncio.timeout(wait_ms / 1000):
                     await now.wait()
             except TimeoutError:
                 pass
@@ -121,7 +133,11 @@ class Maintenance:
     async def look_at_retention(self) -> None:
         """Remove what retention says, renamed files that are due, and silent producers."""
         now_ms = self._broker.clock.wall_ms()
+        silence_ms = self._broker.topic_configs.number(
+            "producer.id.expiration.ms", self._broker.configs.producer_id_expiration_ms
+        )
         for partition in self._assigned():
+            partition.log.producer_expiration_ms = silence_ms
             while True:
                 before = partition.start_offset
                 said = partition.log.housekeep(now_ms, at_most=REMOVED_AT_ONCE)
