@@ -10,6 +10,7 @@ import random
 import struct
 from collections import deque
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from tidelog.groups.decision import Answer, Decision, Note, Write
 from tidelog.groups.events import (
@@ -29,7 +30,7 @@ from tidelog.groups.events import (
     Tick,
 )
 from tidelog.groups.group import Group
-from tidelog.groups.records import CommittedOffset, encode
+from tidelog.groups.records import NO_LIFE, CommittedOffset, encode
 from tidelog.groups.settings import GroupRules, GroupSettings
 from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
@@ -205,10 +206,11 @@ class Driver:
         retention_ms: int = -1,
         version: int = 8,
         group_id: str = GROUP,
+        topic_id: UUID = NO_LIFE,
     ) -> int:
         ticket = self.ticket()
         values = tuple(
-            (TopicPartition(*at), CommittedOffset(offset, 7, metadata))
+            (TopicPartition(*at), CommittedOffset(offset, 7, metadata, topic_id=topic_id))
             for at, offset in offsets.items()
         )
         event = CommitOffsets(

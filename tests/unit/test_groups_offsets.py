@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 from tests.support.group_driver import AHEAD_MS, GROUP, Driver, subscription
 
 from tidelog.groups import limits
 from tidelog.groups.events import DeleteGroup, DeleteOffsets, Expire, Leaver, RemoveTopics
 from tidelog.groups.group import GroupState
-from tidelog.groups.records import FirstSight, FirstSightRecord, encode
+from tidelog.groups.records import NO_LIFE, FirstSight, FirstSightRecord, encode
 from tidelog.groups.settings import GroupSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -295,6 +297,30 @@ def test_deleted_topics_take_their_offsets_along() -> None:
     d.commit()
     assert [topic for topic, _ in d.table.offsets(GROUP, None)] == ["u"]
     assert [topic for topic, _ in d.reloaded().table.offsets(GROUP, None)] == ["u"]
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_the_next_life_of_a_deleted_topic_keeps_its_offsets(in_flight: bool) -> None:
+    """They may be committed before the look at all groups comes to this one."""
+    former, present = UUID(int=1), UUID(int=2)
+    d = Driver(hold=True)
+    d.commit_offsets({("t", 0): 9, ("t", 1): 9}, topic_id=former)
+    d.commit_offsets({("u", 0): 9})
+    d.commit()
+    d.commit_offsets({("t", 0): 1}, topic_id=present)
+    d.commit_offsets({("t", 2): 2}, topic_id=former)
+    if not in_flight:
+        d.commit()
+    d.send(RemoveTopics(frozenset({"t", "u"}), {"t": present, "u": NO_LIFE}.__getitem__))
+    d.commit()
+    for table in (d.table, d.reloaded().table):
+        kept = [(topic, dict(found)) for topic, found in table.offsets(GROUP, None)]
+        assert [(topic, list(found)) for topic, found in kept] == [("t", [0])]
+        assert kept[0][1][0].offset == 1
+    # The topic is deleted once more, and its name is free.
+    d.send(RemoveTopics(frozenset({"t"})))
+    d.commit()
+    assert d.table.offsets(GROUP, None) == []
 
 
 # Expiry ------------------------------------------------------------------------------------

@@ -12,10 +12,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from tidelog.broker.coordinator_partition import LedPartition, refuse_event
 from tidelog.groups.events import Event
 from tidelog.groups.placement import partition_for
+from tidelog.groups.records import NO_LIFE
 from tidelog.groups.settings import GroupRules, GroupSettings
 from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
@@ -157,7 +159,11 @@ class Coordinator:
             return
         self._give_up(hosted.partition)
         led = LedPartition(
-            hosted, self._rules, self._broker.clock, self._broker.configs.offsets_commit_timeout_ms
+            hosted,
+            self._rules,
+            self._broker.clock,
+            self._broker.configs.offsets_commit_timeout_ms,
+            self._life_of,
         )
         self._led[hosted.partition] = led
         self._spawn(led.load(self._reading), f"groups-load-{hosted.partition}")
@@ -188,6 +194,10 @@ class Coordinator:
         if not self._gone:
             self._spawn(self._forget_topics(), "groups-forget-topics")
         self._gone.add(topic)
+
+    def _life_of(self, topic: str) -> UUID:
+        known = self._broker.metadata.topic(topic)
+        return NO_LIFE if known is None else known.topic_id
 
     async def _forget_topics(self) -> None:
         # A task begins in the next turn: topics that are deleted together share one sweep.

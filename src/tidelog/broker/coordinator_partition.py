@@ -19,8 +19,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from uuid import UUID
 
 from tidelog.broker.coordinator_ticket import Ticket
 from tidelog.broker.partition import HostedPartition
@@ -63,13 +64,20 @@ class LedPartition:
     """The coordinator of one partition, in one leader epoch. Used on the event loop only."""
 
     def __init__(
-        self, hosted: HostedPartition, rules: GroupRules, clock: Clock, commit_timeout_ms: int
+        self,
+        hosted: HostedPartition,
+        rules: GroupRules,
+        clock: Clock,
+        commit_timeout_ms: int,
+        life_of: Callable[[str], UUID],
     ) -> None:
+        """``life_of`` gives the topic id that is known now under a name, ``NO_LIFE`` for none."""
         self.hosted = hosted
         self.epoch = hosted.leader_epoch
         self.table = GroupTable(rules)
         self._clock = clock
         self._commit_timeout_ms = commit_timeout_ms
+        self._life_of = life_of
         self._state = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._todo: deque[Decision] = deque()
         self._performing = False
@@ -214,11 +222,11 @@ class LedPartition:
         await self._for_all(Expire())
 
     async def forget_topics(self, topics: frozenset[str]) -> None:
-        """Remove the offsets of deleted topics from every group."""
+        """Remove the offsets of deleted topics from every group, not those of a next life."""
         if self._state is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             self._gone_while_loading |= topics
         else:
-            await self._for_all(RemoveTopics(topics))
+            await self._for_all(RemoveTopics(topics, self._life_of))
 
     async def _for_all(self, event: Event) -> None:
         turn = _Turn(self._clock)

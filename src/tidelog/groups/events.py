@@ -6,9 +6,11 @@ Owns plain values only. A ``ticket`` is whatever the shell needs to find the wai
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from uuid import UUID
 
-from tidelog.groups.records import CommittedOffset
+from tidelog.groups.records import NO_LIFE, CommittedOffset
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
@@ -190,9 +192,11 @@ class StatusResult:
 
 @dataclass(frozen=True, slots=True)
 class RemoveTopics:
-    """Topics were deleted: their offsets go too."""
+    """Topics were deleted: their offsets go too, but for those taken in the life that is known now
+    under the name; ``life_of`` gives its topic id, ``NO_LIFE`` for none."""
 
     topics: frozenset[str]
+    life_of: Callable[[str], UUID] = lambda _: NO_LIFE
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
+from uuid import UUID
 
 from tidelog.groups.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
 from tidelog.groups.deadlines import Deadlines
@@ -126,6 +127,7 @@ class Group:
         "in_flight",
         "initial_rebalance_left_ms",
         "leader",
+        "lives_in_flight",
         "members",
         "metadata_bytes",
         "new_member_added",
@@ -172,6 +174,8 @@ class Group:
         self.offsets: dict[str, dict[int, CommittedOffset]] = {}
         self.offset_count = 0
         self.in_flight: Counter[TopicPartition] = Counter()
+        # The topic id of the last one of each; as in ``CommittedOffset``.
+        self.lives_in_flight: dict[TopicPartition, UUID] = {}
         self.open_writes = 0
         self.recorded = False
         self.first_sights: dict[str, FirstSight] = {}

@@ -20,7 +20,7 @@ Source: the coordinator's record schemas of Apache Kafka 4.3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from tidelog.groups.primitives import Malformed, Reader, Writer
@@ -35,19 +35,22 @@ GROUP_VALUE_VERSION = 3
 FIRST_SIGHT_VALUE_VERSION = 0
 
 NO_EXPIRY = -1
+NO_LIFE = UUID(int=0)
 NO_LEADER_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
     """A group's position in one partition. Times in ms; ``expires_ms`` is -1 unless a client of
-    OffsetCommit v2-4 named a retention time."""
+    OffsetCommit v2-4 named a retention time. ``topic_id`` is not in the record: which life of the
+    topic the coordinator knew when it took the commit, ``NO_LIFE`` when the log told of it."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
     metadata: str = ""
     committed_ms: int = 0
     expires_ms: int = NO_EXPIRY
+    topic_id: UUID = field(default=NO_LIFE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

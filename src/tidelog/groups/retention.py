@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from tidelog.groups import limits
 from tidelog.groups.decision import Answer, Outcome, RemoveGroup
-from tidelog.groups.events import DeleteGroup, StatusResult
+from tidelog.groups.events import DeleteGroup, RemoveTopics, StatusResult
 from tidelog.groups.group import Group, GroupState
 from tidelog.groups.records import (
     NO_EXPIRY,
+    NO_LIFE,
     CommittedOffset,
     FirstSightRecord,
     GroupRecord,
@@ -81,14 +82,29 @@ def _expired(group: Group, offset: CommittedOffset, wall_ms: int) -> bool:
     return wall_ms - since_ms >= group.rules.settings.offsets_retention_ms
 
 
-def remove_topics(group: Group, topics: frozenset[str], out: Outcome) -> None:
-    """Topics were deleted: remove their offsets, and what is known of their first sight."""
+def remove_topics(group: Group, event: RemoveTopics, out: Outcome) -> None:
+    """Topics were deleted: remove their offsets, and what is known of their first sight.
+
+    The look at all groups takes its time: a name may live again, and a position in its new life
+    may have been committed, before this group has its turn. That one stays.
+    """
     if group.state is GroupState.DEAD:
         return
+    topics = event.topics
+    lives = {topic: event.life_of(topic) for topic in topics & group.offsets.keys()}
     # What is in flight is removed too: its record comes first in the log.
-    found = {at for at in group.in_flight if at.topic in topics}
-    for topic in topics & group.offsets.keys():
-        found.update(TopicPartition(topic, partition) for partition in group.offsets[topic])
+    found = {
+        at
+        for at, life in group.lives_in_flight.items()
+        if at.topic in topics and (life == NO_LIFE or life != event.life_of(at.topic))
+    }
+    found.update(
+        at
+        for topic, present in lives.items()
+        for partition, offset in group.offsets[topic].items()
+        if (at := TopicPartition(topic, partition)) not in group.in_flight
+        and (offset.topic_id == NO_LIFE or offset.topic_id != present)
+    )
     records: list[Record] = [
         OffsetRecord(group.group_id, at.topic, at.partition, None) for at in sorted(found)
     ]

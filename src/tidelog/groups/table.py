@@ -56,6 +56,7 @@ from tidelog.groups.joining import join
 from tidelog.groups.leaving import heartbeat, leave
 from tidelog.groups.rebalancing import tick
 from tidelog.groups.records import (
+    NO_LIFE,
     CommittedOffset,
     GroupRecord,
     OffsetRecord,
@@ -286,7 +287,10 @@ class GroupTable:
             group.open_writes += 1
             for record in write.records:
                 if isinstance(record, OffsetRecord):
-                    group.in_flight[TopicPartition(record.topic, record.partition)] += 1
+                    at = TopicPartition(record.topic, record.partition)
+                    group.in_flight[at] += 1
+                    value = record.value
+                    group.lives_in_flight[at] = NO_LIFE if value is None else value.topic_id
         if group.idle:
             self._groups.pop(group.group_id, None)
             self._deadlines.drop(group.group_id)
@@ -303,7 +307,7 @@ class GroupTable:
                 at = TopicPartition(record.topic, record.partition)
                 group.in_flight[at] -= 1
                 if not group.in_flight[at]:
-                    del group.in_flight[at]
+                    del group.in_flight[at], group.lives_in_flight[at]
 
 
 def _dispatch(group: Group, event: Event, now_ms: int, out: Outcome) -> None:
@@ -323,7 +327,7 @@ def _dispatch(group: Group, event: Event, now_ms: int, out: Outcome) -> None:
         case DeleteGroup():
             retention.delete_group(group, event, out)
         case RemoveTopics():
-            retention.remove_topics(group, event.topics, out)
+            retention.remove_topics(group, event, out)
         case Tick():
             tick(group, now_ms, out)
         case Expire():

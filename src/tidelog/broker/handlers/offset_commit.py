@@ -55,12 +55,16 @@ def _known(broker: Broker, request: Any) -> list[tuple[TopicPartition, Committed
         (
             TopicPartition(topic.name, each.partition_index),
             CommittedOffset(
-                each.committed_offset, each.committed_leader_epoch, each.committed_metadata or ""
+                each.committed_offset,
+                each.committed_leader_epoch,
+                each.committed_metadata or "",
+                topic_id=known.topic_id,
             ),
         )
         for topic in request.topics
+        if (known := broker.metadata.topic(topic.name)) is not None
         for each in topic.partitions
-        if broker.metadata.partition(topic.name, each.partition_index) is not None
+        if each.partition_index in known.partitions
     ]
 
 
