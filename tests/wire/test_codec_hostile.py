@@ -104,6 +104,24 @@ def test_unknown_tags_are_skipped_and_bounded() -> None:
         must_fail(api, message, version, frame_of(api, message, version, cut)[0])
 
 
+def test_overlong_varints_are_refused() -> None:
+    """A count has five bytes at most, and no bits above its 32."""
+    refused = 0
+    for api, message, version in CASES:
+        if not api.is_flexible(version):
+            continue
+        value = reference_codec.Generator(random.Random(5), message, version, tame=True).make()
+        for field in message.fields:
+            if field.tag is not None:
+                setattr(value, field.name, getattr(type(value)(), field.name))
+        body = reference_codec.encode(api, message, version, value)
+        assert body[-1] == 0, "the count of tags"
+        for count in (b"\x80" * 5 + b"\0", b"\x80" * 500 + b"\0", b"\xff" * 4 + b"\x7f", b"\x80"):
+            must_fail(api, message, version, frame_of(api, message, version, body[:-1] + count)[0])
+            refused += 1
+    assert refused > 200
+
+
 @pytest.mark.parametrize(
     "head",
     [b"", b"\0", b"\0\x12\0\x03", b"\0\x12\0\x03\0\0\0\1", b"\0\x12\0\x03\0\0\0\1\0\x05ab",
