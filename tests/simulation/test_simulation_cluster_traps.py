@@ -6,8 +6,10 @@ What becomes of unsynced bytes is the seed's; every story holds for any of it.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 from tests.simulation.clients import read_whole, send_once
@@ -23,6 +25,7 @@ from tidelog.metadata.records import PartitionState, UncleanDebt
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST
 from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
 from tidelog.storage.names import PARTITION_METADATA
 from tidelog.storage.watermark_note import WatermarkNote
 
@@ -106,6 +109,32 @@ class Told(ClusterRun):
         await self._until(self.judge.replicas_agree, "replicas alike", REST_SECONDS)
         self.judge.replicas()
         return sorted(final.records)
+
+    async def put_back(self, copy: dict[str, Any]) -> None:
+        """Put a copy of the store's nodes in their place, under a dead controller."""
+        controller = self.cluster.controllers[0]
+        controller.kill()
+        await self.until(lambda: not controller.sessions, "its session has ended")
+        self.cluster.tree.put_back(copy)
+        controller.start()
+        await self.until(lambda: controller.ready and controller.active, "on the old store")
+
+    async def restored(self, *, accept: bool) -> tuple[ErrorCode, dict[str, Any]]:
+        """Ask what the store does not know, or accept it; the error and the report."""
+        request = messages.RestoredStoreRequest(accept=accept)
+        answer = await self.outside.until(
+            request, lambda found: found.error_code != ErrorCode.NOT_CONTROLLER
+        )
+        return ErrorCode(answer.error_code), json.loads(answer.report)
+
+    async def until_noticed(self) -> dict[str, Any]:
+        """Wait until the store is known to be old, and what all brokers hold; the report."""
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                _, found = await self.restored(accept=False)
+                if found["went_back"] and not found["brokers_missing"]:
+                    return found
+                await asyncio.sleep(0.2)
 
     def hosted(self, broker: int) -> HostedPartition:
         running = self.cluster.broker(broker).running
@@ -298,6 +327,69 @@ def test_an_unclean_election_loses_what_it_says_after_kills() -> None:
         assert (lost.broker, lost.first, lost.end) == (leader, election.end_offset, known)
 
     tell(story, min_insync_replicas="1")
+
+
+def test_a_store_restored_from_a_backup_deletes_nothing_and_goes_on_in_higher_epochs() -> None:
+    """Yesterday's copy knows neither a later topic nor the epochs in which leaders wrote since."""
+
+    async def story(run: Told) -> None:
+        await run.write(10)
+        copy = run.cluster.tree.copy()
+        await run.admin.create("later", 1, 3, {})
+        for broker in run.cluster.brokers:
+            broker.kill()
+            broker.start()
+            await run.until(lambda node=broker: node.ready, "it is back")  # type: ignore[misc]
+            await run.until_isr(1, 2, 3)
+            await run.write(3)
+        newest, deleted = run.now.leader_epoch, run.disks.deleted
+        await run.put_back(copy)
+        # Brokers that run serve on; one that starts waits, and nobody is told to delete anything.
+        await run.write(4)
+        run.cluster.broker(1).kill()
+        run.cluster.broker(1).start()
+        found = await run.until_noticed()
+        await asyncio.sleep(WAIT_SECONDS)
+        assert max(run.hosted(broker).leader_epoch for broker in (2, 3)) == newest
+        assert run.disks.deleted == deleted
+        assert [topic["topic"] for topic in found["unknown"]] == ["later"]
+        # Who accepts it gives up what the copy does not know, and believes no stored ISR.
+        run.states.unclean_asked = True
+        del run.states.topics["later"]
+        error, _ = await run.restored(accept=True)
+        assert error is ErrorCode.NONE
+        await run.until(lambda: run.disks.deleted > deleted, "what nobody knows is set aside")
+        await run.write(5)
+        assert run.now.leader_epoch > newest
+        assert len(await run.read_at_the_end()) == 28
+
+    tell(story, min_insync_replicas="2")
+
+
+def test_a_store_restored_from_before_an_isr_shrank_elects_nobody_from_the_old_one() -> None:
+    """Nothing else has changed since, no leader epoch either: the revision alone tells."""
+
+    async def story(run: Told) -> None:
+        await run.write(10)
+        leader = run.now.leader
+        behind, other = (x for x in (1, 2, 3) if x != leader)
+        copy = run.cluster.tree.copy()
+        run.cluster.broker(behind).kill()
+        await run.until_isr(leader, other)
+        await run.write(10)
+        await asyncio.sleep(2)
+        await run.put_back(copy)
+        assert set(run.now.isr) == {1, 2, 3}, "as the old store has it"
+        run.cluster.broker(behind).start()
+        await run.until_noticed()
+        run.states.unclean_asked = True
+        error, _ = await run.restored(accept=True)
+        assert error is ErrorCode.NONE
+        await run.until(lambda: run.cluster.active is not None, "active anew")
+        await run.until_led(leader, other)
+        assert len(await run.read_at_the_end()) == 20
+
+    tell(story, min_insync_replicas="2")
 
 
 class Unclean(ClusterRun):

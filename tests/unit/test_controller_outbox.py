@@ -12,15 +12,22 @@ import pytest
 from tests.support.controller_world import World
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.obedient_broker import Obedient
+from tests.support.processes import DEADLINE_S
 from tests.unit.test_broker_control import OneBadPlace, set_aside
 
+from tidelog.broker.control import SEEN_FILE
+from tidelog.broker.seen import SeenFile
 from tidelog.controller.announcements import Announcements
 from tidelog.controller.decisions import deletion
 from tidelog.controller.decisions.creation import NewTopic
 from tidelog.controller.decisions.deletion import Doomed, delete_topics
+from tidelog.controller.decisions.elections import put_state
 from tidelog.controller.decisions.stops import Stop, stops_of
 from tidelog.controller.outbox import Outbox
+from tidelog.controller.pending import changes_of
 from tidelog.controller.requests import Sender
+from tidelog.model.topics import TopicPartition
+from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
 
 RETRY_MS = 20
@@ -119,5 +126,26 @@ def test_a_full_confirms_what_was_set_aside(tmp_path: Path) -> None:
             assert [stop.name for stop in office.confirmed] == ["gone"]
             assert office.cluster.deletions == {}
             assert len(set_aside(tmp_path, "stray")) == 1
+
+    asyncio.run(work())
+
+
+def test_a_broker_keeps_the_revision_of_every_change_of_a_state(tmp_path: Path) -> None:
+    """An ISR changes within a leader epoch: only the revision shows a store from before that."""
+
+    async def work() -> None:
+        office, where = Office(), TopicPartition("kept", 0)
+        async with broker_with_two_topics(tmp_path, office, OneBadPlace()) as lone:
+            file = SeenFile(RealDisk(), f"{tmp_path}/a/{SEEN_FILE}")
+            async with commanded(office) as outbox:
+                # The second one comes too soon after the first to be told alone at once.
+                for _ in range(2):
+                    write = put_state(office.cluster, where, office.cluster.states[where])
+                    changes = changes_of(office.cluster, [write])
+                    office.commit((write,))
+                    outbox.notice(changes)
+                    now = office.cluster.revision
+                    await until(lambda now=now: file.read().store_revision == now, DEADLINE_S)
+            assert lone.broker.control.seen.store_revision == office.cluster.revision
 
     asyncio.run(work())

@@ -7,7 +7,10 @@ request is built from the committed state when it is sent, so nothing on the way
 what was sent before. When the channel breaks, the outcome of the last request is unknown: a new one
 begins with everything again, with a larger number.
 
-``reached`` is the store's revision up to which the broker has been told everything.
+``reached`` is the store's revision up to which the broker has been told everything. The broker
+keeps the revisions of UpdateConfigs on disk: by them a store that has gone back in time is known.
+So one without entities follows where states changed and no configurations did, most of all an ISR:
+that changes within a leader epoch, and no log would tell.
 """
 
 from __future__ import annotations
@@ -37,6 +40,9 @@ RETRY_MS = 50
 
 RETRY_MAX_MS = 1_000
 CANCEL_AGAIN_S = 0.05
+
+REVISION_EVERY_S = 1.0
+"""How often a broker is told a revision alone, at most: it syncs a file for it."""
 
 
 class ChannelRefused(Exception):
@@ -74,6 +80,10 @@ class Outbox:
         self._new = False
         self._retry: asyncio.TimerHandle | None = None
         self._telling: asyncio.TimerHandle | None = None
+        self._keeping: asyncio.TimerHandle | None = None
+        self._kept = self._to_be_kept = -1
+        """The revision that the broker has on disk, and the one that it should have there."""
+        self._kept_at = 0.0
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"control-channel-{broker}"
         )
@@ -93,7 +103,7 @@ class Outbox:
 
     async def close(self) -> None:
         """End the channel."""
-        for timer in (self._retry, self._telling):
+        for timer in (self._retry, self._telling, self._keeping):
             if timer is not None:
                 timer.cancel()
         while not self._task.done():
@@ -140,8 +150,7 @@ class Outbox:
         revision = office.cluster.revision
         self._new = False
         self._changes = Changes()
-        everything = requests.update_configs(office.cluster, office.sender, self.broker, None)
-        await self._send(connection, everything, 0)
+        await self._send_configs(connection, None)
         if office.cluster.level.topic_ids:
             await self._send_full(connection)
         else:
@@ -213,14 +222,11 @@ class Outbox:
             await self._stop(connection)
             await self._tell_configs(connection)
         if changes.partitions:
-            orders = requests.leader_and_isr(
-                office.cluster,
-                office.sender,
-                self.broker,
-                changes.partitions,
-                requests.INCREMENTAL,
+            orders = office.announcements.orders(
+                office.cluster, office.sender, self.broker, changes
             )
             if orders.topic_states:
+                self._to_be_kept = revision
                 answer = await self._send(connection, orders, office.cluster.level.leader_and_isr)
                 self._log_refused(answer)
         if changes.partitions or changes.gone or changes.brokers:
@@ -229,14 +235,36 @@ class Outbox:
             )
             await self._send(connection, metadata, metadata.version)
         self._reached(revision)
+        await self._tell_revision(connection)
 
     async def _tell_configs(self, connection: Connection) -> None:
         """Tell changed configurations until none is left: a topic's go before its partitions."""
-        office = self._office
         while self._changes.configs:
             configs, self._changes.configs = self._changes.configs, set()
-            request = requests.update_configs(office.cluster, office.sender, self.broker, configs)
-            await self._send(connection, request, 0)
+            await self._send_configs(connection, configs)
+
+    async def _send_configs(
+        self, connection: Connection, configs: Collection[tuple[int, str]] | None
+    ) -> None:
+        office = self._office
+        request = requests.update_configs(office.cluster, office.sender, self.broker, configs)
+        await self._send(connection, request, 0)
+        self._kept, self._kept_at = request.store_revision, asyncio.get_running_loop().time()
+
+    async def _tell_revision(self, connection: Connection) -> None:
+        """Have the broker keep the revision of the states that it was told last, now or soon."""
+        if self._kept >= self._to_be_kept:
+            return
+        loop = asyncio.get_running_loop()
+        wait_s = self._kept_at + REVISION_EVERY_S - loop.time()
+        if wait_s <= 0:
+            await self._send_configs(connection, ())
+        elif self._keeping is None:
+            self._keeping = loop.call_later(wait_s, self._keep_now)
+
+    def _keep_now(self) -> None:
+        self._keeping = None
+        self.notice(Changes())
 
     async def _something_new(self, connection: Connection) -> None:
         while not self._new:

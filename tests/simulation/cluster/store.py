@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.kernel import Process, ProcessKilled, World
 
 from tidelog.metadata.memory import MemoryStore, MemoryTree
-from tidelog.metadata.store import Conflict, Node, Operation, StoreUnavailable, Watch
+from tidelog.metadata.store import (
+    ROOT,
+    Conflict,
+    Node,
+    Operation,
+    StoreUnavailable,
+    Watch,
+    parent,
+)
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.nodes import ControllerNode
@@ -58,6 +66,20 @@ class JournalTree(MemoryTree):
             self.journal.append(commit)
             self.when_written(commit)
         return conflict
+
+    def copy(self) -> dict[str, Any]:
+        """Return a backup: all nodes that do not end with a session."""
+        return {path: kept for path, kept in self.nodes.items() if kept.session is None}
+
+    def put_back(self, copy: dict[str, Any]) -> None:
+        """Put a backup in the place of all nodes. Nobody may have a session."""
+        assert not self.watches, "somebody would not notice"
+        self.world.trace.event("put-back", len(copy))
+        self.nodes = dict(copy)
+        self.names = {path: set() for path in copy}
+        for path in copy:
+            if path != ROOT:
+                self.names[parent(path)].add(path.rpartition("/")[2])
 
 
 class SimulatedStore(MemoryStore):
