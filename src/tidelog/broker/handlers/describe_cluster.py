@@ -1,5 +1,6 @@
 """DescribeCluster v0-1: the live brokers and the broker that clients see as controller.
 
+- The operations that the client may do on the cluster, when it asks (KIP-430).
 - v1+: endpoint type 1 (brokers); controllers (2) are not told: MISMATCHED_ENDPOINT_TYPE.
 - A broker that knows nothing yet answers when it does: see ``starting``.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.allowed_operations import NOT_ASKED, OF_CLUSTER
 from tidelog.broker.starting import once_told
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -37,6 +39,9 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
             response.DescribeClusterBroker(node_id, host, port, rack)
             for node_id, host, port, rack in broker.metadata.addresses(context.listener_name)
         ],
+        cluster_authorized_operations=(
+            OF_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
     )
 
 

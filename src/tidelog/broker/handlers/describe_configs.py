@@ -1,6 +1,7 @@
 """DescribeConfigs v1-4: configurations with where each value comes from.
 
 - Topics (any broker answers), brokers (each answers for itself; "" is what holds for all brokers).
+- Names wanted; null and an empty list both mean all of them, as in Kafka.
 - Synonyms when asked for, in order of precedence; v3+: types, and documentation when asked for.
 - A configuration that is accepted and has no effect here says so in its documentation.
 """
@@ -42,7 +43,7 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
             result.configs = [
                 _row(entry, request.include_synonyms, request.include_documentation)
                 for entry in found
-                if wanted is None or entry.name in wanted
+                if not wanted or entry.name in wanted
             ]
         results.append(result)
     return Answer(results=results)

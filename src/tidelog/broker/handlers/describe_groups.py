@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.allowed_operations import NOT_ASKED, OF_GROUP
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext
@@ -18,11 +19,6 @@ from tidelog.protocol import messages
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
-NOT_ASKED = -(2**31)
-READ, DELETE, DESCRIBE = 3, 6, 8
-ALL_OPERATIONS = 1 << READ | 1 << DELETE | 1 << DESCRIBE
-"""Bits of Kafka's AclOperation that a group has."""
-
 _Response = messages.DescribeGroupsResponse
 _Group = messages.DescribeGroupsResponse.DescribedGroup
 _Member = messages.DescribeGroupsResponse.DescribedGroupMember
@@ -30,7 +26,7 @@ _Member = messages.DescribeGroupsResponse.DescribedGroupMember
 
 def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
     """Answered at once from memory."""
-    operations = ALL_OPERATIONS if request.include_authorized_operations else NOT_ASKED
+    operations = OF_GROUP if request.include_authorized_operations else NOT_ASKED
     return _Response(groups=[_describe(broker, name, operations) for name in request.groups])
 
 

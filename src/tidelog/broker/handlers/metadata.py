@@ -3,6 +3,8 @@
 - v0: an empty list means all topics; v1+: null means all, an empty list none.
 - v4+: a topic that does not exist is created when client and broker both allow it; the answer waits
   for its leaders (at most ``KNOWN_WITHIN_MS``), then LEADER_NOT_AVAILABLE.
+- v8+: the operations that the client may do, when it asks: on topics, and until v10 on the cluster
+  (KIP-430).
 - v10+: topics by id; an unknown id answers UNKNOWN_TOPIC_ID.
 - v9+: the tags of our own: counts, resize epoch, partition epochs (KIP-253).
 - A broker that knows nothing yet answers when it does: see ``starting``.
@@ -18,6 +20,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.allowed_operations import NOT_ASKED, OF_CLUSTER, OF_TOPIC
 from tidelog.broker.lost_leaders import until_known
 from tidelog.broker.metadata_cache import PartitionMetadata, TopicMetadata
 from tidelog.broker.starting import once_told
@@ -87,12 +90,11 @@ def _handle(broker: Broker, request: Any, missing: list[str], context: RequestCo
     """Answer from the cache unless a topic must be created first."""
     asked = request.topics
     if _wants_all(request, context):
-        return _answer(
-            broker, [_topic(broker, t) for t in broker.metadata.topics.values()], context
-        )
+        found = [_topic(broker, t) for t in broker.metadata.topics.values()]
+        return _answer(broker, request, found, context)
     if missing:
-        return _create_first(broker, asked, missing, context)
-    return _answer(broker, [_asked_for(broker, t, {}) for t in asked], context)
+        return _create_first(broker, request, missing, context)
+    return _answer(broker, request, [_asked_for(broker, t, {}) for t in asked], context)
 
 
 def _creatable(broker: Broker, name: str) -> bool:
@@ -100,12 +102,14 @@ def _creatable(broker: Broker, name: str) -> bool:
 
 
 async def _create_first(
-    broker: Broker, asked: list[Any], missing: list[str], context: RequestContext
+    broker: Broker, request: Any, missing: list[str], context: RequestContext
 ) -> Any:
     names = sorted(set(missing))
     codes = await asyncio.gather(*(_ensure(broker, name) for name in names))
     refused = {name: code for name, code in zip(names, codes, strict=True) if code}
-    return _answer(broker, [_asked_for(broker, t, refused) for t in asked], context)
+    return _answer(
+        broker, request, [_asked_for(broker, t, refused) for t in request.topics], context
+    )
 
 
 async def _ensure(broker: Broker, name: str) -> ErrorCode:
@@ -163,7 +167,10 @@ def _partition(broker: Broker, partition: PartitionMetadata) -> Any:
     )
 
 
-def _answer(broker: Broker, topics: list[Any], context: RequestContext) -> Any:
+def _answer(broker: Broker, request: Any, topics: list[Any], context: RequestContext) -> Any:
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            topic.topic_authorized_operations = OF_TOPIC
     return Answer(
         brokers=[
             Answer.MetadataResponseBroker(node_id, host, port, rack)
@@ -172,6 +179,9 @@ def _answer(broker: Broker, topics: list[Any], context: RequestContext) -> Any:
         cluster_id=broker.cluster_id,
         controller_id=broker.metadata.visible_controller(broker.node_id),
         topics=topics,
+        cluster_authorized_operations=(
+            OF_CLUSTER if request.include_cluster_authorized_operations else NOT_ASKED
+        ),
         max_partition_epoch=broker.metadata.max_partition_epoch,
     )
 
