@@ -217,7 +217,16 @@ def test_which_configurations_of_a_broker_are_dynamic() -> None:
     check = definitions.check_dynamic_broker_configs
     assert check({"log.retention.ms": "1", "message.max.bytes": "5"}) is None
     assert check({"follower.replication.throttled.rate": "1"}) is None
-    for bad in ({"node.id": "2"}, {"log.retention.ms": "x"}, {"no.such": "1"}):
+    # Without effect here; Kafka's tools change them on running brokers.
+    threads = {"num.io.threads": "9", "log.cleaner.threads": "2", "num.replica.fetchers": "2"}
+    assert check(threads) is None
+    for bad in (
+        {"node.id": "2"},
+        {"queued.max.requests": "9"},
+        {"num.io.threads": "0"},
+        {"log.retention.ms": "x"},
+        {"no.such": "1"},
+    ):
         refused = check(bad)
         assert refused is not None
         assert refused.name == next(iter(bad))

@@ -17,6 +17,7 @@ from tidelog.model.config_definitions_rows import (
     AT_LEAST_1,
     MAX,
     idle,
+    idle_machinery,
     row,
     topic_default,
 )
@@ -149,7 +150,9 @@ LOG = (
         AT_LEAST_1,
         update=Update.CLUSTER_WIDE,
     ),
-    idle("num.recovery.threads.per.data.dir", _I, "2", "Threads for recovery.", AT_LEAST_1),
+    idle_machinery(
+        "num.recovery.threads.per.data.dir", _I, "2", "Threads for recovery.", AT_LEAST_1
+    ),
     idle("log.initial.task.delay.ms", _L, "30000", "Delay of the first check, in ms.", AT_LEAST_0),
 )
 
@@ -191,14 +194,18 @@ CLEANER = (
         "The longest time that a record may stay uncompacted, in ms.",
         AT_LEAST_1,
     ),
-    idle("log.cleaner.threads", _I, "1", "Threads of the cleaner.", AT_LEAST_0),
-    idle(
+    idle_machinery("log.cleaner.threads", _I, "1", "Threads of the cleaner.", AT_LEAST_0),
+    idle_machinery(
         "log.cleaner.io.max.bytes.per.second",
         _D,
         "1.7976931348623157E308",
         "A limit for the cleaner, in bytes per second.",
     ),
-    idle("log.cleaner.dedupe.buffer.size", _L, "134217728", "Memory of the cleaner, in bytes."),
-    idle("log.cleaner.io.buffer.size", _I, "524288", "The cleaner's buffer.", AT_LEAST_0),
-    idle("log.cleaner.io.buffer.load.factor", _D, "0.9", "How full the cleaner's map may be."),
+    idle_machinery(
+        "log.cleaner.dedupe.buffer.size", _L, "134217728", "Memory of the cleaner, in bytes."
+    ),
+    idle_machinery("log.cleaner.io.buffer.size", _I, "524288", "The cleaner's buffer.", AT_LEAST_0),
+    idle_machinery(
+        "log.cleaner.io.buffer.load.factor", _D, "0.9", "How full the cleaner's map may be."
+    ),
 )

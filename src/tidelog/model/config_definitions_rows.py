@@ -43,6 +43,14 @@ def idle(
     return row(name, kind, default, documentation, check, Importance.LOW, Update.READ_ONLY, True)
 
 
+def idle_machinery(
+    name: str, kind: ConfigType, default: str, documentation: str, check: Check | None = None
+) -> ConfigDefinition:
+    """As ``idle``; Kafka's tools change it while a broker runs, so they may here too."""
+    update = Update.CLUSTER_WIDE
+    return row(name, kind, default, documentation, check, Importance.LOW, update, True)
+
+
 def topic_default(
     name: str, kind: ConfigType, default: str | None, documentation: str, check: Check | None = None
 ) -> ConfigDefinition:
