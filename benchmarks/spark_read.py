@@ -31,7 +31,7 @@ class SparkRead:
     )
 
     def measure(self, target: Target, quick: bool) -> list[float]:
-        filled(target, quick)
+        filled(target)
         source = "tidelog" if target.name == "tidelog" else "kafka"
         done = subprocess.run(
             [
