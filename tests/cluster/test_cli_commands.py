@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -102,6 +103,11 @@ def test_a_topic_from_creation_to_deletion(tide: Tide, topic_name: str) -> None:
     assert table.splitlines()[1].split() == [
         "Partition", "Leader", "Replicas", "Isr", "Offline", "LeaderEpoch",
     ]  # fmt: skip
+    (same,) = tide("topics", "--describe", "--topic-id", shown["topic_id"], "--json").json()
+    assert same["topic"] == topic_name
+    stranger = ("topics", "--describe", "--topic-id", "AAAAAAAAAAAAAAAAAAAABA")
+    tide(*stranger).failed("AAAAAAAAAAAAAAAAAAAABA", "UNKNOWN_TOPIC_ID")
+    assert tide(*stranger, "--if-exists", "--json").json() == []
     tide("topics", "--alter", "--topic", topic_name, "--partitions", "3").good()
     (shown,) = tide("topics", "--describe", "--topic", topic_name, "--json").json()
     assert shown["partition_count"] == 3
@@ -226,6 +232,24 @@ def test_reading_ends_after_silence(tide: Tide, bootstrap: str, topic_name: str)
     produce(bootstrap, topic_name, "a\nb\n")
     read = tide("consume", "--topic", topic_name, "--from-beginning", "--timeout-ms", "1500")
     assert read.good() == "a\nb\n"
+
+
+def test_properties_come_from_a_file_as_with_kafkas_tools(
+    tide: Tide, bootstrap: str, topic_name: str, tmp_path: Path
+) -> None:
+    create_topic(bootstrap, topic_name)
+    producer, consumer = tmp_path / "producer.properties", tmp_path / "consumer.properties"
+    producer.write_text("client.id=me\nacks=1\ncompression.type=lz4\n")
+    produce(bootstrap, topic_name, "a\nb\nc\n", "--producer.config", str(producer)).good()
+    consumer.write_text(f"group.id=group-{topic_name}\nauto.offset.reset=earliest\n")
+    read = ("consume", "--topic", topic_name, "--consumer.config", str(consumer))
+    assert tide(*read, "--max-messages", "2").good() == "a\nb\n"
+    rest = tide(*read, "--command-property", "client.id=me", "--max-messages", "1")
+    assert rest.good() == "c\n"
+    (shown,) = tide(
+        "groups", "--describe", "--group", f"group-{topic_name}", "--timeout", "9000", "--json"
+    ).json()
+    assert [row["lag"] for row in shown["offsets"]] == [0]
 
 
 def test_what_producing_and_consuming_refuse(tide: Tide, bootstrap: str, topic_name: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.cli import configs, consume, main, produce, topics, up, up_child
-from tidelog.cli.connecting import exactly_one, key_values, settings_from
+from tidelog.cli.connecting import client_properties, exactly_one, key_values, settings_from
 from tidelog.cli.failures import WrongUsage, explain
 from tidelog.cli.up_files import Member, Plan, server_properties
 from tidelog.client.errors import ClusterUnreachable, Refused
@@ -48,6 +48,9 @@ def status_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple
         ["configs", *SERVER, "--describe"],
         ["configs", *SERVER, "--alter", "--topic", "t"],
         ["configs", *SERVER, "--alter", "--topic", "t", "--add-config", "[a"],
+        ["groups", *SERVER, "--list", "--timeout", "soon"],
+        ["topics", *SERVER, "--list", "--topic-id", "AAAAAAAAAAAAAAAAAAAAAA"],
+        ["topics", *SERVER, "--describe", "--topic", "t", "--topic-id", "AAAAAAAAAAAAAAAAAAAAAA"],
         ["produce", *SERVER],
         ["produce", *SERVER, "--topic", "t", "--property", "parse.key"],
         ["produce", *SERVER, "--topic", "t", "--compression-codec", "brotli"],
@@ -128,8 +131,46 @@ def test_client_configurations() -> None:
             settings_from(wrong)
 
 
+def test_properties_of_the_line_go_before_those_of_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "consumer.properties"
+    file.write_text("client.id=me\ngroup.id=g\nauto.offset.reset=earliest\n")
+    common, own = client_properties(file, ("group.id=h", "request.timeout.ms=7"))
+    assert common == {"client.id": "me", "request.timeout.ms": "7"}
+    assert own == {"group.id": "h", "auto.offset.reset": "earliest"}
+    plan = consume.plan_of({**CONSUME, "client_properties": own})
+    assert (plan.group, plan.offset) == ("h", EARLIEST)
+    assert client_properties(None, ()) == ({}, {})
+    with pytest.raises(WrongUsage, match="isolation_level"):
+        consume.plan_of({**CONSUME, "client_properties": {"isolation_level": "x"}})
+
+
+@pytest.mark.parametrize(
+    ("command", "older", "newer"),
+    [
+        ("consume", "--consumer.config", "--consumer-property"),
+        ("produce", "--producer.config", "--producer-property"),
+    ],
+)
+def test_older_names_of_the_console_clients_flags(
+    command: str, older: str, newer: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They reach the same place as the newer ones: it refuses what it does not know."""
+    file = tmp_path / "client.properties"
+    file.write_text("of.the.file=1\n")
+    for given in (
+        (older, str(file)),
+        ("--command-config", str(file)),
+        (newer, "of.the.file=1"),
+        ("--command-property", "of.the.file=1"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main.main([command, *SERVER, "--topic", "t", *given])
+        assert ended.value.code == 2
+        assert "'of.the.file' is unknown" in capsys.readouterr().err
+
+
 PRODUCE = {
-    "producer_property": (),
+    "client_properties": {},
     "acks": None,
     "compression_codec": None,
     "linger_ms": None,
@@ -144,19 +185,20 @@ def test_producer_settings() -> None:
         {
             **PRODUCE,
             "acks": "1",
-            "producer_property": ("linger.ms=7", "compression.type=lz4", "acks=all"),
+            "client_properties": {"linger.ms": "7", "compression.type": "lz4", "acks": "all"},
             "batch_size": 99,
         }
     )
     assert (chosen.acks, chosen.idempotent, chosen.linger_ms) == (1, False, 7)
     assert (chosen.compression, chosen.batch_bytes) == ("lz4", 99)
     for wrong in ("acks=2", "linger.ms=x", "nope=1", "compression.type=zip"):
+        name, value = wrong.split("=")
         with pytest.raises(WrongUsage):
-            produce.send_settings({**PRODUCE, "producer_property": (wrong,)})
+            produce.send_settings({**PRODUCE, "client_properties": {name: value}})
 
 
 CONSUME = {
-    "consumer_property": (),
+    "client_properties": {},
     "topic": "t",
     "include": None,
     "group": None,
@@ -176,9 +218,9 @@ def test_where_reading_begins() -> None:
     assert consume.plan_of({**CONSUME, "from_beginning": True}).offset == EARLIEST
     named = consume.plan_of({**CONSUME, "partition": 0, "offset": "5"})
     assert (named.offset, named.reset) == (5, OffsetReset.NONE)
-    early = consume.plan_of({**CONSUME, "consumer_property": ("auto.offset.reset=earliest",)})
+    early = consume.plan_of({**CONSUME, "client_properties": {"auto.offset.reset": "earliest"}})
     assert (early.offset, early.reset) == (EARLIEST, OffsetReset.EARLIEST)
-    grouped = consume.plan_of({**CONSUME, "consumer_property": ("group.id=g",)})
+    grouped = consume.plan_of({**CONSUME, "client_properties": {"group.id": "g"}})
     assert grouped.group == "g"
 
 

@@ -38,15 +38,41 @@ _TIMES = {
     "metadata.max.age.ms": "metadata_max_age_ms",
 }
 
+CLIENT_PROPERTIES = ("client.id", *_TIMES, "security.protocol", "bootstrap.servers")
+"""The configurations that every command takes; those of what it does are the command's."""
+
 
 def cluster_options(function: Function) -> Function:
     """Add ``--bootstrap-server`` and ``--command-config`` to a command."""
     return _cluster_options(function, required=True)
 
 
-def _cluster_options(function: Function, *, required: bool) -> Function:
+def client_options(kind: str) -> Callable[[Function], Function]:
+    """As ``cluster_options``, with the older names of Kafka's console clients, and properties.
+
+    For ``kind`` "consumer": ``--consumer.config`` is ``--command-config``; ``--command-property``
+    and ``--consumer-property`` are one (the parameter ``client_property``).
+    """
+
+    def add(function: Function) -> Function:
+        function = click.option(
+            "--command-property",
+            f"--{kind}-property",
+            "client_property",
+            multiple=True,
+            metavar="NAME=VALUE",
+            help=f"A configuration of the {kind}; goes before --command-config.",
+        )(function)
+        return _cluster_options(function, f"--{kind}.config", required=True)
+
+    return add
+
+
+def _cluster_options(function: Function, *older_names: str, required: bool) -> Function:
     function = click.option(
         "--command-config",
+        *older_names,
+        "command_config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="Properties file for the client (client.id, request.timeout.ms …).",
     )(function)
@@ -102,6 +128,19 @@ def subcommand_options(function: Function) -> Function:
     return _cluster_options(json_option(function), required=False)
 
 
+def client_properties(
+    file: Path | None, pairs: tuple[str, ...]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what a file and ``--command-property`` say: what every command takes, and the rest.
+
+    What the line says wins. Raises WrongUsage.
+    """
+    given = parse_properties(file.read_text()) if file else {}
+    given.update(key_values(pairs, "--command-property"))
+    common = {name: given.pop(name) for name in CLIENT_PROPERTIES if name in given}
+    return common, given
+
+
 def settings_from(properties: Mapping[str, str]) -> ClusterSettings:
     """Return client settings from Kafka's names. Raises WrongUsage for one that is unknown."""
     found: dict[str, Any] = {
@@ -119,7 +158,7 @@ def settings_from(properties: Mapping[str, str]) -> ClusterSettings:
             if value != "PLAINTEXT":
                 raise WrongUsage(f"security.protocol {value!r} is not supported: use PLAINTEXT")
         elif name != "bootstrap.servers":
-            known = ", ".join(["client.id", *_TIMES])
+            known = ", ".join(CLIENT_PROPERTIES)
             raise WrongUsage(f"the client configuration {name!r} is unknown; known are {known}")
     return ClusterSettings(**found)
 
@@ -129,15 +168,17 @@ def run(
     work: Callable[[Cluster], Awaitable[Result]],
     *,
     command_config: Path | None = None,
+    properties: Mapping[str, str] | None = None,
     progress: Callable[[], str] | None = None,
 ) -> Result:
     """Open the cluster, run ``work`` with it, close it; return what ``work`` returned.
 
     When it takes over two seconds a line on a terminal's stderr shows how far it is: what
-    ``progress`` returns (nothing for ""), or that it waits for the cluster.
+    ``progress`` returns (nothing for ""), or that it waits for the cluster. ``properties`` go
+    before those of the file ``command_config``.
     """
-    properties = parse_properties(command_config.read_text()) if command_config else {}
-    settings = settings_from(properties)
+    of_file = parse_properties(command_config.read_text()) if command_config else {}
+    settings = settings_from({**of_file, **(properties or {})})
     try:
         parse_bootstrap(bootstrap)
     except ClientError as error:

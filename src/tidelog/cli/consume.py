@@ -16,7 +16,14 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import cluster_options, json_option, key_values, run
+from tidelog.cli.connecting import (
+    CLIENT_PROPERTIES,
+    client_options,
+    client_properties,
+    json_option,
+    key_values,
+    run,
+)
 from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note
 from tidelog.cli.record_lines import RecordFormat, format_record, record_as_json
@@ -55,7 +62,7 @@ class _Plan:
 
 
 @click.command("consume")
-@cluster_options
+@client_options("consumer")
 @click.option("--topic", help="What to read; several with commas.")
 @click.option("--include", help="A regular expression of topics to read.")
 @click.option("--from-beginning", is_flag=True, help="Start at the first record there is.")
@@ -74,24 +81,19 @@ class _Plan:
     "print.headers, key.separator, line.separator, headers.separator, null.literal",
 )
 @click.option(
-    "--consumer-property",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="group.id, group.instance.id, auto.offset.reset, isolation.level",
-)
-@click.option(
     "--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]), default=None
 )
 @json_option
 def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
     """Print the records of topics."""
+    common, flags["client_properties"] = client_properties(command_config, flags["client_property"])
     plan = plan_of(flags)
     printer = _Printer(plan)
     try:
         run(
             bootstrap_server,
             lambda cluster: _consume(cluster, plan, printer),
-            command_config=command_config,
+            properties=common,
             progress=lambda: "" if sys.stdout.isatty() else f"{printer.count} records read",
         )
     except CorruptRecords as error:
@@ -104,13 +106,12 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
 
 def plan_of(flags: dict[str, Any]) -> _Plan:
     """Return what the flags mean. Raises WrongUsage."""
-    properties = key_values(flags["consumer_property"], "--consumer-property")
+    properties: dict[str, str] = flags["client_properties"]
     known = ("group.id", "group.instance.id", "auto.offset.reset", "isolation.level")
     for name in properties:
         if name not in known:
-            raise WrongUsage(
-                f"the consumer property {name!r} is unknown; known are {', '.join(known)}"
-            )
+            names = ", ".join((*known, *CLIENT_PROPERTIES))
+            raise WrongUsage(f"the consumer property {name!r} is unknown; known are {names}")
     if bool(flags["topic"]) == bool(flags["include"]):
         raise WrongUsage("give either --topic or --include")
     group = flags["group"] or properties.get("group.id")

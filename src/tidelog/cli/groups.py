@@ -41,6 +41,12 @@ DEAD = "Dead"
 @click.option("--members", is_flag=True, help="With --describe: members.")
 @click.option("--state", "state", is_flag=True, help="With --describe, --list: states.")
 @click.option("--verbose", is_flag=True, help="With --members: their partitions.")
+@click.option(
+    "--timeout",
+    "timeout_ms",
+    type=click.IntRange(min=1),
+    help="How long an answer may take, in ms: default.api.timeout.ms.",
+)
 @groups_reset.options
 @json_option
 def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
@@ -75,7 +81,9 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
             flags["group"] = tuple(g.group_id for g in await admin.list_groups(cluster))
         return await work(cluster, flags)
 
-    status = run(bootstrap_server, whole, command_config=command_config)
+    patience = flags["timeout_ms"]
+    properties = {} if patience is None else {"default.api.timeout.ms": str(patience)}
+    status = run(bootstrap_server, whole, command_config=command_config, properties=properties)
     if status:
         raise click.exceptions.Exit(status)
 

@@ -17,7 +17,14 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import cluster_options, json_option, key_values, run
+from tidelog.cli.connecting import (
+    CLIENT_PROPERTIES,
+    client_options,
+    client_properties,
+    json_option,
+    key_values,
+    run,
+)
 from tidelog.cli.failures import Failed, WrongUsage, explain
 from tidelog.cli.output import note, print_json
 from tidelog.cli.record_lines import LineFormat, NotARecord, parse_line
@@ -48,7 +55,7 @@ _SETTINGS = {
 
 
 @click.command("produce")
-@cluster_options
+@client_options("producer")
 @click.option("--topic", required=True, help="Where to.")
 @click.option("--partition", type=int, help="Send everything to this partition.")
 @click.option(
@@ -59,12 +66,6 @@ _SETTINGS = {
     metavar="NAME=VALUE",
     help="parse.key, key.separator, parse.headers, headers.delimiter, headers.separator, "
     "headers.key.separator, null.marker, ignore.error",
-)
-@click.option(
-    "--producer-property",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="acks, compression.type, enable.idempotence, linger.ms, batch.size …",
 )
 @click.option(
     "--compression-codec",
@@ -81,12 +82,13 @@ _SETTINGS = {
 def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
     """Send records, one per line of the standard input."""
     lines = LineFormat.from_properties(key_values(flags["properties"], "--property"))
+    common, flags["client_properties"] = client_properties(command_config, flags["client_property"])
     settings = send_settings(flags)
     work = _Work(flags["topic"], flags["partition"], lines, settings, sync=flags["sync"])
     run(
         bootstrap_server,
         work.send_all,
-        command_config=command_config,
+        properties=common,
         # Who types sees the prompt; who pipes a file in wants to know how far it is.
         progress=lambda: "" if sys.stdin.isatty() else f"{work.sent} records written",
     )
@@ -102,7 +104,7 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
 def send_settings(flags: dict[str, Any]) -> SendSettings:
     """Return what the flags and producer properties say. Raises WrongUsage."""
     found: dict[str, Any] = {"max_block_ms": MAX_BLOCK_MS}
-    properties = key_values(flags["producer_property"], "--producer-property")
+    properties: dict[str, str] = dict(flags["client_properties"])
     acks = flags["acks"] if flags["acks"] is not None else properties.pop("acks", "all")
     properties.pop("acks", None)
     codec = flags["compression_codec"] or properties.pop("compression.type", "none")
@@ -119,7 +121,8 @@ def send_settings(flags: dict[str, Any]) -> SendSettings:
         raise WrongUsage("enable.idempotence=true needs acks=all")
     for name, value in properties.items():
         if name not in _SETTINGS:
-            known = ", ".join(["acks", "compression.type", "enable.idempotence", *_SETTINGS])
+            own = ("acks", "compression.type", "enable.idempotence", *_SETTINGS)
+            known = ", ".join((*own, *CLIENT_PROPERTIES))
             raise WrongUsage(f"the producer property {name!r} is unknown; known are {known}")
         if not value.isdigit():
             raise WrongUsage(f"{name} must be a number, not {value!r}")

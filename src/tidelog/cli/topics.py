@@ -57,6 +57,7 @@ ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
 @click.option("--alter", is_flag=True, help="Change a topic's partition count.")
 @click.option("--delete", is_flag=True, help="Delete topics.")
 @click.option("--topic", help="A name; for --list, --describe and --delete a pattern or a list.")
+@click.option("--topic-id", metavar="ID", help="With --describe: the topic of this id.")
 @click.option("--partitions", type=int, help="The partition count.")
 @click.option("--replication-factor", type=int, help="Replicas per partition.")
 @click.option("--replica-assignment", metavar="1:2,2:3", help="Brokers of each partition.")
@@ -88,6 +89,8 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
             f"--config and --replication-factor go with --create, not with {action}; "
             "`tidelog configs --alter` changes the configurations of a topic"
         )
+    if flags["topic_id"] and (action != "--describe" or flags["topic"]):
+        raise WrongUsage("--topic-id goes with --describe, and instead of --topic")
     only = [f"--{flag.replace('_', '-')}" for flag in ONLY if flags[flag]]
     if only and action != "--describe":
         raise WrongUsage(f"{only[0]} goes with --describe, not with {action}")
@@ -322,12 +325,14 @@ async def _delete(cluster: Cluster, flags: dict[str, Any]) -> None:
 
 def _missing(flags: dict[str, Any]) -> None:
     if not flags["if_exists"]:
+        if flags["topic_id"]:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, f"topic id {flags['topic_id']!r}")
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {flags['topic']!r}")
-    note(f"no topic matches {flags['topic']!r}: nothing to do")
+    note(f"no topic matches {flags['topic'] or flags['topic_id']!r}: nothing to do")
 
 
 def _refuse_nothing(found: list[Topic], flags: dict[str, Any]) -> None:
-    if flags["topic"] and not found:
+    if (flags["topic"] or flags["topic_id"]) and not found:
         _missing(flags)
 
 
@@ -338,7 +343,9 @@ async def _matching(cluster: Cluster, flags: dict[str, Any]) -> list[Topic]:
     return [
         topic
         for name, topic in sorted(view.topics.items())
-        if wanted.fullmatch(name) and not (flags["exclude_internal"] and topic.internal)
+        if wanted.fullmatch(name)
+        and not (flags["exclude_internal"] and topic.internal)
+        and flags["topic_id"] in (None, topic_id_text(topic.topic_id))
     ]
 
 
