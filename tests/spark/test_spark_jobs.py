@@ -136,9 +136,11 @@ def test_what_the_jobs_refuse(spark: SparkSession, topic: Topic, tmp_path: Path)
     archived(spark, topic, lake)
     with pytest.raises(LakeRefused, match="there is no checkpoint"):
         archived(spark, topic, lake, checkpoint=str(tmp_path / "other"))
+    archived_files = Layout.at(str(lake)).data_files()
     (lake / "_manifest").rename(tmp_path / "kept")
     topic.write(numbered(3))
     with pytest.raises(PipelineError, match="the lake is empty, but its checkpoint is at batch"):
         archived(spark, topic, lake)
+    assert Layout.at(str(lake)).data_files() == archived_files, "a lost manifest loses no records"
     admin = AdminClient({"bootstrap.servers": topic.bootstrap})
     admin.delete_topics([topic.name])[topic.name].result(DEADLINE_S)

@@ -134,7 +134,7 @@ def test_a_crash_at_any_step_and_the_batch_again(
             except Crash:
                 crashed += 1
         found = read_manifests(layout)
-        recover(layout, found)
+        recover(layout, found, at(10 * before + 10) if len(found) == before else None)
         if len(found) == before:
             # Spark runs the uncommitted batch again.
             write_batch(layout, before, 10 * before, 10 * before + 9)
@@ -144,15 +144,54 @@ def test_a_crash_at_any_step_and_the_batch_again(
     assert crashed > 0
 
 
-def test_recovery_removes_what_no_manifest_names(layout: Layout) -> None:
+def leave_behind(layout: Layout, first: int, last: int) -> str:
+    """A data file that was moved into its place, and no manifest that names it."""
+    (staged,) = stage(layout, rows(first, last))
+    (layout.root / "t/p=0").mkdir(parents=True, exist_ok=True)
+    Path(str(staged["staged"])).replace(layout.root / str(staged["path"]))
+    return str(staged["path"])
+
+
+def test_recovery_removes_what_a_crash_left_behind(layout: Layout) -> None:
     write_batch(layout, 0, 0, 9)
-    (stray,) = stage(layout, rows(10, 12))
-    (layout.root / "t/p=0").mkdir(exist_ok=True)
-    Path(str(stray["staged"])).replace(layout.root / str(stray["path"]))
+    stray = leave_behind(layout, 10, 12)
     (layout.inflight / "half.parquet").write_bytes(b"PAR1")
-    assert recover(layout, read_manifests(layout)) == [stray["path"]]
+    assert recover(layout, read_manifests(layout), at(15)) == [stray]
     assert offsets(layout) == list(range(10))
     assert list(layout.inflight.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("lost", "first", "last", "cut_down"),
+    [
+        ("the manifests", 20, 24, at(25)),
+        ("nothing, and no batch was begun", 20, 24, None),
+        ("nothing, but the file reaches behind the batch", 20, 25, at(25)),
+        ("nothing, but the file begins before the batch", 19, 24, at(25)),
+    ],
+)
+def test_recovery_removes_nothing_that_no_crash_can_have_left(
+    layout: Layout, lost: str, first: int, last: int, cut_down: Positions | None
+) -> None:
+    write_batch(layout, 0, 0, 9)
+    write_batch(layout, 1, 10, 19)
+    stray = leave_behind(layout, first, last)
+    there = layout.data_files()
+    manifests = [] if lost == "the manifests" else read_manifests(layout)
+    with pytest.raises(LakeRefused, match="which no manifest names") as refused:
+        recover(layout, manifests, cut_down)
+    assert layout.data_files() == there and len(there) == 3
+    if manifests:
+        assert stray in str(refused.value)
+
+
+def test_a_folder_of_somebody_else_is_refused(layout: Layout) -> None:
+    (layout.root / "sales" / "p=3").mkdir(parents=True)
+    theirs = layout.root / "sales" / "p=3" / "part-0000.parquet"
+    theirs.write_bytes(b"PAR1")
+    with pytest.raises(LakeRefused, match="part-0000"):
+        recover(layout, [], None)
+    assert theirs.exists()
 
 
 def test_two_writers_of_one_batch(layout: Layout) -> None:

@@ -66,7 +66,6 @@ class Archive:
         self._layout = layout
         self._checkpoint = Path(settings.checkpoint or layout.checkpoint).absolute()
         manifests = read_manifests(layout)
-        self.removed = recover(layout, manifests)
         self._last = manifests[-1] if manifests else None
         self.rows = sum(manifest.rows for manifest in manifests)
         self.files = sum(len(manifest.files) for manifest in manifests)
@@ -75,6 +74,7 @@ class Archive:
                 f"lake {layout.root} holds batches, but there is no checkpoint in"
                 f" {self._checkpoint}: name the one that belongs to it, or a new lake"
             )
+        self.removed = recover(layout, manifests, self._cut_down())
 
     @property
     def batch(self) -> int:
@@ -136,6 +136,22 @@ class Archive:
             return 0
         lag = lag_of(json.dumps(self._last.end.to_json()), progress["sources"][0]["latestOffset"])
         return lag.total if lag else 0
+
+    def _cut_down(self) -> Positions | None:
+        """Where the batch ends that a crash may have cut down; None when none was begun.
+
+        Raises LakeRefused when Spark knows that batch as done: its manifest is missing.
+        """
+        batch = self.batch + 1
+        if (self._checkpoint / "commits" / str(batch)).exists():
+            what = f"has no manifest of batch {batch}" if batch else "is empty"
+            raise LakeRefused(
+                f"the lake {what}, but its checkpoint is at batch {batch} or later:"
+                " put the manifests back, or name another lake and checkpoint"
+            )
+        if not (self._checkpoint / "offsets" / str(batch)).exists():
+            return None
+        return _logged_offset(self._checkpoint, batch)
 
     def facts(self) -> dict[str, Any]:
         """What JSON progress carries."""

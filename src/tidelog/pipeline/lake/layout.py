@@ -7,6 +7,7 @@ with an underscore are ours; Spark and others pass over them when they read the 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ LOCK = "lock"
 
 # Offsets are 64-bit numbers: 20 digits, as Kafka names its segments, so that names sort as offsets.
 _DIGITS = 20
+_FILE = re.compile(rf"([^/]+)/p=(\d+(?:@\d+)?)/(\d{{{_DIGITS}}})-(\d{{{_DIGITS}}})\.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +70,11 @@ class Layout:
 def file_name(pid: Pid, first: int, last: int) -> str:
     """The name of the file that holds the records `first` to `last` (inclusive) of a partition."""
     return f"{pid.topic}/p={pid.text}/{first:0{_DIGITS}d}-{last:0{_DIGITS}d}.parquet"
+
+
+def parse_file_name(name: str) -> tuple[Pid, int, int] | None:
+    """The partition, first and last offset of a data file; None for a name that is none of ours."""
+    match = _FILE.fullmatch(name)
+    if match is None:
+        return None
+    return Pid.parse(match[1], match[2]), int(match[3]), int(match[4])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelog.pipeline.errors import LakeRefused
-from tidelog.pipeline.lake.layout import Layout, file_name
+from tidelog.pipeline.lake.layout import Layout, file_name, parse_file_name
 from tidelog.pipeline.planning.positions import Pid, Positions
 
 _VERSION = 1
@@ -154,19 +154,39 @@ def commit(layout: Layout, manifest: Manifest, staged: Mapping[str, Path]) -> No
     _sync(layout.manifests)
 
 
-def recover(layout: Layout, manifests: Sequence[Manifest]) -> list[str]:
+def recover(layout: Layout, manifests: Sequence[Manifest], cut_down: Positions | None) -> list[str]:
     """Remove what a crash left behind: staged files, drafts, and data files no manifest names.
 
-    To be called under the lock, before the first batch. Returns the data files removed; a batch
-    that was cut down between its two steps writes them again.
+    To be called under the lock, before the first batch. ``cut_down`` is where the batch after the
+    last manifest ends, None if none was begun: only files that lie in it can have been left behind
+    by a crash, and that batch writes them again. Returns the data files removed. Raises LakeRefused
+    for any other file, and removes nothing then: manifests may have been lost, or the folder is
+    somebody else's.
     """
-    for left in (*layout.inflight.glob("*"), *layout.manifests.glob("*.draft")):
-        left.unlink(missing_ok=True)
     listed = {file.path for manifest in manifests for file in manifest.files}
     stray = [name for name in layout.data_files() if name not in listed]
+    begin = manifests[-1].end if manifests else None
+    for name in stray:
+        if not _lies_between(name, begin, cut_down):
+            raise LakeRefused(
+                f"lake {layout.root} holds {name}, which no manifest names and no crash left"
+                " behind: put the manifests back that belong to it, or name another folder"
+            )
+    for left in (*layout.inflight.glob("*"), *layout.manifests.glob("*.draft")):
+        left.unlink(missing_ok=True)
     for name in stray:
         (layout.root / name).unlink()
     return stray
+
+
+def _lies_between(name: str, begin: Positions | None, end: Positions | None) -> bool:
+    """Whether a file can be of the batch from ``begin`` to ``end``."""
+    found = parse_file_name(name)
+    # The first batch holds no records: without a manifest there is no file.
+    if found is None or begin is None or end is None:
+        return False
+    pid, first, last = found
+    return begin.at.get(pid, 0) <= first <= last < end.at.get(pid, 0)
 
 
 @contextlib.contextmanager
