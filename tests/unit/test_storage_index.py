@@ -48,8 +48,10 @@ def test_the_bytes_of_a_time_index(numbers: list[int], base: int, split: int) ->
     assert found is not None and found.timestamps == index.timestamps
     assert found.last() == (2**41 + numbers[-1], base + len(numbers) - 1)
     for at, number in enumerate(numbers):
-        assert found.offset_for(2**41 + number) == base + max(0, at - 1)
-    assert found.offset_for(2**50) == base + len(numbers) - 1
+        below = None if not at else (2**41 + numbers[at - 1], base + at - 1)
+        assert found.entry_below(2**41 + number) == below
+        assert found.entry_before(base + at) == below
+    assert found.entry_below(2**50) == found.entry_before(base + 2**30) == found.last()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,6 +178,62 @@ def test_a_time_index_that_lies_does_not_expire_a_segment(tmp_path: Path) -> Non
         found = reopen(tmp_path, SMALL, ending=clean)
         assert found.segments[0].newest == segment.newest, f"bit {bit} was believed"
         found.resources.files.close()
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_no_bit_of_an_index_leads_a_time_astray(tmp_path: Path, suffix: str) -> None:
+    log = write(tmp_path, (0,) * 6)
+    segment = log.segments[1]
+    index, other = segment.index_path, segment.time_index_path
+    contents = {path: Path(path).read_bytes() for path in (index, other)}
+    spoilt = index if suffix == ".index" else other
+    clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
+    places = range(segment.base_offset + 7, segment.next_offset, 4)
+    looks: list[Callable[[PartitionLog], object]] = [
+        *(lambda found, at=at: found.offset_for_time(NOW_MS + (at + 1) // 2) for at in places),
+        *(lambda found, at=at: found.newest_record(at + 1) for at in places),
+    ]
+    sound = reopen(tmp_path, SMALL, ending=clean)
+    expected = [look(sound) for look in looks]
+    for bit in range(len(contents[spoilt]) * 8):
+        for look, answer in zip(looks, expected, strict=True):
+            for path, content in contents.items():
+                # What was made anew has fewer entries.
+                Path(path).write_bytes(flipped(content, bit) if path == spoilt else content)
+            found = reopen(tmp_path, SMALL, ending=clean)
+            assert look(found) == answer, f"bit {bit} leads astray"
+            found.resources.files.close()
+
+
+def test_a_look_up_of_a_time_that_meets_damage_says_so(tmp_path: Path) -> None:
+    log = write(tmp_path, (0,) * 6)
+    segment = log.segments[1]
+    path = Path(segment.log_path)
+    content = path.read_bytes()
+    indexes = {each: each.read_bytes() for each in path.parent.glob(f"{path.stem}.*index")}
+    clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
+    looks: list[Callable[[PartitionLog], object]] = [
+        lambda found: found.offset_for_time(NOW_MS + segment.next_offset // 2 - 1),
+        lambda found: found.newest_record(segment.next_offset - 1),
+    ]
+    sound = reopen(tmp_path, SMALL, ending=clean)
+    expected = [look(sound) for look in looks]
+    lengths = [8 * (at + byte) + 3 for at, _ in walk(content) for byte in range(8, 12)]
+    magics = [8 * (at + 16) + 1 for at, _ in walk(content)]
+    refused = 0
+    for bit in lengths + magics:
+        path.write_bytes(flipped(content, bit))
+        for look, answer in zip(looks, expected, strict=True):
+            for each, sound_index in indexes.items():
+                each.write_bytes(sound_index)
+            found = reopen(tmp_path, SMALL, ending=clean)
+            met = look(found)
+            assert isinstance(met, Rejected) == (found.damaged is not None)
+            assert isinstance(met, Rejected) or met == answer, f"bit {bit} leads astray"
+            refused += isinstance(met, Rejected)
+            found.resources.files.close()
+            (path.parent / "tidelog.damaged").unlink(missing_ok=True)
+    assert refused
 
 
 def test_no_bit_of_an_epoch_checkpoint_is_believed(tmp_path: Path) -> None:

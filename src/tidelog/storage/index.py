@@ -143,16 +143,17 @@ class TimeIndex:
             return None
         return self.timestamps[-1], self.offsets[-1] + self.base_offset
 
-    def offset_for(self, timestamp: int) -> int:
-        """Return an offset before which every batch is older than ``timestamp``."""
-        at = bisect_left(self.timestamps, timestamp)
-        return self.offsets[at - 1] + self.base_offset if at else self.base_offset
+    def entry_below(self, timestamp: int) -> tuple[int, int] | None:
+        """Return the last entry with a time below ``timestamp``: no batch before it has one that
+        is not below it, too."""
+        return self._entry(bisect_left(self.timestamps, timestamp) - 1)
 
-    def newest_before(self, offset: int) -> int:
-        """Return the last offset of a batch before ``offset`` that no batch before it is newer
-        than; the base offset when none is known."""
-        at = bisect_left(self.offsets, offset - self.base_offset)
-        return self.offsets[at - 1] + self.base_offset if at else self.base_offset
+    def entry_before(self, offset: int) -> tuple[int, int] | None:
+        """Return the last entry before ``offset``: no batch before it is newer than it is."""
+        return self._entry(bisect_left(self.offsets, offset - self.base_offset) - 1)
+
+    def _entry(self, at: int) -> tuple[int, int] | None:
+        return None if at < 0 else (self.timestamps[at], self.offsets[at] + self.base_offset)
 
     def truncate(self, end_offset: int) -> None:
         """Drop the entries at or behind ``end_offset``."""

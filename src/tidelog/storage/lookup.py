@@ -10,9 +10,7 @@ from collections.abc import Sequence
 
 from tidelog.records.batch import NO_TIMESTAMP, BatchHeader
 from tidelog.records.reader import read_batch
-from tidelog.runtime.disk import File
 from tidelog.storage.results import TimeOffset
-from tidelog.storage.scan import HEADERS_BYTES, scan
 from tidelog.storage.segment import Segment
 from tidelog.storage.soundness import check_batch
 
@@ -26,17 +24,12 @@ def first_at_or_after(
     batch does not decode.
     """
     for segment in segments:
-        if segment.next_offset <= start_offset or segment.newest[0] < timestamp:
+        if segment.next_offset <= start_offset or segment.sound_newest[0] < timestamp:
             continue
-        from_offset = max(segment.time_index.offset_for(timestamp), start_offset)
-        position = segment.index.position_for(from_offset)
-        file = segment.open_log()
-        for at, header in scan(
-            file, position, segment.size, check=False, chunk_bytes=HEADERS_BYTES
-        ):
+        for at, header in segment.from_time(timestamp, start_offset):
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
-            found = _first_in(file, at, header, timestamp, start_offset)
+            found = _first_in(segment, at, header, timestamp, start_offset)
             if found is not None:
                 return found
     return None
@@ -53,7 +46,7 @@ def newest(segments: Sequence[Segment], start_offset: int, limit_offset: int) ->
     for segment in segments:
         if segment.next_offset <= start_offset or segment.base_offset >= limit_offset:
             continue
-        if best is not None and segment.newest[0] <= best[0]:
+        if best is not None and segment.sound_newest[0] <= best[0]:
             continue
         found = _newest_in(segment, start_offset, limit_offset)
         if found is not None and (best is None or found[0] > best[0]):
@@ -61,14 +54,14 @@ def newest(segments: Sequence[Segment], start_offset: int, limit_offset: int) ->
     if best is None:
         return None
     timestamp, position, header, segment = best
-    return _first_in(segment.open_log(), position, header, timestamp, start_offset)
+    return _first_in(segment, position, header, timestamp, start_offset)
 
 
 def _newest_in(
     segment: Segment, start_offset: int, limit_offset: int
 ) -> tuple[int, int, BatchHeader] | None:
     """Return the greatest timestamp of a part of a segment, and the batch that has it."""
-    timestamp, last_offset = segment.newest
+    timestamp, last_offset = segment.sound_newest
     if timestamp < 0:
         return None
     if start_offset <= last_offset < limit_offset:
@@ -76,10 +69,7 @@ def _newest_in(
         if located is not None and located[1].base_offset >= start_offset:
             return timestamp, *located
     best: tuple[int, int, BatchHeader] | None = None
-    file = segment.open_log()
-    from_offset = max(start_offset, segment.time_index.newest_before(limit_offset))
-    start = segment.index.position_for(from_offset)
-    for position, header in scan(file, start, segment.size, check=False, chunk_bytes=HEADERS_BYTES):
+    for position, header in segment.from_newest(start_offset, limit_offset):
         if header.next_offset > limit_offset:
             break
         if header.last_offset < start_offset:
@@ -87,7 +77,7 @@ def _newest_in(
         newest_time = header.newest_time
         if header.base_offset < start_offset:
             # Its newest record may be one of those that are deleted.
-            batch = file.read_at(position, header.size)
+            batch = segment.read_bytes(position, header.size)
             check_batch(batch)
             records = read_batch(batch)
             times = [record.timestamp for record in records if record.offset >= start_offset]
@@ -98,11 +88,11 @@ def _newest_in(
 
 
 def _first_in(
-    file: File, position: int, header: BatchHeader, timestamp: int, start_offset: int
+    segment: Segment, position: int, header: BatchHeader, timestamp: int, start_offset: int
 ) -> TimeOffset | None:
     if header.record_count == 0:
         return None
-    batch = file.read_at(position, header.size)
+    batch = segment.read_bytes(position, header.size)
     check_batch(batch)
     for record in read_batch(batch):
         if record.timestamp >= timestamp and record.offset >= start_offset:

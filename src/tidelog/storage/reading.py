@@ -131,6 +131,8 @@ class LogReading(LogFiles):
 
     def offset_for_time(self, timestamp: int) -> TimeOffset | Rejected | None:
         """Return the first record not older than ``timestamp`` (ms), None when all are older."""
+        if self.damaged or self.closed:
+            return self._out_of_service()
         try:
             return lookup.first_at_or_after(self.segments, timestamp, self.start_offset)
         except (OSError, CorruptRecords) as error:
@@ -139,6 +141,8 @@ class LogReading(LogFiles):
     def newest_record(self, limit_offset: int) -> TimeOffset | Rejected | None:
         """Return the first record below ``limit_offset`` with the greatest timestamp there
         (ListOffsets -3)."""
+        if self.damaged or self.closed:
+            return self._out_of_service()
         try:
             return lookup.newest(self.segments, self.start_offset, limit_offset)
         except (OSError, CorruptRecords) as error:

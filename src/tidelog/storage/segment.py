@@ -7,7 +7,7 @@ they are asked for; the shared cache makes it drop them again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from tidelog.records.batch import HEADER_SIZE, BatchHeader, read_header
@@ -60,6 +60,8 @@ class Segment:
         self._index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._newest: tuple[int, int] | None = None
+        self._unsound: Unsound | None = None
+        """Why ``newest`` may not be true."""
         self._first_time: int | None = None
         self._bytes_since_entry = 0
         self._checked = (size, size)
@@ -140,7 +142,7 @@ class Segment:
         self.size = size
         self.next_offset = end_offset
         self._checked = (min(self._checked[0], size), min(self._checked[1], size))
-        self._newest = None
+        self._newest = self._unsound = None
         self._first_time = None
         self.room = NO_ROOM
         if not size:
@@ -275,17 +277,34 @@ class Segment:
                     self._newest = (header.newest_time, header.last_offset)
         return self._newest
 
+    @property
+    def sound_newest(self) -> tuple[int, int]:
+        """What ``newest`` says. Unsound when that may not be true, for a bad batch."""
+        newest = self.newest
+        if self._unsound is not None:
+            raise self._unsound
+        return newest
+
     def _check_newest_entry(self) -> None:
         """Retention goes by the last entry of the time index: it must be that of its batch."""
-        entry = self.time_index.last()
         try:
-            located = None if entry is None else self.locate(entry[1])
-            if entry is not None and (
-                located is None or (located[1].newest_time, located[1].last_offset) != entry
-            ):
-                self.remake_indexes()
-        except Unsound:
-            return  # who reads it says so
+            self._true_entry(TimeIndex.last)
+        except Unsound as error:
+            self._unsound = error  # who reads it says so
+
+    def _true_entry(
+        self, pick: Callable[[TimeIndex], tuple[int, int] | None]
+    ) -> tuple[int, int] | None:
+        """Return an entry of the time index that is that of its batch: else the indexes are made
+        anew. Unsound for a bad batch."""
+        entry = pick(self.time_index)
+        located = None if entry is None else self.locate(entry[1])
+        if entry is None or (
+            located is not None and (located[1].newest_time, located[1].last_offset) == entry
+        ):
+            return entry
+        self.remake_indexes()
+        return pick(self.time_index)
 
     @property
     def largest_timestamp(self) -> int:
@@ -308,6 +327,29 @@ class Segment:
             header = self.header_at(0)
             self._first_time = header.max_timestamp
         return self._first_time
+
+    def from_time(self, timestamp: int, start_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield positions and headers of batches that end at or behind an offset, from one on
+        before which all are older than ``timestamp``. Unsound when they cannot be walked."""
+        entry = self._true_entry(lambda index: index.entry_below(timestamp))
+        return self._batches(start_offset if entry is None else max(entry[1], start_offset))
+
+    def from_newest(self, start_offset: int, limit: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield them likewise, from one on that is as new as all from the offset to it, and that
+        is before ``limit``."""
+        entry = self._true_entry(lambda index: index.entry_before(limit))
+        return self._batches(start_offset if entry is None else max(entry[1], start_offset))
+
+    def _batches(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        located = self.locate(offset)
+        if located is None:
+            return
+        file, end = self.open_log(), located[0]
+        for position, header in scan(file, end, self.size, check=False, chunk_bytes=HEADERS_BYTES):
+            end = position + header.size
+            yield position, header
+        if end != self.size:
+            raise Unsound(f"{self.log_path} has no batch at position {end}")
 
     # Reading ---------------------------------------------------------------------------------
 
