@@ -236,6 +236,28 @@ def test_a_look_up_of_a_time_that_meets_damage_says_so(tmp_path: Path) -> None:
     assert refused
 
 
+@pytest.mark.parametrize("with_indexes", [False, True])
+def test_a_segment_that_cannot_be_walked_is_not_taken_for_an_old_one(
+    tmp_path: Path, with_indexes: bool
+) -> None:
+    log = write(tmp_path, (0,) * 6)
+    path = Path(log.segments[0].log_path)
+    content = bytearray(path.read_bytes())
+    places = [at for at, _ in walk(content)]
+    content[places[-1 if with_indexes else 1] + 16] = 9  # there is no such magic
+    path.write_bytes(content)
+    if not with_indexes:
+        for each in path.parent.glob(f"{path.stem}.*index"):
+            each.unlink()
+    configs = replace(SMALL, retention_ms=1000)
+    clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
+    found = reopen(tmp_path, configs, ending=clean)
+    newest = log.segments[0].newest[0]
+    assert found.housekeep(newest + 999) is None
+    found.housekeep(newest + 1000)
+    assert found.start_offset == 0, "the records behind the damage are as young as they were"
+
+
 def test_no_bit_of_an_epoch_checkpoint_is_believed(tmp_path: Path) -> None:
     log = write(tmp_path)
     path = tmp_path / "t-0" / "leader-epoch-checkpoint"

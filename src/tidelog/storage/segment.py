@@ -225,6 +225,8 @@ class Segment:
             end = position + header.size
         self.next_offset = next_offset
         self.close_indexes()
+        if end != self.size:
+            self._unsound = Unsound(f"{self.log_path} has no batch at position {end}")
         return end == self.size
 
     def restart_indexes(self) -> None:
@@ -240,6 +242,7 @@ class Segment:
         """Begin both indexes and the newest time, in memory."""
         self._index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self._newest = (UNKNOWN_TIME, self.base_offset)
+        self._unsound = None
         self._first_time = None
         self._bytes_since_entry = 0
 
@@ -270,11 +273,14 @@ class Segment:
             index, time_index = self.index, self.time_index
             self._newest = time_index.last() or (UNKNOWN_TIME, self.base_offset)
             # Batches behind the last entry may be newer.
-            start = index.positions[-1] if len(index) else 0
+            end = index.positions[-1] if len(index) else 0
             file = self.open_log()
-            for _, header in scan(file, start, self.size, check=False, chunk_bytes=HEADERS_BYTES):
+            for at, header in scan(file, end, self.size, check=False, chunk_bytes=HEADERS_BYTES):
+                end = at + header.size
                 if header.newest_time > self._newest[0]:
                     self._newest = (header.newest_time, header.last_offset)
+            if end != self.size:
+                self._unsound = Unsound(f"{self.log_path} has no batch at position {end}")
         return self._newest
 
     @property
@@ -310,10 +316,14 @@ class Segment:
     def largest_timestamp(self) -> int:
         """The time retention goes by: the newest timestamp, or the file's when there is none.
 
-        Batches that compaction has emptied still have the time of their records.
+        Batches that compaction has emptied still have the time of their records. Where batches
+        cannot be walked the file's counts, too: what is behind them may be newer.
         """
-        if self.newest[0] >= 0:
-            return self.newest[0]
+        newest = self.newest[0]
+        if self._unsound is not None:
+            return max(newest, self._disk.modified_ms(self.log_path))
+        if newest >= 0:
+            return newest
         if not self.size:
             return self.created_ms
         batches = scan(self.open_log(), 0, self.size, check=False, chunk_bytes=HEADERS_BYTES)
