@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 from tests.support.processes import DEADLINE_S, free_ports
 
@@ -57,6 +58,33 @@ def test_the_wheel_brings_the_server_and_nothing_of_spark(installed: Path) -> No
     assert "pyspark" not in listed.split()
     assert "pandas" not in listed.split()
     assert "0.1.0" in run(installed / "tidelog", "--version")
+
+
+def test_the_pipeline_says_what_it_lacks_and_is_there_with_spark(installed: Path) -> None:
+    """The wheel has the pipeline and Spark's way to it; Spark itself comes with the extra."""
+    python = installed / "python"
+    job = [python, "-m", "tidelog.pipeline"]
+    asked = ["archive", "--bootstrap-server", "x:1", "--topic", "t", "--lake", "lake"]
+    done = subprocess.run(
+        [*job, *asked], capture_output=True, text=True, cwd="/", timeout=DEADLINE_S
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ") and line.endswith("pip install 'tidelog[spark]'")
+    # The extra, as this environment has it: its packages are lent instead of copied, 400 MB.
+    # Behind the wheel's own folder, so that tidelog itself is the wheel's.
+    lent = Path(pyspark.__file__).parents[1]
+    program = (
+        f"import sys; sys.path.append({str(lent)!r}); import pyspark_tidelog, tidelog;"
+        "from tidelog.pipeline.__main__ import run;"
+        "source = pyspark_tidelog.DefaultSource({'kafka.bootstrap.servers': 'x:1'});"
+        "print(source.name(), source.schema(), tidelog.__file__, pyspark_tidelog.__file__)"
+    )
+    name, rest = run(python, "-c", program).split(" ", 1)
+    assert name == "tidelog" and "`offset` bigint" in rest
+    assert rest.count(str(installed.parent)) == 2, "tidelog is that of the wheel"
+    submitted = run(*job, "file").strip()
+    assert Path(submitted).is_file() and str(installed.parent) in submitted
 
 
 def test_the_installed_server_serves(installed: Path, tmp_path: Path) -> None:

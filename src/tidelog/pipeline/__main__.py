@@ -14,6 +14,10 @@ import click
 from tidelog.pipeline.errors import PipelineError
 
 _FAILED = 2
+_INTERRUPTED = 130  # a shell's status for what Ctrl-C ended
+
+# What the extra `spark` brings; the base install is the server, the commands and the clients.
+_EXTRA = frozenset({"numpy", "pandas", "pyarrow", "py4j", "pyspark"})
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -158,6 +162,15 @@ def run(arguments: list[str] | None = None) -> int:
     except (PipelineError, ClientError) as error:
         print(f"error: {error}", file=sys.stderr)
         return _FAILED
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _EXTRA:
+            raise
+        line = f"error: {error.name} is not installed: pip install 'tidelog[spark]'"
+        print(line, file=sys.stderr)
+        return _FAILED
+    except click.Abort:
+        print("error: stopped before the job began", file=sys.stderr)
+        return _INTERRUPTED
     return status if isinstance(status, int) else 0
 
 
