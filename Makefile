@@ -39,7 +39,7 @@ check: setup
 	@$(BIN)/python -m tidelog.protocol.stubs
 	@$(BIN)/ruff check -q .
 	@$(BIN)/ruff format -q --check .
-	@$(BIN)/mypy src/tidelog
+	@$(BIN)/mypy src/tidelog src/pyspark_tidelog
 	@$(BIN)/lint-imports --no-cache >.cache-lint-imports 2>&1 || { cat .cache-lint-imports; rm -f .cache-lint-imports; exit 1; }
 	@rm -f .cache-lint-imports
 	@$(PYTEST) tests/tidy

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["DefaultSource"]
 
 
-class DefaultSource(DataSource):
+class DefaultSource(DataSource):  # type: ignore[misc]
     """A topic of tidelog or Apache Kafka as a batch or a stream of rows.
 
     Options are those of Spark's Kafka source (docs/operating/pipeline.md). Raises OptionRefused,
