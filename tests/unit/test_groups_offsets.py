@@ -494,7 +494,8 @@ def test_listing_and_describing() -> None:
     d.join(a)
     shown = d.table.describe(GROUP)
     assert (shown.state, shown.protocol_name) == ("PreparingRebalance", "")
-    assert shown.members[0].assignment == shown.members[0].subscription == b""
+    assert [m.assignment for m in shown.members] == [b"share of 0", b"share of 1"]
+    assert all(m.subscription == b"" for m in shown.members)
     missing = d.table.describe("nobody")
     assert (missing.state, missing.members) == ("Dead", ())
 

@@ -26,7 +26,8 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True)
 class DescribedMember:
-    """One member in DescribeGroups; the bytes are empty unless the group is Stable."""
+    """One member in DescribeGroups. ``subscription`` is empty unless the group is Stable;
+    ``assignment`` is the last share that was handed out, which a member works on until it joins."""
 
     member_id: str
     instance_id: str | None
@@ -78,7 +79,7 @@ def describe_group(group_id: str, group: Group | None) -> DescribedGroup:
             member.client_id,
             member.client_host,
             member.protocols.get(name, b"") if stable else b"",
-            member.assignment if stable else b"",
+            member.assignment,
         )
         for member in group.members.values()
     )

@@ -1,7 +1,7 @@
 """DescribeGroups v0-5: state, assignor and members of groups.
 
-- A group that is not known is ``Dead``, without an error. Subscriptions and shares are shown of a
-  Stable group only, as in Kafka.
+- A group that is not known is ``Dead``, without an error. Subscriptions are shown of a Stable group
+  only, shares also while it rebalances, as in Kafka 4: members read their partitions meanwhile.
 - v3+: the operations that the client may do; without an authorizer all there are for groups.
 - v4+: instance ids (KIP-345).
 """
