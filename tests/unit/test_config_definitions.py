@@ -20,6 +20,13 @@ from tidelog.model.config_definitions import (
 from tidelog.model.topic_configs import TimestampType, TopicConfigs
 
 THROTTLES = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+REMOTE_STORAGE = {
+    "local.retention.bytes",
+    "local.retention.ms",
+    "remote.log.copy.disable",
+    "remote.log.delete.on.disable",
+    "remote.storage.enable",
+}
 
 
 def test_the_defaults_of_the_table_are_those_of_the_typed_values() -> None:
@@ -30,7 +37,18 @@ def test_the_defaults_of_the_table_are_those_of_the_typed_values() -> None:
 
 def test_every_field_has_a_row_and_every_row_a_field() -> None:
     names = {field.name.replace("_", ".") for field in fields(TopicConfigs)}
-    assert set(TOPIC) - THROTTLES == names
+    assert set(TOPIC) - THROTTLES - REMOTE_STORAGE == names
+
+
+def test_what_other_clusters_say_of_remote_storage_is_taken_unless_it_asks_for_it() -> None:
+    """Tools that copy topics (MirrorMaker 2) set what they found elsewhere, defaults too."""
+    check = definitions.check_topic_configs
+    for name in REMOTE_STORAGE:
+        assert check({name: TOPIC[name].default}) is None
+        assert TOPIC[name].without_effect
+    refused = check({"remote.storage.enable": "true"})
+    assert refused is not None and "does not have it" in refused.sentence
+    assert check({"local.retention.ms": "-3"}) is not None
 
 
 @pytest.mark.parametrize("table", [TOPIC, BROKER], ids=["topic", "broker"])

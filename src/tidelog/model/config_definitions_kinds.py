@@ -150,7 +150,19 @@ class StoreAddress:
         return "sqlite:PATH or zookeeper://HOST:PORT,.../CHROOT"
 
 
-Check = Between | OneOf | NotEmpty | ThrottledReplicas | StoreAddress
+@dataclass(frozen=True, slots=True)
+class Off:
+    """A switch for what there is not: it stays off."""
+
+    def why_not(self, value: Value) -> str | None:
+        """Return one clause that says why ``value`` is refused, or None."""
+        return "this version does not have it: it must be false" if value else None
+
+    def __str__(self) -> str:
+        return "false"
+
+
+Check = Between | OneOf | NotEmpty | ThrottledReplicas | StoreAddress | Off
 
 
 @dataclass(frozen=True, slots=True)
