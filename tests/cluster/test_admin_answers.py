@@ -6,13 +6,19 @@ in the other files; here is what only shows in a field of the answer.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import AclOperation
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AclOperation, ConfigResource, ResourceType
+from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
+from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
+from kio.schema.metadata.v10 import request as metadata_v10
 from kio.static.primitive import i8
 from tests.support import clients
 from tests.support.node import Node
@@ -70,6 +76,9 @@ def test_the_operations_that_a_client_may_do(bootstrap: str, topic: str) -> None
     assert set(of_topic.authorized_operations) == OF_TOPIC
     of_cluster = admin.describe_cluster(**asked).result(DEADLINE_S)
     assert set(of_cluster.authorized_operations) == OF_CLUSTER
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": topic})
+    consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, 0, 0)], asynchronous=False)
+    consumer.close()
     of_group = admin.describe_consumer_groups([topic], **asked)[topic].result(DEADLINE_S)
     assert set(of_group.authorized_operations) == OF_GROUP
     assert not admin.describe_topics(names)[topic].result(DEADLINE_S).authorized_operations
@@ -93,6 +102,60 @@ def test_the_operations_of_a_metadata_request(wire: Wire, topic: str) -> None:
     assert answered(False, False) == (NOT_ASKED, NOT_ASKED)
     assert answered(False, True) == (NOT_ASKED, bits(OF_TOPIC))
     assert answered(True, False) == (bits(OF_CLUSTER), NOT_ASKED)
+
+
+def test_a_topic_id_in_a_version_that_cannot_use_it(wire: Wire, topic: str) -> None:
+    """The field is there since v10, the use since v12 (KIP-516)."""
+
+    def asked(name: str | None, topic_id: uuid.UUID) -> Any:
+        return metadata_v10.MetadataRequest(
+            topics=(metadata_v10.MetadataRequestTopic(name=name, topic_id=topic_id),),
+            allow_auto_topic_creation=False,
+            include_cluster_authorized_operations=False,
+            include_topic_authorized_operations=False,
+        )
+
+    for name, topic_id in (("", uuid.uuid4()), (topic, uuid.uuid4()), (None, uuid.UUID(int=0))):
+        answer = wire.call(asked(name, topic_id))
+        assert [(each.error_code, each.name) for each in answer.topics] == [
+            (ErrorCode.invalid_request, name or "")
+        ]
+
+
+def test_descriptions_of_the_cluster_by_kind_of_endpoint(wire: Wire) -> None:
+    codes = {
+        kind: wire.call(
+            DescribeClusterRequest(
+                include_cluster_authorized_operations=False, endpoint_type=i8(kind)
+            )
+        ).error_code
+        for kind in (1, 2, 3)
+    }
+    assert codes == {
+        1: ErrorCode.none,
+        2: ErrorCode.mismatched_endpoint_type,
+        3: ErrorCode.unsupported_endpoint_type,
+    }
+
+
+def test_configurations_of_remote_storage_are_taken_but_not_the_storage(bootstrap: str) -> None:
+    """Tools that copy topics set what they found elsewhere, defaults too."""
+    name = f"copied-{uuid.uuid4().hex[:8]}"
+    found = {
+        "local.retention.ms": "-2",
+        "local.retention.bytes": "-2",
+        "remote.storage.enable": "false",
+        "remote.log.copy.disable": "false",
+        "remote.log.delete.on.disable": "false",
+    }
+    clients.create_topic(bootstrap, name, **found)
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    admin = clients.admin(bootstrap)
+    shown = admin.describe_configs([resource])[resource].result(DEADLINE_S)
+    assert {key: shown[key].value for key in found} == found
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        clients.create_topic(bootstrap, f"{name}-remote", **{"remote.storage.enable": "true"})
+    assert refused.value.args[0].code() == KafkaError.INVALID_CONFIG
 
 
 @pytest.mark.parametrize("keys", [None, (), ("retention.ms", "there-is-none")])

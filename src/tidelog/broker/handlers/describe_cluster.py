@@ -1,7 +1,8 @@
 """DescribeCluster v0-1: the live brokers and the broker that clients see as controller.
 
 - The operations that the client may do on the cluster, when it asks (KIP-430).
-- v1+: endpoint type 1 (brokers); controllers (2) are not told: MISMATCHED_ENDPOINT_TYPE.
+- v1+: endpoint type 1 (brokers); controllers (2) are not told: MISMATCHED_ENDPOINT_TYPE,
+  and there are no others: UNSUPPORTED_ENDPOINT_TYPE.
 - A broker that knows nothing yet answers when it does: see ``starting``.
 """
 
@@ -19,15 +20,18 @@ from tidelog.protocol import messages
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
-BROKERS = 1
+BROKERS, CONTROLLERS = 1, 2
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     """Answer the cluster as this broker knows it."""
     response = messages.DescribeClusterResponse
     if request.endpoint_type != BROKERS:
+        known = request.endpoint_type == CONTROLLERS
         return response(
-            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
+            error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE
+            if known
+            else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message="only brokers (endpoint type 1) are described here",
             endpoint_type=request.endpoint_type,
         )

@@ -5,7 +5,8 @@
   for its leaders (at most ``KNOWN_WITHIN_MS``), then LEADER_NOT_AVAILABLE.
 - v8+: the operations that the client may do, when it asks: on topics, and until v10 on the cluster
   (KIP-430).
-- v10+: topics by id; an unknown id answers UNKNOWN_TOPIC_ID.
+- v12: topics by id; an unknown id answers UNKNOWN_TOPIC_ID. v10 and v11 have the field but not the
+  use: INVALID_REQUEST, as in Kafka (their answers cannot leave a name out).
 - v9+: the tags of our own: counts, resize epoch, partition epochs (KIP-253).
 - A broker that knows nothing yet answers when it does: see ``starting``.
 - An answer that would name a leader whose connection to this broker broke a moment ago waits until
@@ -40,15 +41,27 @@ Partition = messages.MetadataResponse.MetadataResponsePartition
 
 ALL_IF_EMPTY_UP_TO = 0
 ALWAYS_CREATES_BELOW = 4
+BY_ID_SINCE = 12
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     """Answer at once from the cache, or as soon as one knows that the leaders are alive."""
+    if context.version < BY_ID_SINCE and any(_by_id(each) for each in request.topics or ()):
+        return _invalid(request)
     # Before the wait: a topic that is deleted meanwhile was there, and is not created again.
     missing = _to_create(broker, request, context)
     if broker.followers.has_sources and (request.topics or _wants_all(request, context)):
         return _when_leaders_are_known(broker, request, missing, context)
     return _handle(broker, request, missing, context)
+
+
+def _by_id(asked: Any) -> bool:
+    return asked.name is None or asked.topic_id != NO_UUID
+
+
+def _invalid(request: Any) -> Any:
+    code = ErrorCode.INVALID_REQUEST
+    return Answer(topics=[Topic(name=t.name or "", error_code=code) for t in request.topics])
 
 
 async def _when_leaders_are_known(
