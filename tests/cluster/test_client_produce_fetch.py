@@ -9,7 +9,7 @@ import aiokafka
 import confluent_kafka
 import kafka
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -35,6 +35,24 @@ def values(bootstrap: str, topic: str, count: int) -> list[str | None]:
 def topic(bootstrap: str, topic_name: str) -> str:
     clients.create_topic(bootstrap, topic_name, retention_ms=-1)
     return topic_name
+
+
+def test_a_refused_batch_names_the_records_that_are_to_blame(
+    bootstrap: str, topic_name: str
+) -> None:
+    """KIP-467: the application learns which of its records can be sent again."""
+    clients.create_topic(bootstrap, topic_name, cleanup_policy="compact")
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 500})
+    codes: dict[str, int | None] = {}
+
+    def delivered(error: KafkaError | None, message: confluent_kafka.Message) -> None:
+        codes[message.value().decode()] = None if error is None else error.code()
+
+    for value, key in (("a", "k"), ("b", None), ("c", "k"), ("d", None)):
+        producer.produce(topic_name, value, key, partition=0, on_delivery=delivered)
+    assert producer.flush(DEADLINE_S) == 0
+    bystander, guilty = KafkaError._INVALID_DIFFERENT_RECORD, KafkaError.INVALID_RECORD
+    assert codes == {"a": bystander, "b": guilty, "c": bystander, "d": guilty}
 
 
 def test_idempotent_producers_keep_order_with_five_in_flight(bootstrap: str, topic: str) -> None:

@@ -31,9 +31,9 @@ from tidelog.records.record import (
     CorruptRecords,
     decode_records,
     encode_record,
-    first_without_key,
     read_varint,
     spans,
+    without_key,
     write_varint,
 )
 
@@ -180,8 +180,9 @@ def test_hostile_records_are_corrupt_not_fatal() -> None:
 def test_the_first_record_without_a_key_is_found() -> None:
     keyed = encode_record(0, 0, b"k", None)
     keyless = encode_record(1, 0, None, b"v")
-    assert first_without_key(keyed + keyed, 2) is None
-    assert first_without_key(keyed + keyless, 2) == 1
+    assert without_key(keyed + keyed, 2, 9) == ()
+    assert without_key(keyed + keyless, 2, 9) == (1,)
+    assert without_key(keyless + keyed + keyless * 2, 4, 2) == (0, 2)
 
 
 def test_read_all_begins_inside_a_batch_checks_crcs_and_skips_control_batches() -> None:

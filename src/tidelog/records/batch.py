@@ -56,10 +56,14 @@ pack_prefix = _PREFIX.pack
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A refusal as a value: the code for the wire and one sentence for a person."""
+    """A refusal as a value: the code for the wire and one sentence for a person.
+
+    ``records`` are the indexes, in their batch, of those that are to blame, where that is known.
+    """
 
     error: ErrorCode
     reason: str
+    records: tuple[int, ...] = ()
 
 
 class BatchHeader(NamedTuple):

@@ -8,6 +8,7 @@ clients goes through ``reader.FastReader``. Knows nothing of compression.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 Buffer = bytes | bytearray | memoryview
@@ -194,12 +195,10 @@ def spans(payload: bytes, count: int) -> list[RecordSpan]:
     return found
 
 
-def first_without_key(payload: bytes, count: int) -> int | None:
-    """Return the index of the first record that has no key, None when all have one."""
-    for index, span in enumerate(spans(payload, count)):
-        if span.key is None:
-            return index
-    return None
+def without_key(payload: bytes, count: int, most: int) -> tuple[int, ...]:
+    """Return the indexes of the first ``most`` records that have no key."""
+    keyless = (index for index, span in enumerate(spans(payload, count)) if span.key is None)
+    return tuple(islice(keyless, most))
 
 
 def _read_bytes(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:

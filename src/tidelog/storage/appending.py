@@ -27,7 +27,7 @@ from tidelog.records.batch import (
 from tidelog.records.builder import recompress
 from tidelog.records.compression import CODEC_NAMES
 from tidelog.records.reader import payload_of
-from tidelog.records.record import CorruptRecords, PayloadTooLarge, first_without_key
+from tidelog.records.record import CorruptRecords, PayloadTooLarge, without_key
 
 LOOKED_INTO_BYTES = 16 * 1024 * 1024
 """Decompressed size up to which the server looks into a batch (or 4 times max.message.bytes, if
@@ -35,6 +35,9 @@ that is more): the event loop waits meanwhile, and few bytes can decompress to v
 
 LOOKED_INTO_RECORDS = 131_072
 """Most records of a batch of a compacted topic; each one's key is looked at."""
+
+NAMED_RECORDS = 1000
+"""Most records of a batch that a refusal names (KIP-467)."""
 
 COPIED_BYTES = 2048
 """Batches up to this size are copied behind their new prefix: the kernel takes one buffer in less
@@ -143,14 +146,14 @@ def _check_keys(batches: Batches, configs: TopicConfigs) -> Rejected | None:
                 f"not {header.record_count}",
             )
         try:
-            missing = first_without_key(payload_of(header, batch, limit), header.record_count)
+            payload = payload_of(header, batch, limit)
+            missing = without_key(payload, header.record_count, NAMED_RECORDS)
         except CorruptRecords as error:
             return _unusable(error)
-        if missing is not None:
-            return Rejected(
-                ErrorCode.INVALID_RECORD,
-                f"record {missing} has no key, and the topic is compacted by key",
-            )
+        if missing:
+            which = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+            sentence = f"no key, and the topic is compacted by key: record {which} of the batch"
+            return Rejected(ErrorCode.INVALID_RECORD, sentence, missing)
     return None
 
 

@@ -4,7 +4,8 @@
   with UNSUPPORTED_VERSION (KAFKA-18659).
 - acks 0: no answer; a refusal closes the connection. acks 1: answered when appended. acks -1:
   answered when every partition is committed, has moved away, or ``timeout_ms`` is over.
-- Each partition is judged alone; from v8 a refusal carries a sentence.
+- Each partition is judged alone; from v8 a refusal carries a sentence, and the records that are to
+  blame where only some are (KIP-467): clients fail those with the error, the others as bystanders.
 - Several requests of one connection may wait at once (``pipelined``).
 - v10+: NOT_LEADER_OR_FOLLOWER names the current leader and its address (KIP-951).
 - Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: clients do not retry it.
@@ -44,6 +45,7 @@ _length_at = struct.Struct(">i").unpack_from
 _Response = messages.ProduceResponse
 _Topic = messages.ProduceResponse.TopicProduceResponse
 _Partition = messages.ProduceResponse.PartitionProduceResponse
+_RecordError = messages.ProduceResponse.BatchIndexAndErrorMessage
 
 
 def handle(broker: Broker, request: messages.ProduceRequest, context: RequestContext) -> Any:
@@ -132,6 +134,7 @@ def _not_here(broker: Broker, topic: str, index: int, partition: Any, internal: 
 def _rejected(index: int, result: Rejected) -> Any:
     answer = _Partition(index)
     refuse(answer, result.error, result.reason)
+    answer.record_errors = [_RecordError(each, result.reason) for each in result.records]
     return answer
 
 
