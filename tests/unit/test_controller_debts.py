@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import msgspec
+import pytest
 from tests.support.controller_world import World
 
-from tidelog.controller.decisions import losses
-from tidelog.controller.decisions.cluster import NO_LEADER, Decision, Put
+from tidelog.controller.decisions import elections, losses
+from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Decision, Put
 from tidelog.controller.decisions.condition import condition
 from tidelog.controller.decisions.creation import NewTopic
 from tidelog.controller.decisions.elections import (
@@ -111,6 +113,28 @@ def test_all_partitions_of_a_topic_are_elected_uncleanly_in_rounds() -> None:
     assert epochs == {6, 7}, "who waited lost its leader first"
     kinds = {problem["kind"]: problem for problem in condition(made.cluster)["problems"]}
     assert "elections_put_off" not in kinds
+
+
+def test_a_round_looks_at_no_more_partitions_than_it_can_elect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = world()
+    settled(made)
+    before = len(led(made))
+    while not (topics := handle(made, MOST // 4)):
+        pass
+    looked_at: list[TopicPartition] = []
+    settle_one = elections._settled
+
+    def counted(cluster: Cluster, where: TopicPartition, *args: Any, **named: Any) -> Any:
+        looked_at.append(where)
+        return settle_one(cluster, where, *args, **named)
+
+    monkeypatch.setattr(elections, "_settled", counted)
+    made.do(elect_put_off(made.cluster, topics))
+    elected = len(led(made)) - before
+    assert elected > MOST // 2 and len(open_debts(made)) == MOST
+    assert len(looked_at) == elected < COUNT - before
 
 
 def test_a_partition_in_debt_is_elected_again_whatever_the_others_owe() -> None:

@@ -252,12 +252,14 @@ def settle_all(
     standing: Standing,
     lost: Collection[TopicPartition] = (),
     allow_unclean: bool | None = None,
+    only_with_room: bool = False,
 ) -> list[Write]:
     """Return the writes that settle each partition.
 
     ``lost``: partitions whose replica on the broker with a new life may lack committed data.
-    ``allow_unclean`` overrules the topics' configuration. Partitions whose nodes are damaged are
-    left as they are.
+    ``allow_unclean`` overrules the topics' configuration. With ``only_with_room`` those that the
+    topic's record has no room for are not looked at. Partitions whose nodes are damaged are left
+    as they are.
     """
     writes: list[Write] = []
     debts: dict[str, dict[int, UncleanDebt]] = {}
@@ -266,7 +268,9 @@ def settle_all(
     for where in places:
         state = cluster.states.get(where)
         replicas = cluster.replicas(where)
-        if state is None or not replicas or layout.state(*where) in cluster.damaged:
+        if state is None or not replicas:
+            continue
+        if cluster.damaged and layout.state(*where) in cluster.damaged:
             continue
         topic = where.topic
         if topic not in rules:
@@ -280,6 +284,8 @@ def settle_all(
         owed = standing_debts.setdefault(topic, len(known))
         owes_already = where.partition in known
         may_owe = owes_already or owed < most_debts(len(replicas))
+        if only_with_room and not may_owe:
+            continue
         new = _settled(cluster, where, standing, rules[topic], is_lost, may_owe=may_owe)
         owes = is_unclean_election(state, new)
         if owes and not owes_already:
@@ -325,14 +331,19 @@ def _settled(
 
 
 def elect_put_off(cluster: Cluster, topics: Set[str]) -> Decision[None]:
-    """Settle the partitions of topics that nobody leads, now that debts were handled."""
+    """Settle partitions of topics that nobody leads, now that debts were handled.
+
+    As many as there is room for: a topic with twenty times that many has twenty such rounds, and
+    what a round cannot elect it only passes over.
+    """
     places = [
         where
         for topic in sorted(cluster.topics.keys() & topics)
         for where in (TopicPartition(topic, index) for index in cluster.topics[topic].partitions)
         if where in cluster.states and cluster.states[where].leader == NO_LEADER
     ]
-    return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
+    settled = settle_all(cluster, places, Standing.of(cluster), only_with_room=True)
+    return Decision(None, tuple(settled), splits=True)
 
 
 def elect_awaited(cluster: Cluster, broker: int) -> Decision[None]:

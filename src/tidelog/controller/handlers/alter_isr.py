@@ -60,8 +60,9 @@ async def serve(
     if answer is None:
         return messages.AlterIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     outcomes, topics_to_elect = answer
-    if topics_to_elect:
-        await controller.perform(partial(elect_put_off, topics=topics_to_elect))
+    for name in sorted(topics_to_elect):
+        # One by one: others have their turn between the rounds of large topics.
+        await controller.perform(partial(elect_put_off, topics={name}))
     response = messages.AlterIsrResponse
     topics: dict[str, messages.AlterIsrResponse.TopicData] = {}
     for proposal, outcome in zip(proposals, outcomes, strict=True):
