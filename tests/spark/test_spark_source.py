@@ -100,9 +100,12 @@ def test_what_is_wrong_is_said_in_one_line(
     assert line.lower() in one_line(failed.value).lower()
 
 
+@pytest.mark.parametrize("where", ["tidelog", "kafka"])
 def test_a_stream_is_limited_resumes_and_commits_to_its_group(
-    spark: SparkSession, topic: Topic, drain: Drain
+    spark: SparkSession, topic: Topic, drain: Drain, where: str, request: pytest.FixtureRequest
 ) -> None:
+    if where == "kafka":
+        topic = Topic(request.getfixturevalue("kafka_bootstrap"), topic.name)
     topic.create(2).write(numbered(60)).write(numbered(30), partition=1)
     stream = topic.stream(
         spark, maxOffsetsPerTrigger=45, **{"kafka.group.id": f"{topic.name}-group"}
@@ -127,6 +130,38 @@ def test_a_stream_is_limited_resumes_and_commits_to_its_group(
         spark, startingOffsets="group", **{"kafka.group.id": f"{topic.name}-group"}
     )
     assert from_group.count() == 5
+
+
+def test_aborted_transactions_of_apache_kafka(
+    spark: SparkSession, kafka_bootstrap: str, topic_name: str, drain: Drain
+) -> None:
+    """tidelog has no transactions yet; what others wrote is left out when that is asked for."""
+    topic = Topic(kafka_bootstrap, topic_name).create()
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": kafka_bootstrap, "transactional.id": topic_name}
+    )
+    producer.init_transactions(DEADLINE_S)
+    for values, ends in (("ab", True), ("cd", False), ("e", True)):
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic.name, value)
+        producer.flush(DEADLINE_S)
+        end = producer.commit_transaction if ends else producer.abort_transaction
+        end(DEADLINE_S)
+    level = "kafka.isolation.level"
+    committed = {level: "read_committed"}
+    assert {row.value for row in topic.read(spark, **committed).collect()} == {b"a", b"b", b"e"}
+    assert topic.read(spark, **{level: "read_uncommitted"}).count() == 5
+    assert [row["value"] for row in drain(topic.stream(spark, **committed))] == [b"a", b"b", b"e"]
+
+
+def test_a_run_that_ends_does_not_wait_for_more(
+    spark: SparkSession, topic: Topic, drain: Drain
+) -> None:
+    """AvailableNow reads all that was there, also what is less than minOffsetsPerTrigger."""
+    topic.create().write(numbered(25))
+    rows = drain(topic.stream(spark, minOffsetsPerTrigger=10, maxOffsetsPerTrigger=20))
+    assert [row["offset"] for row in rows] == list(range(25))
 
 
 def test_new_records_of_a_new_partition_are_read(

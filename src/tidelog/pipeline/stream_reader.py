@@ -120,8 +120,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return (self._seen or self._look()).first_offset(pid)
 
     def _waited_ms(self) -> int:
-        if self._planned_at_s is None:
-            # As the stock source: the first batch of a run does not wait.
+        if self._planned_at_s is None or self._target is not None:
+            # As the stock source: the first batch of a run does not wait. A run that ends with what
+            # is there waits for nothing at all: nothing more would come.
             return self._options.limits.max_trigger_delay_ms
         return int((time.monotonic() - self._planned_at_s) * 1000)
 
