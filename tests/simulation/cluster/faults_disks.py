@@ -62,7 +62,8 @@ class DiskFaults(Hands):
             if operation.path.endswith(CONTROL_NOTES):
                 return None
             if failed:
-                if now > failed_at[0] + IN_FLIGHT_SECONDS:
+                # A start that it failed is made again, as another life.
+                if node.life == life and now > failed_at[0] + IN_FLIGHT_SECONDS:
                     self.history.directory(LOGS, life, f"sync of {operation.path}")
                 return None
             if not operation.path.endswith(".log"):
