@@ -5,6 +5,7 @@ Every code here is the one Apache Kafka 4.3.0 answers: the tests run against it 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import socket
@@ -12,8 +13,11 @@ import struct
 import time
 from collections.abc import Iterator
 
+import aiokafka
+import aiokafka.errors
 import confluent_kafka
 import kafka
+import kafka.errors
 import pytest
 from confluent_kafka import KafkaError
 from kio.schema.errors import ErrorCode
@@ -297,6 +301,26 @@ def test_transactional_clients_are_refused_at_once(wire: Wire, bootstrap: str) -
         producer.init_transactions(20)
     assert refused.value.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert time.monotonic() - begun < 10
+
+
+@pytest.mark.skipif(TARGET == "kafka", reason="Apache Kafka has transactions")
+def test_transactional_clients_in_python_are_refused_at_once(bootstrap: str) -> None:
+    producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, transactional_id="tx-python")
+    with pytest.raises(kafka.errors.TransactionalIdAuthorizationFailedError):
+        producer.init_transactions()
+    producer.close(timeout=1)
+
+    async def start() -> None:
+        transactional = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=bootstrap, transactional_id="tx-aio"
+        )
+        try:
+            await asyncio.wait_for(transactional.start(), 20)
+        finally:
+            await transactional.stop()
+
+    with pytest.raises(aiokafka.errors.TransactionalIdAuthorizationFailed):
+        asyncio.run(start())
 
 
 def test_a_consumer_whose_data_is_gone(bootstrap: str, topic: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.java import ToolRunner, start_java
 from tests.support.log_files import batches, log_bytes
@@ -51,6 +52,18 @@ def test_producer_and_consumer_performance(
     ).check()
     fields = [field.strip() for field in said.out.strip().splitlines()[-1].split(",")]
     assert int(fields[4]) >= 60000, said
+
+
+@pytest.mark.skipif(TARGET == "kafka", reason="Apache Kafka has transactions")
+def test_a_transactional_producer_is_refused_at_once(
+    tools: ToolRunner, bootstrap: str, topic_name: str
+) -> None:
+    said = tools.run(
+        *("kafka-producer-perf-test", "--bootstrap-server", bootstrap, "--topic", topic_name),
+        *("--num-records", "10", "--record-size", "10", "--throughput", "-1"),
+        *("--transactional-id", "tx"),
+    )
+    assert said.status == 1 and "TransactionalIdAuthorizationException" in said.err, said
 
 
 def events(program: Program) -> list[dict[str, object]]:
