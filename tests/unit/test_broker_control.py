@@ -15,6 +15,7 @@ from tests.support.lone_broker import LoneBroker, Peer
 from tests.support.obedient_broker import Obedient, open_channel
 from tests.support.storage_logs import QuickDisk
 
+from tidelog.broker.control import SEEN_FILE
 from tidelog.broker.seen import Seen, SeenFile
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -316,6 +317,45 @@ def test_a_torn_write_of_what_was_seen_leaves_what_was_there_before(tmp_path: Pa
     path.write_bytes(bytes(8192))
     with pytest.raises(DamagedFile, match="is damaged: restore it"):
         SeenFile(RealDisk(), str(path)).read()
+
+
+class NoNotes(RealDisk):
+    """Does not open what a broker notes of its controllers any more, once it is ``bad``."""
+
+    bad = False
+    refused = 0
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+        if self.bad and path.endswith(SEEN_FILE):
+            self.refused += 1
+            raise OSError(errno.EIO, "planted", path)
+        return super().open(path, create=create, read_only=read_only)
+
+
+def test_a_revision_that_cannot_be_kept_ends_no_channel(tmp_path: Path) -> None:
+    """The first disk fails; what lies on the second one is commanded on (promise 25)."""
+
+    async def work() -> None:
+        disk = NoNotes()
+        places = {"log.dirs": f"{tmp_path}/a,{tmp_path}/b"}
+        async with running(tmp_path, disk, **places) as (lone, channel):
+            first = leader_and_isr({"t": (A, {0: (0, 0), 1: (0, 0)})})
+            assert await order(channel, first) == [OK, OK]
+            before, disk.bad = lone.broker.control.seen, True
+            request = messages.UpdateConfigsRequest
+            for revision in (98, 99):
+                told = request(1, 1, 7, before.store_revision + revision, [])
+                assert (await channel.ask(told, 0)).error_code == ErrorCode.NONE
+            assert lone.broker.directories[0].failed
+            assert (disk.refused, lone.broker.control.seen) == (1, before), "not tried again"
+            later = leader_and_isr({"t": (A, {1: (3, 0)})})
+            assert await order(channel, later) == [OK]
+            assert epoch_of(lone, 1) == 3
+            # Another controller is obeyed only when its epoch is on disk.
+            other = await Peer.connect(lone.port)
+            assert await open_channel(other, 2) == ErrorCode.UNKNOWN_SERVER_ERROR
+
+    run(work())
 
 
 class OneBadPlace(RealDisk):

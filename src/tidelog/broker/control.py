@@ -119,14 +119,25 @@ class Control:
         return ErrorCode.NONE
 
     def note(self, controller_epoch: int, store_revision: int) -> None:
-        """Keep the highest epoch and revision, durably, before anything of them is obeyed."""
+        """Keep the highest epoch and revision, durably, before anything of them is obeyed.
+
+        Where the disk has failed a revision alone is not kept: other disks are to be commanded on.
+        """
         newest = Seen(
             max(self.seen.controller_epoch, controller_epoch),
             max(self.seen.store_revision, store_revision),
         )
-        if newest != self.seen:
+        is_same_epoch = newest.controller_epoch == self.seen.controller_epoch
+        if newest == self.seen or (is_same_epoch and self._broker.directories[0].failed):
+            return
+        try:
             self._write(newest)
-            self.seen = newest
+        except OSError as error:
+            if not is_same_epoch:
+                raise
+            logger.error("revision %s is not kept: %s", newest.store_revision, error)
+            return
+        self.seen = newest
 
     def _write(self, seen: Seen) -> None:
         try:
