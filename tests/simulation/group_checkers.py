@@ -7,9 +7,15 @@ the promises on commits (1), one coordinator at a time (15) and delivery (9).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from tests.simulation.group_history import GroupHistory, Look, StoredGeneration, StoredOffset
+from tests.simulation.group_history import (
+    GroupCommit,
+    GroupHistory,
+    Look,
+    StoredGeneration,
+    StoredOffset,
+)
 from tests.simulation.history import History, Outcome
 
 GroupChecker = Callable[[GroupHistory], list[str]]
@@ -166,35 +172,54 @@ def _committed_before(group: GroupHistory) -> dict[int, dict[str, tuple[int, str
 
 
 def commits_go_forward(group: GroupHistory) -> list[str]:
-    """Committed positions fall only where a member was told an older one or was out of range."""
+    """Committed positions fall only where a member was told an older one or was out of range.
+
+    Behind a commit of its own it must have been told since: what it stood at once is no excuse. One
+    without an answer may be stored late, behind a later one; of it only the first is asked.
+    """
     commits = {commit.mark: commit for commit in group.commits}
-    told: dict[tuple[str, int, str], int] = {}
-    for look in group.looks:
-        for partition, (offset, _) in look.found.items():
-            told[look.member, look.generation, partition] = offset
-    for jump in group.jumps:
-        place = (jump.member, jump.generation, jump.partition)
-        told[place] = min(told.get(place, jump.target), jump.target)
     found = []
-    known: dict[str, int] = {}
+    known: dict[str, StoredOffset] = {}
     for record in group.log:
         if not isinstance(record, StoredOffset):
             continue
         if record.offset is None:
             known.pop(record.partition, None)
             continue
-        before = known.get(record.partition, -1)
-        known[record.partition] = record.offset
+        former = known.get(record.partition)
+        known[record.partition] = record
         commit = commits.get(record.mark)
-        if record.offset >= before or commit is None:
+        if former is None or former.offset is None or commit is None:
             continue
-        place = (commit.member, commit.generation, record.partition)
-        if not told.get(place, before) < before:
+        if record.offset >= former.offset:
+            continue
+        own = commits.get(former.mark)
+        if own is not None and (own.member, own.generation) != (commit.member, commit.generation):
+            own = None
+        since = own if commit.outcome is Outcome.ACKED else None
+        if not any(
+            position < former.offset for position in _told(group, commit, record.partition, since)
+        ):
             found.append(
-                f"{record.partition} went back from {before} to {record.offset} in generation "
-                f"{commit.generation}"
+                f"{record.partition} went back from {former.offset} to {record.offset} in "
+                f"generation {commit.generation}"
             )
     return found
+
+
+def _told(
+    group: GroupHistory, commit: GroupCommit, partition: str, since: GroupCommit | None
+) -> Iterator[int]:
+    """Yield where a member was told to be before a commit, after another one of its own."""
+    who = (commit.member, commit.generation)
+    for look in group.looks:
+        is_in_time = look.at < commit.sent_at and (since is None or look.at > since.sent_at)
+        if (look.member, look.generation) == who and partition in look.found and is_in_time:
+            yield look.found[partition][0]
+    for jump in group.jumps:
+        # One may be noted later than the commit of where it led to is sent.
+        if (jump.member, jump.generation, jump.partition) == (*who, partition):
+            yield jump.target
 
 
 ALL: tuple[GroupChecker, ...] = (

@@ -109,6 +109,15 @@ def went_back(group: GroupHistory) -> None:
     group.looks[2] = replace(group.looks[2], found={Q: (7, "3")})
 
 
+def went_back_behind_its_own_commit(group: GroupHistory) -> None:
+    """Long ago it was told of less than that."""
+    group.commits += [
+        GroupCommit("6", 2, "a", {P: 6}, 20, Outcome.ACKED, 21),
+        GroupCommit("7", 2, "a", {P: 9}, 26, Outcome.ACKED, 27),
+    ]
+    group.log += [StoredOffset(P, 9, "7"), StoredOffset(P, 6, "6")]
+
+
 BAD: list[tuple[Callable[[GroupHistory], None], checkers.GroupChecker]] = [
     (shared_twice, checkers.one_owner_in_a_generation),
     (began_anew, checkers.generations_rise),
@@ -123,6 +132,7 @@ BAD: list[tuple[Callable[[GroupHistory], None], checkers.GroupChecker]] = [
     (told_what_never_was, checkers.members_begin_where_the_last_stopped),
     (not_on_record, checkers.members_begin_where_the_last_stopped),
     (went_back, checkers.commits_go_forward),
+    (went_back_behind_its_own_commit, checkers.commits_go_forward),
 ]
 
 
@@ -142,6 +152,21 @@ def test_a_bad_history_is_found(
 
 def test_every_checker_has_a_bad_history() -> None:
     assert {checker for _, checker in BAD} == set(checkers.ALL)
+
+
+@pytest.mark.parametrize("told_at", [21, 28, 31])
+def test_a_position_may_fall_behind_a_commit_when_its_member_was_told_since(told_at: int) -> None:
+    group = good()
+    group.commits += [
+        GroupCommit("6", 2, "a", {P: 9}, 26, Outcome.UNDETERMINED, 27),
+        GroupCommit("7", 2, "a", {P: 8}, 30, Outcome.ACKED, 31),
+    ]
+    group.looks.append(Look(2, "a", "b2", {P: (8, "5")}, told_at))
+    group.log += [StoredOffset(P, 9, "6"), StoredOffset(P, 8, "7")]
+    assert bool(checkers.commits_go_forward(group)) is (told_at != 28)
+    # Without an answer it may have come late, from before the other one.
+    group.commits[-1] = replace(group.commits[-1], outcome=Outcome.UNDETERMINED)
+    assert checkers.commits_go_forward(group) == []
 
 
 def test_a_record_that_no_member_gets_is_found() -> None:
