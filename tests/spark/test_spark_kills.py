@@ -1,8 +1,9 @@
 """kill -9 of an executor and of the driver in mid-run, on a cluster of processes: exactly once.
 
-The first run goes through spark-submit on local-cluster (a driver and two executors as JVMs of
-their own), the second resumes in the tests' session on local[2], and the audit runs by
-`python -m tidelog.pipeline` on local-cluster again.
+Each job runs by spark-submit and by `python -m tidelog.pipeline`, on local-cluster (a driver and
+two executors as JVMs of their own) and on local[2]: the archive by spark-submit until it is killed,
+and resumed by the other on local[2]; the audit by `python -m` on local-cluster, then by
+spark-submit.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 from tests.spark.conftest import JVM, Topic
-from tests.spark.test_spark_jobs import archived, counted
+from tests.spark.test_spark_jobs import counted
+from tests.support import java
 from tests.support.processes import DEADLINE_S, Program, wait_until
 
 from tidelog.pipeline.lake.layout import Layout
@@ -28,8 +29,6 @@ from tidelog.pipeline.lake.manifest import read_manifests
 pytestmark = [pytest.mark.spark, pytest.mark.kill]
 
 CLUSTER = "local-cluster[2,1,700]"
-# Nobody is killed in the audit: one executor of its own is enough to be no local master.
-SMALL_CLUSTER = "local-cluster[1,1,700]"
 # What a job sets by itself where spark-submit does not start it: workers that start cheaply.
 DAEMON = "spark.python.daemon.module=tidelog.pipeline.worker_daemon"
 RECORDS = 30_000
@@ -73,29 +72,53 @@ def end(pids: list[int]) -> None:
             continue
 
 
-def test_executor_and_driver_killed_in_mid_run(
-    spark: SparkSession, topic: Topic, tmp_path: Path
-) -> None:
-    lake = tmp_path / "lake"
-    topic.create(2)
-    half = RECORDS // 2
-    for partition in (0, 1):
-        topic.write(counted(half, half * partition), partition=partition)
-    submit = Path(sys.executable).with_name("spark-submit")
+def submit(master: str, *arguments: str) -> list[str]:
+    """The command line of a job by spark-submit."""
     job_file = subprocess.run(
         [sys.executable, "-m", "tidelog.pipeline", "file"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.strip()
-    command = [
-        str(submit), "--master", CLUSTER, "--driver-java-options", JVM,
-        "--conf", f"spark.executor.extraJavaOptions={JVM}", "--conf", "spark.executor.memory=600m",
-        "--conf", DAEMON,
-        job_file, "archive", "--bootstrap-server", topic.bootstrap, "--topic", topic.name,
-        "--lake", str(lake), "--json", "--trigger", "0ms",
-        "--max-offsets-per-trigger", str(PER_BATCH),
+    return [
+        str(Path(sys.executable).with_name("spark-submit")), "--master", master,
+        "--driver-java-options", JVM, "--conf", f"spark.executor.extraJavaOptions={JVM}",
+        "--conf", "spark.executor.memory=600m", "--conf", DAEMON,
+        job_file, *arguments,
     ]  # fmt: skip
+
+
+def directly(master: str, *arguments: str) -> list[str]:
+    """The command line of a job by `python -m tidelog.pipeline`."""
+    return [
+        sys.executable, "-m", "tidelog.pipeline", *arguments, "--master", master,
+        "--conf", f"spark.driver.extraJavaOptions={JVM}",
+        "--conf", f"spark.executor.extraJavaOptions={JVM}",
+        "--conf", "spark.executor.memory=600m",
+    ]  # fmt: skip
+
+
+def ended(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=START_S, check=False,
+        env={**os.environ, **spark_environment()},
+    )  # fmt: skip
+
+
+def test_executor_and_driver_killed_in_mid_run(topic: Topic, tmp_path: Path) -> None:
+    if java.missing() is not None and "Java" in str(java.missing()):
+        pytest.skip(str(java.missing()))
+    lake = tmp_path / "lake"
+    topic.create(2)
+    half = RECORDS // 2
+    for partition in (0, 1):
+        topic.write(counted(half, half * partition), partition=partition)
+    archive = (
+        "archive", "--bootstrap-server", topic.bootstrap, "--topic", topic.name,
+        "--lake", str(lake), "--json",
+    )  # fmt: skip
+    paced = ("--trigger", "0ms", "--max-offsets-per-trigger", str(PER_BATCH))
+    command = submit(CLUSTER, *archive, *paced)
     with Program(command, tmp_path / "job.log", spark_environment()) as program:
         wait_until(
             lambda: progress(program)["batch"] >= 2 or program.exit_status() is not None,
@@ -114,8 +137,10 @@ def test_executor_and_driver_killed_in_mid_run(
         end([pid for pid, _ in family])
         rows = sum(manifest.rows for manifest in read_manifests(Layout.at(str(lake))))
         assert 0 < rows < RECORDS, "the kill came too late to show anything"
-    done = archived(spark, topic, lake)
-    assert done["rows"] == RECORDS and done["new_rows"] == RECORDS - rows
+    resumed = ended(directly("local[2]", *archive, "--once"))
+    assert resumed.returncode == 0, resumed.stderr[-3000:]
+    assert json.loads(resumed.stdout.splitlines()[-1])["rows"] == RECORDS
+    assert "resuming after batch" in resumed.stderr and f"with {rows:,} records" in resumed.stderr
     # Independent of manifest and audit: every file of the folder, read with pyarrow.
     for partition in (0, 1):
         found = [
@@ -124,21 +149,15 @@ def test_executor_and_driver_killed_in_mid_run(
             for offset in pq.ParquetFile(file).read(["offset"]).column(0).to_pylist()
         ]
         assert found == list(range(half))
-    audit = subprocess.run(
-        [
-            sys.executable, "-m", "tidelog.pipeline", "audit", "--master", SMALL_CLUSTER,
-            "--bootstrap-server", topic.bootstrap, "--lake", str(lake), "--json", "--complete",
-            "--conf", f"spark.driver.extraJavaOptions={JVM}",
-            "--conf", f"spark.executor.extraJavaOptions={JVM}",
-            "--conf", "spark.executor.memory=600m",
-        ],
-        capture_output=True, text=True, timeout=START_S, check=False,
-        env={**os.environ, **spark_environment()},
-    )  # fmt: skip
-    result = json.loads(audit.stdout)
-    assert result["records"] == RECORDS
-    assert {each["rule"] for each in result["findings"]} == {"home"}, audit.stderr[-2000:]
-    assert audit.returncode == 1, "keys written to two partitions by hand are a fault"
+    audit = ("audit", "--bootstrap-server", topic.bootstrap, "--lake", str(lake), "--json")
+    for audited in (
+        ended(directly(CLUSTER, *audit, "--complete")),
+        ended(submit("local[2]", *audit, "--complete")),
+    ):
+        result = json.loads(audited.stdout)
+        assert result["records"] == RECORDS
+        assert {each["rule"] for each in result["findings"]} == {"home"}, audited.stderr[-2000:]
+        assert audited.returncode == 1, "keys written to two partitions by hand are a fault"
 
 
 def test_the_command_line_refuses_before_spark_starts(tmp_path: Path) -> None:
