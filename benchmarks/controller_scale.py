@@ -82,6 +82,8 @@ class Scene:
         self.partitions = partitions
         self.phases: dict[str, Taken] = {}
         self.resident_mb = 0.0
+        self.load = 0.0
+        """The machine's load average when this size was done: its last minute."""
         self._own_silence_s = 0.0
         self._profiles = profiles
         self._changed = asyncio.Event()
@@ -110,6 +112,7 @@ class Scene:
             await self._phase("rolling", self._rolling)
             self._check()
             self.resident_mb = tree_resident_bytes(self._node.program.pid) / 1e6
+            self.load = os.getloadavg()[0]
         finally:
             noticing.cancel()
             self._pauses.close()
@@ -230,7 +233,6 @@ def report(scenes: list[Scene]) -> str:
     """The page."""
     sizes = [scene.partitions for scene in scenes]
     when = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    load = ", ".join(f"{part:.1f}" for part in os.getloadavg())
     heads = " | ".join(f"{size:,}" for size in sizes)
     lines = [
         "# How the controller grows\n",
@@ -241,9 +243,10 @@ def report(scenes: list[Scene]) -> str:
         "controller alone; the longest time it left a small request of another process unanswered",
         "(a broker leaves a controller that is silent for 3 s; these wait longer, and have longer",
         "sessions, for they share a process). Growth is the exponent over the sizes: 1 is linear,",
-        "2 the square.\n",
+        "2 the square. It says something only where the load averages are alike: sizes come one",
+        "after another, and on a busier machine the same work takes more CPU seconds, too.\n",
         f"{when}. {os.cpu_count()} cores, Linux {platform.release()}, Python "
-        f"{platform.python_version()}; load average at the end {load}.\n",
+        f"{platform.python_version()}.\n",
         f"| partitions | {heads} | growth of the seconds | of the CPU |",
         f"|---|{'---|' * len(sizes)}---|---|",
     ]
@@ -262,6 +265,8 @@ def report(scenes: list[Scene]) -> str:
     cells = " | ".join(f"{number(each)} MB" for each in memory)
     grown = f"{exponent(sizes, memory):.2f}" if len(sizes) > 1 else "-"
     lines.append(f"| resident memory of the controller at the end | {cells} | {grown} | |")
+    loads = " | ".join(f"{scene.load:.1f}" for scene in scenes)
+    lines.append(f"| load average of the machine when that size was done | {loads} | | |")
     return "\n".join(lines) + "\n"
 
 
