@@ -6,6 +6,7 @@ in the other files; here is what only shows in a field of the answer.
 
 from __future__ import annotations
 
+import datetime
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -17,12 +18,14 @@ from confluent_kafka.admin import AclOperation, ConfigResource, ResourceType
 from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v4.request import InitProducerIdRequest
 from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v10 import request as metadata_v10
-from kio.static.primitive import i8
+from kio.schema.types import ProducerId
+from kio.static.primitive import i8, i16, i32Timedelta
 from tests.support import clients
 from tests.support.node import Node
-from tests.support.processes import DEADLINE_S
+from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.wire import Wire
 
 TOPIC = 2
@@ -120,6 +123,30 @@ def test_a_topic_id_in_a_version_that_cannot_use_it(wire: Wire, topic: str) -> N
         assert [(each.error_code, each.name) for each in answer.topics] == [
             (ErrorCode.invalid_request, name or "")
         ]
+
+
+def test_a_producer_that_names_an_id_gets_one_of_its_own(wire: Wire, topic: str) -> None:
+    """What it names may be another producer's, or another cluster's."""
+
+    def asked(producer_id: int, epoch: int) -> tuple[int, int, int]:
+        request = InitProducerIdRequest(
+            transactional_id=None,
+            transaction_timeout=i32Timedelta.parse(datetime.timedelta(seconds=1)),
+            producer_id=ProducerId(producer_id),
+            producer_epoch=i16(epoch),
+        )
+        answer = wire.call(request)
+        return int(answer.error_code), int(answer.producer_id), int(answer.producer_epoch)
+
+    wait_until(lambda: asked(-1, -1)[0] == 0, DEADLINE_S, "ids are given out", pause_s=0.05)
+    error, first, epoch = asked(-1, -1)
+    assert (error, epoch) == (0, 0)
+    for named, named_epoch in ((first, 0), (first, 7), (987_654_321, 3)):
+        error, given, epoch = asked(named, named_epoch)
+        assert (error, epoch) == (0, 0)
+        assert given > first and given != named
+    for named, named_epoch in ((first, -1), (-1, 3)):
+        assert asked(named, named_epoch) == (ErrorCode.invalid_request, -1, -1)
 
 
 def test_descriptions_of_the_cluster_by_kind_of_endpoint(wire: Wire) -> None:

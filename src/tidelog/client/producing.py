@@ -32,6 +32,8 @@ from tidelog.records.record import Header
 from tidelog.runtime.clock import Clock, RealClock
 
 PURPOSE = "produce"
+LAST_EPOCH = 2**15 - 1
+"""The highest producer epoch; behind it comes another id."""
 RECORD_OVERHEAD_BYTES = 100
 """What a record is counted as beyond its key, value and headers: Python's own memory."""
 
@@ -440,12 +442,14 @@ class RecordSender:
             await self._cluster.leader(queue.partition)
 
     async def _new_identity(self) -> None:
-        asked = messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        if self._identity is not None:
+        known = self._identity
+        if known is not None and known.epoch < LAST_EPOCH:
             # The next epoch of the same id (KIP-360): what the network still holds of the former
-            # one is refused then, and cannot be written beside what is numbered anew.
-            asked.producer_id = self._identity.producer_id
-            asked.producer_epoch = self._identity.epoch
+            # one is refused then, and cannot be written beside what is numbered anew. Nobody is
+            # asked: brokers answer every such request with another id.
+            self._identity = Producer(known.producer_id, known.epoch + 1)
+            return
+        asked = messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
         answer: messages.InitProducerIdResponse = await self._cluster.send_to_any(asked)
         if answer.error_code:
             raise Refused(answer.error_code, "a producer id")

@@ -1,8 +1,9 @@
 """InitProducerId v0-4: an id and epoch for an idempotent producer.
 
 - Without a transactional id any broker answers, from its block of producer ids.
-- v3+: a producer that names its id and epoch gets the next epoch, and a fresh id when the epochs
-  are used up (KIP-360).
+- v3+: a producer that names its id and epoch gets a fresh id all the same, as from Kafka: producers
+  without transactions raise their epochs themselves (KIP-360), and nobody knows whose id it is.
+  One of the two alone answers INVALID_REQUEST.
 - With a transactional id: TRANSACTIONAL_ID_AUTHORIZATION_FAILED until transactions come, for
   librdkafka tries every other error for ever.
 - COORDINATOR_LOAD_IN_PROGRESS (retriable) while no controller gives out ids.
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NO_PRODUCER_ID = -1
-LAST_EPOCH = 2**15 - 2
-"""The highest epoch that is handed out; int16's maximum stays unused, as in Kafka."""
+NONE_NAMED = -1
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
@@ -38,9 +37,8 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
         logger.info("%s asked for transactions, which come later", context.client_id)
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return response(error_code=code, producer_epoch=-1)
-    if request.producer_id != NO_PRODUCER_ID and 0 <= request.producer_epoch < LAST_EPOCH:
-        epoch = request.producer_epoch + 1
-        return response(producer_id=request.producer_id, producer_epoch=epoch)
+    if (request.producer_id == NONE_NAMED) != (request.producer_epoch == NONE_NAMED):
+        return response(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
     try:
         return response(producer_id=await broker.producer_ids.next_id(), producer_epoch=0)
     except (ControllerUnreachable, ProducerIdsRefused, ClientError) as error:
