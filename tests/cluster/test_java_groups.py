@@ -66,9 +66,6 @@ def test_get_offsets(run: Run, ten_records: str) -> None:
     assert offsets(-1) == {"0": "10", "1": "0"} == offsets("latest")
     assert offsets(-2) == {"0": "0", "1": "0"} == offsets("earliest")
     assert offsets(-3)["0"] == "9" == offsets("max-timestamp")["0"]
-    # Nothing is kept elsewhere: what is here begins where the log does, and nothing ends there.
-    assert offsets(-4) == {"0": "0", "1": "0"} == offsets("earliest-local")
-    assert offsets(-5) == {} == offsets("latest-tiered")
     assert offsets(FIRST_TIMESTAMP_MS)["0"] == "0"
     assert offsets(FIRST_TIMESTAMP_MS + 3500)["0"] == "4"
     assert offsets(FIRST_TIMESTAMP_MS + 9001).get("0", "") == ""

@@ -82,12 +82,7 @@ async def list_offsets(
         if version < MAX_TIMESTAMP_VERSION and any(wanted[p] == MAX_TIMESTAMP for p in group):
             raise VersionUnsupported(f"{connection.peer} cannot look up the largest timestamp")
         answer: messages.ListOffsetsResponse = await connection.send(
-            ask_for(
-                replica_id=-1,
-                isolation_level=isolation,
-                topics=topics,
-                timeout_ms=cluster.settings.request_timeout_ms,
-            ),
+            ask_for(replica_id=-1, isolation_level=isolation, topics=topics),
             version,
             cluster.settings.request_timeout_ms,
         )

@@ -1,11 +1,8 @@
-"""ListOffsets v1-11: offsets by time, and the special ones.
+"""ListOffsets v1-7: offsets by time, and the special ones.
 
 - -1: the end as the asker may read it (the high watermark; a follower: the log's), -2: the log's
-  start, -3 (v7): the record with the greatest timestamp (KIP-734).
-- There is no remote storage, so nothing is anywhere else: -4 (v8), the start of what is here, is
-  the log's start (KIP-405); -5 (v9), the last offset there, and -6 (v11), the first that is still
-  to go there, are -1. v10: a time-out for looking there (KIP-1075), which nothing needs.
-- Any other negative one, and one in a version that does not know it: UNSUPPORTED_VERSION.
+  start, -3 (v7): the record with the greatest timestamp (KIP-734). Other negative ones belong to
+  versions that are not served: UNSUPPORTED_VERSION.
 - By time: the first committed record that is not older; offset -1 when there is none.
 - v2+: isolation (the last stable offset is the high watermark until transactions come);
   v4+: the leader epoch is checked and answered (KIP-320).
@@ -27,18 +24,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.partition import HostedPartition
 
-LATEST, EARLIEST, GREATEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
-LATEST_REMOTE, FIRST_TO_GO_THERE = -5, -6
-SINCE_VERSION = {
-    LATEST: 1,
-    EARLIEST: 1,
-    GREATEST_TIMESTAMP: 7,
-    EARLIEST_LOCAL: 8,
-    LATEST_REMOTE: 9,
-    FIRST_TO_GO_THERE: 11,
-}
-STARTS = (EARLIEST, EARLIEST_LOCAL)
-ELSEWHERE = (LATEST_REMOTE, FIRST_TO_GO_THERE)
+LATEST, EARLIEST, GREATEST_TIMESTAMP = -1, -2, -3
 UNKNOWN_OFFSET = -1
 FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 
@@ -50,33 +36,33 @@ _Partition = messages.ListOffsetsResponse.ListOffsetsPartitionResponse
 def handle(broker: Broker, request: messages.ListOffsetsRequest, context: RequestContext) -> Any:
     """Look each partition up. A look-up by time reads one batch."""
     follower = request.replica_id >= 0
-    version = context.version
+    uncertain = (
+        ErrorCode.OFFSET_NOT_AVAILABLE
+        if context.version >= FIRST_VERSION_WITH_NOT_AVAILABLE
+        else ErrorCode.LEADER_NOT_AVAILABLE
+    )
     return _Response(
         topics=[
             _Topic(
                 topic.name,
-                [_answer(broker, topic.name, p, follower, version) for p in topic.partitions],
+                [_answer(broker, topic.name, p, follower, uncertain) for p in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
-def _answer(broker: Broker, topic: str, asked: Any, follower: bool, version: int) -> Any:
-    index, timestamp = asked.partition_index, asked.timestamp
-    if timestamp < 0 and version < SINCE_VERSION.get(timestamp, version + 1):
-        return _Partition(index, ErrorCode.UNSUPPORTED_VERSION)
+def _answer(broker: Broker, topic: str, asked: Any, follower: bool, uncertain: ErrorCode) -> Any:
+    index = asked.partition_index
     partition = broker.partitions.get(topic, index)
     if partition is None:
         return _Partition(index, broker.why_not_here(topic, index))
     error = partition.why_not_serving(asked.current_leader_epoch)
     if error is not ErrorCode.NONE:
         return _Partition(index, error)
-    if not (follower or timestamp in STARTS or partition.watermark_is_certain):
-        if version < FIRST_VERSION_WITH_NOT_AVAILABLE:
-            return _Partition(index, ErrorCode.LEADER_NOT_AVAILABLE)
-        return _Partition(index, ErrorCode.OFFSET_NOT_AVAILABLE)
-    return _look_up(partition, index, timestamp, follower)
+    if not (follower or asked.timestamp == EARLIEST or partition.watermark_is_certain):
+        return _Partition(index, uncertain)
+    return _look_up(partition, index, asked.timestamp, follower)
 
 
 def _look_up(partition: HostedPartition, index: int, timestamp: int, follower: bool) -> Any:
@@ -84,11 +70,11 @@ def _look_up(partition: HostedPartition, index: int, timestamp: int, follower: b
     if timestamp == LATEST:
         offset = log.end_offset if follower else log.high_watermark
         return _Partition(index, 0, -1, offset, partition.leader_epoch)
-    if timestamp in STARTS:
+    if timestamp == EARLIEST:
         epoch = log.epochs.epoch_at(log.start_offset)
         return _Partition(index, 0, -1, log.start_offset, epoch)
-    if timestamp in ELSEWHERE:
-        return _Partition(index, 0, -1, UNKNOWN_OFFSET, -1)
+    if timestamp < GREATEST_TIMESTAMP:
+        return _Partition(index, ErrorCode.UNSUPPORTED_VERSION)
     if timestamp == GREATEST_TIMESTAMP:
         found = log.newest_record(log.high_watermark)
     else:
@@ -109,4 +95,4 @@ def _refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.LIST_OFFSETS, range(1, 12), handle, refuse=_refuse_all)
+HANDLER = Handler(ApiKey.LIST_OFFSETS, range(1, 8), handle, refuse=_refuse_all)
