@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from tests.simulation.test_simulation_cluster_planted import (
@@ -21,6 +22,8 @@ from tests.simulation.test_simulation_cluster_planted import (
 from tidelog.broker.repairs import Repairs
 from tidelog.storage import checkpoints, names, soundness
 from tidelog.storage.resources import Resources
+from tidelog.storage.scan import scan
+from tidelog.storage.segment import Segment
 
 pytestmark = pytest.mark.second
 
@@ -60,6 +63,19 @@ def believe_every_checkpoint(patch: Patch) -> None:
     patch.setattr(checkpoints, "_check_crc", lambda content, expected: None)
 
 
+def believe_every_index(patch: Patch) -> None:
+    """Who looks an offset up goes on from where the index says, whatever is there."""
+
+    def trusting(self: Any, offset: int, entry: tuple[int, int] | None) -> Any:
+        position = 0 if entry is None else entry[0]
+        for found in scan(self.open_log(), position, self.size, check=False):
+            if found[1].last_offset >= offset:
+                return found, True
+        return None, True
+
+    patch.setattr(Segment, "_walk_to", trusting)
+
+
 def leave_damage_as_it_is(patch: Patch) -> None:
     patch.setattr(Repairs, "for_order", lambda self, hosted, state: hosted)
 
@@ -74,6 +90,11 @@ PLANTED = (
         believe_every_checkpoint,
         (*DAMAGE, *LOSSES, *PROOF, "only_what_was_asked_goes", "recovery_is_bounded"),
         directed(FLIPS, harmed={names.PARTITION_METADATA: 1.0, names.LOG_STARTS: 1.0}),
+    ),
+    Planted(
+        believe_every_index,
+        DAMAGE,
+        directed(FLIPS, harmed={names.INDEX: 1.0}, seconds=20.0, end_seconds=24.0),
     ),
     Planted(leave_damage_as_it_is, (*DAMAGE, "recovery_is_bounded"), directed(FLIPS)),
     Planted(

@@ -27,6 +27,12 @@ from tidelog.storage import names
 RACK = "audit"
 ANSWER_MS = 5_000
 FETCH_BYTES = 20_000
+MET_BY_READS = (names.LOG, names.INDEX)
+"""Harmed files that a read may meet, when it asks for the right offset."""
+
+OFFSETS_OF_A_SEGMENT = 20
+"""About so many are in a segment of 4,000 bytes."""
+
 TOPICS = ("plain", "loose", "pair")
 """Those whose offsets have no gaps: not compacted, and with one life."""
 
@@ -62,7 +68,7 @@ class Auditor:
         """Read here and there, and what is harmed sooner or later."""
         while True:
             await asyncio.sleep(self._rng.uniform(0.3, 3))
-            harmed = [harm for harm in self._harms.standing() if harm.kind == names.LOG]
+            harmed = [harm for harm in self._harms.standing() if harm.kind in MET_BY_READS]
             full = [x for x in self._cluster.brokers if x.machine.disk.capacity < UNLIMITED]
             if harmed and self._rng.random() < 0.3:
                 await self._look_at(self._rng.choice(harmed))
@@ -167,8 +173,15 @@ class Auditor:
 
     async def _look_at(self, harm: Harm) -> None:
         place = next((x for x, _ in self._places() if str(x) == harm.replica), None)
-        if place is not None:
-            await self.read(self._node(harm.host), place, harm.offset, 1)
+        if place is None:
+            return
+        offsets = [harm.offset]
+        if harm.kind == names.INDEX:
+            # Who reads on from one segment to the next asks no index: begin here and there within.
+            begins = names.offset_of(harm.path.rpartition("/")[2], names.INDEX) or 0
+            offsets = [*range(begins, begins + OFFSETS_OF_A_SEGMENT, 2)]
+        for offset in offsets:
+            await self.read(self._node(harm.host), place, offset, 1)
 
     def _places(self) -> list[tuple[Place, Known]]:
         return [(x, known) for x, known in self._states.places.items() if x.topic in TOPICS]
