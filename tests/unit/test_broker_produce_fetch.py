@@ -325,6 +325,52 @@ def test_fetch_waits_for_its_least_bytes_without_polling(tmp_path: Path) -> None
     run(main())
 
 
+@pytest.mark.parametrize("limit", ["partition_max_bytes", "max_bytes"])
+def test_a_full_answer_does_not_wait_for_its_least_bytes(tmp_path: Path, limit: str) -> None:
+    """fetch.min.bytes as large as what one answer may have: whole batches never add up to it."""
+
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            hosted = lone.lead("t")
+            for _ in range(4):
+                await send(peer, batch("x" * 100))
+            size = hosted.log.size // 4
+            most: Any = {limit: 2 * size + 10}
+            asked = {"min_bytes": 2 * size + 10, "max_wait_ms": 60_000, **most}
+            assert offsets((await read(peer, 0, **asked)).records) == [0, 1]
+            peer.send(fetch(2, **asked), 12)
+            await until(lambda: hosted.waiting.readers)
+            await send(await Peer.connect(lone.port), batch("x" * 100))
+            found = (await peer.receive()).responses[0].partitions[0]
+            assert offsets(found.records) == [2, 3], "with all of it there is less than asked for"
+
+    run(main())
+
+
+@pytest.mark.parametrize("goes_on", ["in this segment", "in the next one"])
+def test_a_full_answer_from_a_file_does_not_wait(tmp_path: Path, goes_on: str) -> None:
+    """What is sent from the file is found by its size alone."""
+    ends = {"segment.bytes": "300000"} if goes_on == "in the next one" else {}
+
+    async def main() -> None:
+        async with running(tmp_path) as (lone, peer):
+            hosted = lone.lead("t", configs=ends)
+            for _ in range(5):
+                await send(peer, batch("x" * 100_000))
+            if ends:
+                assert len(hosted.log.segments) == 3
+            answer = await read(
+                peer,
+                0,
+                min_bytes=2**20 if ends else 250_000,
+                max_wait_ms=60_000,
+                partition_max_bytes=2**20 if ends else 250_000,
+            )
+            assert offsets(answer.records) == [0, 1]
+
+    run(main())
+
+
 def test_fetch_returns_empty_when_its_time_is_over(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as (lone, peer):

@@ -270,7 +270,7 @@ class _Answer:
         found = self._read()
         missing = request.min_bytes - reading.size
         told_now = bool(found) and self._session.prompt
-        if missing <= 0 or reading.is_last or reading.urgent or told_now:
+        if missing <= 0 or reading.is_last or reading.urgent or reading.full or told_now:
             return self._told(found)
         return DelayedFetch(
             [self._session.waiting], missing, request.max_wait_ms, self._finish

@@ -22,7 +22,7 @@ from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.records.batch import Rejected, walk
 from tidelog.replication.closest import Candidate, closest
-from tidelog.storage.region import LEAST_BYTES, find_region
+from tidelog.storage.region import LEAST_BYTES, FileRegion, find_region
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -52,6 +52,7 @@ class Reading:
         "broker",
         "context",
         "follower",
+        "full",
         "is_last",
         "node_id",
         "rack",
@@ -74,12 +75,15 @@ class Reading:
         self.room = 0
         self.urgent = False
         """Whether something must be told at once."""
+        self.full = False
+        """Whether there is something, and a limit keeps more away that could be read: a wait for
+        ``min_bytes`` would bring nothing."""
         self.is_last = request.max_wait_ms <= 0
         """Whether the request is answered with what is found now."""
 
     def begin(self) -> None:
         """Find out how much this answer may have."""
-        self.size = 0
+        self.size, self.full = 0, False
         room = max(1, min(self.request.max_bytes, self.broker.configs.fetch_max_bytes))
         # Nothing at all while other clients leave too much unread: the next request waits.
         self.room = min(room, self.context.answer_budget())
@@ -107,9 +111,14 @@ class Reading:
                 # The leader is ahead of what it told this follower: it will tell soon.
                 return self._not_yet(wanted, partition)
         room = self.room - self.size
-        if room <= 0 or offset == (log.end_offset if self.follower else mark):
+        end = log.end_offset if self.follower else mark
+        if offset == end:
             return answer
-        return self._records(wanted, partition, answer, room)
+        if room > 0:
+            answer = self._records(wanted, partition, answer, room)
+        if 0 < self.size < self.request.min_bytes and not answer.error_code:
+            self.full = self.full or _more_lies_behind(answer.records, offset, end)
+        return answer
 
     def _records(self, wanted: Wanted, partition: HostedPartition, answer: Any, room: int) -> Any:
         log = partition.log
@@ -199,6 +208,16 @@ class Reading:
         error = ErrorCode.OFFSET_NOT_AVAILABLE if self.is_last else ErrorCode.NONE
         mark = log.high_watermark
         return _Partition(wanted.index, int(error), mark, mark, log.start_offset)
+
+
+def _more_lies_behind(records: Any, offset: int, end: int) -> bool:
+    """Return whether what was read from ``offset`` on stops before ``end``. O(its batches)."""
+    last = records[-1] if isinstance(records, list) else records
+    if isinstance(last, FileRegion):
+        return last.more_follows
+    for _, header in walk(last):
+        offset = header.next_offset
+    return offset < end
 
 
 def why_not_fed(wanted: Wanted, partition: HostedPartition, node_id: int) -> ErrorCode:

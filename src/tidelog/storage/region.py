@@ -22,15 +22,25 @@ class FileRegion:
     """``size`` bytes of an open file from ``position`` on; the file stays open until it is gone.
 
     The bytes never change: a log is only appended to, and what retention or compaction replaces
-    stays in the open file. A truncation may cut them short.
+    stays in the open file. A truncation may cut them short. ``more_follows``: committed batches lie
+    behind them.
     """
 
-    __slots__ = ("_release", "fileno", "position", "size")
+    __slots__ = ("_release", "fileno", "more_follows", "position", "size")
 
-    def __init__(self, fileno: int, position: int, size: int, release: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        fileno: int,
+        position: int,
+        size: int,
+        release: Callable[[], None],
+        *,
+        more_follows: bool = False,
+    ) -> None:
         self.fileno = fileno
         self.position = position
         self.size = size
+        self.more_follows = more_follows
         self._release = release
 
     def __len__(self) -> int:
@@ -75,4 +85,5 @@ def find_region(log: PartitionLog, offset: int, max_bytes: int) -> FileRegion | 
     if fileno is None:
         files.release(file)
         return None
-    return FileRegion(fileno(), start, end - start, lambda: files.release(file))
+    more = end < segment.size or segment.next_offset < log.high_watermark
+    return FileRegion(fileno(), start, end - start, lambda: files.release(file), more_follows=more)

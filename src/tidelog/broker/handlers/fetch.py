@@ -53,7 +53,7 @@ def handle(broker: Broker, request: messages.FetchRequest, context: RequestConte
     reading = answering.reading
     found = answering.read()
     missing = request.min_bytes - reading.size
-    if missing <= 0 or reading.is_last or reading.urgent or not plan.wanted:
+    if missing <= 0 or reading.is_last or reading.urgent or reading.full or not plan.wanted:
         return answering.told(found)
     waiters: Any = [
         each.waiting.followers if reading.follower else each.waiting.readers
