@@ -105,12 +105,8 @@ def create_topics(
     defaults: Defaults,
     chance: Chance,
     validate_only: bool = False,
-    is_free: Callable[[str], bool] = lambda _: True,
 ) -> Decision[list[Created]]:
-    """Decide CreateTopics: each topic is created or refused by itself, all in one write.
-
-    ``is_free`` says of a name whether every live broker knows that its former topic is gone.
-    """
+    """Decide CreateTopics: each topic is created or refused by itself, all in one write."""
     start = cluster.counters.get(layout.PARTITION_EPOCH, 0)
     batch = _Batch(start)
     answers: list[Created] = []
@@ -121,11 +117,6 @@ def create_topics(
                 repeated[topic.name] = False
                 sentence = f"The topic {topic.name} is named more than once."
                 answers.append(Created(topic.name, Refusal(ErrorCode.INVALID_REQUEST, sentence)))
-            continue
-        if not validate_only and not is_free(topic.name):
-            sentence = f"Not every broker knows yet that the former topic {topic.name} is deleted."
-            refusal = Refusal(ErrorCode.REQUEST_TIMED_OUT, sentence)
-            answers.append(Created(topic.name, refusal))
             continue
         answers.append(_create(cluster, topic, defaults, chance, batch))
     if validate_only:

@@ -5,7 +5,8 @@
 - Below level 1.4 the name of a deleted topic answers TOPIC_ALREADY_EXISTS until every broker that
   held a replica has confirmed the deletion: requests without ids could hit the new topic.
 - The name of a deleted topic waits until every live broker has been told of that: else a position
-  that a group commits in the new one could be removed with those in the former one.
+  that a group commits in the new one could be removed with those in the former one. It is created
+  all the same when the time of the request is over.
 - v4+: -1 takes ``num.partitions`` and ``default.replication.factor``; v5+ answers the
   configurations, v7+ the topic id (KIP-516).
 """
@@ -47,7 +48,7 @@ async def serve(
         await controller.until_free(names, ends_ms - clock.monotonic_ms())
     answers, revision = await controller.perform(
         lambda cluster: create_topics(
-            cluster, asked, defaults, controller.chance, request.validate_only, controller.is_free
+            cluster, asked, defaults, controller.chance, request.validate_only
         )
     )
     told = True
