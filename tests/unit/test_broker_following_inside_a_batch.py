@@ -1,7 +1,8 @@
 """A follower that must begin where the leader's log begins, inside of a batch (DeleteRecords).
 
 Found by the cluster simulation: the follower waited for offset 296, the leader's first batch begins
-at 295, and the follower never joined the ISR again.
+at 295, and the follower never joined the ISR again. Seed 5018 found the same with a log that was
+not empty: of the follower's epoch the leader knew no more than that its own log began at 74.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
 from tests.support.lone_broker import until
 from tests.unit.test_broker_following import content, running
 
@@ -30,5 +32,33 @@ def test_an_empty_follower_begins_with_the_batch_in_which_the_leader_begins(tmp_
             await until(lambda: follower.end_offset == 6)
             await until(lambda: follower.start_offset == 4)
             assert content(follower) == content(leader)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("held", [8, 4])
+@pytest.mark.parametrize("start", [4, 3])
+def test_nothing_stays_of_an_epoch_that_the_leader_has_forgotten(
+    tmp_path: Path, held: int, start: int
+) -> None:
+    """With 8 records the follower is told to cut where the leader begins, with 4 it ends there."""
+
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            leader = pair.lead(isr=(1,))
+            now_ms = int(time.time() * 1000)
+            for batch in range(2):
+                values = [NewRecord(now_ms, None, b"%d" % (batch * 3 + n)) for n in range(3)]
+                leader.append(build_batch(values), now_ms)
+            leader.log.high_watermark = 6
+            leader.log.advance_start(start)
+            follower = pair.follow(isr=(1,))
+            for _ in range(held):
+                other = build_batch([NewRecord(now_ms, None, b"never committed")])
+                follower.log.append_as_leader(other, 0, now_ms)
+            await until(lambda: follower.end_offset == 6)
+            await until(lambda: follower.start_offset == start)
+            assert content(follower) == content(leader)
+            assert follower.log.segments[0].base_offset == 3
 
     asyncio.run(main())

@@ -6,10 +6,15 @@ comes between.
 | answer | what follows |
 |---|---|
 | where the logs part | cut there; watermark and start are not touched; ask again |
+| where the logs part, not above where the leader's log begins | an empty log from there on |
 | records | appended as they are, then the leader's watermark and log start are taken over |
 | OFFSET_OUT_OF_RANGE, the leader's log begins behind our end | an empty log from there on |
 | records whose first batch begins before an empty log | the log begins with that batch |
+| the same, and all that is here is before the leader's log | the log begins with that batch |
 | any other error, a corrupt batch, a failing disk | a setback: tried again after a pause |
+
+A leader whose log begins behind an epoch says that the epoch ended there. Where it did end, and so
+what of it is the leader's, nobody knows any more: none of it stays.
 
 Committed records that a cut takes along are noted before, durably, and reported (KIP-704).
 """
@@ -67,13 +72,13 @@ def take_in(
     if part.error_code:
         return error_code(part.error_code).name
     if says_where_logs_part(part):
-        parting = part.diverging_epoch
-        return _cut(partition, parting.epoch, parting.end_offset, now_ms, losses, noted)
+        return _cut(partition, part, now_ms, losses, noted)
     log = partition.log
     records = part.records
     size = 0
     if records:
-        result = _begin_with(partition, records, now_ms) or log.append_as_follower(records, now_ms)
+        refused = _begin_with(partition, records, part.log_start_offset, now_ms)
+        result = refused or log.append_as_follower(records, now_ms)
         if isinstance(result, Rejected):
             partition.look_at_disk()
             return result.reason
@@ -84,10 +89,15 @@ def take_in(
     return None
 
 
-def _begin_with(partition: HostedPartition, records: Buffer, now_ms: int) -> Rejected | None:
-    """Let an empty log begin where the first batch does: a log start may lie inside of one."""
+def _begin_with(
+    partition: HostedPartition, records: Buffer, leader_start: int, now_ms: int
+) -> Rejected | None:
+    """Let an empty log begin where the first batch does: a log start may lie inside of one.
+
+    So does a log that ends inside of it and before the leader's: its last records are another's.
+    """
     log = partition.log
-    if log.start_offset != log.end_offset:
+    if log.start_offset != log.end_offset and log.end_offset > leader_start:
         return None
     for _, header in walk(records):
         if header.base_offset < log.end_offset <= header.last_offset:
@@ -110,13 +120,13 @@ def _where(partition: HostedPartition, epoch: int, end_offset: int) -> Cut:
 
 def _cut(
     partition: HostedPartition,
-    epoch: int,
-    end_offset: int,
+    part: Any,
     now_ms: int,
     losses: LossReports,
     noted: Collection[Loss],
 ) -> str | None:
     log = partition.log
+    epoch, end_offset = part.diverging_epoch.epoch, part.diverging_epoch.end_offset
     cut = _where(partition, epoch, end_offset)
     if cut.offset >= log.end_offset:
         return f"the leader's epoch {epoch} ends at {end_offset}, but there is nothing to cut"
@@ -133,7 +143,10 @@ def _cut(
             partition.leader_epoch,
         )
     logger.info("%s: cut from %d to %d", partition.key, log.end_offset, cut.offset)
-    refused = _refused(partition, log.truncate_to(cut.offset, now_ms))
+    if cut.offset <= part.log_start_offset:
+        refused = _refused(partition, log.restart_at(cut.offset, now_ms))
+    else:
+        refused = _refused(partition, log.truncate_to(cut.offset, now_ms))
     if refused is None and cut.below_watermark:
         losses.after_cut(first, end)
     return refused
