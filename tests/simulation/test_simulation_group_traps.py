@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 from tests.simulation.cluster.clients import target
-from tests.simulation.cluster.members import NotingCluster
+from tests.simulation.cluster.members import OFFSETS_TOPIC, NotingCluster
 from tests.simulation.cluster.nodes import PORT
+from tests.simulation.kernel import Process
 from tests.simulation.test_simulation_cluster_traps import Told
 
 from tidelog.client.cluster import ClusterSettings
@@ -44,29 +45,36 @@ async def reach(run: Told, state: str, members: int, committed: int | None = Non
             await asyncio.sleep(0.1)
 
 
-async def a_late_commit(run: Told) -> None:
-    """Paused for longer than its session, while others went on and left: it sets nothing back."""
-    group = run.group
-    group.topics = ("t",)
-    process = run.world.machine("late").process("Consumer")
-    got: list[int] = []
+def read_by(run: Told, host: str, broker: int, commit_ms: int, got: list[int]) -> Process:
+    """Start a member of the run's group that knows this broker at first."""
+    process = run.world.machine(host).process("Consumer")
 
-    async def read_late() -> None:
+    async def read() -> None:
         settings = ClusterSettings(
             request_timeout_ms=3_000, backoff=Backoff(random=process.seams.random)
         )
-        async with NotingCluster(group, f"b1:{PORT}", settings) as cluster:
+        async with NotingCluster(run.group, f"b{broker}:{PORT}", settings) as cluster:
             reader = GroupReader(
-                cluster, group.name, ["t"],
-                reset=OffsetReset.EARLIEST, auto_commit_ms=600_000,
+                cluster, run.group.name, ["t"],
+                reset=OffsetReset.EARLIEST, auto_commit_ms=commit_ms,
                 session_timeout_ms=3_000, rebalance_timeout_ms=3_000, heartbeat_interval_ms=500,
             )  # fmt: skip
             while True:
                 for fetched in await reader.poll(100):
+                    cluster.goes_on(str(fetched.partition), fetched.offset, fetched.next_offset)
                     got.extend(record.offset for record in fetched.rows())
 
+    process.run(read())
+    return process
+
+
+async def a_late_commit(run: Told) -> None:
+    """Paused for longer than its session, while others went on and left: it sets nothing back."""
+    group = run.group
+    group.topics = ("t",)
+    got: list[int] = []
     await run.write(5)
-    process.run(read_late())
+    process = read_by(run, "late", 1, 600_000, got)
     await run.until(lambda: len(got) == 5, "the first five are read")
     process.pause()
     await reach(run, "Empty", 0)
@@ -133,8 +141,57 @@ async def a_lost_position(run: Told) -> None:
     run.judge.group(run.group)
 
 
+async def led_in_an_earlier_epoch(run: Told) -> None:
+    """A member learns of the cluster from a leader that was deposed, cut off and does not know it.
+
+    Seed 5122: that one's log ends before the committed position, which was out of range there, and
+    the group read everything again. The epoch that is committed with it says who is behind.
+    """
+    group, got = run.group, list[int]()
+    group.topics = ("t",)
+    await run.write(1)
+    early = read_by(run, "early", 1, 100, got)
+    await reach(run, "Stable", 1, 1)
+    early.kill()
+    await reach(run, "Empty", 0, 1)
+    offsets = run.states.place(OFFSETS_TOPIC, 0)
+    assert offsets is not None
+    deposed = run.now.leader
+    if run.states.places[offsets].state.leader == deposed:
+        # Its coordinator must not be cut off as well.
+        run.cluster.broker(deposed).kill()
+        await run.until(lambda: run.now.leader not in (-1, deposed), "another leader")
+        run.cluster.broker(deposed).start()
+        await run.until_isr(1, 2, 3)
+        while run.now.leader != deposed:
+            await run.admin.elect("t", 0, unclean=False)
+        assert run.states.places[offsets].state.leader != deposed
+    former = run.now.leader_epoch
+    run.faults.unquiet_until = float("inf")
+    for node in run.cluster.nodes:
+        if node is not run.cluster.broker(deposed):
+            run.world.network.cut(node.host, f"b{deposed}")
+    await run.until(lambda: run.now.leader not in (-1, deposed), "deposed")
+    leader = run.now.leader
+    await run.write(4)
+    middle = read_by(run, "middle", leader, 100, got)
+    await reach(run, "Stable", 1, 5)
+    middle.kill()
+    await reach(run, "Empty", 0, 5)
+    assert run.hosted(deposed).is_leader
+    assert run.hosted(deposed).leader_epoch == former
+    read_by(run, "last", deposed, 100, got)
+    await run.write(1)
+    await reach(run, "Stable", 1, 6)
+    assert run.hosted(deposed).is_leader
+    assert got == list(range(6))
+    assert group.book.jumps == []
+
+
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("tell", [a_late_commit, out_of_reach, a_lost_position])
+@pytest.mark.parametrize(
+    "tell", [a_late_commit, out_of_reach, a_lost_position, led_in_an_earlier_epoch]
+)
 def test_a_member_story(tell, seed: int) -> None:
     result = Told(seed, tell, "replicated", {"min.insync.replicas": "2"}).run()
     assert not result.violations, result.report()

@@ -6,7 +6,7 @@ import pytest
 
 from tidelog.client.batches import Fetched, whole_batches
 from tidelog.model.topics import TopicPartition
-from tidelog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, seal_batch
+from tidelog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, assign, seal_batch
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.control import (
     ABORT,
@@ -46,7 +46,7 @@ def marker(offset: int, producer_id: int, kind: int) -> bytes:
 def fetched(
     records: bytes, offset: int = 0, aborted: list[tuple[int, int]] | None = None
 ) -> Fetched:
-    view, next_offset = whole_batches(memoryview(records), offset)
+    view, next_offset, _ = whole_batches(memoryview(records), offset)
     return Fetched(WHERE, offset, next_offset, view, 100, 90, 0, aborted)
 
 
@@ -60,6 +60,16 @@ def test_a_batch_cut_at_the_end_is_left_for_the_next_fetch() -> None:
         found = fetched(whole + data(5, 4)[:cut])
         assert found.next_offset == 5
         assert offsets(found) == [0, 1, 2, 3, 4]
+
+
+def test_the_epoch_is_that_of_the_last_whole_batch() -> None:
+    batches = [bytearray(data(offset, 2)) for offset in (0, 2, 4)]
+    for number, batch in enumerate(batches):
+        assign(batch, 2 * number, 5 + number)
+    records = memoryview(b"".join(batches))
+    assert whole_batches(records, 0)[1:] == (6, 7)
+    assert whole_batches(records[:-1], 0)[1:] == (4, 6)
+    assert whole_batches(records[:10], 0)[1:] == (0, -1)
 
 
 def test_records_before_the_position_are_skipped() -> None:

@@ -21,9 +21,9 @@ class Fetched:
     """Whole record batches of one partition, as they lie in the answer.
 
     ``offset`` is the position that was asked for: the first batch may begin before it, and
-    records below it are to be skipped. ``next_offset`` is where reading goes on. ``aborted`` is
-    None for a reader of uncommitted data, else (producer id, first offset) of each transaction
-    aborted in these bytes.
+    records below it are to be skipped. ``next_offset`` is where reading goes on, behind a batch of
+    ``leader_epoch``. ``aborted`` is None for a reader of uncommitted data, else (producer id, first
+    offset) of each transaction aborted in these bytes.
     """
 
     partition: TopicPartition
@@ -34,6 +34,7 @@ class Fetched:
     last_stable_offset: int
     log_start_offset: int
     aborted: list[tuple[int, int]] | None = field(default=None)
+    leader_epoch: int = -1
 
     @property
     def end_offset(self) -> int:
@@ -89,14 +90,17 @@ def _is_abort(batch: memoryview) -> bool:
     return bool(records) and control_type(records[0].key) == ABORT
 
 
-def whole_batches(records: memoryview, offset: int) -> tuple[memoryview, int]:
-    """Cut what a fetch brought behind its last whole batch; (batches, next offset).
+def whole_batches(records: memoryview, offset: int) -> tuple[memoryview, int, int]:
+    """Cut what a fetch brought behind its last whole batch; (batches, next offset, leader epoch).
 
-    The next offset is ``offset`` when there is no whole batch. Grows with the batches.
+    The epoch is the last batch's. Without a whole batch the next offset is ``offset``, the epoch
+    -1. Grows with the batches.
     """
     end = 0
     next_offset = offset
+    leader_epoch = -1
     for position, header in walk(records):
         end = position + header.size
         next_offset = max(next_offset, header.next_offset)
-    return records[:end], next_offset
+        leader_epoch = header.leader_epoch
+    return records[:end], next_offset, leader_epoch

@@ -11,7 +11,7 @@ one request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -60,6 +60,8 @@ class Cluster:
         self._view = ClusterMetadata()
         self._view_time: float | None = None
         self._stale = True
+        self._told_by = ""
+        self._doubted: set[str] = set()
         self._wanted: set[str] = set()
         self._refreshing: asyncio.Task[None] | None = None
         self._connections: dict[tuple[Any, str], asyncio.Task[Connection]] = {}
@@ -145,14 +147,17 @@ class Cluster:
             request, version, timeout_ms or self.settings.request_timeout_ms
         )
 
-    async def any_connection(self) -> Connection:
+    async def any_connection(self, last: Collection[str] = ()) -> Connection:
         """Return a connection to any broker that can be reached: open ones first.
 
-        Raises ClusterUnreachable with the reason of the last address tried.
+        ``last``: the addresses of those that are only taken when there is no other. Raises
+        ClusterUnreachable with the reason of the last address tried.
         """
         for (_, purpose), task in self._connections.items():
             # Those with a purpose may be waiting for long, and this would wait behind.
-            if not purpose and _connected(task) and not task.result().closed:
+            if purpose or not _connected(task) or task.result().closed:
+                continue
+            if task.result().peer not in last:
                 return task.result()
         reasons: list[str] = []
         candidates: list[tuple[Any, str, int]] = [
@@ -162,6 +167,7 @@ class Cluster:
         self.settings.backoff.random.shuffle(candidates)
         known = {(host, port) for _, host, port in candidates}
         candidates += [(f"bootstrap {a}", *a) for a in self._bootstrap if a not in known]
+        candidates.sort(key=lambda item: f"{item[1]}:{item[2]}" in last)
         for key, host, port in candidates:
             try:
                 return await self._connection_to((key, ""), host, port)
@@ -265,10 +271,12 @@ class Cluster:
 
         return await self.retry(attempt)
 
-    async def leader(self, partition: TopicPartition) -> Partition:
+    async def leader(self, partition: TopicPartition, least_epoch: int = -1) -> Partition:
         """Return a partition that has a leader, from metadata that is not known to be stale.
 
-        One attempt: raises Refused (LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION).
+        ``least_epoch``: an epoch that is known to have begun; a leader of an earlier one was
+        deposed, and so who names it is behind. One attempt: raises Refused
+        (LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_LEADER_EPOCH).
         """
         self._wanted.add(partition.topic)
         if self.expired or self._view.partition(partition) is None:
@@ -281,6 +289,13 @@ class Cluster:
         if found.leader == metadata.NO_LEADER or found.leader not in self._view.brokers:
             self._stale = True
             raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, str(partition))
+        if 0 <= found.leader_epoch < least_epoch:
+            # Others first, next time: a broker that is cut off does not hear of it for long.
+            self._stale = True
+            self._doubted.add(self._told_by)
+            raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, str(partition))
+        if least_epoch >= 0:
+            self._doubted.clear()
         return found
 
     @property
@@ -307,7 +322,10 @@ class Cluster:
         # Cleared first: a ``forget`` while the question is under way must not be lost.
         self._stale = False
         try:
-            found = metadata.read_answer(await self.send_to_any(request))
+            connection = await self.any_connection(self._doubted)
+            self._told_by = connection.peer
+            answer = await connection.send(request, None, self.settings.request_timeout_ms)
+            found = metadata.read_answer(answer)
         except BaseException:
             self._stale = True
             raise

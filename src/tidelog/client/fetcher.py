@@ -52,13 +52,20 @@ class OffsetOutOfRange(Refused):
 
 @dataclass(slots=True)
 class _Assigned:
-    """One partition that is read. ``life`` tells answers of before a seek from later ones."""
+    """One partition that is read. ``life`` tells answers of before a seek from later ones.
+
+    ``epoch`` and ``fetch_epoch``: in which leader epoch what is before the position, before the
+    fetch offset, was written; -1 when unknown.
+    """
 
     partition: TopicPartition
     position: int
     fetch_offset: int
     stop: int | None = None
     life: int = 0
+    epoch: int = -1
+    fetch_epoch: int = -1
+    behind_since: float | None = None
     leader: int = -1
     leader_epoch: int = -1
     busy: bool = False
@@ -106,10 +113,12 @@ class Fetcher:
         self,
         positions: Mapping[TopicPartition, int],
         stops: Mapping[TopicPartition, int] | None = None,
+        epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
         """Read exactly these partitions from these offsets on.
 
         ``stops``: nothing is asked for at or behind these offsets (the last batch may reach over).
+        ``epochs``: the leader epochs of what is before the offsets, where they are known.
         Partitions that were read already lose what was fetched ahead.
         """
         for partition in list(self._assigned):
@@ -117,7 +126,10 @@ class Fetcher:
         for partition, offset in positions.items():
             self._lives += 1
             stop = None if stops is None else stops.get(partition)
-            self._assigned[partition] = _Assigned(partition, offset, offset, stop, life=self._lives)
+            epoch = -1 if epochs is None else epochs.get(partition, -1)
+            self._assigned[partition] = _Assigned(
+                partition, offset, offset, stop, self._lives, epoch, epoch
+            )
         self._start()
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
@@ -158,6 +170,11 @@ class Fetcher:
     def positions(self) -> dict[TopicPartition, int]:
         """Return the positions of all assigned partitions."""
         return {partition: item.position for partition, item in self._assigned.items()}
+
+    def epoch_before(self, partition: TopicPartition, offset: int) -> int:
+        """Return the leader epoch of what is before a position; -1 for any other offset."""
+        state = self._assigned.get(partition)
+        return -1 if state is None or state.position != offset else state.epoch
 
     @property
     def buffered_bytes(self) -> int:
@@ -213,7 +230,7 @@ class Fetcher:
         while ready and (max_bytes is None or size < max_bytes):
             for state in ready:
                 fetched = state.buffered.popleft()
-                state.position = fetched.next_offset
+                state.position, state.epoch = fetched.next_offset, fetched.leader_epoch
                 size += len(fetched.records)
                 self._free(state, len(fetched.records))
                 taken.append(fetched)
@@ -307,11 +324,29 @@ class Fetcher:
     async def _find_leaders(self, unplaced: list[_Assigned]) -> None:
         for state in unplaced:
             try:
-                found = await self._cluster.leader(state.partition)
+                found = await self._cluster.leader(state.partition, self._least_epoch(state))
             except ClientError as error:
+                if isinstance(error, Refused) and error.code == ErrorCode.UNKNOWN_LEADER_EPOCH:
+                    state.behind_since = state.behind_since or asyncio.get_running_loop().time()
                 self._failed(state, error)
             else:
                 state.leader, state.leader_epoch = found.leader, found.leader_epoch
+                state.behind_since = None
+                if found.leader_epoch < state.fetch_epoch:
+                    state.fetch_epoch = -1
+
+    def _least_epoch(self, state: _Assigned) -> int:
+        """Return the epoch that a leader must have reached, so that it can have what was read.
+
+        A deposed leader that has not heard of it would call the position out of range. But a
+        committed position can be of a former topic of this name, whose epochs went further: what
+        is named for as long as metadata may be old is believed.
+        """
+        if state.behind_since is not None:
+            lasted_s = asyncio.get_running_loop().time() - state.behind_since
+            if lasted_s * 1000 > self._cluster.settings.metadata_max_age_ms:
+                return -1
+        return state.fetch_epoch
 
     async def _fetch(self, node_id: int, group: list[_Assigned]) -> None:
         session = self._sessions.setdefault(node_id, FetchSession())
@@ -363,7 +398,7 @@ class Fetcher:
         if records is None or not len(records):
             return
         assert isinstance(records, memoryview)
-        batches, next_offset = whole_batches(records, state.fetch_offset)
+        batches, next_offset, epoch = whole_batches(records, state.fetch_offset)
         if not len(batches):
             raise_later = InvalidAnswer(f"{state.partition} at {state.fetch_offset}: no batch")
             self._failed(state, raise_later)
@@ -380,8 +415,9 @@ class Fetcher:
             aborted=None
             if self._isolation is IsolationLevel.READ_UNCOMMITTED
             else [(item.producer_id, item.first_offset) for item in aborted or ()],
+            leader_epoch=epoch,
         )
-        state.fetch_offset = next_offset
+        state.fetch_offset, state.fetch_epoch = next_offset, epoch
         state.buffered.append(fetched)
         state.buffered_bytes += len(batches)
         self._buffered_bytes += len(batches)
@@ -400,9 +436,9 @@ class Fetcher:
         except ClientError as error:
             self._failed(state, error)
             return
-        state.fetch_offset = found[state.partition].offset
+        state.fetch_offset, state.fetch_epoch = found[state.partition].offset, -1
         if not state.buffered:
-            state.position = state.fetch_offset
+            state.position, state.epoch = state.fetch_offset, -1
 
     def _failed(self, state: _Assigned, error: ClientError) -> None:
         """Note a failure: look for the leader again after a while, or stop the partition."""

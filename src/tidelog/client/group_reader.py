@@ -124,7 +124,12 @@ class GroupReader:
         if not moved:
             return
         try:
-            await self._member.commit({tp: Position(offset) for tp, offset in moved.items()})
+            await self._member.commit(
+                {
+                    partition: Position(offset, self._fetcher.epoch_before(partition, offset))
+                    for partition, offset in moved.items()
+                }
+            )
         except Refused as error:
             if error.code not in _COMMIT_LOST:
                 raise
@@ -141,12 +146,8 @@ class GroupReader:
             await self.commit()
         self._fetcher.assign({})
         assigned = await self._member.join()
-        self._committed = {
-            partition: position.offset
-            for partition, position in (
-                await committed_offsets(self._cluster, self._member.group, assigned)
-            ).items()
-        }
+        found_at = await committed_offsets(self._cluster, self._member.group, assigned)
+        self._committed = {partition: position.offset for partition, position in found_at.items()}
         positions = dict(self._committed)
         missing = [partition for partition in assigned if partition not in positions]
         if missing:
@@ -162,4 +163,5 @@ class GroupReader:
                 self._cluster, dict.fromkeys(missing, where), isolation=self._isolation
             )
             positions.update((partition, item.offset) for partition, item in found.items())
-        self._fetcher.assign(positions)
+        epochs = {partition: position.leader_epoch for partition, position in found_at.items()}
+        self._fetcher.assign(positions, epochs=epochs)

@@ -46,7 +46,7 @@ def first_difference(chunks: Mapping[int, memoryview], offset: int) -> Piece:
     first, *others = chunks.values()
     if any(other[:common] != first[:common] for other in others):
         return _part(chunks, offset, common)
-    batches, next_offset = whole_batches(first[:common], offset)
+    batches, next_offset, _ = whole_batches(first[:common], offset)
     for position, header in walk(batches):
         if not crc_is_right(batches[position : position + header.size], header.crc):
             held = dict.fromkeys(chunks, "a batch with a wrong CRC")
@@ -132,7 +132,7 @@ def first_different_record(chunks: Mapping[int, memoryview], offset: int, ends: 
     nexts = []
     size = 0
     for broker, chunk in chunks.items():
-        batches, next_offset = whole_batches(chunk, offset)
+        batches, next_offset, _ = whole_batches(chunk, offset)
         nexts.append(next_offset if len(batches) else max(ends, offset))
         held = records[broker] = {}
         size = max(size, len(batches))
