@@ -130,7 +130,11 @@ def members_begin_where_the_last_stopped(group: GroupHistory) -> list[str]:
         for partition, (offset, mark) in look.found.items():
             if (look.member, look.generation, look.broker) in shared_by:
                 expected = before[look.generation].get(partition, (-1, ""))
-                if (offset, mark) not in _or_its_own(group, look, partition, expected):
+                allowed = [
+                    *_or_its_own(group, look, partition, expected),
+                    *_or_later(group, look, partition, ever),
+                ]
+                if (offset, mark) not in allowed:
                     found.append(
                         f"{look.broker} told {look.member} in generation {look.generation} "
                         f"{offset} for {partition}, {expected[0]} was committed before it"
@@ -154,6 +158,23 @@ def _or_its_own(
             if commit.outcome is not Outcome.REFUSED:
                 allowed.append((commit.positions[partition], commit.mark))
     return allowed
+
+
+def _or_later(
+    group: GroupHistory, look: Look, partition: str, ever: Collection[tuple[str, int | None, str]]
+) -> list[tuple[int, str]]:
+    """Return what may be found by a member whose share came late: what later generations stored.
+
+    It commits no more, and nothing that it finds is older than its own generation.
+    """
+    return [
+        (commit.positions[partition], commit.mark)
+        for commit in group.commits
+        if commit.generation > look.generation
+        and commit.sent_at < look.at
+        and partition in commit.positions
+        and (partition, commit.positions[partition], commit.mark) in ever
+    ]
 
 
 def _committed_before(group: GroupHistory) -> dict[int, dict[str, tuple[int, str]]]:

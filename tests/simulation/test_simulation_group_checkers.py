@@ -169,6 +169,27 @@ def test_a_position_may_fall_behind_a_commit_when_its_member_was_told_since(told
     assert checkers.commits_go_forward(group) == []
 
 
+@pytest.mark.parametrize(
+    ("looked_at", "found", "is_good"),
+    [
+        (26, (8, "5"), True),
+        (26, (-1, ""), True),
+        (17, (8, "5"), False),  # not yet sent
+        (26, (9, "6"), False),  # never stored
+        (26, (5, "1"), False),  # of another member of its own generation
+    ],
+)
+def test_whose_share_came_late_may_find_what_a_later_generation_committed(
+    looked_at: int, found: tuple[int, str], is_good: bool
+) -> None:
+    """Cluster seed 30: the answer of SyncGroup was on its way while the next generation began."""
+    group = good()
+    group.commits.append(GroupCommit("6", 2, "a", {P: 9}, 20, Outcome.UNDETERMINED, 21))
+    group.shares.append(Share(1, "late", (P,), "b2", 16))
+    group.looks.append(Look(1, "late", "b2", {P: found}, looked_at))
+    assert (checkers.members_begin_where_the_last_stopped(group) == []) is is_good
+
+
 def test_a_record_that_no_member_gets_is_found() -> None:
     history = History()
     for number in range(3):
