@@ -90,7 +90,7 @@ class DiskFaults(Hands):
         if not isinstance(node, BrokerNode) or not self._nothing_else_is_harmed(node):
             return
         # What others have no whole copy of is left alone; this one is not missed before it ends.
-        lonely = {line.split()[0] for line in self.states.out_of_sync()} if self.careful else set()
+        lonely = self.states.not_whole() if self.careful else set()
         how = self.rng.choice(("", "", "kill", "stop"))
         if how == "kill":
             self._end(node, "kill")

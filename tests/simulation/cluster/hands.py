@@ -45,7 +45,7 @@ class Hands:
         self.synced = synced
         """Whether acknowledged means synced: then power loss loses nothing."""
         self.careful = careful
-        """Whether a disk is only lost while everything is in sync."""
+        """Whether a disk is only lost while every replica is whole."""
         self.harms = HarmBook(cluster, history, synced=synced)
         self.counts: dict[str, int] = {}
         self.disks_failed: set[str] = set()
@@ -107,7 +107,7 @@ class Hands:
         """Promise 1 allows the loss of fewer than ``min.insync.replicas`` disks at a time."""
         if not self._nothing_else_is_harmed(node):
             return False
-        if self.all_in_sync() or not self.careful:
+        if not self.careful or not self.states.not_whole():
             return True
         self._busy.discard(node.host)
         return False

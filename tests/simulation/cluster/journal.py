@@ -6,7 +6,7 @@ the product's layout, and keeps its own view of each partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -141,11 +141,33 @@ class StateWatch:
     def out_of_sync(self) -> list[str]:
         """Return the partitions whose ISR is not full, each with its ISR."""
         return [
-            f"{place} {known.state.isr} of {self.topics[place.topic].partitions[place.partition]}"
-            for place, known in self.places.items()
-            if self.place(place.topic, place.partition) == place
-            and len(known.state.isr) < len(self.topics[place.topic].partitions[place.partition])
+            f"{place} {known.state.isr} of {replicas}"
+            for place, known, replicas in self._present()
+            if len(known.state.isr) < len(replicas)
         ]
+
+    def not_whole(self) -> set[str]:
+        """Return the partitions of which a replica may lack something, whatever the store says.
+
+        The store has a member in sync until its broker is missed or registers again: longer than a
+        lost disk takes to come back empty, with no controller active even longer.
+        """
+        return {
+            str(place)
+            for place, known, replicas in self._present()
+            for member in replicas
+            if member not in known.state.isr
+            or (
+                (loss := self.losses.get(member)) is not None
+                and known.admitted.get(member, 0.0) <= loss.at
+            )
+        }
+
+    def _present(self) -> Iterator[tuple[Place, Known, list[int]]]:
+        """Yield the present life of each partition, and on which brokers it has replicas."""
+        for place, known in self.places.items():
+            if self.place(place.topic, place.partition) == place:
+                yield place, known, self.topics[place.topic].partitions[place.partition]
 
     def take(self, commit: Commit) -> None:
         """Judge one commit and take it up."""
