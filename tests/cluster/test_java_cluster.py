@@ -248,7 +248,8 @@ def test_verifiable_clients_while_the_coordinator_is_killed(
     produce = (
         *("kafka-verifiable-producer", *at, "--max-messages", str(count)),
         *("--acks", "-1", "--throughput", "1500"),
-        *("--command-config", str(settings)),
+        # Keys, or else a partition may have nothing to commit: without them batches choose.
+        *("--repeating-keys", "100", "--command-config", str(settings)),
     )
     consume = (
         *("kafka-verifiable-consumer", *at, "--group-id", group),
