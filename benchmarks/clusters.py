@@ -105,8 +105,8 @@ class Cluster:
         return sum(tree_cpu_s(node.program.pid) for node in self.nodes)
 
     def settle(self) -> None:
-        """Wait until its CPU has come to rest (below 0.3 of a core), at most 10 s."""
-        end = time.monotonic() + 10
+        """Wait until its CPU has come to rest (below 0.3 of a core), at most a minute."""
+        end = time.monotonic() + 60
         last = -1.0
         while time.monotonic() < end and self.cpu_s() - last > 0.15:
             last = self.cpu_s()
