@@ -19,6 +19,12 @@ from tests.support.node import Node
 TARGET = os.environ.get("TIDELOG_TEST_TARGET", "tidelog")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin the files with a `long` test before the others: the last one to end decides."""
+    long = {item.path for item in items if item.get_closest_marker("long")}
+    items.sort(key=lambda item: item.path not in long)
+
+
 def new_node(folder: Path, config: Mapping[str, object] | None = None) -> Node:
     """A node of the target, not yet started, in an empty folder."""
     if TARGET == "kafka":

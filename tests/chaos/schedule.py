@@ -18,8 +18,8 @@ CONTROLLER = "controller"
 CLIENT = "client"
 BROKERS = "brokers"
 
-RECOVERY_S = 3.0
-"""What a round takes beside its faults, about."""
+RECOVERY_S = 0.5
+"""What a round takes beside its faults, at least: the time of a run ends before its rounds do."""
 
 
 class Kind(StrEnum):
@@ -94,7 +94,7 @@ class Round:
 
 
 def schedule(seed: int, duration_s: float, kinds: Sequence[Kind], brokers: int = 3) -> list[Round]:
-    """Return the rounds of a run of about `duration_s`; a kind named twice comes twice as often."""
+    """Return rounds that fill `duration_s` at least; a kind named twice comes twice as often."""
     chance = random.Random(seed)
     rounds: list[Round] = []
     left_s = duration_s

@@ -34,7 +34,7 @@ from tests.support.zookeeper import ZooKeeper, why_not
 
 pytestmark = [
     pytest.mark.kill,
-    pytest.mark.second,
+    pytest.mark.long,
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
 

@@ -95,6 +95,7 @@ def test_a_torn_tail_is_cut_and_nothing_else(make_node: Callable[..., Node]) -> 
     assert clients.read_confluent(node.bootstrap, "torn", len(RECORDS)) == RECORDS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_damage_below_the_tail_takes_only_its_partition_out(
     make_node: Callable[..., Node], how: str

@@ -25,6 +25,7 @@ from tests.support.zookeeper import ZooKeeper, why_not
 pytestmark = [
     pytest.mark.java,
     pytest.mark.kill,
+    pytest.mark.long,
     pytest.mark.skipif(TARGET != "tidelog", reason="tidelog's own command"),
 ]
 

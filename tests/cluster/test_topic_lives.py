@@ -38,7 +38,7 @@ from tidelog.storage.checkpoints import (
 
 pytestmark = [
     pytest.mark.kill,
-    pytest.mark.second,
+    pytest.mark.long,
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
 

@@ -37,7 +37,7 @@ from tidelog.replication.control import LeaderAndIsrType
 from tidelog.storage import log
 from tidelog.storage.producers import ProducerState
 
-pytestmark = pytest.mark.second
+pytestmark = pytest.mark.long
 
 Patch = pytest.MonkeyPatch
 SEEDS = 12

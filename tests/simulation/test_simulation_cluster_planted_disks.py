@@ -25,7 +25,7 @@ from tidelog.storage.resources import Resources
 from tidelog.storage.scan import scan
 from tidelog.storage.segment import Segment
 
-pytestmark = pytest.mark.second
+pytestmark = pytest.mark.long
 
 Patch = pytest.MonkeyPatch
 FLIPS = {"flip_bits": 6.0, "bounce_broker": 1.5, "stop_broker": 1.0}

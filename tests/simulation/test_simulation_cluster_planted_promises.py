@@ -26,7 +26,7 @@ from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.control import ANY_PARTITION_EPOCH
 from tidelog.storage.syncing import PendingSync
 
-pytestmark = pytest.mark.second
+pytestmark = pytest.mark.long
 
 Patch = pytest.MonkeyPatch
 

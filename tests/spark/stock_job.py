@@ -11,13 +11,16 @@ import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+# A few rows a query: to compile its code costs more than to interpret it.
+LEAN = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 def main(bootstrap: str, topic: str, checkpoint: str) -> None:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.extraJavaOptions", JVM)
-    spark = builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
+    builder = builder.config("spark.sql.shuffle.partitions", "2")
+    spark = builder.config(map=LEAN).getOrCreate()
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
     rows = spark.range(10).selectExpr(
         "concat('k', id) AS key", "concat('batch', id) AS value", "cast(id % 2 AS int) AS partition"

@@ -26,7 +26,7 @@ from tests.support.processes import DEADLINE_S, Program, wait_until
 from tidelog.pipeline.lake.layout import Layout
 from tidelog.pipeline.lake.manifest import read_manifests
 
-pytestmark = [pytest.mark.spark, pytest.mark.kill]
+pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.long]
 
 CLUSTER = "local-cluster[2,1,700]"
 # What a job sets by itself where spark-submit does not start it: workers that start cheaply.

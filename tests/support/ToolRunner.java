@@ -6,7 +6,9 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Base64;
+import java.util.List;
 import org.apache.kafka.common.utils.Exit;
 
 /**
@@ -47,8 +49,9 @@ public final class ToolRunner {
         };
         Exit.setExitProcedure(leave);
         Exit.setHaltProcedure(leave);
-        // A hook would run when this JVM ends, long after its tool: what it closes is closed by then.
-        Exit.setShutdownHookAdder((name, hook) -> { });
+        // A tool's hooks run at its end: the console producer sends its last records in one.
+        List<Runnable> hooks = new ArrayList<>();
+        Exit.setShutdownHookAdder((name, hook) -> hooks.add(hook));
         BufferedReader lines = new BufferedReader(new InputStreamReader(requests, StandardCharsets.US_ASCII));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             String[] fields = line.split(" ");
@@ -64,6 +67,13 @@ public final class ToolRunner {
             status = 0;
             left = false;
             run(new String(decode(fields[0]), StandardCharsets.UTF_8), args);
+            left = true;
+            for (Runnable hook : hooks) {
+                Thread thread = new Thread(hook);
+                thread.start();
+                thread.join();
+            }
+            hooks.clear();
             System.out.flush();
             System.err.flush();
             System.setErr(trouble);

@@ -235,12 +235,13 @@ def java_writer(tools: ToolRunner) -> Callable[[str, str, Sequence[Record], str]
             f"\t{record.key}\t{record.value}\n"
             for record in records
         )
-        tools.run(
+        done = tools.run(
             *("kafka-console-producer", "--bootstrap-server", bootstrap, "--topic", topic),
             *("--compression-codec", compression),
             *("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true"),
             stdin=lines,
         ).check()
+        assert "ERROR" not in done.err, str(done)
 
     return write
 

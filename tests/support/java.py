@@ -363,8 +363,5 @@ def write_lock() -> None:
 if __name__ == "__main__":
     if sys.argv[1:] == ["lock"]:
         write_lock()
-    elif sys.argv[1:] == ["fetch"]:
-        for name in SET_ROOTS:
-            class_path(name)
     else:
-        sys.exit("usage: python -m tests.support.java lock | fetch")
+        sys.exit("usage: python -m tests.support.java lock")

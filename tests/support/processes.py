@@ -43,7 +43,6 @@ def wait_until(
 
 LOWEST_PORT = 10_240
 EPHEMERAL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-PORT_SHARE = "TIDELOG_PORT_SHARE"
 _given_ports: set[int] = set()
 
 
@@ -52,9 +51,10 @@ def free_ports(count: int) -> list[int]:
 
     They lie below those that the system gives to whoever asks for any, so that no outgoing
     connection takes one before its server has it. A port is its server's while that is down, too:
-    processes that run side by side divide the ports, by `TIDELOG_PORT_SHARE=1/2` and the like.
+    processes that run side by side (pytest-xdist's gw0, gw1 ...) divide the ports.
     """
-    share, shares = map(int, os.environ.get(PORT_SHARE, "0/1").split("/"))
+    share = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    shares = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     end = int(EPHEMERAL_PORTS.read_text().split()[0]) if EPHEMERAL_PORTS.exists() else 32_768
     chance = random.SystemRandom()
     with contextlib.ExitStack() as held:

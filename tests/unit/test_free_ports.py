@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.processes import LOWEST_PORT, PORT_SHARE, free_ports
+from tests.support.processes import LOWEST_PORT, free_ports
 
 
 def test_no_port_is_given_twice() -> None:
@@ -14,5 +14,6 @@ def test_no_port_is_given_twice() -> None:
 
 def test_processes_side_by_side_are_given_different_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     for share in range(3):
-        monkeypatch.setenv(PORT_SHARE, f"{share}/3")
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", f"gw{share}")
+        monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
         assert {port % 3 for port in free_ports(50)} == {share}

@@ -1,0 +1,26 @@
+"""What tests fetch on first use, fetched at once: Kafka's jars and the venv of the stock Spark.
+
+`run_all` starts it beside the first parts, which need little of it; a test that needs something
+waits until that is there.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tests.spark.stock import stock_python
+from tests.support.java import SET_ROOTS, JavaUnavailable, class_path
+
+
+def main() -> None:
+    """Fetch everything; what cannot be had is said here, and again by the tests that need it."""
+    try:
+        for name in SET_ROOTS:
+            class_path(name)
+    except JavaUnavailable as error:
+        print(f"no jars for the tests: {error}", file=sys.stderr)
+    stock_python()
+
+
+if __name__ == "__main__":
+    main()
