@@ -61,10 +61,10 @@ def produce_frame(value_bytes: int, version: int = 9) -> bytes:
     return b"".join(codec.encode_request(0, version, 1, "bench", whole))
 
 
-def fetch_frame(offset: int, max_bytes: int) -> bytes:
+def fetch_frame(offset: int, max_bytes: int, name: str = "t") -> bytes:
     request = messages.FetchRequest
     part = request.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=max_bytes)
-    topic = request.FetchTopic(topic="t", partitions=[part])
+    topic = request.FetchTopic(topic=name, partitions=[part])
     whole = request(max_wait_ms=500, min_bytes=1, max_bytes=max_bytes, topics=[topic])
     return b"".join(codec.encode_request(1, 11, 1, "bench", whole))
 

@@ -1,14 +1,19 @@
-"""Where does the CPU of a Produce request of one record go, inside of the broker's process?
+"""Where does the CPU of one request go, inside of the broker's process: a Produce of one record,
+and a Fetch of 1 MB up to where the file would be sent?
 
 No sockets: frames are put into the connection's buffer as the loop does it, answers go nowhere.
 Each part is the best of many rounds in CPU time, so other work on the machine shows little; the
-first line is a loop of Python alone, to compare machines by. Run: ``python
-benchmarks/one_request_parts.py``. Result: benchmarks/NOTES.md.
+first line is a loop of Python alone, to compare machines by. Cold: other memory, more than the
+processor's caches hold, was read before each call, as a client on the same machine does between two
+requests. Run: ``python benchmarks/one_request_parts.py``. Result: benchmarks/NOTES.md.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import os
+import socket
 import sys
 import tempfile
 import time
@@ -19,24 +24,32 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from crc32c import crc32c  # noqa: E402
 from tests.support.lone_broker import LoneBroker  # noqa: E402
 
-from benchmarks.broker_requests import produce_frame  # noqa: E402
+from benchmarks.broker_requests import fetch_frame, produce_frame  # noqa: E402
 from tidelog.broker import produce_directly  # noqa: E402
 from tidelog.network import frames  # noqa: E402
 from tidelog.network.connection import Connection  # noqa: E402
+from tidelog.records.batch import walk  # noqa: E402
+from tidelog.records.builder import NewRecord, build_batch  # noqa: E402
 from tidelog.runtime.loop import run, tame_collector  # noqa: E402
 from tidelog.storage.appending import chunks_for, prepare  # noqa: E402
+from tidelog.storage.region import find_region  # noqa: E402
 
 ROUNDS, CALLS = 40, 1000
+COLD_ROUNDS, COLD_CALLS = 5, 40
 VERSION = 9
+ELSEWHERE = os.urandom(64 << 20)
+FETCHED_BYTES = 1 << 20
+BATCH_BYTES, BATCHES = 15_000, 700
 
 
 class Nowhere(asyncio.Transport):
     """Takes answers and forgets them."""
 
-    def __init__(self) -> None:
-        super().__init__({"peername": ("127.0.0.1", 1)})
+    def __init__(self, plain: socket.socket | None = None) -> None:
+        super().__init__({"peername": ("127.0.0.1", 1), "socket": plain})
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Nothing is buffered."""
@@ -54,7 +67,10 @@ class Nowhere(asyncio.Transport):
         """Nothing is open."""
 
 
-def cost_us(work: Callable[[], object]) -> float:
+Work = Callable[[], object]
+
+
+def cost_us(work: Work) -> float:
     """CPU of one call: the best of many rounds."""
     best = float("inf")
     for _ in range(ROUNDS):
@@ -63,6 +79,51 @@ def cost_us(work: Callable[[], object]) -> float:
             work()
         best = min(best, (time.process_time() - begun) / CALLS)
     return best * 1e6
+
+
+def cold_cost_us(work: Work) -> float:
+    """The same, each call after so much else that the caches hold nothing of it."""
+    best = float("inf")
+    for _ in range(COLD_ROUNDS):
+        took_ns = 0
+        for _ in range(COLD_CALLS):
+            crc32c(ELSEWHERE)
+            begun = time.thread_time_ns()
+            work()
+            took_ns += time.thread_time_ns() - begun
+        best = min(best, took_ns / COLD_CALLS)
+    return best / 1000
+
+
+def fetch_parts(lone: LoneBroker) -> tuple[tuple[str, Work], ...]:
+    """A Fetch of 1 MB by a reader who goes on from answer to answer."""
+    partition = lone.lead("read")
+    batch = build_batch([NewRecord(int(time.time() * 1000), None, os.urandom(BATCH_BYTES))])
+    for _ in range(BATCHES):
+        partition.append(memoryview(bytearray(batch)), lone.broker.clock.wall_ms())
+    connection = Connection(lone.server, "PLAINTEXT")
+    # A socket of the system, so that parts of files are given; nothing goes over it.
+    connection.connection_made(Nowhere(socket.socket()))
+    offsets = [0]
+    while (
+        region := find_region(partition.log, offsets[-1], FETCHED_BYTES)
+    ) and region.more_follows:
+        read = os.pread(region.fileno, region.size, region.position)
+        offsets.append(offsets[-1] + sum(1 for _ in walk(read)))
+    asked = [memoryview(fetch_frame(offset, FETCHED_BYTES, "read"))[4:] for offset in offsets[:-1]]
+    frames_in_turn, offsets_in_turn = itertools.cycle(asked), itertools.cycle(offsets[:-1])
+
+    def take() -> None:
+        connection._take(next(frames_in_turn))
+        connection._out.clear()
+
+    return (
+        ("a Fetch of 1 MB, up to sending the file", take),
+        (
+            "  finding the part of the file",
+            lambda: find_region(partition.log, next(offsets_in_turn), FETCHED_BYTES),
+        ),
+    )
 
 
 async def measure(folder: Path) -> None:
@@ -95,7 +156,7 @@ async def measure(folder: Path) -> None:
         connection._take(view)
         connection._out.clear()
 
-    parts: tuple[tuple[str, Callable[[], object]], ...] = (
+    parts: tuple[tuple[str, Work], ...] = (
         ("a loop of Python, 100 times round", lambda: [None for _ in range(100)]),
         ("the whole request", whole),
         ("  one frame: route, head, answer in its place", take),
@@ -113,8 +174,9 @@ async def measure(folder: Path) -> None:
         ("        write, index, accounts", lambda: log._write(batches, chunks, now_ms)),
         ("          the system call", lambda: file.write_at(0, chunks)),
     )
-    for name, work in parts:
-        print(f"{name:46} {cost_us(work):6.2f} us")
+    print(f"{'us':46}   warm   cold")
+    for name, work in (*parts, *fetch_parts(lone)):
+        print(f"{name:46} {cost_us(work):6.2f} {cold_cost_us(work):6.1f}")
     await lone.stop()
 
 

@@ -29,7 +29,9 @@ def test_the_bytes_of_an_offset_index(numbers: list[int], base: int, split: int)
     for at, number in enumerate(numbers):
         assert found.position_for(base + number) == at * 7
     assert found.position_for(base - 1) == 0
-    assert found.boundary_before(7) == (7 if len(numbers) > 1 else 0)
+    at = min(1, len(numbers) - 1)
+    assert found.entry_before(7) == (7 * at, base + numbers[at])
+    assert found.entry_before(-1) == (0, -1)
 
 
 @settings(deadline=None)

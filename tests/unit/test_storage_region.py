@@ -52,6 +52,49 @@ def test_a_region_is_what_a_read_returns(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_who_reads_on_is_given_the_same_as_who_begins_there(tmp_path: Path) -> None:
+    async def main() -> None:
+        lone = await filled(tmp_path, 300, 9_000)
+        log = lone.broker.partitions.get("t", 0).log  # type: ignore[union-attr]
+        for room in (80_000, 200_000, 1_200_000):
+            offset = remembered = 0
+            while (region := find_region(log, offset, room)) is not None:
+                log._hints.clear()
+                other = find_region(log, offset, room)
+                assert other is not None
+                assert (other.position, other.size) == (region.position, region.size)
+                headers = [
+                    header
+                    for _, header in walk(os.pread(region.fileno, region.size, region.position))
+                ]
+                assert headers[0].base_offset == offset
+                offset = headers[-1].next_offset
+                known = log.remembered(offset)
+                if known is not None:
+                    remembered += 1
+                    assert known[1] == region.position + region.size
+            assert offset and (remembered or room > 1_000_000), "whole segments are not remembered"
+        await lone.stop()
+
+    asyncio.run(main())
+
+
+def test_where_to_read_on_is_forgotten_when_the_log_is_cut(tmp_path: Path) -> None:
+    async def main() -> None:
+        lone = await filled(tmp_path, 60, 9_000)
+        log = lone.broker.partitions.get("t", 0).log  # type: ignore[union-attr]
+        region = find_region(log, 0, 100_000)
+        assert region is not None
+        offset = len(list(walk(os.pread(region.fileno, region.size, region.position))))
+        assert log.remembered(offset) is not None
+        log.truncate_to(offset, int(time.time() * 1000))
+        assert log.remembered(offset) is None
+        assert find_region(log, offset, 100_000) is None
+        await lone.stop()
+
+    asyncio.run(main())
+
+
 def test_what_is_not_committed_or_small_is_not_given(tmp_path: Path) -> None:
     async def main() -> None:
         lone = await filled(tmp_path, 60, 9_000)

@@ -52,7 +52,10 @@ class FileSender:
     ) -> None:
         self._loop = loop
         # Loops do not let others watch a transport's own descriptor.
-        self._socket: socket.socket | None = socket.socket(fileno=os.dup(fileno))
+        # Type and protocol are known, and the family does not matter here: no need to ask for them.
+        self._socket: socket.socket | None = socket.socket(
+            socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, os.dup(fileno)
+        )
         self._when_sent = when_sent
         self._when_broken = when_broken
         self._chunks: deque[Chunk] = deque()

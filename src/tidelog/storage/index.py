@@ -69,10 +69,11 @@ class OffsetIndex:
         at = bisect_right(self.offsets, offset - self.base_offset)
         return (self.positions[at - 1], self.offsets[at - 1] + self.base_offset) if at else None
 
-    def boundary_before(self, position: int) -> int:
-        """Return the greatest known batch position that is not above ``position``."""
+    def entry_before(self, position: int) -> tuple[int, int]:
+        """Return (position, last offset) of the last known batch that begins not above
+        ``position``; (0, -1) when there is none."""
         at = bisect_right(self.positions, position)
-        return self.positions[at - 1] if at else 0
+        return (self.positions[at - 1], self.offsets[at - 1] + self.base_offset) if at else (0, -1)
 
     def boundary_from(self, position: int) -> int | None:
         """Return the smallest known batch position that is not below ``position``."""

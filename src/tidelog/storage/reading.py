@@ -57,26 +57,33 @@ class LogReading(LogFiles):
     def _read(
         self, offset: int, max_bytes: int, limit: int, at_least_one: bool
     ) -> memoryview | Rejected:
-        hint = self._hints.get(offset)
-        least = 0
-        if hint is not None and hint[1] < hint[0].size:
-            segment, position = hint
-            least = offset
-        else:
+        located = self.remembered(offset)
+        least = offset
+        if located is None:
+            least = 0
             located = self._locate(offset)
             if located is None:
                 return _EMPTY
-            segment, position = located
+        segment, position = located
         found = segment.read(position, max_bytes, limit, at_least_one, self.epochs, least)
         if found is None:
             return _EMPTY
         if found.next_position < segment.size or segment is self._active:
-            if len(self._hints) >= _HINTS:
-                del self._hints[next(iter(self._hints))]
-            self._hints[found.next_offset] = (segment, found.next_position)
+            self.remember(found.next_offset, segment, found.next_position)
         if segment is not self._active and not read_header(found.data).record_count:
             return self._on_to_records(found, max_bytes, limit, at_least_one)
         return found.data
+
+    def remember(self, offset: int, segment: Segment, position: int) -> None:
+        """Note where a read of ``offset`` begins: that of a reader who goes on. A few are kept."""
+        if len(self._hints) >= _HINTS:
+            del self._hints[next(iter(self._hints))]
+        self._hints[offset] = (segment, position)
+
+    def remembered(self, offset: int) -> tuple[Segment, int] | None:
+        """Return where a read of ``offset`` begins, if it was noted and there are bytes."""
+        found = self._hints.get(offset)
+        return found if found is not None and found[1] < found[0].size else None
 
     def _on_to_records(
         self, found: Slice, max_bytes: int, limit: int, at_least_one: bool

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from tidelog.records.batch import HEADER_SIZE, read_header
 from tidelog.storage.soundness import Unsound
 
 if TYPE_CHECKING:
     from tidelog.storage.log import PartitionLog
+    from tidelog.storage.segment import Segment
 
 LEAST_BYTES = 65_536
 """Below this a copy costs less than the system call and the bookkeeping that it saves."""
@@ -58,24 +60,23 @@ def find_region(log: PartitionLog, offset: int, max_bytes: int) -> FileRegion | 
     """
     if max_bytes < LEAST_BYTES or log.damaged or log.closed or offset < log.start_offset:
         return None
-    segment = log.segments[log.segment_at(offset)]
+    known = log.remembered(offset)
+    segment = log.segments[log.segment_at(offset)] if known is None else known[0]
     if segment.next_offset > log.high_watermark or offset >= segment.next_offset:
         return None
+    last_offset = -1
     try:
-        if segment.size - segment.index.position_for(offset) < LEAST_BYTES:
-            return None  # near the end: seen without touching the file
-        located = segment.locate(offset)
-        if located is None:
-            return None
-        start = located[0]
+        start = _start_of(segment, offset) if known is None else known[1]
         end = segment.size
         if end - start > max_bytes:
-            end = segment.index.boundary_before(start + max_bytes)
+            end, last_offset = segment.index.entry_before(start + max_bytes)
         if end - start < LEAST_BYTES:
             return None
-        end = segment.sound_until(start, end, log.epochs)
+        boundary, end = end, segment.sound_until(start, end, log.epochs)
         if end - start < LEAST_BYTES:
             return None
+        if last_offset >= 0 and end == boundary:
+            _remember(log, segment, end, last_offset)
         files = log.resources.files
         file = files.pin(segment.log_path)
     except (OSError, Unsound):
@@ -87,3 +88,24 @@ def find_region(log: PartitionLog, offset: int, max_bytes: int) -> FileRegion | 
         return None
     more = end < segment.size or segment.next_offset < log.high_watermark
     return FileRegion(fileno(), start, end - start, lambda: files.release(file), more_follows=more)
+
+
+def _start_of(segment: Segment, offset: int) -> int:
+    """Return where the batch that holds ``offset`` begins; the segment's end when it is not to be
+    looked for: too near to it, or not there."""
+    if segment.size - segment.index.position_for(offset) < LEAST_BYTES:
+        return segment.size  # near the end: seen without touching the file
+    located = segment.locate(offset)
+    return segment.size if located is None else located[0]
+
+
+def _remember(log: PartitionLog, segment: Segment, position: int, last_offset: int) -> None:
+    """Note where whoever reads on will begin, if the batch there is the one that the index names.
+
+    One read of a header in place of a look-up and a walk from the index entry on.
+    """
+    data = segment.read_bytes(position, HEADER_SIZE)
+    if len(data) == HEADER_SIZE:
+        header = read_header(data)
+        if header.magic == 2 and header.last_offset == last_offset:
+            log.remember(header.base_offset, segment, position)
