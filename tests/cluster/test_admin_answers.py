@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import confluent_kafka
@@ -24,7 +23,6 @@ from kio.schema.metadata.v10 import request as metadata_v10
 from kio.schema.types import ProducerId
 from kio.static.primitive import i8, i16, i32Timedelta
 from tests.support import clients
-from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.wire import Wire
 
@@ -56,18 +54,6 @@ OF_CLUSTER = {
     AclOperation.ALTER_CONFIGS,
     AclOperation.IDEMPOTENT_WRITE,
 }
-
-
-@pytest.fixture
-def wire(node: Node) -> Iterator[Wire]:
-    with Wire(node.port) as connection:
-        yield connection
-
-
-@pytest.fixture
-def topic(bootstrap: str, topic_name: str) -> str:
-    clients.create_topic(bootstrap, topic_name, retention_ms=-1)
-    return topic_name
 
 
 def test_the_operations_that_a_client_may_do(bootstrap: str, topic: str) -> None:

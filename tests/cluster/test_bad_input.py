@@ -11,7 +11,6 @@ import datetime
 import socket
 import struct
 import time
-from collections.abc import Iterator
 
 import aiokafka
 import aiokafka.errors
@@ -49,18 +48,6 @@ from tests.support.wire import Wire, batch, produce_error
 ONE_SECOND = i32Timedelta.parse(datetime.timedelta(seconds=1))
 TEN_SECONDS = i32Timedelta.parse(datetime.timedelta(seconds=10))
 CONTROL, TRANSACTIONAL, NO_SUCH_CODEC = 0x20, 0x10, 5
-
-
-@pytest.fixture
-def wire(node: Node) -> Iterator[Wire]:
-    with Wire(node.port) as connection:
-        yield connection
-
-
-@pytest.fixture
-def topic(bootstrap: str, topic_name: str) -> str:
-    clients.create_topic(bootstrap, topic_name, retention_ms=-1)
-    return topic_name
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,6 @@ def values(bootstrap: str, topic: str, count: int) -> list[str | None]:
     return [record.value for record in clients.read_confluent(bootstrap, topic, count)]
 
 
-@pytest.fixture
-def topic(bootstrap: str, topic_name: str) -> str:
-    clients.create_topic(bootstrap, topic_name, retention_ms=-1)
-    return topic_name
-
-
 def test_a_refused_batch_names_the_records_that_are_to_blame(
     bootstrap: str, topic_name: str
 ) -> None:
