@@ -67,25 +67,33 @@ class Update(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """A number from ``low`` to ``high``, both included; None leaves that side open."""
+    """A number from ``low`` to ``high``, both included; None leaves that side open.
+
+    ``also`` is one number outside of that which is allowed too.
+    """
 
     low: float | None = None
     high: float | None = None
+    also: float | None = None
 
     def why_not(self, value: Value) -> str | None:
         """Return one clause that says why ``value`` is refused, or None."""
-        if not isinstance(value, int | float):
+        if not isinstance(value, int | float) or value == self.also:
             return None
         if self.low is not None and value < self.low:
-            return f"it must be at least {_plain(self.low)}"
+            return f"it must be at least {_plain(self.low)}{self._or_also}"
         if self.high is not None and value > self.high:
-            return f"it must be at most {_plain(self.high)}"
+            return f"it must be at most {_plain(self.high)}{self._or_also}"
         return None
+
+    @property
+    def _or_also(self) -> str:
+        return "" if self.also is None else f" or {_plain(self.also)}"
 
     def __str__(self) -> str:
         low = "..." if self.low is None else _plain(self.low)
         high = "..." if self.high is None else _plain(self.high)
-        return f"[{low},{high}]"
+        return f"[{low},{high}]{self._or_also}"
 
 
 @dataclass(frozen=True, slots=True)

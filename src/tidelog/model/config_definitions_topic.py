@@ -27,7 +27,7 @@ MIN_SEGMENT_BYTES = 14
 AT_LEAST_0 = Between(low=0)
 LEVELS_LZ4 = Between(1, 17)
 LEVELS_ZSTD = Between(-131072, 22)
-LEVELS_GZIP = Between(-1, 9)
+LEVELS_GZIP = Between(1, 9, also=-1)
 COMPRESSIONS = OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
 TIMESTAMP_TYPES = OneOf(("CreateTime", "LogAppendTime"))
 POLICIES = OneOf(("compact", "delete"))
