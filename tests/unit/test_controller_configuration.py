@@ -47,7 +47,9 @@ def errors(answer: Any) -> list[E | None]:
         ("cleanup.policy", SUBTRACT, "delete", "compact"),
         ("leader.replication.throttled.replicas", APPEND, "0:1, 1:2", "0:1,1:2"),
         ("retention.ms", SET, "x", E.INVALID_CONFIG),
-        ("retention.ms", SET, None, E.INVALID_CONFIG),
+        ("retention.ms", SET, None, E.INVALID_REQUEST),
+        ("retention.ms", APPEND, None, E.INVALID_REQUEST),
+        ("retention.ms", DELETE, "5", None),
         ("retention.ms", APPEND, "1", E.INVALID_CONFIG),
         ("retention.ms", SUBTRACT, "1", E.INVALID_CONFIG),
         ("no.such", SET, "1", E.INVALID_CONFIG),
@@ -84,8 +86,13 @@ def test_operations(name: str, operation: int, value: str | None, after: Any) ->
         (Resource(4, ""), "log.retention.ms", None),
         (Resource(4, "one"), "log.retention.ms", E.INVALID_REQUEST),
         (Resource(4, "-1"), "log.retention.ms", E.INVALID_REQUEST),
-        (Resource(4, "1"), "node.id", E.INVALID_CONFIG),
-        (Resource(4, "1"), "retention.ms", E.INVALID_CONFIG),
+        (Resource(2, "none"), "no.such", E.INVALID_CONFIG),
+        (Resource(2, ""), "segment.ms", E.INVALID_REQUEST),
+        (Resource(2, "a/b"), "segment.ms", E.INVALID_TOPIC_EXCEPTION),
+        (Resource(4, "1"), "node.id", E.INVALID_REQUEST),
+        (Resource(4, "1"), "retention.ms", E.INVALID_REQUEST),
+        (Resource(4, ""), "log.cleaner.min.cleanable.ratio", E.INVALID_REQUEST),
+        (Resource(4, "1"), "min.insync.replicas", E.INVALID_CONFIG),
         (Resource(8, "1"), "a", E.INVALID_REQUEST),
         (Resource(32, "g"), "a", E.INVALID_REQUEST),
     ],
@@ -107,6 +114,33 @@ def test_replacing_drops_what_is_not_named() -> None:
     assert layout.topic_configs("t") not in made.cluster.versions
 
 
+@pytest.mark.parametrize(
+    ("resource", "name", "operation", "error"),
+    [
+        (Resource(4, ""), "log.cleanup.policy", APPEND, None),
+        (Resource(4, ""), "log.retention.ms", APPEND, E.INVALID_CONFIG),
+        (Resource(4, "one"), "log.retention.ms", APPEND, E.INVALID_REQUEST),
+        (Resource(4, ""), "log.retention.ms", 4, E.INVALID_REQUEST),
+        (Resource(8, "1"), "a", APPEND, E.INVALID_REQUEST),
+        (Resource(2, "none"), "segment.ms", APPEND, E.INVALID_CONFIG),
+    ],
+)
+def test_operations_on_resources(
+    resource: Resource, name: str, operation: int, error: E | None
+) -> None:
+    made = world()
+    asked = [(resource, [Alteration(name, operation, "delete")])]
+    assert errors(made.do(alter_configs(made.cluster, asked))) == [error]
+
+
+def test_a_null_value_replaces_nothing() -> None:
+    made = world()
+    before = dict(made.cluster.topic_configs["t"])
+    answer = made.do(replace_configs(made.cluster, [(TOPIC, [("segment.ms", None)])]))
+    assert errors(answer) == [E.INVALID_REQUEST]
+    assert made.cluster.topic_configs["t"] == before
+
+
 def test_names_given_twice() -> None:
     made = world()
     twice = [Alteration("segment.ms", SET, "1"), Alteration("segment.ms", SET, "2")]
@@ -114,8 +148,11 @@ def test_names_given_twice() -> None:
     once = [Alteration("segment.ms", SET, "1")]
     answer = alter_configs(made.cluster, [(TOPIC, once), (TOPIC, once)]).answer
     assert errors(answer) == [E.INVALID_REQUEST] * 2
+    nowhere = Resource(2, "none")
+    answer = alter_configs(made.cluster, [(nowhere, once), (nowhere, once)]).answer
+    assert errors(answer) == [E.INVALID_REQUEST] * 2, "the form comes before what is there"
     pairs = [("segment.ms", "1"), ("segment.ms", "2")]
-    assert errors(replace_configs(made.cluster, [(TOPIC, pairs)]).answer) == [E.INVALID_CONFIG]
+    assert errors(replace_configs(made.cluster, [(TOPIC, pairs)]).answer) == [E.INVALID_REQUEST]
 
 
 def test_brokers_and_their_default() -> None:

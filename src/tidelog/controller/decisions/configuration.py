@@ -2,7 +2,16 @@
 
 Owns which resources exist, the four incremental operations and the nodes that they write. What a
 value may be is ``model.config_definitions``; when it takes effect is the brokers'.
-Sources: KIP-133 (AlterConfigs replaces the whole set), KIP-339 (incremental).
+Sources: KIP-133 (AlterConfigs replaces the whole set), KIP-339 (incremental); the codes of refusals
+are those of Kafka 4, which looks in this order:
+
+| what | refused with |
+|---|---|
+| a resource or a name given twice, a null value, the name of a broker, the kind | INVALID_REQUEST |
+| an operation: there is none, or it is for lists | INVALID_REQUEST, INVALID_CONFIG |
+| a topic's name: empty, or impossible | INVALID_REQUEST, INVALID_TOPIC_EXCEPTION |
+| a topic's configurations; a broker's (KAFKA-13609) | INVALID_CONFIG; INVALID_REQUEST |
+| a topic that is not there | UNKNOWN_TOPIC_OR_PARTITION |
 """
 
 from __future__ import annotations
@@ -23,6 +32,7 @@ from tidelog.model.config_definitions import (
     check_topic_configs,
 )
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import why_invalid
 
 MINIMUM = "min.insync.replicas"
 
@@ -69,13 +79,11 @@ def replace_configs(
     validate_only: bool = False,
 ) -> Decision[list[Altered]]:
     """Decide AlterConfigs: what is not named falls back to its default."""
-    wanted: list[tuple[Resource, Refusal | dict[str, str | None]]] = []
+    wanted: list[tuple[Resource, Refusal | dict[str, str]]] = []
     for resource, configs in asked:
-        names = [name for name, _ in configs]
-        if len(set(names)) != len(names):
-            wanted.append((resource, _invalid("A configuration is given twice.")))
-        else:
-            wanted.append((resource, dict(configs)))
+        refusal = _why_not_form(resource, configs)
+        given = {name: text for name, text in configs if text is not None}
+        wanted.append((resource, refusal or given))
     return _alter(cluster, wanted, validate_only)
 
 
@@ -94,24 +102,22 @@ def alter_configs(
 
 def _alter(
     cluster: Cluster,
-    wanted: Sequence[tuple[Resource, Refusal | Mapping[str, str | None]]],
+    wanted: Sequence[tuple[Resource, Refusal | dict[str, str]]],
     validate_only: bool,
 ) -> Decision[list[Altered]]:
     writes: list[Write] = []
     answers: list[Altered] = []
     resources = [resource for resource, _ in wanted]
     for resource, configs in wanted:
-        refusal = _why_not_resource(cluster, resource)
-        if refusal is None and resources.count(resource) > 1:
-            sentence = f"The resource {resource.name} is named more than once."
-            refusal = Refusal(ErrorCode.INVALID_REQUEST, sentence)
-        if refusal is None and isinstance(configs, Refusal):
+        refusal: Refusal | None = None
+        if resources.count(resource) > 1:
+            refusal = _malformed(f"The resource {resource.name} is named more than once.")
+        elif isinstance(configs, Refusal):
             refusal = configs
-        if refusal is None and not isinstance(configs, Refusal):
-            refusal = _why_not_configs(resource, configs)
+        else:
+            refusal = _why_not(cluster, resource, configs)
             if refusal is None:
-                set_configs = {name: text for name, text in configs.items() if text is not None}
-                made = _writes(cluster, resource, set_configs)
+                made = _writes(cluster, resource, configs)
                 # Of two changes that move one partition in one request the first one does.
                 written = {write.path for write in writes}
                 writes += [write for write in made if write.path not in written]
@@ -127,22 +133,20 @@ def _stored(cluster: Cluster, resource: Resource) -> dict[str, str]:
 
 def _altered(
     stored: Mapping[str, str], resource: Resource, alterations: Sequence[Alteration]
-) -> dict[str, str | None] | Refusal:
+) -> dict[str, str] | Refusal:
     table = TOPIC if resource.kind == ResourceType.TOPIC else BROKER
-    names = [alteration.name for alteration in alterations]
-    if len(set(names)) != len(names):
-        return Refusal(ErrorCode.INVALID_REQUEST, "A configuration is named more than once.")
-    configs: dict[str, str | None] = dict(stored)
+    given = [(x.name, "" if x.operation == AlterOperation.DELETE else x.value) for x in alterations]
+    refusal = _why_not_form(resource, given)
+    if refusal is not None:
+        return refusal
+    configs = dict(stored)
     for alteration in alterations:
-        name, value = alteration.name, alteration.value
+        name, value = alteration.name, alteration.value or ""
         if alteration.operation == AlterOperation.DELETE:
             configs.pop(name, None)
             continue
         if alteration.operation not in tuple(AlterOperation):
-            sentence = f"There is no operation {alteration.operation} on configurations."
-            return Refusal(ErrorCode.INVALID_REQUEST, sentence)
-        if value is None:
-            return _invalid(f"Invalid value null for configuration {name}.")
+            return _malformed(f"There is no operation {alteration.operation} on configurations.")
         if alteration.operation == AlterOperation.SET:
             configs[name] = value
             continue
@@ -151,41 +155,55 @@ def _altered(
             return _invalid(f"{name} is no list: nothing can be appended or subtracted.")
         now = configs.get(name, definition.default) or ""
         entries = [entry.strip() for entry in now.split(",") if entry.strip()]
-        given = [entry.strip() for entry in value.split(",") if entry.strip()]
+        given_entries = [entry.strip() for entry in value.split(",") if entry.strip()]
         if alteration.operation == AlterOperation.APPEND:
-            entries += [entry for entry in dict.fromkeys(given) if entry not in entries]
+            entries += [entry for entry in dict.fromkeys(given_entries) if entry not in entries]
         else:
-            entries = [entry for entry in entries if entry not in given]
+            entries = [entry for entry in entries if entry not in given_entries]
         configs[name] = ",".join(entries)
     return configs
 
 
-def _why_not_resource(cluster: Cluster, resource: Resource) -> Refusal | None:
-    if resource.kind == ResourceType.TOPIC:
-        if resource.name not in cluster.topics:
-            sentence = f"There is no topic {resource.name}."
-            return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, sentence)
-        return None
+def _why_not_form(resource: Resource, given: Sequence[tuple[str, str | None]]) -> Refusal | None:
+    names = [name for name, _ in given]
+    if len(set(names)) != len(names):
+        return _malformed("A configuration is named more than once.")
+    for name, text in given:
+        if text is None:
+            return _malformed(f"Invalid value null for configuration {name}.")
     if resource.kind == ResourceType.BROKER:
         name = resource.name
         if name and not (name.isascii() and name.isdigit() and len(name) <= 10):
-            sentence = f"A broker is named by its number, not {name[:100]!r}."
-            return Refusal(ErrorCode.INVALID_REQUEST, sentence)
-        return None
-    sentence = f"Resources of type {resource.kind} have no configurations here."
-    return Refusal(ErrorCode.INVALID_REQUEST, sentence)
+            return _malformed(f"A broker is named by its number, not {name[:100]!r}.")
+    elif resource.kind != ResourceType.TOPIC:
+        return _malformed(f"Resources of type {resource.kind} have no configurations here.")
+    return None
 
 
-def _why_not_configs(resource: Resource, configs: Mapping[str, str | None]) -> Refusal | None:
-    check = check_topic_configs
-    if resource.kind == ResourceType.BROKER:
-        check = check_dynamic_broker_configs
-    refused = check(configs)
+def _why_not(cluster: Cluster, resource: Resource, configs: Mapping[str, str]) -> Refusal | None:
+    if resource.kind == ResourceType.TOPIC:
+        return _why_not_topic(cluster, resource.name, configs)
+    refused = check_dynamic_broker_configs(configs)
     if refused is not None:
-        return _invalid(refused.sentence)
-    if resource.kind == ResourceType.BROKER and resource.name and MINIMUM in configs:
+        return _malformed(refused.sentence)
+    if resource.name and MINIMUM in configs:
         # KIP-966: leader and controller must go by the same number, whoever leads.
         return _invalid(f"{MINIMUM} is set for a topic or for all brokers, not for one.")
+    return None
+
+
+def _why_not_topic(cluster: Cluster, name: str, configs: Mapping[str, str]) -> Refusal | None:
+    if not name:
+        return _malformed("The topic whose configurations are meant has no name.")
+    clause = why_invalid(name)
+    if clause is not None:
+        sentence = f"{name[:300]!r} is no name for a topic: {clause}."
+        return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, sentence)
+    refused = check_topic_configs(configs)
+    if refused is not None:
+        return _invalid(refused.sentence)
+    if name not in cluster.topics:
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name}.")
     return None
 
 
@@ -205,3 +223,7 @@ def _writes(cluster: Cluster, resource: Resource, configs: dict[str, str]) -> li
 
 def _invalid(sentence: str) -> Refusal:
     return Refusal(ErrorCode.INVALID_CONFIG, sentence)
+
+
+def _malformed(sentence: str) -> Refusal:
+    return Refusal(ErrorCode.INVALID_REQUEST, sentence)

@@ -1,7 +1,7 @@
 """IncrementalAlterConfigs v0-1: sets, deletes, appends and subtracts configurations (KIP-339).
 
-- What is not named stays. Appending and subtracting is for lists; a repeated name is
-  INVALID_REQUEST.
+- What is not named stays. Appending and subtracting is for lists; a repeated name, or a null
+  value that is set, is INVALID_REQUEST.
 - Answers when every live broker has been told: the change has taken effect.
 """
 
