@@ -116,6 +116,14 @@ class MetadataCache:
                 found.append((node_id, *endpoint, broker.rack))
         return found
 
+    def without_listener(self, listener_name: str) -> frozenset[int]:
+        """Return the live brokers that a listener's clients have no address of. O(brokers)."""
+        return frozenset(
+            node_id
+            for node_id, broker in self.brokers.items()
+            if listener_name not in broker.endpoints
+        )
+
     def apply(self, request: messages.UpdateMetadataRequest, *, complete: bool) -> None:
         """Take over an UpdateMetadata request of any version."""
         named = [each.topic_name for each in request.ungrouped_partition_states]

@@ -12,13 +12,15 @@
 - An answer that would name a leader whose connection to this broker broke a moment ago waits until
   the controller has replaced it: see ``lost_leaders``. librdkafka, told of the dead one once more,
   may not ask again for a second.
-- Brokers without the listener that the client came in by are left out, as in Kafka.
+- Brokers without the listener that the client came in by are left out, as in Kafka: offline as
+  replicas; one that leads is LISTENER_NOT_FOUND (below v6 LEADER_NOT_AVAILABLE).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.allowed_operations import NOT_ASKED, OF_CLUSTER, OF_TOPIC
@@ -41,7 +43,27 @@ Partition = messages.MetadataResponse.MetadataResponsePartition
 
 ALL_IF_EMPTY_UP_TO = 0
 ALWAYS_CREATES_BELOW = 4
+NAMES_LISTENERS_SINCE = 6
 BY_ID_SINCE = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """The cluster as the clients of one listener are told of it."""
+
+    broker: Broker
+    unreachable: frozenset[int]
+    """Live brokers without that listener."""
+    unreachable_leader: ErrorCode
+
+    @classmethod
+    def of(cls, broker: Broker, context: RequestContext) -> _View:
+        named = context.version >= NAMES_LISTENERS_SINCE
+        return cls(
+            broker,
+            broker.metadata.without_listener(context.listener_name),
+            ErrorCode.LISTENER_NOT_FOUND if named else ErrorCode.LEADER_NOT_AVAILABLE,
+        )
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
@@ -101,13 +123,9 @@ def _to_create(broker: Broker, request: Any, context: RequestContext) -> list[st
 
 def _handle(broker: Broker, request: Any, missing: list[str], context: RequestContext) -> Any:
     """Answer from the cache unless a topic must be created first."""
-    asked = request.topics
-    if _wants_all(request, context):
-        found = [_topic(broker, t) for t in broker.metadata.topics.values()]
-        return _answer(broker, request, found, context)
     if missing:
         return _create_first(broker, request, missing, context)
-    return _answer(broker, request, [_asked_for(broker, t, {}) for t in asked], context)
+    return _answer(broker, request, {}, context)
 
 
 def _creatable(broker: Broker, name: str) -> bool:
@@ -120,9 +138,7 @@ async def _create_first(
     names = sorted(set(missing))
     codes = await asyncio.gather(*(_ensure(broker, name) for name in names))
     refused = {name: code for name, code in zip(names, codes, strict=True) if code}
-    return _answer(
-        broker, request, [_asked_for(broker, t, refused) for t in request.topics], context
-    )
+    return _answer(broker, request, refused, context)
 
 
 async def _ensure(broker: Broker, name: str) -> ErrorCode:
@@ -132,47 +148,55 @@ async def _ensure(broker: Broker, name: str) -> ErrorCode:
     return await broker.topic_creation.ensure(name)
 
 
-def _asked_for(broker: Broker, asked: Any, refused: dict[str, ErrorCode]) -> Any:
+def _asked_for(view: _View, asked: Any, refused: dict[str, ErrorCode]) -> Any:
+    metadata = view.broker.metadata
     # The Java client asks by id with an empty name, others with none: the id alone counts.
     if asked.topic_id != NO_UUID:
-        by_id = broker.metadata.topic_by_id(asked.topic_id)
+        by_id = metadata.topic_by_id(asked.topic_id)
         if by_id is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID
             return Topic(name=None, topic_id=asked.topic_id, error_code=code)
-        return _topic(broker, by_id)
+        return _topic(view, by_id)
     name = asked.name or ""
-    found = broker.metadata.topic(name)
+    found = metadata.topic(name)
     if found is not None:
-        return _topic(broker, found)
+        return _topic(view, found)
     if why_invalid(name) is not None:
         return Topic(name=name, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)
     code = refused.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     return Topic(name=name, error_code=code, is_internal=name in INTERNAL_TOPICS)
 
 
-def _topic(broker: Broker, topic: TopicMetadata) -> Any:
+def _topic(view: _View, topic: TopicMetadata) -> Any:
     return Topic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(broker, p) for _, p in sorted(topic.partitions.items())],
+        partitions=[_partition(view, p) for _, p in sorted(topic.partitions.items())],
         initial_partition_count=topic.initial_partition_count,
         undeleted_partition_count=topic.undeleted_partition_count,
         resize_epoch=topic.resize_epoch,
     )
 
 
-def _partition(broker: Broker, partition: PartitionMetadata) -> Any:
-    leader = partition.leader
-    leads = leader in broker.metadata.brokers and not broker.followers.has_lost(leader)
+def _partition(view: _View, partition: PartitionMetadata) -> Any:
+    leader, broker = partition.leader, view.broker
+    code = ErrorCode.NONE
+    if leader in view.unreachable:
+        code = view.unreachable_leader
+    elif leader not in broker.metadata.brokers or broker.followers.has_lost(leader):
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+    offline = partition.offline_replicas
+    if view.unreachable:
+        offline = tuple(x for x in partition.replicas if x in offline or x in view.unreachable)
     return Partition(
-        error_code=ErrorCode.NONE if leads else ErrorCode.LEADER_NOT_AVAILABLE,
+        error_code=code,
         partition_index=partition.partition,
-        leader_id=partition.leader if leads else -1,
+        leader_id=-1 if code else leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
-        offline_replicas=list(partition.offline_replicas),
+        offline_replicas=list(offline),
         partition_epoch=partition.partition_epoch,
         birth_epoch=partition.birth_epoch,
         birth_offset=partition.birth_offset,
@@ -180,7 +204,14 @@ def _partition(broker: Broker, partition: PartitionMetadata) -> Any:
     )
 
 
-def _answer(broker: Broker, request: Any, topics: list[Any], context: RequestContext) -> Any:
+def _answer(
+    broker: Broker, request: Any, refused: dict[str, ErrorCode], context: RequestContext
+) -> Any:
+    view = _View.of(broker, context)
+    if _wants_all(request, context):
+        topics = [_topic(view, t) for t in broker.metadata.topics.values()]
+    else:
+        topics = [_asked_for(view, t, refused) for t in request.topics]
     if request.include_topic_authorized_operations:
         for topic in topics:
             topic.topic_authorized_operations = OF_TOPIC
