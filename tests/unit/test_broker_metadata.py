@@ -89,3 +89,17 @@ def test_a_leader_without_the_listener_of_the_client(
                 assert partition.offline_replicas == [GONE, INSIDE_ONLY]
 
     asyncio.run(scenario())
+
+
+def test_nobody_makes_the_controllers_topic_by_asking_for_it(tmp_path: Path) -> None:
+    """There is no controller: an attempt to create it would not be answered so."""
+
+    async def scenario() -> None:
+        async with asking(tmp_path, {"auto.create.topics.enable": "true"}) as peer:
+            topic = messages.MetadataRequest.MetadataRequestTopic(name="__cluster_metadata")
+            request: Any = messages.MetadataRequest(topics=[topic])
+            answer = await peer.ask(request, 8)
+        found = [(x.name, x.error_code, x.is_internal) for x in answer.topics]
+        assert found == [("__cluster_metadata", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False)]
+
+    asyncio.run(scenario())

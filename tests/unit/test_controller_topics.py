@@ -76,6 +76,7 @@ def assigned(*replicas: tuple[int, ...]) -> NewTopic:
         (NewTopic("é"), E.INVALID_TOPIC_EXCEPTION),
         (NewTopic("x" * 250), E.INVALID_TOPIC_EXCEPTION),
         (NewTopic("x" * 249), None),
+        (NewTopic("__cluster_metadata"), E.INVALID_REQUEST),
         (NewTopic("known"), E.TOPIC_ALREADY_EXISTS),
         (NewTopic("with.dot"), E.TOPIC_ALREADY_EXISTS),
         (NewTopic("with_dot"), E.INVALID_TOPIC_EXCEPTION),

@@ -11,6 +11,8 @@ MAX_NAME_LENGTH = 249
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+METADATA_TOPIC = "__cluster_metadata"
+"""The name of the controllers' own log in Kafka (KIP-500): nobody may create a topic so named."""
 
 _Topic = TypeVar("_Topic")
 _Part = TypeVar("_Part")

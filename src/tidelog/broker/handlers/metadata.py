@@ -14,6 +14,7 @@
   may not ask again for a second.
 - Brokers without the listener that the client came in by are left out, as in Kafka: offline as
   replicas; one that leads is LISTENER_NOT_FOUND (below v6 LEADER_NOT_AVAILABLE).
+- ``__cluster_metadata`` is never created.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tidelog.broker.metadata_cache import PartitionMetadata, TopicMetadata
 from tidelog.broker.starting import once_told
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import INTERNAL_TOPICS, OFFSETS_TOPIC, why_invalid
+from tidelog.model.topics import INTERNAL_TOPICS, METADATA_TOPIC, OFFSETS_TOPIC, why_invalid
 from tidelog.network.router import Handler, RequestContext
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
@@ -129,7 +130,8 @@ def _handle(broker: Broker, request: Any, missing: list[str], context: RequestCo
 
 
 def _creatable(broker: Broker, name: str) -> bool:
-    return broker.metadata.topic(name) is None and why_invalid(name) is None
+    known = broker.metadata.topic(name) is not None
+    return not known and why_invalid(name) is None and name != METADATA_TOPIC
 
 
 async def _create_first(

@@ -37,7 +37,7 @@ from tidelog.metadata.records import (
 )
 from tidelog.model.config_definitions import ConfigEntry, check_topic_configs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import OFFSETS_TOPIC, metric_name, why_invalid
+from tidelog.model.topics import METADATA_TOPIC, OFFSETS_TOPIC, metric_name, why_invalid
 
 USE_DEFAULT = -1
 """A count or factor of CreateTopics v4+ that the broker's configuration fills in."""
@@ -205,6 +205,9 @@ def _why_not_name(cluster: Cluster, name: str, batch: _Batch) -> Refusal | None:
     if clause is not None:
         sentence = f"{name[:300]!r} is no name for a topic: {clause}."
         return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, sentence)
+    if name == METADATA_TOPIC:
+        sentence = f"The name {name} is kept for controllers: no topic may have it."
+        return Refusal(ErrorCode.INVALID_REQUEST, sentence)
     taken = why_name_is_taken(cluster, name)
     if taken is not None:
         return taken
