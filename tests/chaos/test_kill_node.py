@@ -22,7 +22,7 @@ from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
 from tests.support.wire import Wire
 
-pytestmark = pytest.mark.kill
+pytestmark = [pytest.mark.kill, pytest.mark.long]
 
 LONG = os.environ.get("TIDELOG_CHAOS") == "long"
 KILLS = int(os.environ.get("TIDELOG_KILLS", "100" if LONG else "20"))

@@ -1,0 +1,24 @@
+"""Processes harmed at random, and links: see `test_nemesis.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.chaos.harm import harm
+from tests.chaos.schedule import LINKS, PROCESSES, Kind
+from tests.conftest import TARGET
+
+pytestmark = [
+    pytest.mark.kill,
+    pytest.mark.long,
+    pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
+]
+
+RUNS = {"processes": PROCESSES, "links": LINKS}
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_harmed_at_random(tmp_path: Path, run: str) -> None:
+    kinds: tuple[Kind, ...] = RUNS[run]
+    harm(tmp_path, run, kinds)
