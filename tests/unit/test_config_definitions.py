@@ -101,6 +101,8 @@ def test_kafkas_defaults() -> None:
         ("preallocate", "TRUE", True),
         ("cleanup.policy", "compact, delete", ("compact", "delete")),
         ("cleanup.policy", "", ()),
+        # Kafka has no lower bound here, and none for log.retention.bytes.
+        ("retention.bytes", "-2", -2),
         ("compression.type", "zstd", "zstd"),
         ("compression.gzip.level", "-1", -1),
         ("compression.gzip.level", "1", 1),

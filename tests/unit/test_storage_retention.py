@@ -144,6 +144,13 @@ def test_size_retention_keeps_at_least_the_bytes_asked_for(tmp_path: Path) -> No
     assert 2500 <= log.size < 2500 + first
 
 
+def test_any_size_below_0_is_no_limit(tmp_path: Path) -> None:
+    log = new_log(tmp_path, replace(KEEP, retention_bytes=-2))
+    fill(log, 60)
+    assert log.housekeep(NOW_MS) is None
+    assert log.start_offset == 0
+
+
 @pytest.mark.parametrize("by", [{"retention_ms": 0}, {"retention_bytes": 0}])
 def test_nothing_at_or_above_the_high_watermark_goes(tmp_path: Path, by: dict[str, int]) -> None:
     log = new_log(tmp_path, KEEP)

@@ -69,8 +69,7 @@ LOG = (
         "log.retention.bytes",
         _L,
         "-1",
-        "The size to which old segments are removed, in bytes per partition.",
-        Between(low=-1),
+        "The size to which old segments are removed, in bytes per partition; below 0 is no limit.",
     ),
     row(
         "log.retention.check.interval.ms",

@@ -287,9 +287,8 @@ _ROWS = (
         "retention.bytes",
         _L,
         "-1",
-        "The size to which old segments are removed, in bytes per partition; -1 is no limit.",
+        "The size to which old segments are removed, in bytes per partition; below 0 is no limit.",
         "log.retention.bytes",
-        check=Between(low=-1),
     ),
     _topic(
         "retention.ms",
