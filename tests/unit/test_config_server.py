@@ -115,6 +115,54 @@ def test_a_full_file() -> None:
     assert configs.topic_defaults.retention_ms == 3_600_000
 
 
+def test_the_file_that_comes_with_kafka_4_is_taken_as_it_is() -> None:
+    configs = loaded(
+        """
+        process.roles=broker,controller
+        node.id=1
+        controller.quorum.bootstrap.servers=localhost:9093
+        listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+        inter.broker.listener.name=PLAINTEXT
+        advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+        controller.listener.names=CONTROLLER
+        listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL
+        num.network.threads=3
+        num.io.threads=8
+        socket.send.buffer.bytes=102400
+        socket.receive.buffer.bytes=102400
+        socket.request.max.bytes=104857600
+        log.dirs=/tmp/kraft-combined-logs
+        num.partitions=1
+        num.recovery.threads.per.data.dir=2
+        offsets.topic.replication.factor=1
+        transaction.state.log.replication.factor=1
+        transaction.state.log.min.isr=1
+        share.coordinator.state.topic.replication.factor=1
+        share.coordinator.state.topic.min.isr=1
+        log.retention.hours=168
+        log.segment.bytes=1073741824
+        log.retention.check.interval.ms=300000
+        """
+    )
+    # The controller's address is none for clients.
+    assert configs.advertised_listeners == (Listener("PLAINTEXT", "localhost", 9092),)
+
+
+def test_a_controller_alone_may_advertise_itself() -> None:
+    configs = loaded(
+        "node.id=1\nprocess.roles=controller\nlisteners=CONTROLLER://:9093\n"
+        "advertised.listeners=CONTROLLER://localhost:9093\n"
+    )
+    assert configs.advertised_listeners == ()
+
+
+def test_a_file_of_the_time_of_zookeeper_is_told_where_its_address_goes() -> None:
+    found = load("broker.id=0\nzookeeper.connect=localhost:2181\n")
+    assert isinstance(found, tuple)
+    assert [refused.name for refused in found] == ["zookeeper.connect"]
+    assert "metadata.store=zookeeper://" in found[0].sentence
+
+
 @pytest.mark.parametrize(
     ("line", "named"),
     [
@@ -132,6 +180,7 @@ def test_a_full_file() -> None:
         ("listeners=A://:1,A://:2", "listeners"),
         ("listener.security.protocol.map=PLAINTEXT", "listener.security.protocol.map"),
         ("advertised.listeners=OTHER://:1", "advertised.listeners"),
+        ("advertised.listeners=CONTROLLER://h:1", "advertised.listeners"),
         ("inter.broker.listener.name=OTHER", "inter.broker.listener.name"),
         ("process.roles=broker", "controller.quorum.bootstrap.servers"),
         ("controller.quorum.bootstrap.servers=:1", "controller.quorum.bootstrap.servers"),

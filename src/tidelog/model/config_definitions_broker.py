@@ -19,6 +19,7 @@ from tidelog.model.config_definitions_kinds import (
     NotEmpty,
     OneOf,
     StoreAddress,
+    Update,
 )
 from tidelog.model.config_definitions_log import CLEANER, LOG
 from tidelog.model.config_definitions_rows import (
@@ -147,15 +148,18 @@ _NETWORK = (
         "max.connections",
         _I,
         str(MAX_INT32),
-        "How many connections a process accepts.",
+        "How many connections a process accepts. A change while it runs is for brokers.",
         AT_LEAST_0,
+        update=Update.CLUSTER_WIDE,
     ),
     row(
         "max.connections.per.ip",
         _I,
         str(MAX_INT32),
-        "How many connections one address may have.",
-        AT_LEAST_0,
+        "How many connections one address may have. A change while it runs is for brokers.",
+        # 0 is for who lists exceptions (max.connections.per.ip.overrides): there are none here.
+        AT_LEAST_1,
+        update=Update.CLUSTER_WIDE,
     ),
     row(
         "connections.max.idle.ms",
@@ -424,6 +428,13 @@ _TRANSACTIONS = (
     idle("transactional.id.expiration.ms", _I, "604800000", "When it is forgotten.", AT_LEAST_1),
 )
 
+_SHARES = "Of the topic of share groups (KIP-932), which this version has not."
+
+_SHARE_GROUPS = (
+    idle("share.coordinator.state.topic.replication.factor", _SHORT, "3", _SHARES, AT_LEAST_1),
+    idle("share.coordinator.state.topic.min.isr", _SHORT, "2", _SHARES, AT_LEAST_1),
+)
+
 SECTIONS: dict[str, tuple[ConfigDefinition, ...]] = {
     "Node": _NODE,
     "Listeners": _LISTENERS,
@@ -435,6 +446,7 @@ SECTIONS: dict[str, tuple[ConfigDefinition, ...]] = {
     "Replication": _REPLICATION,
     "Controller": _CONTROL,
     "Transactions": _TRANSACTIONS,
+    "Share groups": _SHARE_GROUPS,
 }
 """The rows as the operator's page shows them."""
 

@@ -173,7 +173,7 @@ def load(text: str) -> ServerConfigs | tuple[Refused, ...]:
 
 def from_mapping(texts: Mapping[str, str]) -> ServerConfigs | tuple[Refused, ...]:
     """Check a process's configurations; return them typed, or every refusal there is."""
-    refusals = [unknown(name, BROKER, "server") for name in texts if name not in BROKER]
+    refusals = [_unknown(name) for name in texts if name not in BROKER]
     values: dict[str, Value] = {}
     for name, definition in BROKER.items():
         value = parse(definition, texts.get(name, definition.default))
@@ -194,6 +194,13 @@ def from_mapping(texts: Mapping[str, str]) -> ServerConfigs | tuple[Refused, ...
         if entry.name not in made and entry.name != "texts":
             made[entry.name] = values[entry.name.replace("_", ".")]
     return ServerConfigs(texts=dict(texts), **made)
+
+
+def _unknown(name: str) -> Refused:
+    if name == "zookeeper.connect":
+        sentence = f"Unknown server configuration {name}: say metadata.store=zookeeper://HOST:PORT."
+        return Refused(name, sentence)
+    return unknown(name, BROKER, "server")
 
 
 class _Special:
@@ -295,13 +302,19 @@ class _Special:
                 Listener(x.name, _reachable(x.host), x.port, x.security_protocol) for x in own
             )
         found = self._parse_listeners("advertised.listeners", given)
-        names = {entry.name for entry in own}
+        names = {entry.name for entry in listeners}
         for entry in found:
             if entry.name not in names:
                 self._refuse(
                     "advertised.listeners",
-                    f"advertised.listeners: {entry.name} is not among the broker's listeners.",
+                    f"advertised.listeners: {entry.name} is not among the listeners.",
                 )
+        # Kafka's own files advertise the controller, too (KIP-853); brokers here are told where
+        # it is by controller.quorum.bootstrap.servers alone.
+        found = tuple(entry for entry in found if entry.name not in controllers)
+        if own and not found:
+            sentence = "advertised.listeners has none for brokers and clients."
+            self._refuse("advertised.listeners", sentence)
         return found
 
     def _inter_broker_name(
