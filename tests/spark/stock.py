@@ -33,7 +33,7 @@ def stock_python() -> Path:
         if ready.exists() and ready.read_text() == digest:
             return python
         _run(sys.executable, "-m", "venv", "--without-pip", str(VENV))
-        install = [sys.executable, "-m", "uv", "pip", "install", "-q", "--compile-bytecode"]
+        install = [sys.executable, "-m", "uv", "pip", "install", "-q"]
         _run(*install, "--python", str(python), "--require-hashes", "-r", str(LOCK_FILE))
         ready.write_text(digest)
     return python
