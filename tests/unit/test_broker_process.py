@@ -27,6 +27,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.server_configs import ServerConfigs, from_mapping
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime.descriptors import Descriptors
 from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
 from tidelog.storage.directory import LastLife
@@ -120,6 +121,54 @@ def test_topic_configurations_reach_the_log_at_once(tmp_path: Path) -> None:
             assert hosted is not None
             await until(lambda: hosted.log.configs.max_message_bytes == 200)
             assert (await produce(peer, "t", b"x" * 300)).error_code == 10
+            await broker.stop()
+
+    asyncio.run(main())
+
+
+def test_limits_of_connections_change_while_it_runs(tmp_path: Path) -> None:
+    async def main() -> None:
+        configs, store = configs_for(tmp_path), MemoryStore()
+        async with controller_for(configs, store) as controller:
+            broker = broker_of(configs, controller)
+            await broker.start()
+            admin = await Peer.connect(broker.ports["PLAINTEXT"])
+            request = messages.IncrementalAlterConfigsRequest
+
+            async def alter(broker_name: str, name: str, value: object) -> None:
+                operation = 1 if value is None else 0
+                text = None if value is None else str(value)
+                change = request.AlterableConfig(name, operation, text)
+                resource = request.AlterConfigsResource(4, broker_name, [change])
+                answer = await admin.ask(request([resource]), 1)
+                assert answer.responses[0].error_code == 0, answer
+
+            async def is_served() -> bool:
+                there = len(broker.broker.server.connections)
+                peer = await Peer.connect(broker.ports["PLAINTEXT"])
+                try:
+                    await peer.ask(messages.MetadataRequest(), 8)
+                except ConnectionError:
+                    return False
+                finally:
+                    peer.writer.close()
+                    await until(lambda: len(broker.broker.server.connections) == there)
+                return True
+
+            assert await is_served()
+            # All that there are: the controller's and the admin's.
+            there = len(broker.broker.server.connections)
+            for name in ("max.connections", "max.connections.per.ip"):
+                await alter("", name, there)
+                assert not await is_served()
+                await alter("1", name, there + 1)
+                assert await is_served(), "its own goes before that of all brokers"
+                await alter("1", name, None)
+                assert not await is_served()
+                await alter("", name, None)
+                assert await is_served()
+            few = process.limits_of(configs, Descriptors(10, 10), broker.broker.topic_configs)
+            assert few.max_connections == 10, "as many as there are descriptors for"
             await broker.stop()
 
     asyncio.run(main())

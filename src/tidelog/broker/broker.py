@@ -6,7 +6,7 @@ Owns nothing but the parts and how they are wired together; ``process`` starts a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.broker.config_cache import ConfigCache
@@ -69,6 +69,8 @@ class Broker:
             configs.stale_partition_delete_delay_ms,
         )
         topic_configs.when_changed = self._reconfigure
+        self.when_brokers_configured: list[Callable[[], None]] = []
+        """Called when a configuration of this broker, or of all, has changed."""
         self.fetch_sessions = FetchSessions(
             configs.max_incremental_fetch_session_cache_slots, seams.random
         )
@@ -96,6 +98,9 @@ class Broker:
     def _reconfigure(self, topic: str) -> None:
         self.partitions.reconfigure(topic)
         self.maintenance.configs_changed()
+        if not topic:
+            for told in self.when_brokers_configured:
+                told()
 
     def why_not_here(self, topic: str, partition: int) -> ErrorCode:
         """Return why a partition that is not led here cannot be asked here."""

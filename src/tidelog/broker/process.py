@@ -114,8 +114,9 @@ class BrokerProcess:
         broker.control = Control(broker, self._directories[0].path)
         broker.coordinator = self._coordinator = Coordinator(broker)
         broker.server = self._server = Server(
-            Router(handlers.load()), broker, limits_of(configs, self.descriptors)
+            Router(handlers.load()), broker, limits_of(configs, self.descriptors, topic_configs)
         )
+        broker.when_brokers_configured.append(self._take_limits)
         for listener in configs.broker_listeners:
             self.ports[listener.name] = await self._server.listen(
                 listener.name, listener.host, listener.port
@@ -136,6 +137,11 @@ class BrokerProcess:
         await self._until_told()
         self._coordinator.start()
         broker.maintenance.start()
+
+    def _take_limits(self) -> None:
+        if self._server is not None:
+            dynamic = self.broker.topic_configs
+            self._server.limits = limits_of(self.configs, self.descriptors, dynamic)
 
     def _open_directories(self, cluster_id: str) -> None:
         configs = self.configs
@@ -313,14 +319,16 @@ def _life_of(directory: storage.LogDirectory) -> LastLife:
     return found
 
 
-def limits_of(configs: ServerConfigs, descriptors: Descriptors) -> Limits:
+def limits_of(configs: ServerConfigs, descriptors: Descriptors, dynamic: ConfigCache) -> Limits:
     """Return the limits of a broker's listeners: never more connections than descriptors."""
     idle_ms = configs.connections_max_idle_ms
+    most = dynamic.number("max.connections", configs.max_connections)
+    per_ip = dynamic.number("max.connections.per.ip", configs.max_connections_per_ip)
     return Limits(
         max_request_bytes=configs.socket_request_max_bytes,
         queued_request_bytes=configs.queued_max_request_bytes,
-        max_connections=min(configs.max_connections, descriptors.connections),
-        max_connections_per_ip=configs.max_connections_per_ip,
+        max_connections=min(most, descriptors.connections),
+        max_connections_per_ip=per_ip,
         max_idle_s=idle_ms / 1000 if idle_ms >= 0 else -1,
         backlog=configs.socket_listen_backlog_size,
     )
