@@ -319,6 +319,72 @@ class Descriptors(FaultyDisk):
         super().sync_directory(path)
 
 
+@pytest.mark.parametrize("left", range(12))
+def test_a_removal_that_stops_half_way_is_told_to_readers(tmp_path: Path, left: int) -> None:
+    disk = Descriptors()
+    configs = TopicConfigs(segment_bytes=800, retention_ms=1000, file_delete_delay_ms=0)
+    log = new_log(tmp_path, configs, resources(disk, open_files=2))
+    for _ in range(20):
+        append(log)
+    log.high_watermark = log.end_offset
+    log.sync()
+    disk.left = left
+    log.housekeep(NOW_MS + 10_000)
+    disk.left = None
+    assert log.failed is None
+    assert log.start_offset >= log.segments[0].base_offset, "offsets without records behind them"
+    assert isinstance(append(log), Appended)
+    assert len(records_of(log)) == log.end_offset - log.start_offset
+    found = reopen(tmp_path, configs, ending=Ending(log.synced_end_offset, 40, log.start_offset))
+    assert (found.damaged, found.start_offset, found.end_offset) == (None, log.start_offset, 42)
+
+
+@pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EMFILE])
+@pytest.mark.parametrize("failing", [".index", ".timeindex"])
+def test_who_reads_is_served_while_a_lost_index_cannot_be_written(
+    log: PartitionLog, disk: FaultyDisk, failing: str, fault: int
+) -> None:
+    for _ in range(10):
+        append(log)
+    assert log.roll(NOW_MS) is None
+    for segment in log.segments[:-1]:
+        segment.drop_indexes()
+        log.resources.files.forget(segment.index_path)
+        Path(segment.index_path).unlink()
+    disk.failing, disk.fault = (failing,), fault
+    assert len(records_of(log)) == 20
+    assert log.offset_for_time(NOW_MS) is not None
+    assert log.failed is None
+    disk.fault = None
+    assert log.close()
+    ending = Ending(log.end_offset, log.end_offset, clean=True)
+    assert len(records_of(reopen(Path(log.path).parent, SMALL, ending=ending))) == 20
+
+
+@pytest.mark.parametrize("left", range(10))
+def test_a_read_that_no_descriptor_is_left_for_can_be_tried_again(
+    tmp_path: Path, left: int
+) -> None:
+    disk = Descriptors()
+    log = new_log(tmp_path, SMALL, resources(disk, open_files=2))
+    for _ in range(10):
+        append(log)
+    assert log.roll(NOW_MS) is None
+    for segment in log.segments[:-1]:
+        segment.drop_indexes()
+        Path(segment.index_path).unlink()
+    log.resources.files.close()
+    ends = [segment.next_offset for segment in log.segments]
+    disk.left = left
+    refused = log.read(6, 1)
+    assert not isinstance(refused, Rejected) or refused.error is ErrorCode.KAFKA_STORAGE_ERROR
+    disk.left = None
+    assert log.failed is None
+    assert [segment.next_offset for segment in log.segments] == ends
+    assert len(records_of(log)) == 20
+    assert [segment.newest[0] for segment in log.segments[:-1]] == [NOW_MS + 1] * (len(ends) - 1)
+
+
 @pytest.mark.parametrize("open_files", [2, 64])
 @pytest.mark.parametrize("cut_to", [5, 9, 17])
 def test_a_cut_that_is_not_finished_lets_nothing_be_appended(

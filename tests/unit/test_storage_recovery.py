@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import shutil
 from pathlib import Path
 
 import pytest
-from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
+from tests.support.storage_logs import (
+    NOW_MS,
+    FaultyDisk,
+    batch,
+    new_log,
+    records_of,
+    reopen,
+    resources,
+)
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import Producer
+from tidelog.storage import names
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.recovery import Ending
-from tidelog.storage.results import Appended
+from tidelog.storage.results import Appended, TimeOffset
 
 SMALL = TopicConfigs(segment_bytes=1000, index_interval_bytes=150)
 
@@ -282,3 +293,40 @@ def test_random_bytes_never_kill_a_start(tmp_path: Path, seed: int) -> None:
         assert log.append_as_leader(batch(1), 3, NOW_MS)
         log.offset_for_time(NOW_MS + 10)
         log.close()
+
+
+class DyingDisk(FaultyDisk):
+    """Writes one index file, and to the next one nothing more."""
+
+    last_words: list[str] | None = None
+
+    def fault_for(self, path: str) -> int | None:
+        if self.last_words is None or not path.endswith((names.INDEX, names.TIME_INDEX)):
+            return None
+        self.last_words.append(path)
+        return errno.EIO if len(self.last_words) > 1 else None
+
+
+def test_a_kill_between_the_two_index_files_hides_no_time(tmp_path: Path) -> None:
+    """Where the times end before the offsets do, nothing tells of a newer record in between."""
+    configs = TopicConfigs(index_interval_bytes=1)
+    log = new_log(tmp_path, configs)
+    for _ in range(3):
+        log.append_as_leader(batch(), 0, NOW_MS)
+    assert log.close()
+    disk = DyingDisk()
+    log = reopen(tmp_path, configs, resources(disk), ending=Ending(3, 3, clean=True))
+    for time_ms in (NOW_MS + 5000, *[NOW_MS] * 5):
+        log.append_as_leader(batch(timestamp=time_ms), 0, NOW_MS)
+    log.sync()
+    disk.last_words = []
+    segment = log.segments[0]
+    sizes = {path: os.path.getsize(path) for path in (segment.index_path, segment.time_index_path)}
+    assert isinstance(log.roll(NOW_MS), Rejected)
+    written, torn = disk.last_words
+    os.truncate(torn, sizes[torn])
+    assert os.path.getsize(written) > sizes[written]
+    log = reopen(tmp_path, configs, ending=Ending(9, 9))
+    found = log.offset_for_time(NOW_MS + 1)
+    assert isinstance(found, TimeOffset) and found.offset == 3
+    assert log.segments[0].newest == (NOW_MS + 5000, 3)

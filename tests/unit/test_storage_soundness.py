@@ -90,6 +90,26 @@ def test_a_batch_behind_the_limit_is_checked_too() -> None:
         sound_part(whole, 0, 2, 4, LeaderEpochs())
 
 
+@pytest.mark.parametrize("room", [1, 400, 100_000])
+@pytest.mark.parametrize("bit", [0, 1])
+def test_a_base_offset_that_moved_up_is_found_by_who_reads_batch_by_batch(
+    bit: int, room: int, tmp_path: Path
+) -> None:
+    """Nothing but the batch behind it says so, and that was not looked at in such a read."""
+    log = write(tmp_path)
+    path = Path(log.segments[0].log_path)
+    size = next(header.size for _, header in walk(path.read_bytes()))
+    path.write_bytes(flipped(path.read_bytes(), 8 * (2 * size + 7) + bit))
+    log = reopen(tmp_path, SMALL, ending=Ending(log.end_offset, log.end_offset, clean=True))
+    offset, found = 0, log.read(0, room)
+    while not isinstance(found, Rejected):
+        for _, header in walk(found):
+            assert header.base_offset == offset
+            offset = header.next_offset
+        found = log.read(offset, room)
+    assert offset <= 4 and log.damaged
+
+
 def test_a_log_that_is_found_damaged_stays_so_over_a_start(tmp_path: Path) -> None:
     log = write(tmp_path)
     path = Path(log.segments[1].log_path)

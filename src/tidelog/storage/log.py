@@ -230,8 +230,9 @@ class PartitionLog(LogReading):
     def truncate_to(self, offset: int, now_ms: int) -> Rejected | None:
         """Drop every record from ``offset`` on; a batch across it goes as a whole.
 
-        Below the first segment: everything goes. Producers and epochs follow. Durable at once, so
-        that no power loss can bring back what new batches replaced. A refusal leaves all as it was,
+        The log then ends where the last batch that stays does, at or below ``offset``. Below the
+        first segment: everything goes. Producers and epochs follow. Durable at once, so that no
+        power loss can bring back what new batches replaced. A refusal leaves all as it was,
         or the directory out of service.
         """
         if self.failed or self.closed:
@@ -242,11 +243,8 @@ class PartitionLog(LogReading):
             return self.restart_at(offset, now_ms)
         at = self.segment_at(offset)
         segment = self.segments[at]
-        position, end = segment.size, offset
         try:
-            located = segment.locate(offset)
-            if located is not None:
-                position, end = located[0], min(offset, located[1].base_offset)
+            position, end = segment.cut_for(offset)
             self._claim_no_more_than(end)
         except OSError as error:
             return self._trouble(error)
@@ -381,11 +379,14 @@ class PartitionLog(LogReading):
         if self.resources.disk.exists(snapshot):
             # It alone knows the producers of what goes: their retries must still be recognised.
             self.resources.files.get(snapshot).sync()
+        # First: where the removal stops half-way (no descriptor left), readers must not pass over
+        # what went as if it had never been.
+        self.advance_start(start)
+        if self.failed:
+            return None
         self.remove_segments(doomed, now_ms)
         remove_snapshots(self.resources, self.path, below=start)
         self.synced_end_offset = max(self.synced_end_offset, start)
-        if start > self.start_offset:
-            self.advance_start(start)
         removed = sum(segment.size for segment in doomed)
         return (
             f"{self.partition}: {count} segments with {removed} bytes removed "

@@ -161,6 +161,9 @@ class LogReading(LogFiles):
         if isinstance(error, CorruptRecords):
             # As its producer sent it: nothing was harmed here.
             return Rejected(ErrorCode.CORRUPT_MESSAGE, f"{self.partition}: {error}")
+        passing = self.resources.passing(error)
+        if passing is not None:
+            return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{passing}: {self.path}")
         self.resources.fail(f"a read of {self.path} failed: {error}")
         return self._out_of_service()
 

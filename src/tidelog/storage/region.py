@@ -75,8 +75,9 @@ def find_region(log: PartitionLog, offset: int, max_bytes: int) -> FileRegion | 
         boundary, end = end, segment.sound_until(start, end, log.epochs)
         if end - start < LEAST_BYTES:
             return None
-        if last_offset >= 0 and end == boundary:
-            _remember(log, segment, end, last_offset)
+        if last_offset >= 0 and end == boundary and not _remember(log, segment, end, last_offset):
+            segment.remake_indexes()
+            return None
         files = log.resources.files
         file = files.pin(segment.log_path)
     except (OSError, Unsound):
@@ -99,13 +100,17 @@ def _start_of(segment: Segment, offset: int) -> int:
     return segment.size if located is None else located[0]
 
 
-def _remember(log: PartitionLog, segment: Segment, position: int, last_offset: int) -> None:
-    """Note where whoever reads on will begin, if the batch there is the one that the index names.
+def _remember(log: PartitionLog, segment: Segment, position: int, last_offset: int) -> bool:
+    """Note where whoever reads on will begin; False when the batch there is not the one that the
+    index names: then no batch need end there.
 
     One read of a header in place of a look-up and a walk from the index entry on.
     """
     data = segment.read_bytes(position, HEADER_SIZE)
-    if len(data) == HEADER_SIZE:
-        header = read_header(data)
-        if header.magic == 2 and header.last_offset == last_offset:
-            log.remember(header.base_offset, segment, position)
+    if len(data) < HEADER_SIZE:
+        return False
+    header = read_header(data)
+    if header.magic != 2 or header.last_offset != last_offset:
+        return False
+    log.remember(header.base_offset, segment, position)
+    return True

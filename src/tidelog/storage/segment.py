@@ -106,11 +106,12 @@ class Segment:
         self._bytes_since_entry = size
 
     def write_indexes(self) -> None:
-        """Bring the index files up to what is in memory; OSError leaves the rest for later."""
-        for path, index in (
-            (self.index_path, self._index),
-            (self.time_index_path, self._time_index),
-        ):
+        """Bring the index files up to what is in memory; OSError leaves the rest for later.
+
+        The times first: where they stop is taken from the offsets (``newest``).
+        """
+        both = (self.time_index_path, self._time_index), (self.index_path, self._index)
+        for path, index in both:
             if index is not None and index.written < len(index):
                 position, content = index.unwritten()
                 self._resources.files.get(path, create=True).write_at(position, [content])
@@ -142,8 +143,7 @@ class Segment:
         self.size = size
         self.next_offset = end_offset
         self._checked = (min(self._checked[0], size), min(self._checked[1], size))
-        self._newest = self._unsound = None
-        self._first_time = None
+        self._newest = self._unsound = self._first_time = None
         self.room = NO_ROOM
         if not size:
             self._bytes_since_entry = 0
@@ -179,10 +179,8 @@ class Segment:
 
     def drop_indexes(self) -> None:
         """Give up the memory of indexes that their files have completely."""
-        index, time_index = self._index, self._time_index
-        if index is None or time_index is None:
-            return
-        if index.written == len(index) and time_index.written == len(time_index):
+        both = self._index, self._time_index
+        if all(index is not None and index.written == len(index) for index in both):
             self._index = self._time_index = None
 
     def hold_in_cache(self) -> None:
@@ -195,10 +193,8 @@ class Segment:
         index, time_index = self.read_indexes()
         if index is None or time_index is None:
             self.rebuild_indexes()
-            self.hold_in_cache()
-            return
-        self._index = index
-        self._time_index = time_index
+        else:
+            self.set_indexes(index, time_index)
         self.hold_in_cache()
 
     def read_indexes(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
@@ -215,16 +211,26 @@ class Segment:
 
     def rebuild_indexes(self, interval: int = 4096) -> bool:
         """Make both indexes anew from the headers of all batches, and write them; False when the
-        batches end before the file does.
+        batches end before the file does. What a full disk has no room for stays in memory.
         """
-        self.restart_indexes()
-        file = self.open_log()
         end, next_offset = 0, self.next_offset
-        for position, header in scan(file, 0, self.size, check=False, chunk_bytes=HEADERS_BYTES):
-            self.note(position, header.size, header.last_offset, header.newest_time, interval)
-            end = position + header.size
-        self.next_offset = next_offset
-        self.close_indexes()
+        try:
+            self.restart_indexes()
+            file = self.open_log()
+            for at, header in scan(file, 0, self.size, check=False, chunk_bytes=HEADERS_BYTES):
+                self.note(at, header.size, header.last_offset, header.newest_time, interval)
+                end = at + header.size
+        except OSError:
+            self._index = self._time_index = self._newest = None  # a part of them would mislead
+            self.room = NO_ROOM
+            raise
+        finally:
+            self.next_offset = next_offset
+        try:
+            self.close_indexes()
+        except OSError as error:
+            if not self._resources.is_full(error):
+                raise
         if end != self.size:
             self._unsound = Unsound(f"{self.log_path} has no batch at position {end}")
         return end == self.size
@@ -334,8 +340,7 @@ class Segment:
     def first_timestamp(self) -> int | None:
         """The greatest timestamp of the first batch, None in an empty segment."""
         if self._first_time is None and self.size:
-            header = self.header_at(0)
-            self._first_time = header.max_timestamp
+            self._first_time = self.header_at(0).max_timestamp
         return self._first_time
 
     def from_time(self, timestamp: int, start_offset: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -395,6 +400,21 @@ class Segment:
             raise Unsound(f"{self.log_path} has no batch that ends at or behind {offset}")
         return found
 
+    def cut_for(self, offset: int) -> tuple[int, int]:
+        """Return position and end of what stays when all from ``offset`` on goes, whole batches.
+
+        In a gap the end is that of the batch before it: a start would find no other. Unsound when
+        the batches cannot be walked.
+        """
+        located = self.locate(offset)
+        position = self.size if located is None else located[0]
+        self.locate(offset - 1)  # that entry is true, then
+        entry = self.index.entry_for(offset - 1)
+        start, end = (0, self.base_offset) if entry is None else (entry[0], entry[1] + 1)
+        for _, header in scan(self.open_log(), start, position, check=False):
+            end = header.next_offset
+        return position, end
+
     def _walk_to(
         self, offset: int, entry: tuple[int, int] | None
     ) -> tuple[tuple[int, BatchHeader] | None, bool]:
@@ -423,8 +443,10 @@ class Segment:
         if low <= start and end <= high:
             return end
         data = self.read_bytes(start, end - start)
-        size, _ = sound_part(data, self.base_offset, self.next_offset, self.next_offset, epochs)
+        last = self.next_offset
+        size, next_offset = sound_part(data, self.base_offset, last, last, epochs)
         end = start + size
+        self._check_behind(end, next_offset)
         apart = start > high or end < low
         self._checked = (start, end) if apart else (min(low, start), max(high, end))
         return end
@@ -466,4 +488,13 @@ class Segment:
             size, next_offset = sound_part(data, least, limit_offset, end, epochs)
             if not size:
                 return None
+        if size + HEADER_SIZE > len(data):
+            self._check_behind(position + size, next_offset)
         return Slice(memoryview(data)[:size], next_offset, position + size)
+
+    def _check_behind(self, position: int, next_offset: int) -> None:
+        """Raise Unsound when the batch at a position begins before the one in front of it ends."""
+        if position + HEADER_SIZE <= self.size:
+            found = self.header_at(position).base_offset
+            if found < next_offset:
+                raise Unsound(f"{self.log_path} has offset {found} behind {next_offset - 1}")
