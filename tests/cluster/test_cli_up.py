@@ -225,6 +225,18 @@ def test_it_stops_while_it_seeks_its_controller(tmp_path: Path) -> None:
     assert "Traceback" not in program.output()
 
 
+def test_it_says_whom_it_waits_for(tmp_path: Path) -> None:
+    (nobody,) = free_ports(1)
+    with Program(broker_alone(tmp_path, nobody).command(), tmp_path / "log") as program:
+        wait_until(
+            lambda: f"no active controller answers at 127.0.0.1:{nobody}" in program.output(),
+            DEADLINE_S,
+            "it says so",
+        )
+        program.send(signal.SIGTERM)
+        assert program.wait(DEADLINE_S) == 0, program.output()
+
+
 def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
     with TidelogNode(tmp_path) as first:
         other = TidelogNode(tmp_path, {"metadata.store": f"sqlite:{tmp_path / 'other.db'}"})

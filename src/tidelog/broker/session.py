@@ -35,6 +35,9 @@ LOOK_AGAIN_MS = 20
 """First pause between two looks for the cluster's id, before there is a session; they grow with the
 time that was waited."""
 
+SAY_AFTER_MS = 3_000
+"""After so long without a controller the log says whom a start waits for."""
+
 RETRY_MAX_MS = 500
 KEPT_FORWARDING = 4
 """How many connections for forwarding are kept open while nobody needs them."""
@@ -127,6 +130,7 @@ class ControllerSession:
         """Ask any controller for the id of the cluster. Raises ControllerUnreachable."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
+        said = False
         while True:
             try:
                 connection = await self._connect_next()
@@ -141,6 +145,9 @@ class ControllerSession:
             waited_ms = (loop.time() - begun) * 1000
             if waited_ms > timeout_ms:
                 raise ControllerUnreachable(self._unreachable())
+            if waited_ms > SAY_AFTER_MS and not said:
+                said = True
+                logger.warning("%s It is waited for.", self._unreachable())
             # A cluster that starts as a whole: nobody finds the controller a tenth later than
             # it could have.
             await asyncio.sleep(min(max(LOOK_AGAIN_MS, waited_ms / 10), RETRY_MAX_MS) / 1000)
