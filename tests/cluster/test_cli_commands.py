@@ -6,6 +6,7 @@ Runs against Apache Kafka too (`TIDELOG_TEST_TARGET=kafka`): the flags and what 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -303,6 +304,8 @@ def test_a_group_goes_on_where_it_was(tide: Tide, bootstrap: str, topic_name: st
     assert topic_name in tide("groups", "--list").good().splitlines()
     states = tide("groups", "--describe", "--group", topic_name, "--state").good()
     assert "Empty" in states
+    assert topic_name in tide("groups", "--list", "--state", "empty").good()
+    assert topic_name not in tide("groups", "--list", "--state", "Stable").good()
 
 
 def test_resetting_a_group(tide: Tide, bootstrap: str, topic_name: str) -> None:
@@ -455,6 +458,24 @@ def test_output_into_a_pipe_that_ends_early(bootstrap: str) -> None:
         err = process.stderr.read()
         assert process.wait(timeout=DEADLINE_S) == 0
     assert err == b"", err.decode()
+
+
+def test_an_input_that_cannot_be_read(bootstrap: str, topic_name: str) -> None:
+    create_topic(bootstrap, topic_name)
+    command = tidelog_command("produce", "--bootstrap-server", bootstrap, "--topic", topic_name)
+    with open(os.devnull, "wb") as only_written:
+        done = subprocess.run(
+            command, stdin=only_written, capture_output=True, text=True, timeout=DEADLINE_S
+        )
+    Said(done.returncode, done.stdout, done.stderr).failed("the standard input cannot be read")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+def test_output_onto_a_full_disk(bootstrap: str) -> None:
+    command = tidelog_command("topics", "--bootstrap-server", bootstrap, "--list", "--json")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=DEADLINE_S)
+    assert (done.returncode, done.stderr) == (1, b"error: No space left on device\n")
 
 
 def test_the_module_and_the_script_are_the_same() -> None:

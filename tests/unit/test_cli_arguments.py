@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.cli import configs, consume, main, produce, topics, up, up_child
+from tidelog.cli import configs, consume, groups, main, produce, topics, up, up_child
 from tidelog.cli.connecting import client_properties, exactly_one, key_values, settings_from
 from tidelog.cli.failures import WrongUsage, explain
 from tidelog.cli.up_files import Member, Plan, server_properties
@@ -49,6 +49,8 @@ def status_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple
         ["configs", *SERVER, "--alter", "--topic", "t"],
         ["configs", *SERVER, "--alter", "--topic", "t", "--add-config", "[a"],
         ["groups", *SERVER, "--list", "--timeout", "soon"],
+        ["groups", *SERVER, "--list", "--state", "Sleepy"],
+        ["groups", *SERVER, "--describe", "--group", "g", "--state", "Stable"],
         ["topics", *SERVER, "--list", "--topic-id", "AAAAAAAAAAAAAAAAAAAAAA"],
         ["topics", *SERVER, "--describe", "--topic", "t", "--topic-id", "AAAAAAAAAAAAAAAAAAAAAA"],
         ["produce", *SERVER],
@@ -216,6 +218,8 @@ CONSUME = {
 def test_where_reading_begins() -> None:
     assert consume.plan_of(CONSUME).offset == LATEST
     assert consume.plan_of({**CONSUME, "from_beginning": True}).offset == EARLIEST
+    for given, meant in ((None, None), (0, 0), (5, 5), (-1, None)):
+        assert consume.plan_of({**CONSUME, "timeout_ms": given}).timeout_ms == meant
     named = consume.plan_of({**CONSUME, "partition": 0, "offset": "5"})
     assert (named.offset, named.reset) == (5, OffsetReset.NONE)
     early = consume.plan_of({**CONSUME, "client_properties": {"auto.offset.reset": "earliest"}})
@@ -314,3 +318,20 @@ def test_ready_lines(tmp_path: Path) -> None:
         ],
         "controllers": [{"id": 1, "port": 1, "pid": None}, {"id": 101, "port": 5, "pid": None}],
     }
+
+
+def test_states_are_named_as_in_kafkas_tool() -> None:
+    assert groups.parse_states("stable, preparingrebalance") == ["Stable", "PreparingRebalance"]
+    assert groups.parse_states("") == groups.parse_states(None) == []
+
+
+def test_a_file_that_is_no_text_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "client.properties"
+    file.write_bytes(b"client.id=\xf0\xff")
+    status, out, err = status_of(
+        ["topics", *SERVER, "--list", "--command-config", str(file)], capsys
+    )
+    assert (status, out) == (2, "")
+    assert str(file) in err and len(err.splitlines()) == 1

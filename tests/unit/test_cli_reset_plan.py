@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tidelog.cli.failures import WrongUsage
+from tidelog.cli.groups_reset import goal_of
 from tidelog.cli.reset_plan import (
     Facts,
     Goal,
@@ -88,7 +89,22 @@ def test_an_exported_plan_is_read_back(groups: list[str]) -> None:
     assert parse_file(write_file(plan), groups) == plan
 
 
-@pytest.mark.parametrize("text", ["t,0", "t,x,1", "t,0,-1", "other,t,0,1", "g,t,0,1,2"])
+@pytest.mark.parametrize("text", ["t,0", "t,x,1", "t,0,-1", "t,0,²", "other,t,0,1", "g,t,0,1,2"])
 def test_a_file_with_a_wrong_line_is_refused(text: str) -> None:
     with pytest.raises(WrongUsage, match="line 2"):
         parse_file(f"t,0,1\n{text}\n", ["g"])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"by_duration": "P30000D"},
+        {"to_datetime": "1950-01-01T00:00:00"},
+        # -1 and -2 are the end and the start on the wire.
+        {"to_datetime": "1969-12-31T23:59:59.999"},
+    ],
+)
+def test_a_time_before_1970_is_the_first_there_is(given: dict[str, str]) -> None:
+    flags = dict.fromkeys(("to_earliest", "to_latest", "to_current"), False)
+    others = ("to_offset", "shift_by", "by_duration", "to_datetime", "from_file")
+    assert goal_of({**flags, **dict.fromkeys(others), **given}) == (Goal.TIME, 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run
+from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run, text_of
 from tidelog.cli.failures import WrongUsage
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.client.admin.configs import (
@@ -60,7 +60,7 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
         raise WrongUsage("--alter needs --entity-name")
     added = parse_add_config(flags["add_config"])
     if flags["add_config_file"] is not None:
-        added = {**parse_properties(flags["add_config_file"].read_text()), **added}
+        added = {**parse_properties(text_of(flags["add_config_file"])), **added}
     deleted = [name.strip() for name in (flags["delete_config"] or "").split(",") if name.strip()]
     if not added and not deleted:
         raise WrongUsage("--alter needs --add-config, --add-config-file or --delete-config")

@@ -135,7 +135,7 @@ def client_properties(
 
     What the line says wins. Raises WrongUsage.
     """
-    given = parse_properties(file.read_text()) if file else {}
+    given = parse_properties(text_of(file)) if file else {}
     given.update(key_values(pairs, "--command-property"))
     common = {name: given.pop(name) for name in CLIENT_PROPERTIES if name in given}
     return common, given
@@ -151,7 +151,7 @@ def settings_from(properties: Mapping[str, str]) -> ClusterSettings:
         if name == "client.id":
             found["client_id"] = value
         elif name in _TIMES:
-            if not value.isdigit():
+            if not value.isdecimal():
                 raise WrongUsage(f"{name} must be a number of milliseconds, not {value!r}")
             found[_TIMES[name]] = int(value)
         elif name == "security.protocol":
@@ -177,7 +177,7 @@ def run(
     ``progress`` returns (nothing for ""), or that it waits for the cluster. ``properties`` go
     before those of the file ``command_config``.
     """
-    of_file = parse_properties(command_config.read_text()) if command_config else {}
+    of_file = parse_properties(text_of(command_config)) if command_config else {}
     settings = settings_from({**of_file, **(properties or {})})
     try:
         parse_bootstrap(bootstrap)
@@ -222,6 +222,14 @@ class _Notice:
             self._timer.cancel()
         if self._shown:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def text_of(file: Path) -> str:
+    """Return what is in a file that a flag named. Raises WrongUsage for one that is no text."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise WrongUsage(f"{file} is no text in UTF-8: {error.reason}") from None
 
 
 def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:

@@ -138,10 +138,10 @@ def plan_of(flags: dict[str, Any]) -> _Plan:
         partition=flags["partition"],
         offset=_offset(flags["offset"], begin),
         # An offset that was named is meant: going elsewhere would hide that it is gone.
-        reset=OffsetReset.NONE if (flags["offset"] or "").isdigit() else OffsetReset(begin),
+        reset=OffsetReset.NONE if (flags["offset"] or "").isdecimal() else OffsetReset(begin),
         isolation=IsolationLevel[level.upper()],
         max_messages=flags["max_messages"],
-        timeout_ms=flags["timeout_ms"],
+        timeout_ms=None if (flags["timeout_ms"] or 0) < 0 else flags["timeout_ms"],
         form=RecordFormat.from_properties(key_values(flags["properties"], "--property")),
         as_json=flags["as_json"],
     )
@@ -154,7 +154,7 @@ def _offset(text: str | None, begin: str) -> int:
         return words[begin]
     if text in words:
         return words[text]
-    if not text.isdigit():
+    if not text.isdecimal():
         raise WrongUsage(f"--offset must be earliest, latest or a number from 0 on, not {text!r}")
     return int(text)
 

@@ -55,7 +55,7 @@ def command(context: click.Context, /, accept: bool, without: str, **_flags: Any
 
 def _numbers(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(word.isdigit() for word in words):
+    if not all(word.isdecimal() for word in words):
         raise click.BadParameter(f"{text!r} is no list of broker ids", param_hint="--without")
     return [int(word) for word in words]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run
+from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run, text_of
 from tidelog.cli.failures import WrongUsage
 from tidelog.cli.output import print_json, say
 from tidelog.client.admin.elections import ElectionType, elect_leaders
@@ -52,7 +52,7 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
     if source == "--topic":
         wanted = [TopicPartition(flags["topic"], flags["partition"])]
     elif source == "--path-to-json-file":
-        wanted = read_partitions(flags["path_to_json_file"].read_text())
+        wanted = read_partitions(text_of(flags["path_to_json_file"]))
     kind = ElectionType[flags["election_type"].upper()]
     found = run(
         bootstrap_server,

@@ -45,6 +45,8 @@ _WORDS = {
     ErrorCode.TOPIC_ALREADY_EXISTS: "exists already",
     ErrorCode.GROUP_ID_NOT_FOUND: "does not exist",
     ErrorCode.NON_EMPTY_GROUP: "has members",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "is no name of a topic: it may have up to 249 letters, "
+    "digits, dots, underscores and hyphens",
 }
 
 _SAID_BETTER = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_ALREADY_EXISTS})
@@ -122,5 +124,16 @@ def run(command: click.Command, words: list[str]) -> int:
         return FAILED
     except BrokenPipeError:
         # The reader of our output has gone (`| head`): not an error, but nothing more to say.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except OSError as error:
+        # A full disk behind `>`, mostly; nothing may be written at the exit once more.
+        _drop_output()
+        where = f"{error.filename}: " if error.filename else ""
+        said = error.strerror or str(error) or repr(error)
+        print(f"error: {where}{said}", file=sys.stderr)
+        return FAILED
+
+
+def _drop_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

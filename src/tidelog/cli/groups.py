@@ -24,6 +24,9 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 DEAD = "Dead"
+STATES = ("Stable", "Empty", DEAD, "PreparingRebalance", "CompletingRebalance")
+NEWER_STATES = ("Assigning", "Reconciling", "NotReady")
+"""States of the newer kinds of groups, which Apache Kafka's brokers have (KIP-848, KIP-1071)."""
 
 
 @click.command("groups")
@@ -39,7 +42,13 @@ DEAD = "Dead"
 @click.option("--all-topics", is_flag=True, help="With --reset-offsets: every topic of the group.")
 @click.option("--offsets", is_flag=True, help="With --describe: offsets (the default).")
 @click.option("--members", is_flag=True, help="With --describe: members.")
-@click.option("--state", "state", is_flag=True, help="With --describe, --list: states.")
+@click.option(
+    "--state",
+    is_flag=False,
+    flag_value="",
+    metavar="[STATE,...]",
+    help="With --describe: states. With --list: states, and groups in these only.",
+)
 @click.option("--verbose", is_flag=True, help="With --members: their partitions.")
 @click.option(
     "--timeout",
@@ -66,6 +75,9 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
         raise WrongUsage("give --group or --all-groups, not both")
     if action == "--reset-offsets":
         groups_reset.check(flags)
+    if flags["state"] and action != "--list":
+        raise WrongUsage("--state takes states with --list only")
+    flags["states"] = parse_states(flags["state"])
     if action == "--delete-offsets" and not flags["topic"]:
         raise WrongUsage("--delete-offsets needs --topic")
     work = {
@@ -88,8 +100,18 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
         raise click.exceptions.Exit(status)
 
 
+def parse_states(text: str | None) -> list[str]:
+    """Parse ``Stable,empty`` as Kafka's tool does: case does not matter. Raises WrongUsage."""
+    by_lower = {state.lower(): state for state in (*STATES, *NEWER_STATES)}
+    found = [piece.strip() for piece in (text or "").split(",") if piece.strip()]
+    for piece in found:
+        if piece.lower() not in by_lower:
+            raise WrongUsage(f"--state {piece!r} is no state of a group: {', '.join(STATES)}")
+    return [by_lower[piece.lower()] for piece in found]
+
+
 async def _list(cluster: Cluster, flags: dict[str, Any]) -> int:
-    found = await admin.list_groups(cluster)
+    found = await admin.list_groups(cluster, flags["states"])
     if flags["as_json"]:
         print_json(
             [
@@ -102,7 +124,7 @@ async def _list(cluster: Cluster, flags: dict[str, Any]) -> int:
                 for group in found
             ]
         )
-    elif flags["state"]:
+    elif flags["state"] is not None:
         print_table(["GROUP", "STATE"], [[group.group_id, group.state] for group in found])
     else:
         for group in found:
@@ -111,11 +133,12 @@ async def _list(cluster: Cluster, flags: dict[str, Any]) -> int:
 
 
 async def _describe(cluster: Cluster, flags: dict[str, Any]) -> int:
+    state = flags["state"] is not None
     exactly_one(
         {
-            "--offsets": flags["offsets"] or not (flags["members"] or flags["state"]),
+            "--offsets": flags["offsets"] or not (flags["members"] or state),
             "--members": flags["members"],
-            "--state": flags["state"],
+            "--state": state,
         }
     )
     shown = [await describe(cluster, group) for group in flags["group"]]
@@ -127,7 +150,7 @@ async def _describe(cluster: Cluster, flags: dict[str, Any]) -> int:
             say("")
         if not group["members"]:
             note(f"Group {group['group']} has no active members.")
-        if flags["state"]:
+        if state:
             _print_state(group)
         elif flags["members"]:
             _print_members(group, verbose=flags["verbose"])

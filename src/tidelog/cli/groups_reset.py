@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tidelog.cli.connecting import exactly_one
+from tidelog.cli.connecting import exactly_one, text_of
 from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.cli.reset_plan import (
@@ -87,9 +87,10 @@ def goal_of(flags: dict[str, Any]) -> tuple[Goal, int]:
         }
     )
     if chosen == "--by-duration":
-        return Goal.TIME, int(time.time() * 1000) - parse_duration_ms(flags["by_duration"])
+        # Below 0 are no times on the wire: -1 would mean the end, -2 the start.
+        return Goal.TIME, max(0, int(time.time() * 1000) - parse_duration_ms(flags["by_duration"]))
     if chosen == "--to-datetime":
-        return Goal.TIME, parse_datetime_ms(flags["to_datetime"])
+        return Goal.TIME, max(0, parse_datetime_ms(flags["to_datetime"]))
     if chosen == "--to-offset":
         return Goal.OFFSET, flags["to_offset"]
     if chosen == "--shift-by":
@@ -103,7 +104,7 @@ async def work(cluster: Cluster, flags: dict[str, Any]) -> int:
     groups = list(flags["group"])
     wanted: dict[str, dict[TopicPartition, int]] = {}
     if goal is Goal.FILE:
-        wanted = parse_file(flags["from_file"].read_text(), groups)
+        wanted = parse_file(text_of(flags["from_file"]), groups)
     plan: dict[str, dict[TopicPartition, int]] = {}
     for group in groups:
         state = (await admin.describe_group(cluster, group)).state

@@ -81,6 +81,8 @@ _SETTINGS = {
 @json_option
 def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
     """Send records, one per line of the standard input."""
+    if sys.stdin is None:
+        raise Failed("the standard input is closed: there is nothing to read lines from")
     lines = LineFormat.from_properties(key_values(flags["properties"], "--property"))
     common, flags["client_properties"] = client_properties(command_config, flags["client_property"])
     settings = send_settings(flags)
@@ -124,7 +126,7 @@ def send_settings(flags: dict[str, Any]) -> SendSettings:
             own = ("acks", "compression.type", "enable.idempotence", *_SETTINGS)
             known = ", ".join((*own, *CLIENT_PROPERTIES))
             raise WrongUsage(f"the producer property {name!r} is unknown; known are {known}")
-        if not value.isdigit():
+        if not value.isdecimal():
             raise WrongUsage(f"{name} must be a number, not {value!r}")
         found[_SETTINGS[name]] = int(value)
     chosen = SendSettings(**found)
@@ -165,7 +167,11 @@ class _Work:
             source = _Input(asyncio.get_running_loop())
             number = 0
             while self.first_error is None or self._lines.ignore_errors:
-                lines = await source.next()
+                try:
+                    lines = await source.next()
+                except Failed:
+                    await sender.flush()
+                    raise
                 if lines is None:
                     break
                 for line in lines:
@@ -210,19 +216,22 @@ class _Input:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._chunks: deque[list[bytes] | None] = deque()
+        self._chunks: deque[list[bytes] | OSError | None] = deque()
         self._came = asyncio.Event()
         self._room = threading.Semaphore(WAITING_CHUNKS)
         # A daemon: a read of a terminal cannot be interrupted, and must not hold the end up.
         threading.Thread(target=self._read, daemon=True).start()
 
     async def next(self) -> list[bytes] | None:
-        """Return the next lines without their ends, or None at the end of the input."""
+        """Return the next lines without their ends, or None at the end. Raises Failed."""
         while not self._chunks:
             self._came.clear()
             await self._came.wait()
         self._room.release()
-        return self._chunks.popleft()
+        found = self._chunks.popleft()
+        if isinstance(found, OSError):
+            raise Failed(f"the standard input cannot be read: {found.strerror}")
+        return found
 
     def _read(self) -> None:
         rest = b""
@@ -230,7 +239,12 @@ class _Input:
         while True:
             if prompt:
                 print(">", end="", file=sys.stderr, flush=True)
-            data = os.read(sys.stdin.fileno(), CHUNK_BYTES)
+            try:
+                data = os.read(sys.stdin.fileno(), CHUNK_BYTES)
+            except OSError as error:
+                # A terminal that has gone (EIO): said, for nobody sees what a thread raises.
+                self._hand_over(error)
+                return
             *lines, rest = (rest + data).split(b"\n")
             if not data or len(rest) > MAX_LINE_BYTES:
                 if rest:
@@ -241,12 +255,12 @@ class _Input:
                 self._hand_over(None)
                 return
 
-    def _hand_over(self, lines: list[bytes] | None) -> None:
-        if lines is not None and not lines:
+    def _hand_over(self, found: list[bytes] | OSError | None) -> None:
+        if found == []:
             return
         self._room.acquire()
-        self._loop.call_soon_threadsafe(self._put, lines)
+        self._loop.call_soon_threadsafe(self._put, found)
 
-    def _put(self, lines: list[bytes] | None) -> None:
-        self._chunks.append(lines)
+    def _put(self, found: list[bytes] | OSError | None) -> None:
+        self._chunks.append(found)
         self._came.set()

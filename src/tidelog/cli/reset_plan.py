@@ -102,7 +102,7 @@ def parse_topic(text: str) -> tuple[str, list[int] | None]:
     if not colon:
         return name, None
     pieces = [piece.strip() for piece in indexes.split(",")]
-    if not name or not all(piece.isdigit() for piece in pieces):
+    if not name or not all(piece.isdecimal() for piece in pieces):
         raise WrongUsage(f"--topic takes NAME or NAME:0,1,2, not {text!r}")
     return name, [int(piece) for piece in pieces]
 
@@ -119,7 +119,7 @@ def parse_file(text: str, groups: list[str]) -> dict[str, dict[TopicPartition, i
         fields = [field.strip() for field in row]
         if len(fields) == 3 and len(groups) == 1:
             fields.insert(0, groups[0])
-        if len(fields) != 4 or not fields[2].isdigit() or not fields[3].isdigit():
+        if len(fields) != 4 or not fields[2].isdecimal() or not fields[3].isdecimal():
             raise WrongUsage(
                 f"--from-file: line {number} is not topic,partition,offset "
                 "(with the group in front for several groups)"

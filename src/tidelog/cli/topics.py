@@ -372,7 +372,7 @@ def parse_assignment(text: str | None) -> list[list[int]]:
     found = []
     for piece in text.split(","):
         ids = piece.split(":")
-        if not all(each.strip().isdigit() for each in ids) or len(set(ids)) != len(ids):
+        if not all(each.strip().isdecimal() for each in ids) or len(set(ids)) != len(ids):
             raise WrongUsage(
                 f"--replica-assignment {text!r}: {piece!r} is no list of different brokers"
             )

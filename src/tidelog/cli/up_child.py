@@ -40,7 +40,7 @@ def parse_ready(line: str) -> Ready | None:
     addresses = {}
     for name, text in found.items():
         host, colon, port = text.rpartition(":")
-        if colon and port.isdigit():
+        if colon and port.isdecimal():
             addresses[name] = (host, int(port))
     controller, metrics = addresses.pop("CONTROLLER", None), addresses.pop("metrics", None)
     broker = next(iter(addresses.values()), None)
