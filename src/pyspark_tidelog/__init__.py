@@ -7,7 +7,7 @@ this one imports nothing of tidelog until a query needs it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
@@ -46,3 +46,11 @@ class DefaultSource(DataSource):  # type: ignore[misc]
         from tidelog.pipeline.stream_reader import StreamReader
 
         return StreamReader(parse(self.options, Mode.STREAM), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:
+        from tidelog.pipeline.errors import OptionRefused
+
+        raise OptionRefused("format tidelog reads topics; it does not write to them")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802
+        self.writer(schema, overwrite)

@@ -14,8 +14,13 @@ from pyspark.sql import SparkSession
 from tests.spark.conftest import Topic
 from tests.support.processes import DEADLINE_S, wait_until
 
+from tidelog.pipeline.errors import DataLost, TopicChanged
 from tidelog.pipeline.lag import LagListener, lag_of
+from tidelog.pipeline.options import Mode, parse
+from tidelog.pipeline.planning.positions import Pid
+from tidelog.pipeline.planning.ranges import OffsetRange
 from tidelog.pipeline.spark_errors import one_line
+from tidelog.pipeline.tasks import ReadTask, read_task
 
 pytestmark = pytest.mark.spark
 
@@ -218,11 +223,33 @@ def test_data_lost_to_retention(spark: SparkSession, topic: Topic, drain: Drain)
     assert "offsets 10 to 14 were removed before they were read" in one_line(failed.value)
     rows = drain(topic.stream(spark, failOnDataLoss="false"))
     assert [row["offset"] for row in rows] == [15, 16, 17, 18, 19]
+    late = {"endingOffsets": json.dumps({topic.name: {"0": 99}})}
+    with pytest.raises(PySparkException) as failed:
+        topic.read(spark, **late).collect()
+    assert "names 99 for" in one_line(failed.value)
+    assert topic.read(spark, failOnDataLoss="false", **late).count() == 5
     start = json.dumps({topic.name: {"0": 3}})
     with pytest.raises(PySparkException) as failed:
         topic.read(spark, startingOffsets=start).collect()
     assert "offsets 3 to 14 were removed" in one_line(failed.value)
     assert topic.read(spark, startingOffsets=start, failOnDataLoss="false").count() == 5
+
+
+def test_a_task_of_a_log_that_is_another_by_now(topic: Topic) -> None:
+    """Cut back behind the plan, or created again: nothing is waited for, nothing is mixed."""
+    topic.create().write(numbered(5))
+    quick = {"kafkaConsumer.pollTimeoutMs": 500, "failOnDataLoss": "false"}
+
+    def read(end: int, topic_id: str = "", **options: object) -> int:
+        parsed = parse(topic.options(**{**quick, **options}), Mode.BATCH)
+        task = ReadTask(OffsetRange(Pid(topic.name, 0), 0, end), topic_id)
+        return sum(batch.num_rows for batch in read_task(parsed, task))
+
+    assert read(20) == 5
+    with pytest.raises(DataLost, match="the log ends at 5, before the position 20"):
+        read(20, failOnDataLoss="true")
+    with pytest.raises(TopicChanged, match="was deleted and created again while it was read"):
+        read(5, "an id of before")
 
 
 def test_the_lag_listener(spark: SparkSession, topic: Topic, tmp_path: Path, drain: Drain) -> None:

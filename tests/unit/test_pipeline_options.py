@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from tidelog.pipeline.__main__ import run
 from tidelog.pipeline.errors import OptionRefused
 from tidelog.pipeline.options import Mode, SourceOptions, check_names, parse
 from tidelog.pipeline.places import PlaceKind, SubscriptionKind
@@ -87,6 +88,11 @@ def test_columns() -> None:
         ("both", {"kafka.interceptor.classes": "x"}, "cannot be set"),
         ("both", {"kafka.fetch.max.byte": "1"}, "did you mean kafka.fetch.max.bytes?"),
         ("both", {"kafka.bootstrap.servers": " "}, "is required"),
+        ("both", {"kafka.bootstrap.servers": "h:1,h:x"}, "'h:x' is not an address"),
+        ("both", {"kafka.fetch.max.bytes": "many"}, "option kafka.fetch.max.bytes is 'many'"),
+        ("both", {"kafka.fetch.max.wait.ms": "2147483648"}, "is larger than 2147483647"),
+        ("both", {"startingOffsets": f'{{"t":{{"0":{2**63}}}}}'}, f"holds {2**63}"),
+        ("both", {"startingOffsetsByTimestamp": '{"t":{"0":-1}}'}, "holds -1"),
         ("both", {"kafka.security.protocol": "SASL_SSL"}, "only PLAINTEXT"),
         ("both", {"kafka.isolation.level": "serializable"}, "read_committed"),
         ("both", {"subscribePattern": "x"}, "exactly one of"),
@@ -131,6 +137,25 @@ def test_malformed_assign(text: str) -> None:
 def test_a_pattern_that_is_none() -> None:
     with pytest.raises(OptionRefused, match="no regular expression"):
         parse({"kafka.bootstrap.servers": "h:1", "subscribePattern": "("}, Mode.STREAM)
+
+
+@pytest.mark.parametrize(
+    ("job", "option", "instead"),
+    [
+        ("archive", "startingOffsets=latest", "use --starting-offsets"),
+        ("archive", "SubscribePattern=x", "use --topic"),
+        ("audit", "startingTimestamp=5", "the lake says what is compared"),
+        ("audit", "columns=key", "a lake has all columns"),
+    ],
+)
+def test_a_job_refuses_the_options_that_are_its_own(
+    job: str, option: str, instead: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = ["--topic", "t"] if job == "archive" else []
+    base = [job, "--bootstrap-server", "h:1", "--lake", "/nowhere", *topic]
+    assert run([*base, "--option", option]) == 2
+    name = option.partition("=")[0]
+    assert capsys.readouterr().err == f"error: --option {name} cannot be given: {instead}\n"
 
 
 def test_properties_without_effect_are_accepted() -> None:

@@ -7,6 +7,7 @@ not be done, with one line on standard error).
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import click
@@ -18,6 +19,28 @@ _INTERRUPTED = 130  # a shell's status for what Ctrl-C ended
 
 # What the extra `spark` brings; the base install is the server, the commands and the clients.
 _EXTRA = frozenset({"numpy", "pandas", "pyarrow", "py4j", "pyspark"})
+
+# Options of the source that a job decides itself (in lower case), and what to use instead.
+_OF_BOTH = {
+    "kafka.bootstrap.servers": "use --bootstrap-server",
+    **dict.fromkeys(("columns", "includeheaders", "includeepoch"), "a lake has all columns"),
+}
+_OF_ARCHIVE = {
+    **_OF_BOTH,
+    **dict.fromkeys(("subscribe", "subscribepattern", "assign"), "use --topic"),
+    "startingoffsets": "use --starting-offsets",
+}
+_OF_AUDIT = {
+    **_OF_BOTH,
+    **dict.fromkeys(
+        (
+            *("subscribe", "subscribepattern", "assign"),
+            *("startingtimestamp", "startingoffsetsbytimestamp", "startingoffsets"),
+            *("endingtimestamp", "endingoffsetsbytimestamp", "endingoffsets"),
+        ),
+        "the lake says what is compared",
+    ),
+}
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -69,7 +92,7 @@ def archive(**given: Any) -> None:
     from tidelog.pipeline.progress import reporter
     from tidelog.pipeline.session import session
 
-    options = _pairs("--option", given["options"])
+    options = _source(given["options"], _OF_ARCHIVE)
     options["startingOffsets"] = given["starting_offsets"]
     if given["max_offsets_per_trigger"]:
         options["maxOffsetsPerTrigger"] = str(given["max_offsets_per_trigger"])
@@ -108,7 +131,7 @@ def audit(**given: Any) -> int:
     from tidelog.pipeline.jobs import audit as job
     from tidelog.pipeline.session import session
 
-    options = _pairs("--option", given["options"])
+    options = _source(given["options"], _OF_AUDIT)
     settings = job.AuditSettings(
         bootstrap_servers=given["bootstrap_server"],
         lake=given["lake"],
@@ -140,6 +163,15 @@ def _check(servers: str, options: dict[str, str], mode: str, topics: tuple[str, 
     parse(named, Mode(mode))
 
 
+def _source(texts: tuple[str, ...], owned: Mapping[str, str]) -> dict[str, str]:
+    """The options for the source. Raises PipelineError for one that is the job's own."""
+    options = _pairs("--option", texts)
+    for name in options:
+        if name.lower() in owned:
+            raise PipelineError(f"--option {name} cannot be given: {owned[name.lower()]}")
+    return options
+
+
 def _pairs(name: str, texts: tuple[str, ...]) -> dict[str, str]:
     pairs = {}
     for text in texts:
@@ -155,11 +187,11 @@ def run(arguments: list[str] | None = None) -> int:
     from tidelog.client.errors import ClientError
 
     try:
-        status = main.main(arguments, prog_name="tidelog-pipeline", standalone_mode=False)
+        status = main.main(arguments, prog_name="python -m tidelog.pipeline", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return _FAILED
-    except (PipelineError, ClientError) as error:
+    except (PipelineError, ClientError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return _FAILED
     except ModuleNotFoundError as error:

@@ -5,6 +5,7 @@ Owns the batch side of Spark's Python data source API; a batch read has no gates
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -12,10 +13,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tidelog.pipeline import brokers
+from tidelog.pipeline.errors import DataLost
 from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.places import PlaceKind
+from tidelog.pipeline.planning.positions import Positions
 from tidelog.pipeline.planning.ranges import ranges_between, split
 from tidelog.pipeline.planning.resolve import resolve
+from tidelog.pipeline.planning.snapshot import Snapshot
 from tidelog.pipeline.tasks import ReadTask, check_schema, read_task
+
+_log = logging.getLogger(__name__)
 
 
 class BatchReader(DataSourceReader):  # type: ignore[misc]
@@ -44,10 +51,26 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
                 (options.ending, "endingOffsets", True),
             )
         )
-        ranges = ranges_between(start, end, snapshot.first_offset)
+        ranges = ranges_between(start, self._within(end, snapshot), snapshot.first_offset)
         tasks = split(ranges, options.min_partitions, options.max_records_per_partition)
-        return [ReadTask(part) for part in tasks]
+        return [ReadTask(part, snapshot.topic_ids[part.pid.topic]) for part in tasks]
+
+    def _within(self, end: Positions, snapshot: Snapshot) -> Positions:
+        """Ends that the log has reached: a task would wait in vain for what lies beyond.
+
+        Ends by time are looked up later than the snapshot, and so are there.
+        """
+        if self._options.ending.kind is not PlaceKind.OFFSETS:
+            return end
+        at = {pid: min(offset, snapshot.partitions[pid].end) for pid, offset in end.at.items()}
+        for pid, offset in end.at.items():
+            if offset > at[pid]:
+                line = f"option endingOffsets names {offset} for {pid}, whose log ends at {at[pid]}"
+                if self._options.fail_on_data_loss:
+                    raise DataLost(f"{line}; set failOnDataLoss=false to read what there is")
+                _log.warning("%s", line)
+        return Positions(at, end.topic_ids)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ReadTask)
-        return read_task(self._options, partition.range)
+        return read_task(self._options, partition)

@@ -23,7 +23,7 @@ from tidelog.client.metadata import Topic
 from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel, list_offsets
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
-from tidelog.pipeline.errors import OptionRefused, PipelineError
+from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.places import SubscriptionKind
 from tidelog.pipeline.planning.positions import Pid, Positions
@@ -53,13 +53,8 @@ def connect(options: SourceOptions) -> Brokers:
 
 
 def number(options: SourceOptions, name: str, default: int) -> int:
-    """A numeric client property. Raises OptionRefused."""
-    text = options.client_properties.get(name)
-    if text is None:
-        return default
-    if not text.strip().isdigit():
-        raise OptionRefused(f"option kafka.{name} is {text!r}; it must be a number")
-    return int(text)
+    """A numeric client property; `options.parse` has checked it."""
+    return int(options.client_properties.get(name, default))
 
 
 class Brokers:
@@ -86,6 +81,15 @@ class Brokers:
         async def ask() -> dict[Pid, int]:
             found = await list_offsets(self._cluster, wanted, isolation=isolation(options))
             return {pid: found[TopicPartition(pid.topic, pid.partition)].offset for pid in times}
+
+        return self._retried(options, ask)
+
+    def topic_id(self, topic: str, options: SourceOptions) -> str:
+        """The id of a topic as it is now; empty when it is gone or the cluster has none."""
+
+        async def ask() -> str:
+            found = (await self._cluster.describe([topic])).topics.get(topic)
+            return "" if found is None or found.error else _id_text(found)
 
         return self._retried(options, ask)
 

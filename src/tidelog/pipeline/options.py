@@ -14,6 +14,8 @@ from difflib import get_close_matches
 from enum import Enum
 from types import MappingProxyType
 
+from tidelog.client.errors import ClientError
+from tidelog.client.metadata import parse_bootstrap
 from tidelog.pipeline.errors import OptionRefused
 from tidelog.pipeline.places import (
     Place,
@@ -70,6 +72,12 @@ HONOURED = (
     "request.timeout.ms",
     "security.protocol",
 )
+_NUMBERS = (
+    "fetch.max.bytes",
+    "max.partition.fetch.bytes",
+    "fetch.max.wait.ms",
+    "request.timeout.ms",
+)
 # Accepted so that a query can move over from the stock source; the source has no use for them.
 WITHOUT_EFFECT = (
     "allow.auto.create.topics",
@@ -102,6 +110,7 @@ REFUSED = MappingProxyType(
 
 DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000  # stock source: 15m
 DEFAULT_POLL_TIMEOUT_MS = 120_000  # stock source: spark.network.timeout
+_LARGEST_INT = 2**31 - 1  # these properties are of Kafka's type int
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -189,6 +198,10 @@ def parse(raw: Mapping[str, str], mode: Mode) -> SourceOptions:
         for name, value in options.items()
         if name.startswith(_KAFKA)
     }
+    try:
+        parse_bootstrap(servers)
+    except ClientError as error:
+        raise OptionRefused(f"option kafka.bootstrap.servers: {error}") from None
     if properties.get("security.protocol", "PLAINTEXT").upper() != "PLAINTEXT":
         raise OptionRefused("option kafka.security.protocol: only PLAINTEXT is supported so far")
     isolation = properties.get("isolation.level", "read_uncommitted")
@@ -197,6 +210,9 @@ def parse(raw: Mapping[str, str], mode: Mode) -> SourceOptions:
             f"option kafka.isolation.level is {isolation};"
             " it must be read_committed or read_uncommitted"
         )
+    for name in _NUMBERS:
+        if _number(options, _KAFKA + name, 0) > _LARGEST_INT:
+            raise OptionRefused(f"option kafka.{name} is larger than {_LARGEST_INT}")
     strategy = options.get("startingoffsetsbytimestampstrategy", "error").lower()
     if strategy not in ("error", "latest"):
         raise OptionRefused("option startingOffsetsByTimestampStrategy must be error or latest")
@@ -238,7 +254,7 @@ def _limits(options: Mapping[str, str]) -> Limits:
 
 def parse_duration_ms(name: str, text: str) -> int:
     """Spark's time strings: a number and a unit; milliseconds without a unit."""
-    match = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
+    match = re.fullmatch(r"\s*(\d{1,12})\s*([a-z]*)\s*", text.lower())
     unit = (match[2] or "ms") if match else ""
     if match is None or unit not in _UNITS_MS:
         raise OptionRefused(f"option {name} is {text!r}; it must be a time such as 15m or 500ms")

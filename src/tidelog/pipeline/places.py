@@ -16,6 +16,7 @@ from tidelog.pipeline.errors import OptionRefused
 
 EARLIEST = -2  # the special offsets of Kafka's ListOffsets and of the stock source's JSON
 LATEST = -1
+LARGEST = 2**63 - 1  # of an offset or a timestamp
 
 ByPartition = dict[str, dict[int, int]]
 
@@ -181,7 +182,7 @@ def _by_partition(name: str, text: str, *, lowest: int) -> ByPartition:
             whole = isinstance(value, int) and not isinstance(value, bool)
             if not re.fullmatch(r"\d{1,9}", number) or not whole:
                 raise OptionRefused(form)
-            if value < lowest:
+            if not lowest <= value <= LARGEST:
                 raise OptionRefused(f"option {name} holds {value} for {topic}-{number}")
             result[topic][int(number)] = value
     return result

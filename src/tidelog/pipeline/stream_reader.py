@@ -90,11 +90,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._check_topics(until, self._seen)
         ranges = ranges_between(begin, until, self._first_offset)
         tasks = split(ranges, options.min_partitions, options.max_records_per_partition)
-        return [ReadTask(part) for part in tasks]
+        return [ReadTask(part, until.topic_ids.get(part.pid.topic, "")) for part in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ReadTask)
-        return read_task(self._options, partition.range)
+        return read_task(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Commit the positions to the group `kafka.group.id`, so that others see the progress.

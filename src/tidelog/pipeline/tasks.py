@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from tidelog.client.errors import GaveUp
 from tidelog.client.fetcher import OffsetOutOfRange
 from tidelog.pipeline import brokers
 from tidelog.pipeline.decoding.chunks import Decoder, Origin
-from tidelog.pipeline.errors import DataLost, OptionRefused, PipelineError
+from tidelog.pipeline.errors import DataLost, OptionRefused, PipelineError, TopicChanged
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.planning.losses import Loss, LossKind
 from tidelog.pipeline.planning.ranges import OffsetRange
@@ -27,9 +28,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ReadTask(InputPartition):  # type: ignore[misc]
-    """One task: offsets [start, end) of one partition."""
+    """One task: offsets [start, end) of one partition of the topic with this id ("": unknown)."""
 
     range: OffsetRange
+    topic_id: str
 
 
 def check_schema(options: SourceOptions, schema: object) -> None:
@@ -40,12 +42,14 @@ def check_schema(options: SourceOptions, schema: object) -> None:
         raise OptionRefused("the source has a schema of its own: use the option columns instead")
 
 
-def read_task(options: SourceOptions, part: OffsetRange) -> Iterator[pa.RecordBatch]:
+def read_task(options: SourceOptions, task: ReadTask) -> Iterator[pa.RecordBatch]:
     """The rows of a task in the order of their offsets.
 
     Raises DataLost when records of the range are gone and failOnDataLoss is set; otherwise it warns
-    and reads what is left. Raises PipelineError for damaged records.
+    and reads what is left. Raises PipelineError for damaged records, TopicChanged when the topic
+    was replaced since the task was planned.
     """
+    part = task.range
     pid = part.pid
     origin = Origin(pid.topic, pid.partition, pid.incarnation)
     decoder = Decoder(origin, options.columns, part.start, part.end, options.check_crcs)
@@ -60,6 +64,15 @@ def read_task(options: SourceOptions, part: OffsetRange) -> Iterator[pa.RecordBa
         except OffsetOutOfRange:
             # Each round begins further on: at the log start, or behind the range.
             decoder.next_offset = _resume(options, access, decoder.next_offset, part)
+        except GaveUp:
+            # At its end a log is silent and not out of range: was it cut back to there?
+            if decoder.next_offset < access.bounds(pid, options)[1]:
+                raise
+            decoder.next_offset = _resume(options, access, part.end, part)
+    # Fetches go by name. An id that is still the same was the same all the time.
+    found = access.topic_id(pid.topic, options)
+    if task.topic_id and found and found != task.topic_id:
+        raise TopicChanged(f"topic {pid.topic} was deleted and created again while it was read")
 
 
 def _resume(

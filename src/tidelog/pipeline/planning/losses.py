@@ -38,10 +38,13 @@ class Loss:
                 " before they were read (retention, compaction or DeleteRecords)"
             )
         if self.kind is LossKind.DELETED:
-            return f"{self.pid}: the partition is gone; it had been read to {self.position}"
+            return (
+                f"{self.pid}: the partition is gone, or the query no longer reads it; it had been"
+                f" read to {self.position}"
+            )
         return (
             f"{self.pid}: the log ends at {self.resumes_at}, before the position {self.position}:"
-            " its tail was cut (unclean election or restored disk)"
+            " its tail was cut (unclean election or restored disk), or the query began beyond it"
         )
 
 
