@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from tidelog.pipeline.errors import LakeRefused
+from tidelog.pipeline.jobs.archive import Archive, ArchiveSettings
 from tidelog.pipeline.lake import files, manifest
-from tidelog.pipeline.lake.layout import Layout, file_name
+from tidelog.pipeline.lake.layout import Layout, file_name, folder
 from tidelog.pipeline.lake.manifest import (
     LakeFile,
     Manifest,
     check_files,
     check_follows,
+    check_new,
     commit,
     lock,
     read_manifests,
@@ -56,8 +59,8 @@ def rows(first: int, last: int, partition: int = 0) -> pa.RecordBatch:
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
     made = Layout.at(str(tmp_path / "lake"))
-    for folder in (made.manifests, made.inflight):
-        folder.mkdir(parents=True)
+    for place in (made.manifests, made.inflight):
+        place.mkdir(parents=True)
     return made
 
 
@@ -223,9 +226,57 @@ def test_wrong_continuations(
         check_follows(last, batch, query, at(start))
 
 
-def test_a_damaged_manifest_is_named(layout: Layout) -> None:
+def checkpoint_of(layout: Layout, query: str, **ends: int) -> Archive:
+    """The job over a lake whose checkpoint is of this query; `b3=5`: batch 3 ends at offset 5."""
+    (layout.checkpoint / "offsets").mkdir(parents=True)
+    (layout.checkpoint / "metadata").write_text(json.dumps({"id": query}))
+    for batch, end in ends.items():
+        text = f"v1\n{{}}\n{json.dumps(at(end).to_json())}\n"
+        (layout.checkpoint / "offsets" / batch[1:]).write_text(text)
+    return Archive(ArchiveSettings("h:1", ("t",), str(layout.root)), layout)
+
+
+def test_the_checkpoint_of_another_query_is_refused_before_it_loses_a_batch(
+    layout: Layout,
+) -> None:
     write_batch(layout, 0, 0, 9)
-    layout.manifest(0).write_text("{")
+    with pytest.raises(LakeRefused, match="written by query q, this is other"):
+        checkpoint_of(layout, "other")
+
+
+def test_an_older_copy_of_the_checkpoint_does_not_skip_records(layout: Layout) -> None:
+    write_batch(layout, 0, 0, 9)
+    write_batch(layout, 1, 10, 14)
+    job = checkpoint_of(layout, "q", b0=10, b1=20)
+    # Spark runs a batch again whose manifest is there: nothing is to be done.
+    job.write_batch(None, 0)
+    # It planned the next one anew, and it reaches further now.
+    with pytest.raises(LakeRefused, match="batch 1 of the checkpoint does not end where"):
+        job.write_batch(None, 1)
+
+
+def test_offsets_that_the_lake_has_reached_are_not_written_again() -> None:
+    check_new([lake_file(10, 12)], {PID: 10})
+    with pytest.raises(LakeRefused, match="t-0: the lake holds offsets below 10 already"):
+        check_new([lake_file(8, 12)], {PID: 10})
+
+
+def test_a_topic_with_an_underscore_is_data_and_our_folders_are_not(layout: Layout) -> None:
+    for name in ("_schemas/p=0/a.parquet", "_checkpoint/p=0/b.parquet"):
+        (layout.root / name).parent.mkdir(parents=True)
+        (layout.root / name).write_bytes(b"PAR1")
+    assert layout.data_files() == ["_schemas/p=0/a.parquet"]
+    settings = ArchiveSettings("h:1", ("t,_manifest",), str(layout.root))
+    with pytest.raises(LakeRefused, match="topic _manifest cannot be archived"):
+        Archive(settings, layout)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"version":1,"batch":0,"queryId":"q","start":null,"end":5,"files":[]}']
+)
+def test_a_damaged_manifest_is_named(layout: Layout, text: str) -> None:
+    write_batch(layout, 0, 0, 9)
+    layout.manifest(0).write_text(text)
     with pytest.raises(LakeRefused, match="is damaged"):
         read_manifests(layout)
 
@@ -277,3 +328,14 @@ def test_only_folders() -> None:
     with pytest.raises(LakeRefused, match="only folders"):
         Layout.at("s3://bucket/lake")
     assert Layout.at("file:/x/y").root == Path("/x/y")
+    with pytest.raises(LakeRefused, match="no folder is named"):
+        Layout.at("")
+    with pytest.raises(LakeRefused, match="checkpoint hdfs://host/x: only folders"):
+        folder("checkpoint", "hdfs://host/x")
+
+
+def test_a_lake_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    place = Layout.at(str(tmp_path / "file" / "lake"))
+    with pytest.raises(LakeRefused, match=r"^lake .* cannot be written: .*$"), lock(place):
+        pass

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from tidelog.pipeline.progress import Bar, JsonLines
+from tidelog.pipeline.spark_errors import one_line
 
 
 def test_a_bar_on_a_terminal_counts_and_its_goal_moves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,6 +32,25 @@ def test_without_a_terminal_a_line_per_tenth(monkeypatch: pytest.MonkeyPatch) ->
     assert lines == [f"archived: {tenth * 10} of 100" for tenth in range(11)] + [
         "done [in brackets]"
     ]
+
+
+@pytest.mark.parametrize(
+    ("last", "line"),
+    [
+        ("tidelog.pipeline.errors.DataLost: t-0: gone", "t-0: gone"),
+        ("OSError: [Errno 28] No space left: '/x'", "OSError: [Errno 28] No space left: '/x'"),
+        ("PermissionError: [Errno 13] x", "PermissionError: [Errno 13] x"),
+        ("a.b.OddError: x", "OddError: x"),
+        (
+            "",
+            "[STREAM_FAILED] Query x ended: Traceback (most recent call last):",
+        ),
+    ],
+)
+def test_the_line_that_matters_of_what_spark_says(last: str, line: str) -> None:
+    trace = "Traceback (most recent call last):"
+    text = f"[STREAM_FAILED] Query x ended: {trace}\n  File x\n{last}\n\tat y"
+    assert one_line(Exception(text)) == line
 
 
 def test_a_line_of_json_per_change(capsys: pytest.CaptureFixture[str]) -> None:

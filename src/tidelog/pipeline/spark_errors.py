@@ -7,8 +7,20 @@ Spark's words and traces.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+
+from tidelog.pipeline.errors import PipelineError
 
 _OURS = re.compile(r"^tidelog\.[\w.]*?\.(?:\w+): (.+)$", re.MULTILINE)
+# What the machine refused a job's Python: a full disk, a folder that may not be written.
+_OUTSIDE = re.compile(
+    r"^((?:OS|IO|\w*Permission|NotADirectory|FileNotFound)Error: .+)$", re.MULTILINE
+)
+_PYTHON = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception): .+)$", re.MULTILINE)
 _JAVA = re.compile(r"^: [\w.$]+(?:Exception|Error): (.+)$", re.MULTILINE)
 _LONGEST = 500
 
@@ -16,6 +28,17 @@ _LONGEST = 500
 def one_line(error: BaseException) -> str:
     """The line of the tidelog exception within, or the first line of Spark's own."""
     text = str(error)
-    found = _OURS.findall(text) or _JAVA.findall(text)
+    found = _OURS.findall(text) or _OUTSIDE.findall(text) or _JAVA.findall(text)
+    if not found and "Traceback (most recent call last):" in text:
+        found = _PYTHON.findall(text)
     line = found[-1] if found else next((each for each in text.splitlines() if each.strip()), "")
     return (line.strip() or type(error).__name__)[:_LONGEST]
+
+
+@contextmanager
+def in_one_line() -> Iterator[None]:
+    """What Spark raises within becomes a PipelineError of one line."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise PipelineError(one_line(error)) from error

@@ -17,28 +17,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidelog.pipeline.errors import LakeRefused, PipelineError
+from tidelog.pipeline.errors import LakeRefused
 from tidelog.pipeline.lag import lag_of
 from tidelog.pipeline.lake import files
-from tidelog.pipeline.lake.layout import Layout
+from tidelog.pipeline.lake.layout import OWN, Layout, folder
 from tidelog.pipeline.lake.manifest import (
     LakeFile,
     Manifest,
     check_files,
     check_follows,
+    check_new,
+    check_query,
     commit,
     lock,
     read_manifests,
     recover,
 )
-from tidelog.pipeline.planning.positions import Positions, is_sentinel
+from tidelog.pipeline.planning.positions import Pid, Positions, is_sentinel
 from tidelog.pipeline.progress import Reporter
-from tidelog.pipeline.spark_errors import one_line
+from tidelog.pipeline.spark_errors import in_one_line
 
 QUERY_NAME = "tidelog-archive"
 _LOOK_S = 0.2
@@ -64,9 +65,20 @@ class Archive:
     def __init__(self, settings: ArchiveSettings, layout: Layout) -> None:
         self._settings = settings
         self._layout = layout
-        self._checkpoint = Path(settings.checkpoint or layout.checkpoint).absolute()
+        self._checkpoint = layout.checkpoint
+        if settings.checkpoint:
+            self._checkpoint = folder("checkpoint", settings.checkpoint)
+        for topic in ",".join(settings.topics).split(","):
+            if topic.strip() in OWN:
+                raise LakeRefused(
+                    f"topic {topic} cannot be archived: a folder of that name is ours"
+                )
         manifests = read_manifests(layout)
         self._last = manifests[-1] if manifests else None
+        self._ends = {manifest.batch: manifest.end for manifest in manifests}
+        self._reached: dict[Pid, int] = {}
+        for manifest in manifests:
+            self._reach(manifest)
         self.rows = sum(manifest.rows for manifest in manifests)
         self.files = sum(len(manifest.files) for manifest in manifests)
         if manifests and not (self._checkpoint / "metadata").exists():
@@ -74,6 +86,9 @@ class Archive:
                 f"lake {layout.root} holds batches, but there is no checkpoint in"
                 f" {self._checkpoint}: name the one that belongs to it, or a new lake"
             )
+        if self._last is not None:
+            # Before Spark runs a batch: it would call one done that the lake does not take.
+            check_query(self._last, _query_id(self._checkpoint))
         self.removed = recover(layout, manifests, self._cut_down())
 
     @property
@@ -105,11 +120,17 @@ class Archive:
 
     def write_batch(self, rows: DataFrame, batch: int) -> None:
         """Put one micro-batch into the lake, unless it is there already."""
-        if batch <= self.batch:
-            return
-        query_id = json.loads((self._checkpoint / "metadata").read_text())["id"]
-        start = _logged_offset(self._checkpoint, batch - 1) if batch else None
         end = _logged_offset(self._checkpoint, batch)
+        if batch <= self.batch:
+            if end != self._ends[batch]:
+                # An older copy of the checkpoint, or one that lost its last writes.
+                raise LakeRefused(
+                    f"batch {batch} of the checkpoint does not end where batch {batch} of the lake"
+                    " ends: checkpoint and lake do not belong together"
+                )
+            return
+        query_id = _query_id(self._checkpoint)
+        start = _logged_offset(self._checkpoint, batch - 1) if batch else None
         if end is None:
             raise LakeRefused(f"the checkpoint has no end of batch {batch}")
         if self._last is not None:
@@ -122,10 +143,13 @@ class Archive:
         staged = rows.mapInArrow(writer, files.STAGED_SCHEMA).collect()
         made = [LakeFile(**{key: row[key] for key in LakeFile.__slots__}) for row in staged]
         check_files(made, start, end)
+        check_new(made, self._reached)
         made.sort(key=lambda file: (file.pid, file.first))
         manifest = Manifest(batch, query_id, start, end, tuple(made))
         commit(self._layout, manifest, {row["path"]: Path(row["staged"]) for row in staged})
         self._last = manifest
+        self._ends[batch] = end
+        self._reach(manifest)
         self.rows += manifest.rows
         self.files += len(made)
 
@@ -136,6 +160,10 @@ class Archive:
             return 0
         lag = lag_of(json.dumps(self._last.end.to_json()), progress["sources"][0]["latestOffset"])
         return lag.total if lag else 0
+
+    def _reach(self, manifest: Manifest) -> None:
+        for file in manifest.files:
+            self._reached[file.pid] = max(self._reached.get(file.pid, 0), file.last + 1)
 
     def _cut_down(self) -> Positions | None:
         """Where the batch ends that a crash may have cut down; None when none was begun.
@@ -176,15 +204,15 @@ def run(
             reporter.say(f"removed {len(archive.removed)} files of a batch that was cut down")
         if archive.batch >= 0:
             reporter.say(f"resuming after batch {archive.batch} with {before:,} records")
-        query = archive.start(spark)
+        with in_one_line():
+            query = archive.start(spark)
         with reporter:
             try:
-                while not (signalled() or stop()):
-                    _report(reporter, archive, query)
-                    if query.awaitTermination(_LOOK_S):
-                        break
-            except PySparkException as error:
-                raise PipelineError(one_line(error)) from error
+                with in_one_line():
+                    while not (signalled() or stop()):
+                        _report(reporter, archive, query)
+                        if query.awaitTermination(_LOOK_S):
+                            break
             finally:
                 query.stop()
             _report(reporter, archive, query)
@@ -196,6 +224,15 @@ def _report(reporter: Reporter, archive: Archive, query: StreamingQuery) -> None
     reporter.update(archive.rows, archive.rows + behind, lag=behind, **archive.facts())
 
 
+def _query_id(checkpoint: Path) -> str:
+    """The id that Spark gave the query of a checkpoint. Raises LakeRefused."""
+    path = checkpoint / "metadata"
+    try:
+        return str(json.loads(path.read_text())["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise LakeRefused(f"{path} cannot be read: it is no checkpoint of Spark's") from None
+
+
 def _logged_offset(checkpoint: Path, batch: int) -> Positions | None:
     """The end of a batch in Spark's offset log; None for the sentinel.
 
@@ -204,11 +241,11 @@ def _logged_offset(checkpoint: Path, batch: int) -> Positions | None:
     path = checkpoint / "offsets" / str(batch)
     try:
         version, _, offset = path.read_text().splitlines()
+        parsed = json.loads(offset)
     except (OSError, ValueError):
         raise LakeRefused(f"the offset log {path} cannot be read") from None
     if version != "v1":
         raise LakeRefused(f"the offset log {path} has the unknown form {version}")
-    parsed = json.loads(offset)
     return None if is_sentinel(parsed) else Positions.from_json(parsed)
 
 

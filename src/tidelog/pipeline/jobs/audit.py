@@ -10,16 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidelog.pipeline.audit.facts import Facts
 from tidelog.pipeline.audit.gather import gather
 from tidelog.pipeline.audit.rules import Finding, judge
-from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.report import audit as words
 from tidelog.pipeline.report.page import page
-from tidelog.pipeline.spark_errors import one_line
+from tidelog.pipeline.spark_errors import in_one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,10 @@ def run(spark: SparkSession, settings: AuditSettings) -> Audit:
 
     Raises PipelineError, one line, when it cannot be judged at all.
     """
-    try:
+    if settings.report is not None:
+        # Not after minutes of work.
+        Path(settings.report).mkdir(parents=True, exist_ok=True)
+    with in_one_line():
         facts = gather(
             spark,
             settings.lake,
@@ -71,8 +72,6 @@ def run(spark: SparkSession, settings: AuditSettings) -> Audit:
             settings.options,
             settings.sequence,
         )
-    except PySparkException as error:
-        raise PipelineError(one_line(error)) from error
     audit = Audit(facts, judge(facts, complete=settings.complete))
     if settings.report is not None:
         write_reports(audit, Path(settings.report))

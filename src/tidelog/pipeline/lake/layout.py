@@ -1,8 +1,8 @@
 """Where things lie in a lake, and the deterministic names of its files.
 
 Owns names only. `<topic>/p=<partition>/<first>-<last>.parquet`: the same records get the same name,
-so that a batch that runs again replaces its files instead of adding to them. Folders that begin
-with an underscore are ours; Spark and others pass over them when they read the folder.
+so that a batch that runs again replaces its files instead of adding to them. Our own folders begin
+with an underscore: Spark and others pass over them when they read the folder.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ MANIFESTS = "_manifest"
 INFLIGHT = "_inflight"
 CHECKPOINT = "_checkpoint"
 LOCK = "lock"
+OWN = (MANIFESTS, INFLIGHT, CHECKPOINT)
 
 # Offsets are 64-bit numbers: 20 digits, as Kafka names its segments, so that names sort as offsets.
 _DIGITS = 20
@@ -33,14 +34,7 @@ class Layout:
     @classmethod
     def at(cls, location: str) -> Layout:
         """Raises LakeRefused for anything but a path or a file: URI."""
-        scheme, separator, rest = location.partition(":")
-        if separator and scheme == "file":
-            location = rest
-        elif separator and "/" not in scheme:
-            raise LakeRefused(
-                f"lake {location}: only folders of a shared file system are supported"
-            )
-        return cls(Path(location).expanduser().absolute())
+        return cls(folder("lake", location))
 
     @property
     def manifests(self) -> Path:
@@ -63,8 +57,20 @@ class Layout:
 
     def data_files(self) -> list[str]:
         """Every data file there is, listed in a manifest or not, relative to the root."""
-        found = self.root.glob("[!_]*/p=*/*.parquet")
-        return sorted(str(path.relative_to(self.root)) for path in found)
+        found = (path.relative_to(self.root) for path in self.root.glob("*/p=*/*.parquet"))
+        return sorted(str(path) for path in found if path.parts[0] not in OWN)
+
+
+def folder(what: str, location: str) -> Path:
+    """The folder that a path or a file: URI names. Raises LakeRefused for anything else."""
+    scheme, separator, rest = location.partition(":")
+    if separator and scheme == "file":
+        location = rest
+    elif separator and "/" not in scheme:
+        raise LakeRefused(f"{what} {location}: only folders of a shared file system are supported")
+    if not location.strip():
+        raise LakeRefused(f"{what}: no folder is named")
+    return Path(location).expanduser().absolute()
 
 
 def file_name(pid: Pid, first: int, last: int) -> str:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tidelog.pipeline.errors import LakeRefused
+from tidelog.pipeline.errors import LakeRefused, PipelineError
 from tidelog.pipeline.lake.layout import Layout, file_name, parse_file_name
 from tidelog.pipeline.planning.positions import Pid, Positions
 
@@ -68,7 +68,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """Raises ValueError, KeyError or TypeError for what is no manifest."""
+        """Raises ValueError, KeyError, TypeError or AttributeError for what is no manifest."""
         made = json.loads(text)
         if made["version"] != _VERSION:
             raise ValueError(f"version {made['version']}")
@@ -87,7 +87,7 @@ def read_manifests(layout: Layout) -> list[Manifest]:
     for path in sorted(layout.manifests.glob("*.json")):
         try:
             manifest = Manifest.from_json(path.read_text())
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, PipelineError) as error:
             raise LakeRefused(f"manifest {path} is damaged: {error}") from None
         if path != layout.manifest(manifest.batch):
             raise LakeRefused(f"manifest {path} says that it is of batch {manifest.batch}")
@@ -97,13 +97,18 @@ def read_manifests(layout: Layout) -> list[Manifest]:
     return found
 
 
-def check_follows(last: Manifest, batch: int, query_id: str, start: Positions | None) -> None:
-    """Refuse a batch that does not continue the lake. Raises LakeRefused."""
+def check_query(last: Manifest, query_id: str) -> None:
+    """Refuse the checkpoint of another query. Raises LakeRefused."""
     if query_id != last.query_id:
         raise LakeRefused(
             f"the lake was written by query {last.query_id}, this is {query_id}: use the checkpoint"
             " that belongs to the lake, or a new folder"
         )
+
+
+def check_follows(last: Manifest, batch: int, query_id: str, start: Positions | None) -> None:
+    """Refuse a batch that does not continue the lake. Raises LakeRefused."""
+    check_query(last, query_id)
     if batch != last.batch + 1:
         raise LakeRefused(f"batch {batch} follows batch {last.batch}: a manifest is missing")
     if start != last.end:
@@ -126,6 +131,20 @@ def check_files(files: Sequence[LakeFile], start: Positions | None, end: Positio
         reached[file.pid] = file.last + 1
 
 
+def check_new(files: Sequence[LakeFile], reached: Mapping[Pid, int]) -> None:
+    """Refuse records at offsets that the lake has reached before. Raises LakeRefused.
+
+    Positions go back where losses are not refused (failOnDataLoss=false): the tail of the log was
+    cut, or a topic was left out for a while. The file would replace or repeat one that counts.
+    """
+    for file in files:
+        if file.first < reached.get(file.pid, 0):
+            raise LakeRefused(
+                f"{file.pid}: the lake holds offsets below {reached[file.pid]} already, and they"
+                f" would be written again from {file.first} on: use a new lake and checkpoint"
+            )
+
+
 def commit(layout: Layout, manifest: Manifest, staged: Mapping[str, Path]) -> None:
     """Move the staged files (final name -> where it lies now) into place, then create the manifest.
 
@@ -136,7 +155,7 @@ def commit(layout: Layout, manifest: Manifest, staged: Mapping[str, Path]) -> No
         place = layout.root / name
         place.parent.mkdir(parents=True, exist_ok=True)
         now.replace(place)
-        folders.update((place.parent, place.parent.parent))
+        folders.update((place.parent, place.parent.parent, layout.root))
     for folder in folders:
         _sync(folder)
     place = layout.manifest(manifest.batch)
@@ -195,9 +214,13 @@ def lock(layout: Layout) -> Iterator[None]:
 
     The kernel gives the lock back when the process dies, however it dies.
     """
-    for folder in (layout.manifests, layout.inflight):
-        folder.mkdir(parents=True, exist_ok=True)
-    with layout.lock.open("a+") as held:
+    try:
+        for folder in (layout.manifests, layout.inflight):
+            folder.mkdir(parents=True, exist_ok=True)
+        held = layout.lock.open("a+")
+    except OSError as error:
+        raise LakeRefused(f"lake {layout.root} cannot be written: {error}") from None
+    with held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
