@@ -41,6 +41,7 @@ def test_a_right_lake_has_no_findings() -> None:
         ({"outside": 1}, ("range", True)),
         ({"extra": 1}, ("extra", False)),
         ({"log_end": 12}, ("behind", False)),
+        ({"log_end": 8}, ("ahead", True)),
         ({"log_start": -1, "log_end": -1}, ("gone", False)),
         ({"log_start": 5, "lake_distinct": 4, "lake_rows": 4}, ("unverifiable", False)),
     ],

@@ -46,6 +46,11 @@ class PartitionFacts:
         return max(0, self.log_end - self.archived_to)
 
     @property
+    def ahead(self) -> int:
+        """Offsets that the lake has reached and the log has not."""
+        return max(0, self.archived_to - self.log_end) if self.log_start >= 0 else 0
+
+    @property
     def unverifiable(self) -> int:
         """Offsets without a row that the log can no longer explain."""
         if self.log_start < 0:

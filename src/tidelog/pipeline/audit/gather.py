@@ -7,6 +7,7 @@ value, headers and timestamp, joined on partition and offset.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -28,6 +29,7 @@ from tidelog.pipeline.planning.snapshot import Snapshot
 from tidelog.pipeline.schema import spark_schema
 
 _EXAMPLES = 5
+_PATTERN = re.compile(r"[][{}*?\\]")
 _FILE_SCHEMA = (
     "path string, rows bigint, first bigint, last bigint, disorder bigint, problem string"
 )
@@ -119,7 +121,8 @@ def lake_rows(spark: SparkSession, root: Path, files: Sequence[LakeFile]) -> Dat
     """The records of the lake, from the files of its manifests and no others."""
     if not files:
         return spark.createDataFrame([], spark_schema(COLUMNS))
-    return spark.read.parquet(*(str(root / file.path) for file in files))
+    # Spark takes a path for a pattern.
+    return spark.read.parquet(*(_PATTERN.sub(r"\\\g<0>", str(root / file.path)) for file in files))
 
 
 def compare(
@@ -263,7 +266,8 @@ def key_facts(rows: DataFrame, sequence: str | None) -> KeyFacts:
         return KeyFacts(**facts)
     value = sql.get_json_object(sql.col("value").cast("string"), f"$.{sequence}")
     order = "row_number() OVER (PARTITION BY topic, key ORDER BY epoch, offset)"
-    lag = "lag(number) OVER (PARTITION BY topic, key ORDER BY epoch, offset)"
+    # A record without the field, as a tombstone, hides no step back behind it.
+    lag = "lag(number) IGNORE NULLS OVER (PARTITION BY topic, key ORDER BY epoch, offset)"
     steps = keyed.withColumn("number", value.cast("double")).selectExpr(
         "key", "number", f"{order} AS nth", f"{lag} AS before"
     )

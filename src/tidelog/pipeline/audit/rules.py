@@ -80,6 +80,13 @@ def _partition(part: PartitionFacts, complete: bool) -> Iterator[Finding]:
         yield Finding("content", name, f"{part.differing} records differ from the log")
     if part.outside:
         yield Finding("range", name, f"{part.outside} records lie outside of the archived range")
+    if part.ahead:
+        yield Finding(
+            "ahead",
+            name,
+            f"the lake reaches {part.ahead} offsets beyond the end of the log: the log lost its"
+            " tail (unclean election or restored disk)",
+        )
     if part.extra:
         yield Finding(
             "extra",
