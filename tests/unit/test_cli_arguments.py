@@ -335,3 +335,14 @@ def test_a_file_that_is_no_text_is_named(
     )
     assert (status, out) == (2, "")
     assert str(file) in err and len(err.splitlines()) == 1
+
+
+def test_only_the_end_of_a_childs_log_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "node-1.log"
+    assert up_child.error_in(log) is None
+    log.write_text("error: of a former start\n" + "event=x\n" * up_child.LOG_LINES_SHOWN)
+    assert up_child.error_in(log) is None
+    with log.open("ab") as file:
+        file.truncate(1 << 32)  # A hole: what is before it is never read.
+        file.write(b"\nerror: the port is in use\n")
+    assert up_child.error_in(log) == "the port is in use"

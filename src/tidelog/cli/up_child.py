@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from tidelog.cli.failures import Failed
 from tidelog.cli.output import note
@@ -20,6 +22,8 @@ from tidelog.cli.up_files import Address, Member, Plan, server_properties
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 LOG_LINES_SHOWN = 5
+LOG_BYTES_READ = 65_536
+"""What is read of the end of a child's log, which grows as long as the cluster lives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,20 @@ def parse_ready(line: str) -> Ready | None:
     controller, metrics = addresses.pop("CONTROLLER", None), addresses.pop("metrics", None)
     broker = next(iter(addresses.values()), None)
     return None if broker is None and controller is None else Ready(broker, controller, metrics)
+
+
+def error_in(log: Path) -> str | None:
+    """Return the error among the last lines of a log, without its "error: "; None for none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES_READ))
+            lines = file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return None
+    for line in reversed(lines[-LOG_LINES_SHOWN:]):
+        if line.startswith("error: "):
+            return line.removeprefix("error: ")
+    return None
 
 
 class Child:
@@ -129,11 +147,7 @@ class Child:
 
     def _last_words(self) -> str:
         """Return the child's own error line, or where its log is."""
-        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
-        for line in reversed(lines[-LOG_LINES_SHOWN:]):
-            if line.startswith("error: "):
-                return line.removeprefix("error: ")
-        return f"see {self._log}"
+        return error_in(self._log) or f"see {self._log}"
 
 
 def _ending(status: int | None) -> str:
