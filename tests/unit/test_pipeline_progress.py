@@ -34,6 +34,15 @@ def test_without_a_terminal_a_line_per_tenth(monkeypatch: pytest.MonkeyPatch) ->
     ]
 
 
+def test_the_last_line_is_where_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    out = io.StringIO()
+    with Bar("archived", out) as bar:
+        for done in (1000, 3000, 6000):
+            bar.update(done, done)
+    assert out.getvalue().splitlines() == ["archived: 1,000 of 1,000", "archived: 6,000 of 6,000"]
+
+
 @pytest.mark.parametrize(
     ("last", "line"),
     [

@@ -1,7 +1,7 @@
 """`python -m tidelog.pipeline JOB ...`: the command line of the jobs.
 
 Owns the arguments and the exit status (0: done and right; 1: the audit found something; 2: it could
-not be done, with one line on standard error).
+not be done, and the last line on standard error says why; what is above it is Spark's own log).
 """
 
 from __future__ import annotations
@@ -77,7 +77,12 @@ def _source_options(function: Any) -> Any:
 @click.option("--once", is_flag=True, help="Archive what is there now, then end.")
 @click.option("--trigger", "trigger_ms", default="5s", show_default=True, help="Time per batch.")
 @click.option("--max-offsets-per-trigger", type=click.IntRange(min=1))
-@click.option("--starting-offsets", default="earliest", show_default=True)
+@click.option(
+    "--starting-offsets",
+    default="earliest",
+    show_default=True,
+    help="Of a new lake: earliest, latest, group, or JSON by topic and partition.",
+)
 @click.option("--group", help="Commit the progress to this consumer group.")
 @click.option(
     "--compression",

@@ -44,7 +44,7 @@ class Reporter(Protocol):
 
 
 class Bar:
-    """A bar on a terminal; plain lines where there is none, at most one per tenth."""
+    """A bar on a terminal; plain lines where there is none, one per tenth and one at the end."""
 
     def __init__(self, title: str, out: TextIO | None = None) -> None:
         self._console = Console(file=out or sys.stderr)
@@ -52,6 +52,7 @@ class Bar:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._tenth = -1
+        self._line = self._said = ""
 
     def __enter__(self) -> Bar:
         if self._console.is_terminal:
@@ -74,15 +75,20 @@ class Bar:
     ) -> None:
         if self._progress is not None:
             self._progress.stop()
+        elif self._line != self._said:
+            # The goal moved along with what was done: the tenth stayed the last one.
+            self.say(self._line)
 
     def update(self, done: int, total: int, **facts: Any) -> None:
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=done, total=total)
             return
+        self._line = f"{self._title}: {done:,} of {total:,}"
         tenth = 10 * done // total if total else 0
         if tenth != self._tenth:
             self._tenth = tenth
-            self.say(f"{self._title}: {done:,} of {total:,}")
+            self._said = self._line
+            self.say(self._line)
 
     def say(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
