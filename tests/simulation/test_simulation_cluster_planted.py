@@ -336,6 +336,8 @@ class Planted(NamedTuple):
     findings: tuple[str, ...]
     course: Course
     first_seed: int = 0
+    alone: bool = False
+    """Whether only a run in which nothing else is said counts."""
 
 
 UNCLEAN = {"kill_two": 2.0, "kill_broker": 2.0, "lose_all_power": 0.5}
@@ -458,9 +460,13 @@ def find(planted: Planted) -> tuple[Result, str] | None:
     """Run seeds until one finds it; return the result and the line."""
     for seed in range(planted.first_seed, planted.first_seed + SEEDS):
         result = ClusterRun(seed, planted.course).run()
-        for line in result.violations:
-            if any(finding in line for finding in planted.findings):
-                return result, line
+        said = [
+            line
+            for line in result.violations
+            if any(finding in line for finding in planted.findings)
+        ]
+        if said and not (planted.alone and len(said) < len(result.violations)):
+            return result, said[0]
     return None
 
 

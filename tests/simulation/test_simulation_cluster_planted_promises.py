@@ -7,6 +7,7 @@ as good as none.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,12 +19,13 @@ from tests.simulation.test_simulation_cluster_planted import KILLS, SEEDS, Plant
 
 from tidelog.broker import awaited_commits, control, fetch_reading, isr_changes, partition
 from tidelog.broker.control import Control
-from tidelog.controller.decisions import elections
+from tidelog.controller.decisions import elections, isr
 from tidelog.controller.decisions.cluster import NO_LEADER
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.control import ANY_PARTITION_EPOCH
+from tidelog.storage.producers import ProducerState
 from tidelog.storage.syncing import PendingSync
 
 pytestmark = pytest.mark.long
@@ -49,6 +51,26 @@ def call_refused_what_was_appended(patch: Patch) -> None:
     patch.setattr(awaited_commits, "_tell", wrong)
 
 
+def append_behind_what_was_refused(patch: Patch) -> None:
+    """Promise 5: what follows a refused batch is appended, and it too when it comes again."""
+    judge = ProducerState.judge
+
+    def lenient(self: Any, header: Any) -> Any:
+        entry = self.entries.get(header.producer_id)
+        known = [] if entry is None else sorted(entry.batches)
+        for batch in known:
+            if batch.first_sequence == header.base_sequence:
+                return batch
+        was_skipped = any(
+            before.last_sequence < header.base_sequence < behind.first_sequence
+            for before, behind in itertools.pairwise(known)
+        )
+        is_ahead = not known or header.base_sequence > known[-1].last_sequence
+        return None if is_ahead or was_skipped else judge(self, header)
+
+    patch.setattr(ProducerState, "judge", lenient)
+
+
 def elect_in_the_same_epoch(patch: Patch) -> None:
     """Promise 14: another broker leads, and the leader epoch is not raised for it."""
     settle = elections.settle
@@ -67,6 +89,17 @@ def shrink_without_asking(patch: Patch) -> None:
     patch.setattr(
         partition, "maximal", lambda committed, proposed: frozenset(proposed or committed)
     )
+
+
+def let_the_deposed_change_the_isr(patch: Patch) -> None:
+    """Promise 15: AlterIsr counts whoever leads by now, and in whatever epoch."""
+    why_not = isr._why_not
+
+    def trusting(cluster: Any, leader: int, proposal: Any) -> ErrorCode:
+        error = why_not(cluster, leader, proposal)
+        return ErrorCode.NONE if error is ErrorCode.FENCED_LEADER_EPOCH else error
+
+    patch.setattr(isr, "_why_not", trusting)
 
 
 def elect_uncleanly_without_leave(patch: Patch) -> None:
@@ -138,12 +171,27 @@ PLANTED = (
         ("refused_is_not_readable",),
         directed({"cut": 4.0, "pause": 2.0}, seconds=20.0, end_seconds=24.0),
     ),
+    Planted(
+        append_behind_what_was_refused,
+        ("producer_order_holds",),
+        directed({"fill_the_disk": 1.0}),
+        alone=True,
+    ),
     Planted(elect_in_the_same_epoch, ("one_leader_per_epoch",), directed(KILLS)),
     Planted(
         shrink_without_asking,
         ("acked_is_not_lost", "no_loss_while_clean"),
         directed({"isolate": 4.0}, seconds=20.0, end_seconds=24.0),
         first_seed=6,
+    ),
+    Planted(
+        let_the_deposed_change_the_isr,
+        ("only_the_leader_changes_the_isr", "only_the_complete_lead", "only_the_complete_join"),
+        directed(
+            {"cut_from_controllers": 3.0, "reset": 2.0, "bounce_broker": 1.0},
+            seconds=24.0,
+            end_seconds=28.0,
+        ),
     ),
     Planted(
         elect_uncleanly_without_leave,

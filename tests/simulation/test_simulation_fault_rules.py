@@ -2,7 +2,31 @@
 
 from __future__ import annotations
 
-from tests.simulation.test_simulation_cluster_traps import Told
+import asyncio
+import logging
+from collections.abc import Iterator
+
+import pytest
+from tests.simulation.clients import send_once
+from tests.simulation.test_simulation_cluster_traps import Tell, Told
+
+from tidelog.storage import names
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """What the servers say of their own deaths is not news here."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def hold(story: Tell) -> None:
+    """Tell a story to two seeds, with unsynced acknowledgements and small segments."""
+    for seed in (1, 2):
+        configs = {"min.insync.replicas": "2", "segment.bytes": "4000"}
+        result = Told(seed, story, "replicated", configs).run()
+        assert not result.violations, result.report()
 
 
 def test_nothing_is_harmed_or_lost_beside_a_lost_disk_that_the_store_has_not_missed() -> None:
@@ -34,7 +58,72 @@ def test_nothing_is_harmed_or_lost_beside_a_lost_disk_that_the_store_has_not_mis
         assert not run.states.out_of_sync()
         assert len(await run.read_at_the_end()) == 10
 
-    for seed in (1, 2):
-        run = Told(seed, story, "replicated", {"min.insync.replicas": "2"})
-        result = run.run()
-        assert not result.violations, result.report()
+    hold(story)
+
+
+def test_no_disk_fails_or_is_lost_beside_harmed_bits() -> None:
+    """All is in sync as the store has it; what one broker holds is damaged."""
+
+    async def story(run: Told) -> None:
+        await run.write(10)
+        run.faults.harms.kinds = {names.LOG: 1.0}
+        harmed = run.cluster.broker(run.now.leader)
+        assert run.faults.harms.flip(harmed, run.rng, set()) is not None
+        starts = [broker.starts for broker in run.cluster.brokers]
+        for _ in range(3):
+            await run.faults.lose_all_power()
+            await run.faults.lose_a_new_member()
+        # Its own disk may fail: let another one be taken.
+        run.faults._busy.add(harmed.host)
+        await run.faults.fail_a_sync()
+        run.faults._busy.clear()
+        assert [broker.starts for broker in run.cluster.brokers] == starts
+        assert not run.faults.disks_failed
+        assert not run.states.losses
+
+    hold(story)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_disk_fails_only_if_no_other_was_lost_since_it_was_chosen(is_lost: bool) -> None:
+    async def story(run: Told) -> None:
+        await run.write(10)
+        failing = run.world.loop.create_task(run.faults.fail_a_sync())
+        await asyncio.sleep(0)
+        (host,) = run.faults._busy
+        chosen = next(node for node in run.cluster.brokers if node.host == host)
+        other = next(node for node in run.cluster.brokers if node is not chosen)
+        if is_lost:
+            run.lose_power(other.node_id)
+        failed = False
+        while not failing.done():
+            await send_once(run.history, run.target, "w", 1_000 + run.history.now, size=1_500)
+            failed = failed or host in run.faults.disks_failed
+        assert failed is not is_lost
+        assert run.states.losses.keys() == {(other if is_lost else chosen).node_id}
+        if is_lost:
+            other.start()
+        await run.until(lambda: not run.states.not_whole(), "whole again")
+
+    hold(story)
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_new_member_is_lost_only_if_no_other_was_meanwhile(is_lost: bool) -> None:
+    async def story(run: Told) -> None:
+        await run.write(10)
+        leader = run.now.leader
+        losing = run.world.loop.create_task(run.faults.lose_a_new_member())
+        await asyncio.sleep(0)
+        (member,) = (x for x in (1, 2, 3) if x != leader and f"b{x}" in run.faults._busy)
+        (third,) = {1, 2, 3} - {leader, member}
+        if is_lost:
+            run.lose_power(third)
+        while not losing.done():
+            await send_once(run.history, run.target, "w", 1_000 + run.history.now)
+        assert run.states.losses.keys() == {third if is_lost else member}
+        if is_lost:
+            run.cluster.broker(third).start()
+        await run.until(lambda: not run.states.not_whole(), "whole again")
+
+    hold(story)

@@ -9,7 +9,7 @@ import asyncio
 import errno
 
 from tests.simulation.cluster.hands import Hands
-from tests.simulation.cluster.nodes import LOGS, BrokerNode
+from tests.simulation.cluster.nodes import LOGS, BrokerNode, Node
 from tests.simulation.kernel import UNLIMITED, Crash, DiskOperation, Fail
 
 CONTROL_NOTES = "controller-seen"
@@ -47,7 +47,10 @@ class DiskFaults(Hands):
         await self._again(node, (0.1, 6))
 
     async def fail_a_sync(self) -> None:
-        """fsync says EIO once; the life goes on, and its directory must not."""
+        """fsync says EIO once; the life goes on, and its directory must not.
+
+        What stands elsewhere is looked at when the disk fails, too: that may be seconds later.
+        """
         node = self._take(self._brokers)
         if node is None or node.process is None or not self._nothing_else_is_harmed(node):
             return
@@ -66,7 +69,7 @@ class DiskFaults(Hands):
                 if node.life == life and now > failed_at[0] + IN_FLIGHT_SECONDS:
                     self.history.directory(LOGS, life, f"sync of {operation.path}")
                 return None
-            if not operation.path.endswith(".log"):
+            if not operation.path.endswith(".log") or not self._may_fail(node):
                 return None
             failed_at.append(now)
             self.disks_failed.add(node.host)
@@ -84,6 +87,11 @@ class DiskFaults(Hands):
         self._end(node, "lose_power")
         await self._again(node, (0.1, 4))
 
+    def _may_fail(self, node: Node) -> bool:
+        """Whether a disk may fail now: where acknowledged is synced, that alone loses nothing."""
+        others_hold_it = self.synced or not self.careful or not self.states.not_whole()
+        return others_hold_it and not self._harmed_beside(node)
+
     async def flip_bits(self) -> None:
         """Bits of files are turned over, under a process that runs or while there is none."""
         node = self._take(self._brokers)
@@ -98,6 +106,8 @@ class DiskFaults(Hands):
             self._say(f"stop {node.host}")
             await node.stop()
         for _ in range(self.rng.randint(1, 3)):
+            if self._harmed_beside(node):
+                break  # by another fault, while this one was stopped
             harm = self.harms.flip(node, self.rng, lonely)
             if harm is not None:
                 self._say(f"flip a bit on {node.host}: {harm.path} byte {harm.byte}")

@@ -27,6 +27,8 @@ class JoinFaults(Hands):
             return
         leader = self.cluster.broker(known.state.leader)
         member = self.cluster.broker(self.rng.choice(others))
+        if not self._may_lose(member):
+            return
         self._busy |= {leader.host, member.host}
         between = [(leader.host, member.host), (member.host, leader.host)]
         above = [(leader.host, node.host) for node in self.cluster.controllers]
@@ -58,12 +60,26 @@ class JoinFaults(Hands):
         await until(lambda: self._proposes(leader, place, member.node_id), 2)
         for link in between:
             network.cut(*link, one_way=True)
+        if not self._only_these_lack(leader, member):
+            self._say(f"{member.host} is spared: another broker has lost something meanwhile")
+            return
         self._end(member, "lose_power")
         member.start()
         await until(lambda: member.ready, 2)
         self._say(f"{member.host} is back, {place} may hear of its former life")
         network.heal(*above)
         await asyncio.sleep(1.5)
+
+    def _only_these_lack(self, leader: BrokerNode, member: BrokerNode) -> bool:
+        """Whether all other replicas are whole, so that the member's disk may be lost.
+
+        The cut took both out of ISRs, each of what the other leads; since all was whole when it
+        began and nobody else has them in hand, the leader has lost nothing.
+        """
+        if not self.careful:
+            return True
+        lacking = self.states.not_whole(leader.node_id, member.node_id)
+        return not lacking and not self._harmed_beside(member)
 
     async def lose_the_answer_to_a_join(self) -> None:
         """AlterIsr(+C) is committed, A does not hear of it, C fetches no more, and A dies.

@@ -103,8 +103,11 @@ class Hands:
             self._say(f"start {node.host}")
             node.start()
 
-    async def _may_lose(self, node: Node) -> bool:
-        """Promise 1 allows the loss of fewer than ``min.insync.replicas`` disks at a time."""
+    def _may_lose(self, node: Node) -> bool:
+        """Whether a broker's disk may be lost now; lets go of the node if not.
+
+        Promise 1 allows the loss of fewer than ``min.insync.replicas`` disks at a time.
+        """
         if not self._nothing_else_is_harmed(node):
             return False
         if not self.careful or not self.states.not_whole():
@@ -113,11 +116,17 @@ class Hands:
         return False
 
     def _nothing_else_is_harmed(self, node: Node) -> bool:
-        """Whether no other broker has harmed bits; lets go of the node if one has."""
-        if self.careful and self.harms.hosts() - {node.host}:
+        """Whether no other disk is harmed; lets go of the node if one is."""
+        if self._harmed_beside(node):
             self._busy.discard(node.host)
             return False
         return True
+
+    def _harmed_beside(self, *nodes: Node) -> set[str]:
+        """Return the other brokers with harmed bits, or with a failed disk: it loses power yet."""
+        if not self.careful:
+            return set()
+        return (self.harms.hosts() | self.disks_failed) - {node.host for node in nodes}
 
     def all_in_sync(self) -> bool:
         """Whether every partition has all its replicas in its ISR."""

@@ -1,6 +1,6 @@
 """What the controllers wrote to the store: who may lead, who wrote, what was flagged.
 
-Owns the judgement of promises 14, 16, 17 and 22 on the journal of commits. Decodes the nodes with
+Owns the judgement of promises 14-17 and 22 on the journal of commits. Decodes the nodes with
 the product's layout, and keeps its own view of each partition.
 """
 
@@ -146,20 +146,24 @@ class StateWatch:
             if len(known.state.isr) < len(replicas)
         ]
 
-    def not_whole(self) -> set[str]:
+    def not_whole(self, *beside: int) -> set[str]:
         """Return the partitions of which a replica may lack something, whatever the store says.
 
-        The store has a member in sync until its broker is missed or registers again: longer than a
-        lost disk takes to come back empty, with no controller active even longer.
+        Those on the brokers ``beside`` are not looked at. The store has a member in sync until its
+        broker is missed or registers again: longer than a lost disk takes to come back empty, with
+        no controller active even longer.
         """
         return {
             str(place)
             for place, known, replicas in self._present()
             for member in replicas
-            if member not in known.state.isr
-            or (
-                (loss := self.losses.get(member)) is not None
-                and known.admitted.get(member, 0.0) <= loss.at
+            if member not in beside
+            and (
+                member not in known.state.isr
+                or (
+                    (loss := self.losses.get(member)) is not None
+                    and known.admitted.get(member, 0.0) <= loss.at
+                )
             )
         }
 
@@ -289,6 +293,12 @@ class StateWatch:
             if state.leader >= 0:
                 self._check_election(place, known, before)
         self._check_flag(place, state, before)
+        if state.leader >= 0 and state.leader not in state.isr:
+            # No leader proposes an ISR without itself, and the controller keeps none (promise 15).
+            self.found.append(
+                f"only_the_leader_changes_the_isr: {place} is led by {state.leader} in leader "
+                f"epoch {state.leader_epoch}, with the ISR {state.isr}"
+            )
         members = {*state.isr, *state.eligible_replicas}
         new = [member for member in state.isr if member not in before.isr]
         if state.is_unclean_leader and state.leader_epoch > before.leader_epoch:

@@ -117,19 +117,7 @@ class ClusterRun:
         for broker in self.cluster.brokers:
             self.disks.watch(broker)
         self.tape = Tape(self.cluster)
-        self.faults = Faults(
-            self.cluster,
-            self.states,
-            self.tape,
-            self.history,
-            self.rng,
-            self.say,
-            self.course.weights,
-            synced=self.durability == "sync",
-            careful=self.course.careful,
-        )
-        self.faults.harms.kinds = self.course.harmed
-        self.faults.when_wiped = self.disks.forget
+        self.faults = self._make_faults(levels)
         self.audit = Auditor(
             self.cluster,
             self.states,
@@ -139,7 +127,6 @@ class ClusterRun:
             self.faults.disks_failed,
             self.world.random("audit"),
         )
-        self.faults.rolls = levels
         self.outside = Outside(self.cluster, self.world.random("outside"), self.states)
         self.admin = Administrator(self.outside)
         self.operator = Operator(
@@ -163,6 +150,24 @@ class ClusterRun:
         self.asked_starts: dict[str, int] = {}
         """Partition -> the highest offset that DeleteRecords was asked for."""
         self.lives = 0
+
+    def _make_faults(self, levels: random.Random) -> Faults:
+        """Return the faults as this course wants them, on what is watched already."""
+        found = Faults(
+            self.cluster,
+            self.states,
+            self.tape,
+            self.history,
+            self.rng,
+            self.say,
+            self.course.weights,
+            synced=self.durability == "sync",
+            careful=self.course.careful,
+        )
+        found.harms.kinds = self.course.harmed
+        found.when_wiped = self.disks.forget
+        found.rolls = levels
+        return found
 
     def _configs(self) -> dict[str, str]:
         fetch_bytes = self.course.fetch_bytes or self.rng.choice((500, 1 << 20))
