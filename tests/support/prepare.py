@@ -1,7 +1,7 @@
 """What tests fetch on first use, fetched at once: Kafka's jars and the venv of the stock Spark.
 
 `run_all` starts it beside the first parts, which need little of it; a test that needs something
-waits until that is there.
+waits until that is there. PySpark's zip is compiled on the way.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import sys
 
 from tests.spark.stock import stock_python
+from tests.support.compiled_pyspark import compile_pyspark
 from tests.support.java import SET_ROOTS, JavaUnavailable, class_path
 
 
 def main() -> None:
     """Fetch everything; what cannot be had is said here, and again by the tests that need it."""
+    compile_pyspark()
     try:
         for name in SET_ROOTS:
             class_path(name)
