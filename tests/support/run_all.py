@@ -77,7 +77,7 @@ def run(part: Part) -> tuple[int, str, float]:
 def main() -> int:
     """Run all parts, or those named on the command line; return the exit status."""
     names = set(sys.argv[1:])
-    # The hundreds of processes that tests start would compile the product's sources, each for itself.
+    # Hundreds of processes would compile the sources that they import, each for itself.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     passed = failed = skipped = 0
     table = []
