@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
 import threading
 from pathlib import Path
 
@@ -14,9 +16,11 @@ from tests.support.zookeeper import ZooKeeper, why_not
 
 from tidelog.metadata import zookeeper
 from tidelog.metadata.store import Conflict, Create, Node, Reason, Set, StoreUnavailable
-from tidelog.metadata.zookeeper import MAX_WRITE_BYTES, ZookeeperStore
+from tidelog.metadata.zookeeper import MAX_WRITE_BYTES, SESSION_TIMEOUT_S, ZookeeperStore
 
 pytestmark = pytest.mark.java
+
+ALL = sys.maxsize
 
 
 @pytest.fixture
@@ -27,17 +31,73 @@ def server(tmp_path: Path) -> ZooKeeper:
     return ZooKeeper(tmp_path)
 
 
-async def end_session(store: ZookeeperStore, address: str) -> None:
-    """End a session from outside: who has its id and password may close it."""
+class Door:
+    """The way to a server. Of the connections to come the first `unheard` are taken, never heard.
+
+    So does ZooKeeper when it is greeted while it starts.
+    """
+
+    def __init__(self, port: int, unheard: int) -> None:
+        self.unheard = unheard
+        self._port = port
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def open(self) -> str:
+        """Start to listen; return the address."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        self._server.close()
+        self.reset()
+
+    def reset(self) -> None:
+        """End every connection."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        if self.unheard:
+            self.unheard -= 1
+            return
+        there, to_there = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers.append(to_there)
+        await asyncio.gather(_pump(reader, to_there), _pump(there, writer))
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while piece := await reader.read(4096):
+            writer.write(piece)
+    writer.close()
+
+
+async def end_session(store: ZookeeperStore, door: Door, server: ZooKeeper) -> None:
+    """End a session from outside: who has its id and password may close it.
+
+    Its owner would take it back at once: the way is shut until it is over.
+    """
     assert store._client is not None
-    second = KazooClient(hosts=address, client_id=store._client.client_id)
+    session = store._client.client_id
+    door.unheard = ALL
+    door.reset()
+    await until(lambda: not store.reachable, DEADLINE_S)
+    second = KazooClient(hosts=server.address, client_id=session)
     loop = asyncio.get_running_loop()
     await loop.run_in_executor(None, second.start)
     await loop.run_in_executor(None, second.stop)
     await loop.run_in_executor(None, second.close)
+    door.unheard = 0
+    door.reset()
 
 
-def test_a_session_survives_a_restart_of_the_server_and_its_watches_too(server: ZooKeeper) -> None:
+def test_a_session_survives_a_restart_of_the_server_and_its_watches_too(
+    server: ZooKeeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper, "ANSWER_TIMEOUT_S", 1)
+
     async def main() -> None:
         loop = asyncio.get_running_loop()
         store = ZookeeperStore(f"{server.address}/t", session_timeout_s=20)
@@ -51,6 +111,7 @@ def test_a_session_survives_a_restart_of_the_server_and_its_watches_too(server: 
         await until(lambda: not store.reachable, DEADLINE_S)
         with pytest.raises(StoreUnavailable):
             await store.multi([Set("/a", b"lost")])
+        monkeypatch.undo()
         await loop.run_in_executor(None, server.start)
         await until(lambda: store.reachable and other.reachable, DEADLINE_S)
         await until(lambda: told, DEADLINE_S)
@@ -67,9 +128,31 @@ def test_a_session_survives_a_restart_of_the_server_and_its_watches_too(server: 
         asyncio.run(main())
 
 
+def test_a_greeting_that_is_never_answered_costs_no_session(server: ZooKeeper) -> None:
+    async def main() -> None:
+        door = Door(server.port, unheard=1)
+        store = ZookeeperStore(await door.open(), SESSION_TIMEOUT_S)
+        lost: list[str] = []
+        store.when_lost = lost.append
+        await store.open()
+        assert await store.multi([Create("/mine", b"", ephemeral=True)]) is None
+        door.unheard = 1
+        door.reset()
+        await until(lambda: not store.reachable, DEADLINE_S)
+        await until(lambda: store.reachable or lost, DEADLINE_S)
+        assert not lost and not door.unheard
+        assert await store.get("/mine") is not None
+        await store.close()
+        await door.close()
+
+    with server:
+        asyncio.run(main())
+
+
 def test_an_expired_session_is_lost_for_good_and_its_ephemeral_nodes_go(server: ZooKeeper) -> None:
     async def main() -> None:
-        store, other = ZookeeperStore(server.address), ZookeeperStore(server.address)
+        door = Door(server.port, unheard=0)
+        store, other = ZookeeperStore(await door.open()), ZookeeperStore(server.address)
         await store.open()
         await other.open()
         lost: list[str] = []
@@ -77,14 +160,17 @@ def test_an_expired_session_is_lost_for_good_and_its_ephemeral_nodes_go(server: 
         store.when_lost = lost.append
         assert await store.multi([Create("/mine", b"", ephemeral=True)]) is None
         other.watch("/mine", lambda _: gone.set())
-        await end_session(store, server.address)
+        await end_session(store, door, server)
         await until(lambda: lost, DEADLINE_S)
         assert "expired" in lost[0] and not store.reachable
+        # Nor by a session of its own accord, however long one waits.
+        await asyncio.wait_for(gone.wait(), DEADLINE_S)
+        await until(lambda: store._ending is None or store._ending.done(), DEADLINE_S)
+        assert not store.reachable and len(lost) == 1
         with pytest.raises(StoreUnavailable):
             await store.get("/mine")
         with pytest.raises(StoreUnavailable):
             await store.multi([Create("/zombie", b"")])
-        await asyncio.wait_for(gone.wait(), DEADLINE_S)
         assert await other.get("/mine") is None
         assert await other.get("/zombie") is None
         await store.close()
@@ -92,6 +178,7 @@ def test_an_expired_session_is_lost_for_good_and_its_ephemeral_nodes_go(server: 
         assert store.reachable and await store.get("/mine") is None
         await store.close()
         await other.close()
+        await door.close()
 
     with server:
         asyncio.run(main())

@@ -49,6 +49,13 @@ CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 10.0
 """Longer than the session lives without answers, so that kazoo says first what happened."""
 
+HANDSHAKES_PER_SESSION = 2
+"""How often a server is greeted while a session lives, at least.
+
+A server that is starting may accept a greeting and never answer it. kazoo waits for the answer as
+long as the session lives, divided by the number of servers: of a lone one the session would expire.
+"""
+
 MAX_WRITE_BYTES = 1_000_000
 """ZooKeeper closes the connection of a request above jute.maxbuffer (1 MiB by default)."""
 
@@ -87,12 +94,13 @@ class ZookeeperStore:
         self._connected = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop
         self._watches: dict[_Watch, None] = {}
+        self._ending: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
         addresses, _, chroot = self.hosts.partition("/")
         client = KazooClient(
-            hosts=addresses,
+            hosts=",".join([addresses] * HANDSHAKES_PER_SESSION),
             timeout=self._session_timeout_s,
             connection_retry={"max_tries": -1, "max_delay": 1.0, "delay": 0.05},
             logger=logging.getLogger("kazoo"),
@@ -123,11 +131,10 @@ class ZookeeperStore:
         self.reachable = True
 
     async def close(self) -> None:
-        client, self._client = self._client, None
-        self.reachable = False
-        self._watches.clear()
-        if client is not None:
-            await asyncio.get_running_loop().run_in_executor(None, _end, client)
+        self._let_go()
+        ending, self._ending = self._ending, None
+        if ending is not None:
+            await ending
 
     async def get(self, path: str) -> Node | None:
         try:
@@ -226,12 +233,22 @@ class ZookeeperStore:
         elif state == KazooState.LOST:
             reason = f"the session with ZooKeeper at {self.hosts} expired"
             logger.error("%s", reason)
+            # kazoo would open a new session by itself, and what a caller began in the old one
+            # would go on in the new one.
+            self._let_go()
             if self.when_lost is not None:
                 self.when_lost(reason)
         elif not was_reachable:
             # Watches do not survive a new connection: set them again and look at everything.
             for watch in list(self._watches):
                 self._arm(watch, tell=True)
+
+    def _let_go(self) -> None:
+        client, self._client = self._client, None
+        self.reachable = False
+        self._watches.clear()
+        if client is not None:
+            self._ending = self._loop.run_in_executor(None, _end, client)
 
     def _arm(self, watch: _Watch, *, tell: bool) -> None:
         """Set ZooKeeper's one-shot watches anew, then tell: so no change falls in between."""
