@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.test_zookeeper_outside import World, run, zookeeper
-from tests.cluster.test_zookeeper_store import end_session
 from tests.support.cluster import ControllerNode
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S, wait_until
-from tests.support.zookeeper import ZooKeeper, why_not
+from tests.support.zookeeper import ZooKeeper, end_session, why_not
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
 
 from tidelog.controller.process import Controller
@@ -61,7 +60,7 @@ def test_a_controller_whose_session_expires_begins_anew(zookeeper: ZooKeeper) ->
         assert (await broker.forward(topic("t", 1, 1), 7)).topics[0].error_code == 0
         store = controller.store
         assert isinstance(store, ZookeeperStore)
-        await end_session(store, zookeeper.address)
+        await end_session(store, world.door, zookeeper)
         await until(lambda: controller.cluster.controller_epoch == 2, DEADLINE_S)
         await asyncio.wait_for(controller.activated.wait(), DEADLINE_S)
         # Whoever had registered with the first epoch registers again, and is told everything.

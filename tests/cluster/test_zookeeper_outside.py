@@ -13,7 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
-from tests.support.zookeeper import ZooKeeper, why_not
+from tests.support.zookeeper import Door, ZooKeeper, why_not
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
 
 from tidelog.controller.process import Controller
@@ -61,15 +61,17 @@ class Tool:
 class World:
     """A controller on ZooKeeper, one recorded broker, and a tool."""
 
-    def __init__(self, address: str, tool: Tool) -> None:
-        self.address = address
+    def __init__(self, zookeeper: ZooKeeper, tool: Tool) -> None:
+        self.address = zookeeper.address + tool.chroot
+        self.door = Door(zookeeper.port, unheard=0)
         self.tool = tool
         self.broker = RecordedBroker(1)
         self.controller: Controller
 
     async def start(self) -> None:
+        address = await self.door.open() + self.tool.chroot
         self.controller = Controller(
-            configs(broker_session_timeout_ms="60000"), Seams(), ZookeeperStore(self.address)
+            configs(broker_session_timeout_ms="60000"), Seams(), ZookeeperStore(address)
         )
         await self.controller.start()
 
@@ -95,7 +97,7 @@ def run(zookeeper: ZooKeeper, scenario: Callable[[World], Coroutine[Any, Any, No
     client.start()
 
     async def main() -> None:
-        world = World(zookeeper.address + chroot, Tool(client, chroot))
+        world = World(zookeeper, Tool(client, chroot))
         await world.start()
         try:
             await world.broker.listen()
@@ -106,6 +108,7 @@ def run(zookeeper: ZooKeeper, scenario: Callable[[World], Coroutine[Any, Any, No
         finally:
             await world.broker.close()
             await world.controller.stop()
+            await world.door.close()
 
     try:
         asyncio.run(main())

@@ -5,9 +5,12 @@ Started, killed and started again on the same data; ended by its own id.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import importlib.util
 import os
 import socket
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -15,9 +18,12 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from tests.support.java import missing
+from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S, Program, free_ports, wait_until
+from tidelog.metadata.zookeeper import ZookeeperStore
 
 TICK_MS = 500
+ALL = sys.maxsize
 
 
 class ZooKeeper:
@@ -101,3 +107,65 @@ class ZooKeeper:
 def why_not() -> str | None:
     """Why no ZooKeeper can be started here, in one line, or None."""
     return missing()
+
+
+class Door:
+    """The way to a server. Of the connections to come the first `unheard` are taken, never heard.
+
+    So does ZooKeeper when it is greeted while it starts.
+    """
+
+    def __init__(self, port: int, unheard: int) -> None:
+        self.unheard = unheard
+        self._port = port
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def open(self) -> str:
+        """Start to listen; return the address."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        self._server.close()
+        self.reset()
+
+    def reset(self) -> None:
+        """End every connection."""
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        if self.unheard:
+            self.unheard -= 1
+            return
+        there, to_there = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers.append(to_there)
+        await asyncio.gather(_pump(reader, to_there), _pump(there, writer))
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while piece := await reader.read(4096):
+            writer.write(piece)
+    writer.close()
+
+
+async def end_session(store: ZookeeperStore, door: Door, server: ZooKeeper) -> None:
+    """End a session from outside: who has its id and password may close it.
+
+    Its owner would take it back at once: the way is shut until it is over.
+    """
+    assert store._client is not None
+    session = store._client.client_id
+    door.unheard = ALL
+    door.reset()
+    await until(lambda: not store.reachable, DEADLINE_S)
+    second = KazooClient(hosts=server.address, client_id=session)
+    loop = asyncio.get_running_loop()
+    await loop.run_in_executor(None, second.start)
+    await loop.run_in_executor(None, second.stop)
+    await loop.run_in_executor(None, second.close)
+    door.unheard = 0
+    door.reset()
