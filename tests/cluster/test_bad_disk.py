@@ -21,6 +21,9 @@ pytestmark = pytest.mark.skipif(
     TARGET == "kafka", reason="tidelog's own lines and its own refusals"
 )
 
+SILENT_POLLS = 12
+"""Of half a second each: a broker that has more, or an error, says so at once."""
+
 RECORDS = [Record("k", f"v{number} " + "x" * 200) for number in range(200)]
 
 
@@ -143,10 +146,13 @@ def read_until_error(node: Node, topic: str) -> tuple[list[Record], KafkaError |
         return [], refused.args[0]
     consumer.assign([TopicPartition(topic, 0, 0)])
     error: KafkaError | None = None
-    for _ in range(60):
+    silent = 0
+    while silent < SILENT_POLLS:
         message = consumer.poll(0.5)
         if message is None:
+            silent += 1
             continue
+        silent = 0
         if message.error() is not None:
             error = None if message.error().code() == KafkaError._PARTITION_EOF else message.error()
             break

@@ -19,8 +19,7 @@ from tests.support.kafka import KafkaNode
 
 from tidelog.pipeline.session import session
 
-# Tests are over before the optimizing compiler has paid for itself.
-JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+JVM = " ".join(java.START_FAST)
 # A few rows a query: to compile its code costs more than to interpret it.
 LEAN = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 DEADLINE_S = 90.0

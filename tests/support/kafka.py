@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support.java import java_command, run_java
+from tests.support.java import START_FAST, java_command, run_java
 from tests.support.node import Node
 from tests.support.processes import free_ports
 
 # Tests want a node that starts soon; the benchmark gives the flags of Kafka's own start script.
 TEST_FLAGS = (
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
+    *START_FAST,
     "-Xmx512m",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )

@@ -41,7 +41,7 @@ PARTS = (
     Part("wire", ("tests/wire",), 30, 2),
     Part("simulated clusters", (SEEDS_OF_CLUSTERS,), 210),
     Part("simulation", ("tests/simulation", f"--ignore={SEEDS_OF_CLUSTERS}"), 120, 2),
-    Part("stock clients and tools", ("tests/cluster",), 180, 4),
+    Part("stock clients and tools", ("tests/cluster",), 180, 5),
     Part("kill", ("tests/chaos",), 120, 3),
     Part("spark", ("tests/spark",), 180, 2),
     Part("package", ("tests/package",), 30),

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from tests.support.lone_broker import until
 
-from tidelog.broker.session import ControllerSession, Identity, Reported
+from tidelog.broker.session import ControllerSession, ForwardingRefused, Identity, Reported
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, Router
 from tidelog.network.server import Server
-from tidelog.protocol import messages
+from tidelog.protocol import codec, messages
 from tidelog.replication.former_life import LastLife
 
 SESSION_TIMEOUT_MS = 1_000
@@ -28,11 +29,14 @@ class Controller:
         self.registrations = 0
         self.heartbeats = 0
         self.hangs = False
+        self.active = True
+        self.envelopes = 0
 
     async def listen(self) -> int:
         handlers = [
             Handler(ApiKey.BROKER_REGISTRATION, range(1), self._register),
             Handler(ApiKey.BROKER_HEARTBEAT, range(1), self._beat),
+            Handler(ApiKey.ENVELOPE, range(1), self._unpack),
         ]
         self.server = Server(Router(handlers), self)
         return await self.server.listen("CONTROLLER", "127.0.0.1", 0)
@@ -47,7 +51,18 @@ class Controller:
         self.heartbeats += 1
         if self.hangs:
             return asyncio.get_running_loop().create_future()
-        return messages.BrokerHeartbeatResponse(should_shut_down=request.want_shut_down)
+        return messages.BrokerHeartbeatResponse(
+            error_code=0 if self.active else ErrorCode.NOT_CONTROLLER,
+            should_shut_down=request.want_shut_down,
+        )
+
+    def _unpack(self, _: object, request: Any, __: object) -> Any:
+        self.envelopes += 1
+        if not self.active:
+            return messages.EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+        answer = messages.DeleteTopicsResponse(responses=[])
+        chunks = codec.encode_response(ApiKey.DELETE_TOPICS, 4, 0, answer)
+        return messages.EnvelopeResponse(response_data=b"".join(chunks)[4:])
 
 
 def run(
@@ -122,5 +137,35 @@ def test_a_connection_that_ends_is_noticed_before_the_next_heartbeat() -> None:
         for connection in list(first.server.connections):
             connection.abort()
         await until(lambda: second.registrations == 1, deadline_s=15)
+
+    run(story, heartbeat_ms=3_600_000)
+
+
+async def forwarded(session: ControllerSession, timeout_ms: int) -> Any:
+    request = messages.DeleteTopicsRequest(topic_names=[], timeout_ms=0)
+    return await session.forward(ApiKey.DELETE_TOPICS, 4, request, "127.0.0.1", timeout_ms)
+
+
+def test_a_forwarded_request_finds_the_next_controller() -> None:
+    """A paused controller wakes, and brokers are still with it: no client is told of that."""
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first, second = controllers
+        await forwarded(session, 10_000)
+        first.active = False
+        await forwarded(session, 10_000)
+        assert (first.envelopes, second.envelopes) == (2, 1)
+        assert second.registrations == 1
+
+    run(story, heartbeat_ms=3_600_000)
+
+
+def test_a_forwarded_request_does_not_wait_for_a_controller_longer_than_it_may() -> None:
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        for each in controllers:
+            each.active = False
+        with pytest.raises(ForwardingRefused, match="NOT_CONTROLLER"):
+            await forwarded(session, 500)
+        assert 2 <= sum(each.envelopes for each in controllers) <= 6
 
     run(story, heartbeat_ms=3_600_000)

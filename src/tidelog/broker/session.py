@@ -213,7 +213,9 @@ class ControllerSession:
     ) -> Any:
         """Send a client's request to the controller in an Envelope; return the inner answer.
 
-        Raises as ``request`` does, and ForwardingRefused when the controller refused the envelope.
+        A controller that is active no more is left and the next one asked, in the same time; what
+        it was asked when it was lost may be made and is asked again. Raises as ``request`` does,
+        and ForwardingRefused when the controller refused the envelope.
         """
         inner = codec.encode_request(api_key, version, 0, None, request)
         envelope = messages.EnvelopeRequest(
@@ -221,8 +223,19 @@ class ControllerSession:
             request_principal=b"",
             client_host_address=client_host.encode(),
         )
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_ms / 1000
         async with self._forwarding_places:
             answer = await self._send_apart(envelope, timeout_ms)
+            while answer.error_code == ErrorCode.NOT_CONTROLLER:
+                left_ms = int((end - loop.time()) * 1000) - RETRY_MS
+                if left_ms <= 0:
+                    break
+                # The next heartbeat would find it out; until then the session is with this one.
+                self._woken.set()
+                self._close_forwarding()
+                await asyncio.sleep(RETRY_MS / 1000)
+                answer = await self._send_apart(envelope, left_ms)
         if answer.error_code != ErrorCode.NONE:
             raise ForwardingRefused(ErrorCode(answer.error_code))
         _, response = codec.decode_response(api_key, version, memoryview(answer.response_data))

@@ -50,7 +50,10 @@ def served(
     refuse_all: RefuseAll,
     pipelined: bool = False,
 ) -> Handler:
-    """Make a handler that answers NOT_CONTROLLER while its controller is not active."""
+    """Make a handler that answers NOT_CONTROLLER while its controller is not active.
+
+    A forwarded request raises NotActive instead: the answer is the envelope's.
+    """
 
     async def handle(controller: Controller, request: Any, context: RequestContext) -> Any:
         try:
@@ -61,6 +64,8 @@ def served(
                 return await serve(controller, request, context)
         except NotActive:
             pass
+        if context.forwarded:
+            raise NotActive
         sentence = "This is not the active controller."
         return refuse_all(request, ErrorCode.NOT_CONTROLLER, sentence)
 

@@ -36,6 +36,8 @@ class RequestContext(msgspec.Struct):
     correlation_id: int
     client_id: str | None
     principal: str
+    forwarded: bool = False
+    """Whether a broker sent it on in an Envelope, for a client of its own."""
 
     @property
     def client_host(self) -> str:

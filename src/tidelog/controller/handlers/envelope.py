@@ -4,8 +4,8 @@
   request's correlation id and version.
 - Only what clients may ask of a controller is forwarded: anything else, or bytes that are no
   request, is INVALID_REQUEST; a version that is not served is UNSUPPORTED_VERSION.
-- NOT_CONTROLLER stands on the envelope while this controller stands by, and inside, in the words of
-  the inner API, when it was lost in the middle: then the outcome is unknown.
+- NOT_CONTROLLER stands on the envelope, never inside: while this controller stands by, and when it
+  was lost in the middle, the outcome unknown. The broker asks the next one, as Kafka's do.
 - The principal and the client's address are carried along for the permissions to come.
 - Pipelined: a creation that waits for brokers must not hold up the next request.
 """
@@ -63,6 +63,7 @@ async def serve(
         header.correlation_id,
         header.client_id,
         context.principal,
+        forwarded=True,
     )
     answer: Any = await route.handle(controller, inner, inner_context)
     chunks = codec.encode_response(
