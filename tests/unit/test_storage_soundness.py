@@ -31,6 +31,7 @@ from tidelog.storage.checkpoints import (
     decode_partition_metadata,
     encode_offsets,
     encode_partition_metadata,
+    encode_uuid,
 )
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log import PartitionLog
@@ -340,6 +341,14 @@ def test_no_bit_of_a_checkpoint_is_believed() -> None:
         assert {key: found.get(key) for key in offsets} == offsets, f"bit {bit} was believed"
 
 
+def test_no_bit_of_a_checkpoint_is_believed_when_its_crc_is_not_found() -> None:
+    content = encode_offsets({TopicPartition("t", 0): 1234})
+    name = content.index(b"#crc32c")
+    for bit in range(name * 8, (name + 7) * 8):
+        with pytest.raises(DamagedFile):
+            decode_offsets(flipped(flipped(content, bit), 8 * content.index(b"1234")))
+
+
 def test_checkpoints_without_a_crc_are_read() -> None:
     assert decode_offsets(b"0\n1\nt 0 7\n") == {TopicPartition("t", 0): 7}
 
@@ -353,8 +362,22 @@ def test_no_bit_of_the_partition_metadata_is_believed() -> None:
         except DamagedFile:
             continue
         assert found == metadata, f"bit {bit} was believed"
-    without_crc = content[: content.index(b"crc32c")]
-    assert decode_partition_metadata(without_crc) == metadata
+
+
+def test_no_bit_of_the_partition_metadata_is_believed_when_its_crc_is_not_found() -> None:
+    """Simulation seed 91010: the id of another topic, and the replica was removed as stale."""
+    content = encode_partition_metadata(PartitionMetadata(uuid.UUID(int=0x1234_5678), 7))
+    for bit in range(content.index(b"crc32c") * 8, len(content) * 8):
+        changed = flipped(flipped(content, bit), 8 * content.index(b"topic_id: ") + 120)
+        with pytest.raises(DamagedFile):
+            decode_partition_metadata(changed)
+
+
+def test_kafkas_partition_metadata_is_read() -> None:
+    topic_id = uuid.UUID(int=0x1234_5678_9ABC_DEF0_1111)
+    content = f"version: 0\ntopic_id: {encode_uuid(topic_id)}"
+    for each in (content, f"{content}\n"):
+        assert decode_partition_metadata(each.encode()) == PartitionMetadata(topic_id, -1)
 
 
 def test_producers_are_found_with_an_index_that_lies(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import ne
 
 from crc32c import crc32c
 
@@ -70,13 +71,22 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 def decode_offsets(content: bytes) -> dict[TopicPartition, int]:
     """Return the offsets of a checkpoint; DamagedFile when it is none."""
     found = {}
+    checked = False
     for fields in _entries(content, 3):
         topic, partition, offset = fields
         if topic == CRC_ENTRY:
             _check_crc(b"".join(content.splitlines(keepends=True)[2:-1]), offset)
+            checked = True
         else:
             found[TopicPartition(topic, _number(partition))] = _number(offset)
+    if not checked and any(_may_be_the_crc(each.topic) for each in found):
+        raise DamagedFile("the name of its CRC is damaged")
     return found
+
+
+def _may_be_the_crc(topic: str) -> bool:
+    """Whether one character makes this CRC_ENTRY."""
+    return len(topic) == len(CRC_ENTRY) and sum(map(ne, topic, CRC_ENTRY)) <= 1
 
 
 def _check_crc(content: bytes, expected: str) -> None:
@@ -108,16 +118,21 @@ def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
 
 
 def decode_partition_metadata(content: bytes) -> PartitionMetadata:
-    """Return the ids of a replica; DamagedFile when there is no topic id."""
+    """Return the ids of a replica; DamagedFile when it is neither ours nor Kafka's.
+
+    Kafka's has no CRC and two lines. What has more must have ours, or the name of that line is what
+    was damaged.
+    """
     fields = {}
     for line in _text(content).splitlines():
-        name, colon, value = line.partition(":")
-        if colon:
-            fields[name.strip()] = value.strip()
+        name, _, value = line.partition(":")
+        fields[name.strip()] = value.strip()
     if fields.get("version") != "0" or "topic_id" not in fields:
         raise DamagedFile("partition.metadata is not of version 0 with a topic id")
     if CRC_LINE in fields:
         _check_crc(content[: content.index(f"{CRC_LINE}:".encode())], fields[CRC_LINE])
+    elif len(fields) > 2:
+        raise DamagedFile("partition.metadata has lost its CRC")
     epoch = _number(fields.get("partition_epoch", "-1"))
     return PartitionMetadata(decode_uuid(fields["topic_id"]), epoch)
 
