@@ -94,13 +94,13 @@ def test_every_public_name_has_a_docstring() -> None:
 def test_no_leftovers() -> None:
     words = re.compile(r"\b(TODO|FIXME|XXX|breakpoint\(\))")
     words_of_product = re.compile(words.pattern + r"|\bNotImplementedError\b")
-    me = Path(__file__)
+    rules = dict.fromkeys(PYTHON, words) | dict.fromkeys(PRODUCT, words_of_product)
+    del rules[Path(__file__)]
     found = [
         where(path, number)
-        for path in PYTHON
-        if path != me
+        for path, rule in rules.items()
         for number, line in enumerate(path.read_text().splitlines(), 1)
-        if (words_of_product if path in PRODUCT else words).search(line)
+        if rule.search(line)
     ]
     assert found == []
 
