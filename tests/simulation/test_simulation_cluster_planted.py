@@ -336,6 +336,7 @@ class Planted(NamedTuple):
     findings: tuple[str, ...]
     course: Course
     first_seed: int = 0
+    """Where the search begins: those before it were once searched and found nothing."""
     alone: bool = False
     """Whether only a run in which nothing else is said counts."""
 
@@ -364,6 +365,7 @@ PLANTED = (
         raise_the_watermark_before_truncation,
         LOSSES,
         directed({"isolate": 3, "pause": 3, "kill_broker": 1}),
+        first_seed=3,
     ),
     Planted(truncate_to_the_high_watermark, LOSSES, directed({**KILLS, "kill_two": 3.0})),
     Planted(join_below_the_epoch_start, JOINS, directed(KILLS, fetch_bytes=500)),
@@ -400,6 +402,7 @@ PLANTED = (
         use_a_stale_broker_epoch,
         JOINS,
         directed({"lose_a_new_member": 1}, careful=False, durability="replicated"),
+        first_seed=1,
     ),
     Planted(take_a_suspect_for_dead, ("death_takes_its_time",), directed(KILLS)),
     Planted(
@@ -416,14 +419,21 @@ PLANTED = (
             durability="replicated",
             controllers=1,
         ),
+        first_seed=3,
     ),
-    Planted(elect_outside_of_the_isr, ("only_the_complete_lead",), directed(KILLS)),
+    Planted(elect_outside_of_the_isr, ("only_the_complete_lead",), directed(KILLS), first_seed=2),
     Planted(
         keep_replicas_eligible_for_ever,
         ("only_the_complete_lead", "acked_is_not_lost"),
         directed({"kill_two": 3, "kill_broker": 3, "isolate": 1}),
+        first_seed=6,
     ),
-    Planted(keep_no_debt, ("unclean_is_recorded",), directed(UNCLEAN, durability="replicated")),
+    Planted(
+        keep_no_debt,
+        ("unclean_is_recorded",),
+        directed(UNCLEAN, durability="replicated"),
+        first_seed=1,
+    ),
     Planted(forget_which_topics_are_older_than_ids, PROOF, directed(BOUNCES, mixed=True)),
     Planted(
         drop_the_unclean_flag_below_1_3,
@@ -434,6 +444,7 @@ PLANTED = (
             unclean=True,
             durability="replicated",
         ),
+        first_seed=5,
     ),
     Planted(
         accept_commits_of_any_generation,

@@ -182,7 +182,7 @@ PLANTED = (
         shrink_without_asking,
         ("acked_is_not_lost", "no_loss_while_clean"),
         directed({"isolate": 4.0}, seconds=20.0, end_seconds=24.0),
-        first_seed=6,
+        first_seed=8,
     ),
     Planted(
         let_the_deposed_change_the_isr,
@@ -192,14 +192,21 @@ PLANTED = (
             seconds=24.0,
             end_seconds=28.0,
         ),
+        first_seed=2,
     ),
     Planted(
         elect_uncleanly_without_leave,
         ("unclean_is_allowed",),
         directed(AWAY, seconds=24.0, end_seconds=26.0, unclean=False),
+        first_seed=2,
     ),
     Planted(take_a_former_life_for_the_present_one, ("no_stale_replica",), directed(KILLS)),
-    Planted(believe_old_metadata, ("no_step_back",), directed({"replay": 4.0, "kill_broker": 1.0})),
+    Planted(
+        believe_old_metadata,
+        ("no_step_back",),
+        directed({"replay": 4.0, "kill_broker": 1.0}),
+        first_seed=3,
+    ),
     Planted(take_nobody_back, ("recovery_is_bounded",), directed({"kill_broker": 1.0})),
     Planted(
         sync_again_after_a_failure,
