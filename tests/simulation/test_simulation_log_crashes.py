@@ -317,6 +317,25 @@ def test_a_torn_index_or_checkpoint_does_not_stop_the_start(ending: str) -> None
         assert node.read(log) == {offset: b"v%d" % offset for offset in range(RECORDS)}, seed
 
 
+def test_the_indexes_of_a_segment_that_was_synced_before_it_was_closed_are_durable() -> None:
+    """Nothing looks at a segment below the recovery point: retention goes by its last time."""
+    for seed in range(20):
+        node = Node(seed, TopicConfigs(index_interval_bytes=100))
+        log = node.prepare()
+        closed = log.segments[-1]
+        assert log.synced_end_offset == log.end_offset
+        assert log.roll(node.clock.now_ms) is None
+        node.append(log, RECORDS)
+        newest = closed.newest
+        log.sync()
+        node.disk.lose_power()
+        node.boot += 1
+        found = node.open().logs[P].segments[0]
+        assert (found.base_offset, found.newest) == (closed.base_offset, newest), seed
+        _, times = found.read_indexes()
+        assert times is not None and times.last() == newest, seed
+
+
 def test_damage_below_the_tail_is_named_and_never_served() -> None:
     for seed in range(40):
         node = Node(seed, CASES[0].configs)

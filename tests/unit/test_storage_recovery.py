@@ -330,3 +330,20 @@ def test_a_kill_between_the_two_index_files_hides_no_time(tmp_path: Path) -> Non
     found = log.offset_for_time(NOW_MS + 1)
     assert isinstance(found, TimeOffset) and found.offset == 3
     assert log.segments[0].newest == (NOW_MS + 5000, 3)
+
+
+@pytest.mark.parametrize("left", range(4))
+def test_times_that_a_power_loss_took_are_noted_again(tmp_path: Path, left: int) -> None:
+    """Retention would remove the segment by an older time than that of its newest record."""
+    configs = TopicConfigs(index_interval_bytes=1)
+    log = new_log(tmp_path, configs)
+    for second in (0, 1, 2, 5, 3, 3, 3, 3):
+        log.append_as_leader(batch(timestamp=NOW_MS + 1000 * second), 0, NOW_MS)
+    assert log.close()
+    segment = log.segments[0]
+    os.truncate(segment.time_index_path, 12 * left)
+    found = reopen(tmp_path, configs, ending=Ending(8, 8, unsynced_may_be_gone=True))
+    assert found.segments[0].newest == (NOW_MS + 5000, 3)
+    assert found.segments[0].largest_timestamp == NOW_MS + 5000
+    answer = found.offset_for_time(NOW_MS + 2001)
+    assert isinstance(answer, TimeOffset) and answer.offset == 3

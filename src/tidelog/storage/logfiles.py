@@ -167,6 +167,9 @@ class LogFiles:
         except OSError as error:
             return self._trouble(error)
         self._dirty_files.add(path)
+        if self.end_offset <= self.synced_end_offset:
+            # Its bytes are synced, its indexes are not, and no sync of bytes to come covers them.
+            self._dirty_files |= {active.index_path, active.time_index_path}
         self._dirty_directories.add(self.path)
         active.active = False
         active.hold_in_cache()

@@ -162,8 +162,7 @@ def _check_from_recovery_point(
         if not last and segment.next_offset <= ending.recovery_point and not ending.was_damaged:
             continue
         begins_next = segment.next_offset
-        trusted = 0 if ending.was_damaged else ending.recovery_point
-        position = _check_segment(resources, found, segment, trusted, interval)
+        position = _check_segment(resources, found, segment, ending, interval)
         if found.damaged is not None:
             return
         if not last and segment.next_offset == begins_next:
@@ -181,10 +180,10 @@ def _check_from_recovery_point(
 
 
 def _check_segment(
-    resources: Resources, found: Recovered, segment: Segment, recovery_point: int, interval: int
+    resources: Resources, found: Recovered, segment: Segment, ending: Ending, interval: int
 ) -> int:
     """Check a segment's batches from the recovery point on; return where the sound ones end."""
-    start = _trusted_start(segment, recovery_point)
+    start = 0 if ending.was_damaged else _trusted_start(segment, ending)
     segment.next_offset = segment.base_offset
     if start:
         segment.next_offset = segment.header_at(start).base_offset
@@ -212,14 +211,19 @@ def _check_segment(
     return end
 
 
-def _trusted_start(segment: Segment, recovery_point: int) -> int:
+def _trusted_start(segment: Segment, ending: Ending) -> int:
     """Return the position of an index entry below the recovery point that is true, or 0."""
-    if recovery_point <= segment.base_offset:
+    trusted = ending.recovery_point - 1
+    if trusted < segment.base_offset:
         return 0
     index, time_index = segment.read_indexes()
     if index is None or time_index is None:
         return 0
-    position = index.position_for(recovery_point - 1)
+    if ending.unsynced_may_be_gone:
+        # No sync covers the indexes of an active segment: the times may end before the offsets do,
+        # and a newest time that is too old would let retention remove the segment too early.
+        trusted = min(trusted, (time_index.last() or (0, -1))[1])
+    position = index.position_for(trusted)
     if position == 0 or position + HEADER_SIZE > segment.size:
         return 0
     header = segment.header_at(position)
