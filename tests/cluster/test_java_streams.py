@@ -18,7 +18,7 @@ from tests.support.processes import DEADLINE_S, Program, wait_until
 pytestmark = [pytest.mark.java, pytest.mark.long]
 
 # A cleaner that looks every 0.2 s has been over 5 MB long before.
-COMPACTION_PAUSE_S = 6
+COMPACTION_PAUSE_S = 8
 
 
 def test_console_producer_and_group_of_the_console_consumer(

@@ -1,6 +1,6 @@
 """The helper process for work that burns Python (compaction): one per server, started when needed.
 
-Owns its life: lowest priority, replaced after some tasks and after it was killed, gone when its
+Owns its life: low priority, replaced after some tasks and after it was killed, gone when its
 server is gone, however that ended.
 """
 
@@ -14,6 +14,10 @@ from typing import Any
 
 TASKS_PER_HELPER = 16
 """A helper is replaced after so many tasks: what it had to remember goes with it."""
+
+NICENESS = 10
+"""About a tenth of a core where others want all: the lowest, 19, would never end on a busy machine,
+and what is not compacted fills the disk."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -71,7 +75,7 @@ def _begin() -> None:
 
     # Ctrl-C goes to the whole process group; the server ends its helper itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(19)
+    os.nice(NICENESS)
     with contextlib.suppress(OSError, AttributeError):
         # Linux only: elsewhere a helper outlives a server that was killed.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
