@@ -200,6 +200,9 @@ def test_a_record_that_no_member_gets_is_found() -> None:
     assert checkers.a_group_gets_everything(history, "g/", {}) == []
     assert checkers.a_group_gets_everything(history, "g/", {P: 3}) == []
     assert len(checkers.a_group_gets_everything(history, "g/", {P: 1})) == 1
+    for source, target, lost in ((0, 3, 0), (2, 9, 0), (0, 2, 1), (3, 9, 1)):
+        passed = [Jump(1, "m", P, source, target, 0)]
+        assert len(checkers.a_group_gets_everything(history, "g/", {P: 1}, passed)) == lost
     history.read(P, 2, b"v2", "g/m2")
     assert checkers.a_group_gets_everything(history, "g/", {P: 1}) == []
 

@@ -6,7 +6,7 @@ which an unclean election has happened are judged only by the promises that hold
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tests.simulation import group_checkers
 from tests.simulation.checkers import (
@@ -139,8 +139,11 @@ class Judge:
         if self._commits_are_clean:
             self.found += [f"commits_stay: {line}" for line in loner.lost[:5]]
 
-    def group(self, group: Group) -> None:
-        """What a group promises, on the log that the leader of its partition has."""
+    def group(self, group: Group, asked: Mapping[str, int]) -> None:
+        """What a group promises, on the log that the leader of its partition has.
+
+        ``asked``: up to where DeleteRecords was asked for.
+        """
         finals = {final.partition: final for final in self.history.finals}
         starts = {
             name: finals[name].start
@@ -148,7 +151,8 @@ class Judge:
             for name in share.partitions
             if name not in self.not_clean
         }
-        lost = group_checkers.a_group_gets_everything(self.history, group.reader, starts)
+        passed = [jump for jump in group.book.jumps if jump.target <= asked.get(jump.partition, 0)]
+        lost = group_checkers.a_group_gets_everything(self.history, group.reader, starts, passed)
         self.found += [f"a_group_gets_everything: {line}" for line in lost[:5]]
         fallen = group_checkers.positions_hold(group.book, self.not_clean)
         self.found += [f"positions_hold: {line}" for line in fallen[:5]]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tests.simulation.cluster.store import SESSION_SECONDS, JournalTree, SimulatedStore
-from tests.simulation.kernel import Machine, Process, World
+from tests.simulation.kernel import UNLIMITED, Machine, Process, World
 
 from tidelog.broker.process import BOOT_ID, BrokerProcess, StartFailed
 from tidelog.controller.process import Controller
@@ -78,7 +78,10 @@ class Node:
         self.boots += 1
         view = self.machine.disk.view("kernel")
         view.make_directory(BOOT_ID.rpartition("/")[0])
+        # The kernel's files take no room on a disk.
+        capacity, self.machine.disk.capacity = self.machine.disk.capacity, UNLIMITED
         view.replace(BOOT_ID, f"{self.host}-boot-{self.boots}\n".encode())
+        self.machine.disk.capacity = capacity
 
     def start(self) -> None:
         assert not self.alive

@@ -455,7 +455,7 @@ class ClusterRun:
         self.judge.replicas()
         self.judge.lives()
         self.judge.metadata()
-        self.judge.group(self.group)
+        self.judge.group(self.group, self.asked_starts)
 
     async def _settle_group(self) -> None:
         """Promise 24: consumers catch up. Nothing is written any more."""
