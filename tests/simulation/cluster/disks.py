@@ -170,6 +170,7 @@ class DiskWatch:
         if found is None or found.ending:
             return
         topic_id = self.id_of(node, directory)
+        node.has_appended = True
         self.when_appended(node)
         for each in batches(content):
             self.batches += 1

@@ -122,11 +122,16 @@ class Node:
         task = process.run(stopping)
         try:
             await self.world.until(lambda: task.done() or not process.alive, STOP_SECONDS)
+            if process.alive and not task.cancelled() and task.exception() is None:
+                self.stopped()
         except TimeoutError:
             self.slow_stops += 1
         finally:
             self.longest_stop = max(self.longest_stop, self.world.loop.time() - began)
             self.kill()
+
+    def stopped(self) -> None:
+        """A clean stop has gone through."""
 
     def kill(self) -> None:
         """kill -9."""
@@ -222,6 +227,8 @@ class BrokerNode(Node):
         self.node_id = node_id
         self.running: BrokerProcess | None = None
         self.controllers = controllers
+        self.has_appended = False
+        """Whether something was appended since the last clean stop, which syncs everything."""
 
     async def serve(self, process: Process) -> None:
         self.running = BrokerProcess(self.configs, process.seams, self.controllers)
@@ -229,6 +236,9 @@ class BrokerNode(Node):
 
     def stopping(self) -> Coroutine[Any, Any, None] | None:
         return None if self.running is None else self.running.stop()
+
+    def stopped(self) -> None:
+        self.has_appended = False
 
     def wipe(self) -> None:
         """The disk is replaced by an empty one. The process must have ended."""
