@@ -49,13 +49,6 @@ CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 10.0
 """Longer than the session lives without answers, so that kazoo says first what happened."""
 
-HANDSHAKES_PER_SESSION = 2
-"""How often a server is greeted while a session lives, at least.
-
-A server that is starting may accept a greeting and never answer it. kazoo waits for the answer as
-long as the session lives, divided by the number of servers: of a lone one the session would expire.
-"""
-
 MAX_WRITE_BYTES = 1_000_000
 """ZooKeeper closes the connection of a request above jute.maxbuffer (1 MiB by default)."""
 
@@ -99,8 +92,11 @@ class ZookeeperStore:
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
         addresses, _, chroot = self.hosts.partition("/")
+        # A server that is starting may accept a greeting and never answer it. kazoo waits for the
+        # answer as long as the session lives, divided by the number of servers: where there is one,
+        # naming it twice leaves time for another greeting.
         client = KazooClient(
-            hosts=",".join([addresses] * HANDSHAKES_PER_SESSION),
+            hosts=addresses if "," in addresses else f"{addresses},{addresses}",
             timeout=self._session_timeout_s,
             connection_retry={"max_tries": -1, "max_delay": 1.0, "delay": 0.05},
             logger=logging.getLogger("kazoo"),
