@@ -336,6 +336,21 @@ def test_the_indexes_of_a_segment_that_was_synced_before_it_was_closed_are_durab
         assert times is not None and times.last() == newest, seed
 
 
+def test_damage_below_the_recovery_point_takes_no_other_log_along() -> None:
+    """Seed 93010: what was written again after a crash was looked for, and the start failed."""
+    for bit in range(8 * 61):
+        node = Node(1, SMALL)
+        log = node.prepare()
+        closed = log.segments[1]
+        position = closed.locate(closed.next_offset - 1)
+        assert position is not None
+        node.disk.kill(node.view)
+        node.disk.flip_bit(closed.log_path, 8 * position[0] + bit)
+        again = node.open().logs[P]
+        if again.damaged is not None:
+            assert closed.log_path in again.damaged
+
+
 def test_damage_below_the_tail_is_named_and_never_served() -> None:
     for seed in range(40):
         node = Node(seed, CASES[0].configs)

@@ -39,6 +39,7 @@ from tidelog.storage.opening import create_log, open_log
 from tidelog.storage.recovery import Ending
 from tidelog.storage.removals import Removal, Removals
 from tidelog.storage.resources import Resources
+from tidelog.storage.soundness import Unsound
 
 Offsets = dict[TopicPartition, int]
 
@@ -205,6 +206,9 @@ class LogDirectory:
             log.write_again()
         except OSError as error:
             self.resources.fail(f"a write to {log.path} failed: {error}")
+            return
+        except Unsound as error:
+            log.found_damaged(f"{log.path}: {error}")
             return
         log.sync()
 

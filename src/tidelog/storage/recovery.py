@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from tidelog.records.batch import HEADER_SIZE
 from tidelog.storage import names
 from tidelog.storage.resources import Resources
-from tidelog.storage.scan import HEADERS_BYTES, scan, sound_batch_after
+from tidelog.storage.scan import HEADERS_BYTES, indexable, scan, sound_batch_after
 from tidelog.storage.segment import Segment
 
 
@@ -193,7 +193,8 @@ def _check_segment(
     end = start
     # After the indexes: an open file is valid until the next one is asked for.
     file = resources.files.get(segment.log_path)
-    for position, header in scan(file, start, segment.size, check=True):
+    batches = scan(file, start, segment.size, check=True)
+    for position, header in indexable(batches, segment.base_offset):
         if header.base_offset < segment.next_offset:
             break
         if found.epochs and 0 <= header.leader_epoch < found.epochs[-1][0]:

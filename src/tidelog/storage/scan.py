@@ -22,6 +22,9 @@ from tidelog.runtime.disk import File
 
 CHUNK_BYTES = 1024 * 1024
 HEADERS_BYTES = 16 * 1024
+MAX_DISTANCE = 2**31 - 1
+"""Of an offset from the base of its segment."""
+
 _MAGIC = b"\x02"
 
 
@@ -57,6 +60,24 @@ def scan(
         yield position, header
         position += size
         next_offset = header.next_offset
+
+
+def indexable(
+    batches: Iterator[tuple[int, BatchHeader]], base_offset: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield what ``scan`` gives of a segment; stop at a batch whose offsets cannot be in it.
+
+    No CRC covers a base offset, and the indexes have 32 bits for its distance.
+    """
+    for position, header in batches:
+        if (
+            not base_offset
+            <= header.base_offset
+            <= header.last_offset
+            <= base_offset + MAX_DISTANCE
+        ):
+            return
+        yield position, header
 
 
 def sound_batches(file: File, end: int) -> Iterator[tuple[BatchHeader, memoryview]]:

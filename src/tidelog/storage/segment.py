@@ -17,7 +17,7 @@ from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
 from tidelog.storage.resources import Resources
 from tidelog.storage.retention import NO_ROOM
-from tidelog.storage.scan import HEADERS_BYTES, scan
+from tidelog.storage.scan import HEADERS_BYTES, indexable, scan
 from tidelog.storage.soundness import Unsound, sound_part
 
 UNKNOWN_TIME = -1
@@ -216,8 +216,8 @@ class Segment:
         end, next_offset = 0, self.next_offset
         try:
             self.restart_indexes()
-            file = self.open_log()
-            for at, header in scan(file, 0, self.size, check=False, chunk_bytes=HEADERS_BYTES):
+            found = scan(self.open_log(), 0, self.size, check=False, chunk_bytes=HEADERS_BYTES)
+            for at, header in indexable(found, self.base_offset):
                 self.note(at, header.size, header.last_offset, header.newest_time, interval)
                 end = at + header.size
         except OSError:
