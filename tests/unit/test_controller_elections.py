@@ -381,10 +381,10 @@ def test_a_leaving_broker_gives_away_what_others_could_lead() -> None:
 def test_a_damaged_replica_is_taken_out() -> None:
     world = world_with(state(1, [1, 2]), 1, 2, 3)
     world.cluster.broken.add((1, T0))
-    world.do(registration.take_out(world.cluster))
+    world.do(registration.take_out(world.cluster, [T0]))
     assert (world.cluster.states[T0].leader, world.cluster.states[T0].isr) == (2, [2])
     world.cluster.broken.add((2, T0))
-    world.do(registration.take_out(world.cluster))
+    world.do(registration.take_out(world.cluster, [T0]))
     assert (world.cluster.states[T0].leader, world.cluster.states[T0].isr) == (-1, [2])
 
 

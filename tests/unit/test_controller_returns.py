@@ -49,8 +49,9 @@ def came(
     damaged: bool = False,
     nameless: bool = False,
     presumed: set[int] | None = None,
+    again: bool = False,
 ) -> PartitionState | None:
-    """A new life of a broker registers; the state of t-0 afterwards."""
+    """A new life of a broker registers, or the same ``again``; the state of t-0 afterwards."""
     cluster = world.cluster
     topic_id = cluster.topic_id("t")
     there = end is not None and not damaged
@@ -58,7 +59,7 @@ def came(
     asked = Registration(
         broker,
         "",
-        UUID(int=next(_incarnations)),
+        _life(world, broker) if again else UUID(int=next(_incarnations)),
         UUID(int=broker),
         (Address("PLAINTEXT", "h", 1, "PLAINTEXT"),),
         None,
@@ -73,6 +74,14 @@ def came(
     note_damaged(cluster, broker, asked.damaged)
     assert isinstance(world.do(register(cluster, asked, 1)), int)
     return cluster.states.get(T0)
+
+
+def _life(world: World, broker: int) -> UUID:
+    incarnation = world.cluster.brokers[broker].incarnation_id
+    assert incarnation is not None
+    found = layout.parse_id(incarnation)
+    assert found is not None
+    return found
 
 
 def world_with(state: PartitionState) -> World:
@@ -159,11 +168,34 @@ def test_damage_that_is_found_later_takes_the_replica_out_and_keeps_it_from_the_
     assert note_damaged(cluster, 1, damaged) == ([T0], [])
     assert note_damaged(cluster, 1, damaged) == ([], [])
     assert note_damaged(cluster, 1, [(UUID(int=99), T0)]) == ([], [])
-    world.commit_only(take_out(cluster).writes)
+    world.commit_only(take_out(cluster, [T0]).writes)
     now = cluster.states[T0]
     assert (now.leader, now.isr, now.eligible_replicas) == (2, [2], [])
+    assert now.leader_epoch == 6
     world.commit_only(bury(cluster, [2]).writes)
     assert cluster.states[T0].leader == -1
+
+
+@pytest.mark.parametrize("isr", [[1, 2], [1]])
+def test_damage_begins_a_new_epoch_of_the_same_leader(isr: list[int]) -> None:
+    """What the damaged replica had fetched would let the empty one in its place join the ISR."""
+    world = world_with(PartitionState(1, 5, 1, isr))
+    cluster = world.cluster
+    new, _ = note_damaged(cluster, 2, [(cluster.topic_id("t"), T0)])
+    world.commit_only(take_out(cluster, new).writes)
+    now = cluster.states[T0]
+    assert (now.leader, now.leader_epoch, now.isr) == (1, 6, [1])
+    assert take_out(cluster, []).writes == (), "once"
+
+
+@pytest.mark.parametrize(("again", "epoch"), [(False, 5), (True, 6)])
+def test_damage_named_at_a_registration_begins_a_new_epoch_in_the_same_life(
+    again: bool, epoch: int
+) -> None:
+    """Of another life a leader does not count what the former one had fetched."""
+    world = world_with(PartitionState(1, 5, 1, [1]))
+    now = came(world, 2, LifeEnded.CLEAN, None, damaged=True, again=again)
+    assert now is not None and (now.leader, now.leader_epoch) == (1, epoch)
 
 
 def test_a_replica_without_a_topic_id_counts_where_the_topic_takes_it() -> None:
@@ -278,7 +310,7 @@ def test_one_whose_session_begins_after_the_last_registration_ends_the_wait(mark
 def test_an_operator_has_another_lead_where_the_last_in_sync_one_is_damaged() -> None:
     world = world_with(PartitionState(3, 5, 1, [3]))
     note_damaged(world.cluster, 3, [(world.cluster.topic_id("t"), T0)])
-    world.do(take_out(world.cluster))
+    world.do(take_out(world.cluster, [T0]))
     assert (world.cluster.states[T0].leader, world.cluster.states[T0].isr) == (-1, [3])
     (refused,) = world.do(elect_on_request(world.cluster, ElectionType.UNCLEAN, [T0])).values()
     assert refused is None

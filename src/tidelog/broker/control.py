@@ -232,9 +232,7 @@ class Control:
             logger.warning("LeaderAndIsr for %s refused: %s", key, decision.why)
             return decision.error
         if decision.action is Action.IGNORE and not decision.adopt_topic_id:
-            if not self._broker.repairs.is_told_again(partitions.get(*key), order):
-                return ErrorCode.NONE
-            decision = Obey(Action.UPDATE)
+            return ErrorCode.NONE
         try:
             self._carry_out(key, decision, _state(state, order))
         except StorageFailed as error:

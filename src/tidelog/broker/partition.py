@@ -60,6 +60,7 @@ class HostedPartition:
         "key",
         "leader_epoch",
         "log",
+        "offline_epoch",
         "offline_reason",
         "proposed_isr",
         "required_in_sync",
@@ -77,6 +78,7 @@ class HostedPartition:
         # Until LeaderAndIsr says more, the log says which epochs are past (KIP-570's fencing).
         self.leader_epoch = log.latest_epoch
         self.offline_reason: str | None = log.failed
+        self.offline_epoch = -1
         self.required_in_sync = 1
         self.bytes_in = 0
         self.bytes_out = 0
@@ -257,6 +259,7 @@ class HostedPartition:
         """The disk failed: acknowledge nothing from now on (promise 25)."""
         if self.offline_reason is None:
             self.offline_reason = reason
+            self.offline_epoch = self.state.leader_epoch
             self.is_leader = False
             self.waiting.give_up(ErrorCode.KAFKA_STORAGE_ERROR)
 

@@ -1,15 +1,16 @@
 """Damaged replicas that are made anew from their leaders (promise 26).
 
 Owns when that is done, and what becomes of the damaged bytes. That a log is damaged is said by
-``storage``; that the replica leaves the ISR is the controller's work (heartbeats name it), which
-repeats its order to one that is not in it.
+``storage``; that the replica leaves the ISR, and that its leader leads in a new epoch, is the
+controller's work (heartbeats name it).
 
 | event | what follows |
 |---|---|
 | recovery finds damage below the torn tail | the replica serves nothing; heartbeats name it |
 | a read meets bytes that are not what was written | the same, from then on |
-| an order: another broker leads, this one is not in the ISR | set aside, an empty one follows |
+| a later epoch: another leads, this one is not in the ISR | set aside, an empty one follows |
 | an order while it is in the ISR, or nobody leads | nothing: its bytes may be the last ones |
+| an order of the epoch in which it was damaged | nothing: the leader believes that it holds more |
 | the new one is in the ISR | the damaged directory is removed after a delay |
 
 Until then, and after a restart, the damaged directory stays as ``-stray``: nothing is deleted
@@ -23,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.partition import HostedPartition, PartitionState
 from tidelog.model.topics import TopicPartition
-from tidelog.replication.control import LeaderAndIsrOrder
 from tidelog.storage.directory import LogDirectory
 
 if TYPE_CHECKING:
@@ -39,25 +39,20 @@ class Repairs:
         self._broker = broker
         self._set_aside: dict[TopicPartition, tuple[LogDirectory, str]] = {}
 
-    def is_told_again(self, hosted: HostedPartition | None, order: LeaderAndIsrOrder) -> bool:
-        """Whether an order says what is known, to a replica that was damaged since it was heard.
-
-        Who is out of the ISR already hears of no change when its damage is named.
-        """
-        return (
-            hosted is not None
-            and hosted.log.damaged is not None
-            and (order.leader_epoch, order.isr_version) == (hosted.leader_epoch, hosted.isr_version)
-        )
-
     def for_order(self, hosted: HostedPartition, state: PartitionState) -> HostedPartition:
         """Return the replica that is to obey an order: a fresh one in the place of a damaged one.
 
+        In the leader epoch in which the damaged one followed, the leader counts on what that one
+        has fetched, and a fetch of it may still be on its way: the empty one would join the ISR.
         Raises StorageFailed.
         """
         broker = self._broker
         damage = hosted.log.damaged
-        is_safe = state.leader not in (-1, broker.node_id) and broker.node_id not in state.isr
+        is_safe = (
+            state.leader not in (-1, broker.node_id)
+            and broker.node_id not in state.isr
+            and state.leader_epoch > hosted.offline_epoch
+        )
         if damage is None or hosted.log.resources.failed is not None or not is_safe:
             return hosted
         key = hosted.key

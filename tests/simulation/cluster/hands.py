@@ -88,7 +88,7 @@ class Hands:
             if how == "wipe":
                 node.wipe()
                 self.when_wiped(node)
-            if how == "wipe" or (not self.synced and node.has_appended):
+            if how == "wipe" or not (self.synced or node.is_as_it_was_stopped):
                 self.states.lost(node.node_id)
 
     async def _again(self, node: Node, after: tuple[float, float]) -> None:

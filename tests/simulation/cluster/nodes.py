@@ -17,6 +17,7 @@ from tidelog.controller.process import Controller
 from tidelog.metadata.store import StoreRefused, StoreUnavailable
 from tidelog.model.levels import LATEST
 from tidelog.model.server_configs import ServerConfigs, from_mapping
+from tidelog.storage.names import CLEAN_SHUTDOWN
 
 LOGS = "/data/logs"
 LEVEL = "inter.broker.protocol.version"
@@ -239,6 +240,12 @@ class BrokerNode(Node):
 
     def stopped(self) -> None:
         self.has_appended = False
+
+    @property
+    def is_as_it_was_stopped(self) -> bool:
+        """Whether its disk is what the last clean stop has synced: no life has begun since."""
+        marker = self.machine.disk.lookup(f"{LOGS}/{CLEAN_SHUTDOWN}")
+        return marker is not None and not self.has_appended
 
     def wipe(self) -> None:
         """The disk is replaced by an empty one. The process must have ended."""

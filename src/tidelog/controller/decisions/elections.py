@@ -253,13 +253,14 @@ def settle_all(
     lost: Collection[TopicPartition] = (),
     allow_unclean: bool | None = None,
     only_with_room: bool = False,
+    anew: Collection[TopicPartition] = (),
 ) -> list[Write]:
     """Return the writes that settle each partition.
 
     ``lost``: partitions whose replica on the broker with a new life may lack committed data.
     ``allow_unclean`` overrules the topics' configuration. With ``only_with_room`` those that the
-    topic's record has no room for are not looked at. Partitions whose nodes are damaged are left
-    as they are.
+    topic's record has no room for are not looked at. Those in ``anew`` are led in a new epoch, be
+    it by the same leader. Partitions whose nodes are damaged are left as they are.
     """
     writes: list[Write] = []
     debts: dict[str, dict[int, UncleanDebt]] = {}
@@ -287,6 +288,8 @@ def settle_all(
         if only_with_room and not may_owe:
             continue
         new = _settled(cluster, where, standing, rules[topic], is_lost, may_owe=may_owe)
+        if where in anew and new.leader != NO_LEADER and new.leader_epoch == state.leader_epoch:
+            new = msgspec.structs.replace(new, leader_epoch=state.leader_epoch + 1)
         owes = is_unclean_election(state, new)
         if owes and not owes_already:
             standing_debts[topic] = owed + 1

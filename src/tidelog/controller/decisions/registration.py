@@ -15,7 +15,7 @@ Source: the design, "Alive, suspected, dead" and "Who may lead".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from uuid import UUID
@@ -108,8 +108,10 @@ def register(cluster: Cluster, request: Registration, wall_ms: int) -> Decision[
         standing = Standing(fit, standing.registered, None, standing.presumed - again)
     places = list(_concerned(cluster, request.broker))
     lost = set() if same_life else _lost(cluster, request, places)
+    # Of another life a leader does not count what the former one has fetched (``take_out``).
+    anew = {x for broker, x in cluster.broken if same_life and broker == request.broker}
     # The node last: without it the next controller takes this for a new life again.
-    settled = settle_all(cluster, places, standing, lost)
+    settled = settle_all(cluster, places, standing, lost, anew=anew)
     return Decision(epoch, (*settled, *writes), splits=True)
 
 
@@ -188,13 +190,17 @@ def _counts_on(cluster: Cluster, broker: int, where: TopicPartition) -> bool:
     return state is not None and broker in (*state.isr, *state.eligible_replicas)
 
 
-def take_out(cluster: Cluster) -> Decision[None]:
+def take_out(cluster: Cluster, new: Collection[TopicPartition]) -> Decision[None]:
     """Replace the replicas that their brokers reported as damaged, where they lead or are in sync.
 
-    The last replica of an ISR stays in it, without leading: nobody else has what it had.
+    The last replica of an ISR stays in it, without leading: nobody else has what it had. Where the
+    damage is ``new`` a new leader epoch begins: in it no leader counts on what the replica fetched
+    before, when an empty one has taken its place in the same life of its broker (KIP-903 tells
+    lives apart, not these).
     """
     places = sorted({where for _, where in cluster.broken if where in cluster.states})
-    return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
+    settled = settle_all(cluster, places, Standing.of(cluster), anew=new)
+    return Decision(None, tuple(settled), splits=True)
 
 
 def leads_what_others_could(cluster: Cluster, broker: int) -> bool:

@@ -5,17 +5,17 @@
   registers again.
 - ``want_shut_down``: leadership moves to other members of the ISRs; ``should_shut_down`` is
   answered when nothing is left that another broker could lead.
-- Damaged replicas (tag 10000) lead no more, and leave ISRs that keep another member. Their broker
-  is told its order again: outside of the ISR they are made anew.
+- Damaged replicas (tag 10000) lead no more, and leave ISRs that keep another member. A new leader
+  epoch begins: in it those outside of the ISR are made anew.
 """
 
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelog.controller.decisions import registration
-from tidelog.controller.pending import Changes
 from tidelog.controller.serving import NotActive, served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -76,11 +76,7 @@ async def _take_out(
     for where in healed:
         logger.info("broker %s: the replica of %s is damaged no more", broker, where)
     if new:
-        await controller.perform(registration.take_out)
-        outbox = controller.outboxes.get(broker)
-        if outbox is not None:
-            # Who was out of the ISR already: no change tells it to begin anew.
-            outbox.notice(Changes(partitions=set(new)))
+        await controller.perform(partial(registration.take_out, new=new))
 
 
 def refuse_all(
