@@ -199,7 +199,7 @@ def take_out(cluster: Cluster, new: Collection[TopicPartition]) -> Decision[None
     lives apart, not these).
     """
     places = sorted({where for _, where in cluster.broken if where in cluster.states})
-    settled = settle_all(cluster, places, Standing.of(cluster), anew=new)
+    settled = settle_all(cluster, places, Standing.of(cluster), anew=frozenset(new))
     return Decision(None, tuple(settled), splits=True)
 
 
