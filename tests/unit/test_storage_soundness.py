@@ -291,6 +291,27 @@ def test_no_bit_of_an_epoch_checkpoint_is_believed(tmp_path: Path) -> None:
         found.resources.files.close()
 
 
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_no_bit_of_a_base_offset_hides_an_epoch(tmp_path: Path, has_checkpoint: bool) -> None:
+    """Simulation seed 94069: all that a follower had from later epochs was cut, for it was taken to
+    be of the first one."""
+    log = write(tmp_path)
+    path = Path(log.segments[0].log_path)
+    content = path.read_bytes()
+    if not has_checkpoint:
+        (tmp_path / "t-0" / "leader-epoch-checkpoint").unlink()
+    crashed = Ending(recovery_point=log.end_offset, high_watermark=log.end_offset)
+    for position, _ in list(walk(content))[:3]:
+        for bit in range(8 * position, 8 * position + 64):
+            path.write_bytes(flipped(content, bit))
+            found = reopen(tmp_path, SMALL, ending=crashed)
+            if found.damaged is None:
+                assert found.epochs.entries == [(0, 0), (2, 20), (3, 40)], f"bit {bit}"
+            found.resources.files.close()
+            for note in (tmp_path / "t-0").glob("tidelog.damaged"):
+                note.unlink()
+
+
 def test_epochs_of_a_log_that_begins_within_a_batch_are_believed(tmp_path: Path) -> None:
     """DeleteRecords does that."""
     log = write(tmp_path, epochs=(1, 2))

@@ -193,13 +193,16 @@ def _why_untrue(entries: list[tuple[int, int]], log: PartitionLog) -> str | None
 def _epochs_of(segments: list[Segment]) -> list[tuple[int, int]]:
     """Return the epochs of all batches: for a log whose checkpoint is lost. Grows with batches.
 
-    Unsound when they fall: then it is a batch that lies, and a false epoch must not get about.
+    Unsound when they fall, or when the batches cannot be walked: then it is a batch that lies, and
+    a false epoch must not get about.
     """
     found: list[tuple[int, int]] = []
     for segment in segments:
-        for _, header in scan(
+        end = 0
+        for position, header in scan(
             segment.open_log(), 0, segment.size, check=False, chunk_bytes=HEADERS_BYTES
         ):
+            end = position + header.size
             if not found or header.leader_epoch > found[-1][0]:
                 found.append((header.leader_epoch, header.base_offset))
             elif 0 <= header.leader_epoch < found[-1][0]:
@@ -207,4 +210,6 @@ def _epochs_of(segments: list[Segment]) -> list[tuple[int, int]]:
                     f"offset {header.base_offset} says leader epoch {header.leader_epoch}, "
                     f"behind epoch {found[-1][0]}"
                 )
+        if end != segment.size:
+            raise Unsound(f"{segment.log_path} has no batch at position {end}")
     return found
