@@ -138,7 +138,7 @@ async def a_lost_position(run: Told) -> None:
     await run.write(3)
     await reach(run, "Stable", 1, 3)
     assert [(jump.source, jump.target) for jump in run.group.book.jumps] == [(5, 0)]
-    run.judge.group(run.group)
+    run.judge.group(run.group, {})
 
 
 async def led_in_an_earlier_epoch(run: Told) -> None:
