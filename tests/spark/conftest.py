@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from tests.support import java
 from tests.support.clients import create_topic
+from tests.support.compiled_pyspark import compile_pyspark
 from tests.support.kafka import KafkaNode
 
 from tidelog.pipeline.session import session
@@ -23,6 +24,11 @@ JVM = " ".join(java.START_FAST)
 # A few rows a query: to compile its code costs more than to interpret it.
 LEAN = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 DEADLINE_S = 90.0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled() -> None:
+    compile_pyspark()
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ so each compiles PySpark anew: 0.6 s, some hundred times in the tests.
 from __future__ import annotations
 
 import compileall
+import fcntl
 import os
 import tempfile
 import warnings
@@ -21,7 +22,16 @@ ZIP = Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
 
 
 def compile_pyspark(path: Path = ZIP) -> None:
-    """Add the bytecode to the zip, unless it is there. A reader sees the old zip or the new one."""
+    """Add the bytecode to the zip, unless it is there; who comes meanwhile waits.
+
+    Before any of Spark's Python has begun: what has read the old zip's directory goes on by that.
+    """
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _compile(path)
+
+
+def _compile(path: Path) -> None:
     with zipfile.ZipFile(path) as found:
         if "pyspark/__init__.pyc" in found.namelist():
             return
