@@ -157,6 +157,7 @@ def read_until_error(node: Node, topic: str) -> tuple[list[Record], KafkaError |
             error = None if message.error().code() == KafkaError._PARTITION_EOF else message.error()
             break
         got.append(Record(message.key().decode(), message.value().decode()))
+        assert len(got) <= len(RECORDS), "more is read than was written"
     consumer.close()
     return got, error
 

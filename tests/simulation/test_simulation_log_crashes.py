@@ -348,7 +348,16 @@ def test_damage_below_the_recovery_point_takes_no_other_log_along() -> None:
         node.disk.flip_bit(closed.log_path, 8 * position[0] + bit)
         again = node.open().logs[P]
         if again.damaged is not None:
-            assert closed.log_path in again.damaged
+            assert closed.log_path in again.damaged, bit
+            continue
+        # What no start looks at is looked at when it is read.
+        for offset in range(RECORDS):
+            data = again.read(offset, 1)
+            if isinstance(data, Rejected):
+                assert again.damaged is not None, bit
+                break
+            (record,) = read_all(data, offset)
+            assert (record.offset, record.value) == (offset, b"v%d" % offset), bit
 
 
 def test_damage_below_the_tail_is_named_and_never_served() -> None:
