@@ -188,6 +188,18 @@ def test_damage_begins_a_new_epoch_of_the_same_leader(isr: list[int]) -> None:
     assert take_out(cluster, []).writes == (), "once"
 
 
+def test_a_new_epoch_of_an_unclean_leader_has_its_record_and_keeps_the_former_one() -> None:
+    world = world_with(PartitionState(1, 5, 1, [1], is_unclean_leader=True))
+    cluster = world.cluster
+    for broker, epoch in ((2, 6), (3, 7)):
+        new, _ = note_damaged(cluster, broker, [(cluster.topic_id("t"), T0)])
+        world.commit_only(take_out(cluster, new).writes)
+        now, memory = cluster.states[T0], cluster.memories["t"]
+        assert (now.leader, now.leader_epoch, now.is_unclean_leader) == (1, epoch, True)
+        assert memory.unclean[0].leader_epoch == epoch
+    assert [debt.leader_epoch for debt in cluster.memories["t"].unclean_past[0]] == [6]
+
+
 @pytest.mark.parametrize(("again", "epoch"), [(False, 5), (True, 6)])
 def test_damage_named_at_a_registration_begins_a_new_epoch_in_the_same_life(
     again: bool, epoch: int
