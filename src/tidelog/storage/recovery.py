@@ -10,7 +10,8 @@ Owns the judgement of what is on disk; ``opening`` builds the log from it. Rules
   batches behind the damage, or an end below the recovery point or the high watermark, are damage
   (promise 26) and leave the files as they are.
 - When the operating system has been started anew since (``unsynced_may_be_gone``), what was never
-  synced may be missing anywhere: then the log is cut at the first hole, and says so.
+  synced may be missing anywhere: then the log is cut at the first hole, and says so. What is read
+  begins at the last entry of the time index, if that ends before the recovery point.
 """
 
 from __future__ import annotations
