@@ -4,6 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEED ?=
 SCENARIO ?=
+AGAINST ?=
+ROUNDS ?=
+ROWS ?=
+QUICK ?=
 PYTEST := $(BIN)/python -m pytest
 
 .PHONY: help setup check test demo bench chaos simulate clean
@@ -11,9 +15,11 @@ PYTEST := $(BIN)/python -m pytest
 help:
 	@echo "make setup         create .venv with everything in it"
 	@echo "make check         types, lints, layers and style, in seconds"
-	@echo "make test          everything that must pass, in about 13 minutes on two cores"
+	@echo "make test          everything that must pass, in about 15 minutes on two cores"
 	@echo "make demo          the main job: flights through the log into a lake, audited"
 	@echo "make bench         side by side with Apache Kafka, and how the controller grows; writes benchmarks/*.md"
+	@echo "make bench AGAINST=COMMIT   two versions of tidelog beside each other: a ratio and a verdict"
+	@echo "                       per row; ROWS=word,word ROUNDS=N QUICK=1 for less"
 	@echo "make chaos         the long forms of the kill and fault runs"
 	@echo "make simulate SEED=N   replay one seed of the simulation; SCENARIO=cluster, broker or log"
 	@echo "                       takes only that one"
@@ -51,11 +57,15 @@ demo: setup java
 	@$(BIN)/python -m examples.flights.demo
 
 bench: setup java
+ifeq ($(AGAINST),)
 	@$(BIN)/python -m benchmarks.run
 	@$(BIN)/python -m benchmarks.controller_scale
+else
+	@$(BIN)/python -m benchmarks.against $(AGAINST) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(ROWS),--rows "$(ROWS)") $(if $(QUICK),--quick)
+endif
 
 chaos: setup java
-	@TIDELOG_CHAOS=long $(PYTEST) tests/chaos
+	@TIDELOG_CHAOS=long $(PYTEST) tests/chaos tests/wire/test_worst_requests.py
 
 simulate: setup
 	@$(BIN)/python -m tests.simulation.run --seed $(SEED) $(if $(SCENARIO),--scenario $(SCENARIO))

@@ -17,7 +17,7 @@ from tidelog.broker.session import ControllerSession, Identity, Reported
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.server_configs import Listener
-from tidelog.network.router import Handler, RequestContext, Router
+from tidelog.network.router import Handler, RequestContext, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import messages
 from tidelog.replication.former_life import LastLife
@@ -223,4 +223,6 @@ def _router() -> Router:
         (ApiKey.LEADER_AND_ISR, 7, _leader_and_isr),
         (ApiKey.UPDATE_METADATA, 9, _metadata),
     ]
-    return Router([Handler(key, range(count), handle) for key, count, handle in served])
+    return Router(
+        [Handler(key, range(count), Scope.CONTROLLER, handle) for key, count, handle in served]
+    )

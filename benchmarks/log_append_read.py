@@ -29,10 +29,9 @@ from collections.abc import Callable
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import NewRecord, Producer, build_batch
-from tidelog.runtime.disk import RealDisk
+from tidelog.runtime.seams import Seams
+from tidelog.storage.directory import LogDirectory, open_directory
 from tidelog.storage.log import PartitionLog
-from tidelog.storage.opening import create_log
-from tidelog.storage.resources import Resources
 from tidelog.storage.results import Appended
 
 NOW_MS = 1_700_000_000_000
@@ -138,13 +137,9 @@ def best(work: Callable[[], int]) -> float:
 
 def fresh(folder: str) -> PartitionLog:
     path = tempfile.mkdtemp(dir=folder)
-    return create_log(
-        Resources.of(RealDisk()),
-        f"{path}/t-0",
-        TopicPartition("t", 0),
-        TopicConfigs(max_message_bytes=2**30),
-        now_ms=NOW_MS,
-    )
+    found = open_directory(Seams(), path, cluster_id="c", node_id=1, boot_id="b")
+    assert isinstance(found, LogDirectory), found
+    return found.create(TopicPartition("t", 0), TopicConfigs(max_message_bytes=2**30))
 
 
 if __name__ == "__main__":

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Mapping
 
 import confluent_kafka
 from tests.support import clients
-from tests.support.processes import wait_until
+from tests.support.processes import SIGCONT, SIGSTOP, wait_until
 
 from benchmarks.clusters import ClusterTarget, create
 from benchmarks.java_producer import TUNED, ProducerRow
@@ -44,24 +45,61 @@ class LeaderKilled:
                 killed = target.node.brokers[target.leader(topic)]
                 before = len(acks.times) - 1
                 killed.kill()
-                wait_until(lambda: acks.times[-1] > acks.times[before] + 0.5, 60, "an ack", 0.01)
-                acks.until_more(1500)
+                acks.until_over(before)
             finally:
                 acks.stop()
             killed.start()
             wait_until(lambda: target.in_sync(topic), 60, "in sync again")
-        pairs = itertools.pairwise(acks.times[before:])
-        return [max(after - earlier for earlier, after in pairs)]
+        return [acks.longest_gap_s(before)]
+
+
+class LeaderStopped:
+    """SIGSTOP of a partition's leader: it is not dead, and closes no connection.
+
+    As above, but that the producer asks again after a request's 1 s: with librdkafka's defaults it
+    waits 60 s for an answer, whoever leads.
+    """
+
+    title = "three nodes: leader stopped"
+    cold = True
+    metrics = (
+        Metric(
+            "three nodes: leader stopped, longest gap between acks, requests time out after 1 s",
+            *("s", "less"),
+            limit=4.0,
+        ),
+    )
+
+    def measure(self, target: ClusterTarget, quick: bool) -> list[float]:
+        with target.topic() as topic:
+            acks = Acks(target.bootstrap, topic, {"socket.timeout.ms": 1000})
+            try:
+                acks.until_more(1500)
+                stopped = target.node.brokers[target.leader(topic)].program
+                before = len(acks.times) - 1
+                stopped.send(SIGSTOP)
+                try:
+                    acks.until_over(before)
+                finally:
+                    stopped.send(SIGCONT)
+            finally:
+                acks.stop()
+            wait_until(lambda: target.in_sync(topic), 60, "in sync again")
+        return [acks.longest_gap_s(before)]
 
 
 class Acks:
     """A producer in a thread at 1000 records/s, and when each acknowledgement came."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, settings: Mapping[str, object] | None = None
+    ) -> None:
         self.times: list[float] = []
         self.failed: list[str] = []
         self._stopping = threading.Event()
-        self._producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._producer = confluent_kafka.Producer(
+            {"bootstrap.servers": bootstrap, "log_level": 0, **(settings or {})}
+        )
         self._thread = threading.Thread(target=self._run, args=(topic,))
         self._thread.start()
 
@@ -85,6 +123,16 @@ class Acks:
         """Wait until so many more records were acknowledged."""
         wanted = len(self.times) + count
         wait_until(lambda: len(self.times) >= wanted, 60, f"acks; {self.failed[:3]}", 0.01)
+
+    def until_over(self, before: int) -> None:
+        """Wait until the gap after an acknowledgement is over: it goes on for some time."""
+        wait_until(lambda: self.times[-1] > self.times[before] + 0.5, 60, "an ack", 0.01)
+        self.until_more(1500)
+
+    def longest_gap_s(self, before: int) -> float:
+        """The longest time between two acknowledgements from that one on."""
+        pairs = itertools.pairwise(self.times[before:])
+        return max(after - earlier for earlier, after in pairs)
 
     def stop(self) -> None:
         """Send no more, and take the last answers."""
@@ -143,7 +191,7 @@ class CreateLargeTopic:
             return [time.monotonic() - begun]
 
 
-ROWS = (
+VERSION_ROWS = (
     ProducerRow(
         "three nodes: Java producer, 100 B, defaults",
         *(100, 2_000_000, 600_000),
@@ -156,7 +204,7 @@ ROWS = (
         goal=None,
     ),
     LatencyAtOneThousand("three nodes: "),
-    CreateLargeTopic(),
-    LeaderKilled(),
-    ThreeFromNothing(),
 )
+"""What two versions of tidelog are compared by, too."""
+
+ROWS = (*VERSION_ROWS, CreateLargeTopic(), LeaderKilled(), LeaderStopped(), ThreeFromNothing())

@@ -16,13 +16,20 @@ import pytest
 from tests.support.java import ToolRunner, missing
 from tests.support.node import Node
 
+LONG_S = 30
+"""How many seconds a file with the mark `long` takes, if that does not say more."""
+
 TARGET = os.environ.get("TIDELOG_TEST_TARGET", "tidelog")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin the files with a `long` test before the others: the last one to end decides."""
-    long = {item.path for item in items if item.get_closest_marker("long")}
-    items.sort(key=lambda item: item.path not in long)
+    """Begin the files that take longest before the others: the last one to end decides."""
+    seconds: dict[Path, int] = {}
+    for item in items:
+        if mark := item.get_closest_marker("long"):
+            told = mark.args[0] if mark.args else LONG_S
+            seconds[item.path] = max(told, seconds.get(item.path, 0))
+    items.sort(key=lambda item: -seconds.get(item.path, 0))
 
 
 def new_node(folder: Path, config: Mapping[str, object] | None = None) -> Node:

@@ -85,15 +85,19 @@ class Work:
         begun = time.monotonic()
         wanted = [(writer, len(writer.acked) + 3 * PARTITIONS) for writer in self.writers]
         wait_until(
-            lambda: all(len(writer.acked) >= count for writer, count in wanted),
+            lambda: all(writer.has_acked(count) for writer, count in wanted),
             LEADERS_WITHIN_S * PATIENCE,
-            f"{'; '.join(each.state() for each in self.writers)} go on {what}",
+            lambda: f"{self._state(wanted)} go on {what}\n{self.cluster.said('')}",
         )
         led = time.monotonic()
         for topic in (TOPIC, "__consumer_offsets"):
             self.cluster.until_in_sync(topic, 3, IN_SYNC_WITHIN_S * PATIENCE)
         self.slowest_leaders_s = max(self.slowest_leaders_s, led - begun)
         self.slowest_in_sync_s = max(self.slowest_in_sync_s, time.monotonic() - begun)
+
+    def _state(self, wanted: list[tuple[Writer, int]]) -> str:
+        """What each writer has, and what it should have had by now."""
+        return "; ".join(f"{each.state()}, {count} wanted" for each, count in wanted)
 
     def check(self) -> None:
         """Let all come to rest, and hold the books against the topic and its replicas."""
@@ -105,7 +109,7 @@ class Work:
         wait_until(
             lambda: not self.reader.missing(found),
             DEADLINE_S,
-            f"the group reads all; {self.reader.state()}",
+            lambda: f"the group reads all; {self.reader.state()}",
         )
         self.reader.finish()
         for topic in (TOPIC, "__consumer_offsets"):
@@ -172,7 +176,5 @@ def harm(
                 break
             print(f"{time.monotonic() - begun:5.1f} s: round {number}, {found}")
             do_round(harmed, found)
-            work.until_recovered(
-                f"after round {number}, {found}, seed {SEED}\n{harmed.cluster.said('')}"
-            )
+            work.until_recovered(f"after round {number}, {found}, seed {SEED}")
         work.check()

@@ -90,7 +90,8 @@ def test_brokers_killed_and_stopped_at_random(tmp_path: Path, durability: str) -
             harm = do_harm(cluster, chance)
             wait_until(
                 lambda wanted=wanted: all(  # type: ignore[misc]
-                    len(writer.acked) > count for writer, count in zip(writers, wanted, strict=True)
+                    writer.has_acked(count + 1)
+                    for writer, count in zip(writers, wanted, strict=True)
                 ),
                 DEADLINE_S,
                 f"writers go on after {harm}, round {number}, seed {SEED}",

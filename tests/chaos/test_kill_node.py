@@ -22,7 +22,7 @@ from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
 from tests.support.wire import Wire
 
-pytestmark = [pytest.mark.kill, pytest.mark.long]
+pytestmark = [pytest.mark.kill, pytest.mark.long(90)]
 
 LONG = os.environ.get("TIDELOG_CHAOS") == "long"
 KILLS = int(os.environ.get("TIDELOG_KILLS", "100" if LONG else "20"))
@@ -83,11 +83,9 @@ def test_killed_in_mid_stream(make_node: Callable[..., Node], durability: str) -
         # Both must be at work again, and then some more: the kill falls anywhere in their work.
         enough = [len(writer.acked) + moments.randrange(1, 800) for writer in writers]
         wait_until(
-            lambda enough=enough: all(
-                len(w.acked) >= n for w, n in zip(writers, enough, strict=True)
-            ),
+            lambda enough=enough: all(w.has_acked(n) for w, n in zip(writers, enough, strict=True)),
             DEADLINE_S,
-            "both writers go on; " + ", ".join(writer.state() for writer in writers),
+            lambda: "both writers go on; " + ", ".join(writer.state() for writer in writers),
             pause_s=0.001,
         )
         node.kill()

@@ -17,7 +17,7 @@ from tests.support.zookeeper import ZooKeeper, why_not
 
 pytestmark = [
     pytest.mark.kill,
-    pytest.mark.long,
+    pytest.mark.long(50),
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
 

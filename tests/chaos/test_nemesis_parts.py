@@ -11,7 +11,7 @@ from tests.conftest import TARGET
 
 pytestmark = [
     pytest.mark.kill,
-    pytest.mark.long,
+    pytest.mark.long(90),
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.conftest import TARGET
-from tests.support.acked_stream import Writer, read_all
+from tests.support.acked_stream import Writer, lost_acks, read_all
 from tests.support.cluster import TidelogCluster
 from tests.support.links import Network
 from tests.support.lone_broker import Peer
@@ -59,7 +59,7 @@ def writer_on(cluster: TidelogCluster, topic: str) -> Writer:
 def until_more(writer: Writer, count: int, deadline_s: float = DEADLINE_S) -> None:
     """Wait until so many more records were acknowledged."""
     wanted = len(writer.acked) + count
-    wait_until(lambda: len(writer.acked) >= wanted, deadline_s, writer.state(), 0.01)
+    wait_until(lambda: writer.has_acked(wanted), deadline_s, writer.state, 0.01)
 
 
 def until_over(seconds: float) -> None:
@@ -76,7 +76,7 @@ def check(cluster: TidelogCluster, topic: str, *writers: Writer) -> None:
     cluster.until_in_sync(topic, 3)
     found = read_all(cluster.bootstrap, topic, 1)
     for writer in writers:
-        lost = [n for n, at in writer.acked.items() if found.get(at) != f"{writer.name}:{n}"]
+        lost = lost_acks(writer, found)
         assert not lost, f"{len(lost)} acknowledged records are lost: {lost[:5]}"
     values = list(found.values())
     assert len(set(values)) == len(values), "a record is there twice"

@@ -69,7 +69,9 @@ def test_a_node_id_that_is_taken_is_refused_until_the_first_is_dead(
     refused = "refused the registration of broker 1: DUPLICATE_BROKER_REGISTRATION"
     try:
         second.launch()
-        wait_until(lambda: refused in second.program.output(), DEADLINE_S, second.said(refused))
+        wait_until(
+            lambda: refused in second.program.output(), DEADLINE_S, lambda: second.said(refused)
+        )
         serves(cluster, "the first one serves on")
         assert condition(cluster) == before
         first.kill()
@@ -118,7 +120,7 @@ def test_a_stopped_broker_dies_and_registers_again_when_it_wakes(cluster: Tidelo
     wait_until(
         lambda: cluster.controller.program.output().count(said) > before,
         DEADLINE_S,
-        cluster.said(said),
+        lambda: cluster.said(said),
     )
     first.program.send(SIGCONT)
     wait_until(lambda: int(str(condition(cluster)["epoch"])) > epoch, DEADLINE_S, "a new life", 0.5)

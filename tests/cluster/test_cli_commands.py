@@ -26,6 +26,8 @@ from tests.support.server import run_tidelog, tidelog_command
 
 from tidelog.cli import main
 
+pytestmark = pytest.mark.long
+
 
 class Said(NamedTuple):
     """How a command ended."""
@@ -120,6 +122,29 @@ def test_a_topic_from_creation_to_deletion(tide: Tide, topic_name: str) -> None:
         DEADLINE_S,
         "it is gone",
     )
+
+
+def test_a_pattern_deletes_what_was_agreed_to_and_no_internal_topic(
+    tide: Tide, bootstrap: str, topic_name: str
+) -> None:
+    names = [f"{topic_name}-{letter}" for letter in "ab"]
+    for name in names:
+        create_topic(bootstrap, name)
+    pattern = f"{topic_name}-.*"
+    # Nobody sits at a terminal here: what would go is listed, and nothing goes.
+    tide("topics", "--delete", "--topic", pattern).failed(*names, "--yes")
+    listed = tide("topics", "--list").good().splitlines()
+    assert set(names) <= set(listed)
+    internal = [name for name in listed if name.startswith("__")]
+    also = f"{pattern},__.*"
+    deleted = tide("topics", "--delete", "--topic", also, "--yes").good()
+    assert deleted == "".join(f"Deleted topic {name}.\n" for name in names)
+    wait_until(
+        lambda: not set(names) & set(tide("topics", "--list").good().splitlines()),
+        DEADLINE_S,
+        "they are gone",
+    )
+    assert set(internal) <= set(tide("topics", "--list").good().splitlines())
 
 
 def test_what_topics_refuse(tide: Tide, bootstrap: str, topic_name: str) -> None:

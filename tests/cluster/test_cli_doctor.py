@@ -20,6 +20,7 @@ from tests.support.server import run_tidelog
 from tidelog.records.batch import HEADER_SIZE, read_header, seal_batch, walk
 
 pytestmark = [
+    pytest.mark.long(50),
     pytest.mark.kill,
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
@@ -58,7 +59,7 @@ def test_a_healthy_cluster_has_a_page_and_status_0(cluster: TidelogCluster) -> N
     done = run_tidelog("doctor", "--bootstrap-server", cluster.bootstrap)
     assert done.returncode == 0, done
     assert "BAD" not in done.stdout
-    assert "2 partitions of 1 topics: all lead, all in sync" in done.stdout
+    assert "2 partitions of 1 topic: all lead, all in sync" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines()[2:5]]
     assert [(row[0], row[2:4]) for row in rows] == [(n, ["-", "alive"]) for n in "123"]
     for node in cluster.brokers.values():

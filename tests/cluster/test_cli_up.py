@@ -18,6 +18,8 @@ from tests.support.processes import DEADLINE_S, Program, free_ports, wait_until
 from tests.support.server import TidelogNode, run_tidelog
 from tests.support.up import Up, is_alive
 
+pytestmark = pytest.mark.long(50)
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
@@ -187,6 +189,7 @@ def test_it_is_ready_once_and_stops_cleanly(tmp_path: Path) -> None:
                 process.kill()
     assert process.returncode == 0, err
     assert out == ""
+    assert "importlib" not in err, "a start's imports are no stall of a loop that serves"
 
 
 def broker_alone(folder: Path, controller_port: int) -> TidelogNode:
@@ -250,9 +253,14 @@ def test_the_store_is_copied_while_it_is_used(tmp_path: Path) -> None:
     with TidelogNode(tmp_path / "node") as node:
         store = node.config["metadata.store"]
         copy = tmp_path / "copy.db"
-        done = run_tidelog("doctor", "backup", str(copy), "--store", str(store))
+        usual = os.umask(0o022)
+        try:
+            done = run_tidelog("doctor", "backup", str(copy), "--store", str(store))
+        finally:
+            os.umask(usual)
         assert (done.returncode, done.stderr) == (0, "")
         assert copy.stat().st_size > 0
+        assert copy.stat().st_mode & 0o007 == 0, "as the store itself"
         again = run_tidelog("doctor", "backup", str(copy), "--store", str(store))
         assert again.returncode == 1
         assert again.stderr.startswith("error: ")

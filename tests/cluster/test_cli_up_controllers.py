@@ -54,8 +54,8 @@ class Load:
     def begin(bootstrap: str) -> Load:
         create_replicated(bootstrap, TOPIC, PARTITIONS, min_insync_replicas=2)
         writers = [
-            Writer(bootstrap, TOPIC, "idempotent", PARTITIONS, idempotent=True),
-            Writer(bootstrap, TOPIC, "plain", PARTITIONS, idempotent=False),
+            Writer(bootstrap, TOPIC, "idempotent", PARTITIONS, idempotent=True, per_s=300),
+            Writer(bootstrap, TOPIC, "plain", PARTITIONS, idempotent=False, per_s=300),
         ]
         load = Load(bootstrap, writers, GroupReader(bootstrap, TOPIC, "readers"))
         for part in (*writers, load.reader):
@@ -65,9 +65,10 @@ class Load:
     def until_more(self, count: int) -> None:
         """Wait until each writer has so many more acknowledgements."""
         wanted = [(writer, len(writer.acked) + count) for writer in self.writers]
-        said = ", ".join(writer.state() for writer in self.writers)
         wait_until(
-            lambda: all(len(w.acked) >= n for w, n in wanted), DEADLINE_S, f"more after {said}"
+            lambda: all(writer.has_acked(count) for writer, count in wanted),
+            DEADLINE_S,
+            lambda: "more of " + ", ".join(writer.state() for writer in self.writers),
         )
 
     def check(self) -> dict[tuple[int, int], str]:

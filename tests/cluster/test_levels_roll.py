@@ -26,7 +26,7 @@ from tests.support.zookeeper import ZooKeeper, why_not
 
 pytestmark = [
     pytest.mark.kill,
-    pytest.mark.long,
+    pytest.mark.long(80),
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
 
@@ -42,7 +42,7 @@ class PunctualWriter(Writer):
         self.times: dict[int, list[float]] = {p: [] for p in range(PARTITIONS)}
         # A load that is there all the time, not one that keeps two cores from restarting anything.
         super().__init__(
-            cluster.bootstrap, TOPIC, name, PARTITIONS, idempotent=idempotent, per_s=1000
+            cluster.bootstrap, TOPIC, name, PARTITIONS, idempotent=idempotent, per_s=200
         )
 
     def _answered(
@@ -131,7 +131,9 @@ def test_a_loaded_cluster_goes_up_from_1_0_to_1_4_and_one_level_back(
         writer.finish()
     found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
     wait_until(
-        lambda: not reader.missing(found), DEADLINE_S, f"the group read all; {reader.state()}"
+        lambda: not reader.missing(found),
+        DEADLINE_S,
+        lambda: f"the group read all; {reader.state()}",
     )
     reader.finish()
     wrong = violations(writers, found, reader)
@@ -178,7 +180,9 @@ def test_two_controllers_on_a_zookeeper_go_up_a_level_and_back(tmp_path: Path) -
         assert ids_on_disk(cluster, "back-at-1.3") == {""}
         writer.finish()
         found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
-        wait_until(lambda: not reader.missing(found), 30, f"the group read all; {reader.state()}")
+        wait_until(
+            lambda: not reader.missing(found), 30, lambda: f"the group read all; {reader.state()}"
+        )
         reader.finish()
         wrong = violations([writer], found, reader)
         assert not wrong, "\n".join(wrong[:10])

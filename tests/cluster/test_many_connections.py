@@ -1,7 +1,8 @@
 """A thousand connections, each with pipelined requests of 1 MB: memory stays bounded.
 
 The requests are for a partition that does not exist: each is received whole, held, parsed and
-refused, and nothing goes to the disk.
+refused, and nothing goes to the disk. As every client does, each connection begins with a small
+request: of one that has asked for nothing yet little is held, and not for long (promise 30).
 """
 
 from __future__ import annotations
@@ -41,6 +42,19 @@ def request_frame() -> bytes:
     return b"".join(codec.encode_request(ApiKey.PRODUCE, 9, 1, "many", whole))
 
 
+async def answer(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+
+
+async def greeted(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection whose first, small request was answered."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    request: Any = messages.ApiVersionsRequest()
+    writer.write(b"".join(codec.encode_request(ApiKey.API_VERSIONS, 3, 0, "many", request)))
+    await answer(reader)
+    return reader, writer
+
+
 async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frame: bytes) -> int:
     """Send all requests before the first answer is read; how many were answered."""
     try:
@@ -48,8 +62,7 @@ async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, frame:
             writer.write(frame)
         await writer.drain()
         for _ in range(PIPELINED):
-            size = int.from_bytes(await reader.readexactly(4), "big")
-            await reader.readexactly(size)
+            await answer(reader)
     finally:
         writer.close()
     return PIPELINED
@@ -68,7 +81,7 @@ async def watched(port: int, pid: int) -> int:
 
     watching = asyncio.create_task(watch())
     async with asyncio.timeout(120):
-        opened = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS)]
+        opened = [await greeted(port) for _ in range(CONNECTIONS)]
         answered = await asyncio.gather(*(one(*each, frame) for each in opened))
     watching.cancel()
     assert sum(answered) == CONNECTIONS * PIPELINED

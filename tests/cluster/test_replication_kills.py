@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import confluent_kafka
 import pytest
 from tests.conftest import TARGET
-from tests.support.acked_stream import Writer, read_all
+from tests.support.acked_stream import Writer, lost_acks, read_all
 from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.lone_broker import Peer
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
@@ -72,7 +72,7 @@ class TimedWriter(Writer):
     def until_more(self, count: int) -> None:
         """Wait until so many more records were acknowledged."""
         wanted = len(self.acked) + count
-        wait_until(lambda: len(self.acked) >= wanted, DEADLINE_S, self.state(), 0.01)
+        wait_until(lambda: self.has_acked(wanted), DEADLINE_S, self.state, 0.01)
 
 
 def check_nothing_lost(cluster: TidelogCluster, topic: str, writer: Writer) -> None:
@@ -80,7 +80,7 @@ def check_nothing_lost(cluster: TidelogCluster, topic: str, writer: Writer) -> N
     writer.finish()
     assert not writer.failed, writer.state()
     found = read_all(cluster.bootstrap, topic, PARTITIONS)
-    lost = [n for n, place in writer.acked.items() if found.get(place) != f"writer:{n}"]
+    lost = lost_acks(writer, found)
     assert not lost, f"{len(lost)} acknowledged records are lost: {lost[:5]}; {writer.state()}"
     mine = [value for value in found.values() if value.startswith("writer:")]
     assert len(set(mine)) == len(mine), "a record of an idempotent writer is there twice"
@@ -100,7 +100,7 @@ def test_a_killed_follower_leaves_the_isr_and_comes_back(cluster: TidelogCluster
         return all(killed not in each.isrs and each.leader not in (-1, killed) for each in found)
 
     within_s = LEADERS_WITHIN_S * PATIENCE
-    wait_until(without, within_s, f"broker {killed} left the ISRs\n{cluster.said('')}")
+    wait_until(without, within_s, lambda: f"broker {killed} left the ISRs\n{cluster.said('')}")
     writer.until_more(500)
     cluster.brokers[killed].start()
     cluster.until_in_sync(topic, 3)

@@ -1,7 +1,7 @@
 """A SQLite store restored from yesterday's backup, with real processes ("Known traps").
 
 Nothing is deleted and no broker is commanded until an operator accepts it; then everything that the
-replicas hold of known topics is served again, and what they hold of unknown ones was listed.
+replicas hold is served again, but for what the operator named to be given up.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 from tests.conftest import TARGET
 from tests.support import clients
@@ -21,6 +22,7 @@ from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.kill,
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
@@ -41,6 +43,52 @@ def write(cluster: TidelogCluster, topic: str, first: int, count: int) -> list[s
     return values
 
 
+def write_to_all(
+    cluster: TidelogCluster, topic: str, partitions: int, first: int, count: int
+) -> list[str]:
+    """Write numbered records to all partitions in turn; return their values."""
+    values = [f"{topic}-{number}" for number in range(first, first + count)]
+    failures: list[object] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "acks": "all"})
+    for number, value in enumerate(values):
+        producer.produce(
+            topic,
+            value,
+            partition=number % partitions,
+            on_delivery=lambda error, _: failures.append(error) if error else None,
+        )
+    assert producer.flush(DEADLINE_S) == 0 and not failures, failures
+    return values
+
+
+def read_all(cluster: TidelogCluster, topic: str, partitions: int, count: int) -> list[str]:
+    """The values of so many records, and of what follows them, of all partitions."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "group.id": "unused",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    places = [confluent_kafka.TopicPartition(topic, index, 0) for index in range(partitions)]
+    consumer.assign(places)
+    found: list[str] = []
+    ended: set[int | None] = set()
+
+    def has_everything() -> bool:
+        for message in consumer.consume(1000, 0.2):
+            if message.error() is None:
+                found.append(str((message.value() or b"").decode()))
+            else:
+                ended.add(message.partition())
+        return len(found) >= count and len(ended) == partitions
+
+    wait_until(has_everything, DEADLINE_S, f"all records of {topic}")
+    consumer.close()
+    return sorted(found)
+
+
 def read(cluster: TidelogCluster, topic: str, count: int) -> list[str]:
     """The values of so many records."""
     found = clients.read_confluent(cluster.bootstrap, topic, count)
@@ -55,7 +103,9 @@ def logs(cluster: TidelogCluster, broker: int, topic: str) -> list[Path]:
 def restored(cluster: TidelogCluster, *arguments: str) -> tuple[int, dict[str, Any]]:
     """`tidelog doctor restored`: exit status and report ({} when it failed)."""
     found = run_tidelog(
-        "doctor", "restored", "--json", "--bootstrap-server", cluster.bootstrap, *arguments
+        *("doctor", "restored", "--json", "--bootstrap-server", cluster.bootstrap),
+        *("--cluster-secret-file", str(cluster.secret)),
+        *arguments,
     )
     report = json.loads(found.stdout) if found.stdout.strip() else {"error": found.stderr}
     return found.returncode, report
@@ -73,7 +123,7 @@ def put_back(cluster: TidelogCluster, backup: Path, store: Path) -> None:
         status, report = restored(cluster)
         return status == 1 and bool(report.get("went_back"))
 
-    wait_until(has_gone_back, DEADLINE_S, cluster.said("the store has gone back"), 0.2)
+    wait_until(has_gone_back, DEADLINE_S, lambda: cluster.said("the store has gone back"), 0.2)
 
 
 def test_a_restored_backup_deletes_nothing_and_is_accepted(
@@ -110,7 +160,7 @@ def test_a_restored_backup_deletes_nothing_and_is_accepted(
     wait_until(
         lambda: restored(cluster)[1].get("brokers_missing") == [],
         DEADLINE_S,
-        cluster.said("all brokers have registered"),
+        lambda: cluster.said("all brokers have registered"),
         0.2,
     )
     for broker in (1, 2):
@@ -119,8 +169,9 @@ def test_a_restored_backup_deletes_nothing_and_is_accepted(
     (unknown,) = report["unknown"]
     assert unknown["topic"] == "later"
     assert {(x["broker"], x["end_offset"]) for x in unknown["replicas"]} == {(1, 20), (2, 20)}
-    status, report = restored(cluster, "--accept")
+    status, report = restored(cluster, "--accept", "--drop-unknown", "later")
     assert (status, report.get("accepted")) == (0, True), report
+    assert [given_up.split()[0] for given_up in report["given_up"]] == ["later-0"]
     cluster.brokers[2].until_ready()
 
     cluster.until_in_sync("kept", 2)
@@ -130,7 +181,9 @@ def test_a_restored_backup_deletes_nothing_and_is_accepted(
     status, report = restored(cluster)
     assert (status, report["went_back"]) == (0, None)
     # Its flag was shown, its handling is done or under way; what nobody knows is set aside.
-    wait_until(lambda: not logs(cluster, 1, "later"), DEADLINE_S, cluster.said("later is aside"))
+    wait_until(
+        lambda: not logs(cluster, 1, "later"), DEADLINE_S, lambda: cluster.said("later is aside")
+    )
     strays = list(cluster.brokers[1].log_folder().glob("later-0.*-stray"))
     assert len(strays) == 1
     # A topic may take the name again, and everything goes on over a restart.
@@ -138,3 +191,53 @@ def test_a_restored_backup_deletes_nothing_and_is_accepted(
     cluster.controller.restart()
     write(cluster, "later", 0, 5)
     assert len(read(cluster, "later", 5)) == 5
+
+
+def test_what_is_younger_than_the_backup_comes_back_with_all_records(tmp_path: Path) -> None:
+    """U1: partitions that were added, and a topic that was created, after the backup."""
+    config = {"broker.session.timeout.ms": 3000, "stale.partition.delete.delay.ms": 1000}
+    with TidelogCluster(tmp_path, brokers=3, config=config) as cluster:
+        cluster.create_topic("grown", 4, 2)
+        values = write_to_all(cluster, "grown", 4, 0, 100)
+        store = cluster.controller.folder / "metadata.db"
+        backup = tmp_path / "backup.db"
+        done = run_tidelog("doctor", "backup", str(backup), "--store", f"sqlite:{store}")
+        assert done.returncode == 0, done.stderr
+        grow = ("--alter", "--topic", "grown", "--partitions", "8")
+        grown = run_tidelog("topics", "--bootstrap-server", cluster.bootstrap, *grow)
+        assert grown.returncode == 0, grown.stderr
+        cluster.create_topic("later", 3, 2, **{"segment.bytes": 654_321})
+        values += write_to_all(cluster, "grown", 8, 100, 1000)
+        later = write_to_all(cluster, "later", 3, 0, 300)
+
+        put_back(cluster, backup, store)
+        wait_until(
+            lambda: restored(cluster)[1].get("brokers_missing") == [],
+            DEADLINE_S,
+            lambda: cluster.said("all brokers have registered"),
+            0.2,
+        )
+        _, report = restored(cluster)
+        ends = {
+            topic["topic"]: {x["partition"]: x["end_offset"] for x in topic["replicas"]}
+            for topic in report["unknown"]
+        }
+        assert sorted(ends) == ["grown", "later"]
+        assert sorted(ends["grown"]) == [4, 5, 6, 7] and sorted(ends["later"]) == [0, 1, 2]
+        assert sum(ends["later"].values()) == len(later)
+        assert all(ends["grown"].values()), "each of them got records"
+        configs = {topic["topic"]: topic["configs"] for topic in report["unknown"]}
+        assert configs == {"grown": {}, "later": {"segment.bytes": "654321"}}
+        status, report = restored(cluster, "--accept")
+        assert (status, report.get("accepted"), report["given_up"]) == (0, True, []), report
+
+        cluster.until_in_sync("grown", 2)
+        cluster.until_in_sync("later", 2)
+        assert read_all(cluster, "grown", 8, len(values)) == sorted(values)
+        assert read_all(cluster, "later", 3, len(later)) == sorted(later)
+        # Nothing of them was set aside, and they go on over a restart of the controller.
+        for broker in (1, 2, 3):
+            assert not list(cluster.brokers[broker].log_folder().glob("*-stray"))
+        cluster.controller.restart()
+        values += write_to_all(cluster, "grown", 8, 1100, 100)
+        assert read_all(cluster, "grown", 8, len(values)) == sorted(values)

@@ -21,6 +21,7 @@ from tidelog.client.errors import (
     VersionUnsupported,
 )
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
 from tidelog.runtime.loop import new_event_loop
 
@@ -193,6 +194,36 @@ def test_a_late_answer_ends_the_connection() -> None:
         assert connection.closed
 
     asyncio.run(against(lambda _header, _writer: None, work))
+
+
+def test_a_greeting_has_one_time_for_all_of_it_and_the_error_names_that_time() -> None:
+    """It named what was left of it for the last request: "within 1 ms"."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Older than this client: it is asked again, and mute then.
+        try:
+            for answered in (True, False, False):
+                (size,) = struct.unpack(">i", await reader.readexactly(4))
+                header = codec.decode_request_header(memoryview(await reader.readexactly(size)))
+                if answered:
+                    answer = versions(ErrorCode.UNSUPPORTED_VERSION)
+                    api, number = header.api_key, header.correlation_id
+                    writer.writelines(codec.encode_response(api, 0, number, answer))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    async def work() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        said = f"127.0.0.1:{port} did not complete the greeting within 400 ms: "
+        said += "API_VERSIONS is unanswered"
+        try:
+            with pytest.raises(RequestTimedOut, match=f"^{said}$"):
+                await connect("127.0.0.1", port, greeting_timeout_ms=400)
+        finally:
+            server.close()
+
+    asyncio.run(work())
 
 
 def test_a_peer_that_closes_is_said_once_and_to_all() -> None:

@@ -25,6 +25,7 @@ from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.lone_broker import Peer
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
+from tests.support.proofs import proven, secret_in
 from tests.support.server import TidelogNode
 
 from tidelog.model.errors import ErrorCode
@@ -38,7 +39,7 @@ from tidelog.storage.checkpoints import (
 
 pytestmark = [
     pytest.mark.kill,
-    pytest.mark.long,
+    pytest.mark.long(80),
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
 
@@ -89,7 +90,7 @@ def write(cluster: TidelogCluster, topic: str, life: str, count: int) -> dict[An
     """Acknowledged records of one life of a topic: place to value."""
     writer = Writer(cluster.bootstrap, topic, life, PARTITIONS, idempotent=True)
     writer.start()
-    wait_until(lambda: len(writer.acked) >= count, DEADLINE_S, writer.state(), 0.01)
+    wait_until(lambda: writer.has_acked(count), DEADLINE_S, writer.state, 0.01)
     writer.finish()
     assert not writer.failed, writer.state()
     return {place: f"{life}:{number}" for number, place in writer.acked.items()}
@@ -150,9 +151,9 @@ def no_deletion_is_left(cluster: TidelogCluster) -> bool:
     return not any(path.startswith(waiting) for path in store(cluster))
 
 
-async def asked(port: int, request: Any, version: int) -> Any:
-    """One request on a connection of its own."""
-    peer = await Peer.connect(port)
+async def asked(port: int, request: Any, version: int, secret: bytes = b"") -> Any:
+    """One request on a connection of its own, that proves the secret if there is one."""
+    peer = await (proven(port, secret) if secret else Peer.connect(port))
     try:
         return await peer.ask(request, version)
     finally:
@@ -203,7 +204,7 @@ def test_deleted_and_created_again_at_once_under_load_while_brokers_stall(
 ) -> None:
     topic, other = "again", "bystander"
     cluster.create_topic(other, PARTITIONS, min_insync_replicas=2)
-    bystander = Writer(cluster.bootstrap, other, "by", PARTITIONS, idempotent=True)
+    bystander = Writer(cluster.bootstrap, other, "by", PARTITIONS, idempotent=True, per_s=200)
     bystander.start()
     ids = set()
     create(cluster, topic)
@@ -252,7 +253,7 @@ def test_a_broker_that_was_dead_comes_back_with_the_directory_of_a_former_life(
     # A follower of the former life fetches by name: refused by id, and not counted as in sync.
     for leader_epoch in range(3):
         late = fetch_as(away, its_epoch, topic, former, leader_epoch)
-        answer = asyncio.run(asked(leader.port, late, 12))
+        answer = asyncio.run(asked(leader.port, late, 12, secret_in(cluster.secret)))
         (part,) = answer.responses[0].partitions
         assert part.error_code in (
             ErrorCode.INCONSISTENT_TOPIC_ID,
@@ -343,8 +344,9 @@ def test_requests_for_a_former_life_of_a_broker_and_beside_the_channel_are_refus
     node.start()
     took_s = time.monotonic() - begun
     print(f"bounced in {took_s:.2f} s; its session times out after 3 s")
+    secret = secret_in(cluster.secret)
     opening = messages.OpenControlChannelRequest(100, controller_epoch, former_epoch, 10**9, 1)
-    answer = asyncio.run(asked(node.port, opening, 0))
+    answer = asyncio.run(asked(node.port, opening, 0, secret))
     assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
     stop = messages.StopReplicaRequest
     state = stop.StopReplicaPartitionState(0, -2, True)
@@ -356,7 +358,7 @@ def test_requests_for_a_former_life_of_a_broker_and_beside_the_channel_are_refus
             stop.StopReplicaTopicState(topic, decode_uuid(topic_id(cluster, topic)), [state])
         ],
     )
-    answer = asyncio.run(asked(node.port, late, 4))
+    answer = asyncio.run(asked(node.port, late, 4, secret))
     assert answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH, "it came on no control channel"
     cluster.until_in_sync(topic, 3)
     assert broker_epoch(cluster, bounced) > former_epoch
@@ -377,7 +379,7 @@ def test_what_the_controller_cannot_read_deletes_nothing(cluster: TidelogCluster
     wait_until(
         lambda: "is told nothing until this is healed" in cluster.controller.log.read_text(),
         DEADLINE_S,
-        cluster.controller.said("says why it sends no FULL"),
+        lambda: cluster.controller.said("says why it sends no FULL"),
     )
     assert {b: directories(cluster, b, topic) for b in cluster.brokers} == before
     check_life(cluster, topic, acked, "only")

@@ -28,6 +28,7 @@ from tests.support.server import run_tidelog
 from tidelog.broker.loss_notes import FILE
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.kill,
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
@@ -294,7 +295,8 @@ def test_it_is_counted_and_leaves_audit_lines(told: Told) -> None:
     assert elections == len(told.unclean)
     cut = metric(cluster.brokers[1].metrics_port, "tidelog_committed_offsets_lost_total")
     assert 0 <= cut <= lost, "this life's share of it"
-    said = cluster.controller.said("the audit lines")
+    # The whole log: on a busy machine more than its end has come since.
+    said = cluster.controller.log.read_text()
     assert f"committed records of {ALLOWED}-0 lost: offsets {COMMON} to {COMMON + LOST - 1}" in said
     assert f"unclean election of {COMMANDED}-0" in said
     assert f"unclean election of {FORBIDDEN}-0" not in said

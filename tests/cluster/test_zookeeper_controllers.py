@@ -38,7 +38,7 @@ def test_a_store_that_is_down_at_the_start_is_waited_for(tmp_path: Path) -> None
     try:
         node.launch()
         said = "not active, trying again"
-        wait_until(lambda: said in node.program.output(), DEADLINE_S, node.said(said), 0.2)
+        wait_until(lambda: said in node.program.output(), DEADLINE_S, lambda: node.said(said), 0.2)
         assert f"ZooKeeper at {server.address}/late does not answer" in node.program.output()
         assert node.program.exit_status() is None
         with server:
@@ -47,7 +47,7 @@ def test_a_store_that_is_down_at_the_start_is_waited_for(tmp_path: Path) -> None
                 found = server.content("/late/controller")
                 return found is not None and json.loads(found)["brokerid"] == 100
 
-            wait_until(active, DEADLINE_S, node.said("is active"), 0.5)
+            wait_until(active, DEADLINE_S, lambda: node.said("is active"), 0.5)
             assert node.program.output().count(said) == 1, "one line for one reason"
             assert node.stop() == 0
     finally:

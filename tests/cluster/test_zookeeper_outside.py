@@ -71,7 +71,9 @@ class World:
     async def start(self) -> None:
         address = await self.door.open() + self.tool.chroot
         self.controller = Controller(
-            configs(broker_session_timeout_ms="60000"), Seams(), ZookeeperStore(address)
+            configs(broker_session_timeout_ms="60000", broker_silence_suspect_ms="59000"),
+            Seams(),
+            ZookeeperStore(address),
         )
         await self.controller.start()
 

@@ -58,9 +58,17 @@ class KilledStore(ZookeeperStore):
 async def outlive(address: str, commits: int) -> bool:
     """Kill a first controller after so many commits; False when the story took fewer."""
     store = KilledStore(address, commits)
-    first = Controller(configs(broker_session_timeout_ms="60000"), Seams(), store)
+    first = Controller(
+        configs(broker_session_timeout_ms="60000", broker_silence_suspect_ms="59000"),
+        Seams(),
+        store,
+    )
     second = Controller(
-        configs(node_id="102", broker_session_timeout_ms="60000"), Seams(), ZookeeperStore(address)
+        configs(
+            node_id="102", broker_session_timeout_ms="60000", broker_silence_suspect_ms="59000"
+        ),
+        Seams(),
+        ZookeeperStore(address),
     )
     broker = RecordedBroker(1)
     await broker.listen()

@@ -55,7 +55,9 @@ def write(cluster: TidelogCluster, values: list[str]) -> None:
 def test_a_topic_of_an_old_tool_lives_and_dies(tool: KazooClient, cluster: TidelogCluster) -> None:
     node = {"version": 1, "partitions": {"0": [1, 2]}}
     tool.create("/brokers/topics/old", json.dumps(node).encode())
-    wait_until(lambda: "old" in known(cluster), DEADLINE_S, cluster.said("the topic is known"))
+    wait_until(
+        lambda: "old" in known(cluster), DEADLINE_S, lambda: cluster.said("the topic is known")
+    )
     cluster.until_in_sync("old", 2)
     write(cluster, ["a", "b"])
 
@@ -64,7 +66,9 @@ def test_a_topic_of_an_old_tool_lives_and_dies(tool: KazooClient, cluster: Tidel
     node["partitions"] = {"0": [1, 2], "1": [2, 1]}
     tool.set("/brokers/topics/old", json.dumps(node).encode())
     wait_until(
-        lambda: len(cluster.partitions("old")) == 2, DEADLINE_S, cluster.said("it has grown")
+        lambda: len(cluster.partitions("old")) == 2,
+        DEADLINE_S,
+        lambda: cluster.said("it has grown"),
     )
     cluster.until_in_sync("old", 2)
     assert json.loads(tool.get("/brokers/topics/old")[0])["topic_id"] == topic_id
@@ -79,8 +83,12 @@ def test_a_topic_of_an_old_tool_lives_and_dies(tool: KazooClient, cluster: Tidel
     wait_until(lambda: tool.get_children("/config/changes") == [], DEADLINE_S, "the note is gone")
 
     tool.create("/admin/delete_topics/old", b"")
-    wait_until(lambda: "old" not in known(cluster), DEADLINE_S, cluster.said("it is deleted"))
-    wait_until(lambda: not directories(cluster), DEADLINE_S, cluster.said("its replicas are gone"))
+    wait_until(
+        lambda: "old" not in known(cluster), DEADLINE_S, lambda: cluster.said("it is deleted")
+    )
+    wait_until(
+        lambda: not directories(cluster), DEADLINE_S, lambda: cluster.said("its replicas are gone")
+    )
     assert tool.get_children("/admin/delete_topics") == []
     assert tool.exists("/brokers/topics/old") is None
     assert tool.get_children("/tidelog/deletions") == []

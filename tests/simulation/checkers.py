@@ -190,6 +190,22 @@ def only_the_torn_tail_is_cut(history: History) -> list[str]:
     return found
 
 
+def epochs_end_where_they_did(history: History) -> list[str]:
+    """Promises 3 and 4: who cuts its log by a leader's answer keeps what is committed, no more.
+
+    Above where the epoch ended, a replica keeps what its old leader never had committed; below the
+    last record of it that the log has, it cuts what is committed.
+    """
+    found = []
+    for one in history.epochs:
+        where = f"{one.partition}: epoch {one.epoch} is said to end at {one.said}"
+        if one.said > max(one.ended, one.start):
+            found.append(f"{where}, it ended at {one.ended}")
+        elif one.said < one.kept:
+            found.append(f"{where}, its records go to {one.kept}")
+    return found
+
+
 def retention_stays_below_the_watermark(history: History) -> list[str]:
     """Promises 1 and 4: deletion by age or size never passes the high watermark."""
     return [
@@ -289,6 +305,7 @@ ALL: tuple[Checker, ...] = (
     real_time_order_holds,
     failed_sync_is_final,
     only_the_torn_tail_is_cut,
+    epochs_end_where_they_did,
     retention_stays_below_the_watermark,
     no_bad_crc_is_accepted,
     damage_is_never_served,

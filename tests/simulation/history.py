@@ -98,6 +98,22 @@ class Deletion:
 
 
 @dataclass(frozen=True)
+class EpochAnswer:
+    """What a log said of the end of a leader epoch, and where that epoch ended in truth."""
+
+    partition: str
+    epoch: int
+    said: int
+    """An offset, -1 for unknown."""
+    ended: int
+    """Where the next epoch began, the log's end for the newest one."""
+    kept: int
+    """Behind the last record of this epoch, or an older one, that is still in the log."""
+    start: int
+    """The log's start: what an answer says of the offsets below does no harm."""
+
+
+@dataclass(frozen=True)
 class DirectoryEvent:
     """Something about one log directory: ``write failed``, ``sync failed``, ``sync``, ``acked``."""
 
@@ -146,6 +162,7 @@ class History:
     finals: list[Final] = field(default_factory=list)
     recoveries: list[Recovery] = field(default_factory=list)
     deletions: list[Deletion] = field(default_factory=list)
+    epochs: list[EpochAnswer] = field(default_factory=list)
     directories: list[DirectoryEvent] = field(default_factory=list)
     space: list[SpaceEvent] = field(default_factory=list)
     harms: list[HarmEvent] = field(default_factory=list)

@@ -16,6 +16,8 @@ from tidelog.model.errors import ErrorCode
 from tidelog.storage import opening
 from tidelog.storage.producers import ProducerState
 
+pytestmark = pytest.mark.long
+
 SECONDS = 20.0
 SEEDS = 60
 """Within so many seeds each planted bug must be found."""

@@ -8,7 +8,7 @@ import pytest
 from tests.simulation import checkers
 from tests.simulation.cluster.disks import Batch
 from tests.simulation.cluster.replica_ends import from_start
-from tests.simulation.history import Final, History, Outcome, Recovery, Write
+from tests.simulation.history import EpochAnswer, Final, History, Outcome, Recovery, Write
 
 P = "t-0"
 
@@ -52,7 +52,22 @@ def good() -> History:
     history.recoveries.append(
         Recovery(P, "kill", {0: b"v0"}, {0: b"v0", 1: b"v1"}, 0, frozenset({b"v1"}))
     )
+    history.epochs.append(EpochAnswer(P, 1, said=9, ended=10, kept=8, start=0))
+    history.epochs.append(EpochAnswer(P, 1, said=12, ended=10, kept=-1, start=12))
+    history.epochs.append(EpochAnswer(P, 2, said=-1, ended=10, kept=-1, start=0))
     return history
+
+
+def epoch_that_ends_too_high(history: History) -> None:
+    history.epochs.append(EpochAnswer(P, 1, 11, 10, 8, 0))
+
+
+def epoch_that_ends_too_low(history: History) -> None:
+    history.epochs.append(EpochAnswer(P, 1, 7, 10, 8, 0))
+
+
+def epoch_that_is_not_known(history: History) -> None:
+    history.epochs.append(EpochAnswer(P, 1, -1, 10, 8, 0))
 
 
 def lost_record(history: History) -> None:
@@ -181,6 +196,9 @@ BAD: list[tuple[Callable[[History], None], checkers.Checker]] = [
     (written_record_cut_by_kill, checkers.only_the_torn_tail_is_cut),
     (garbage_after_recovery, checkers.only_the_torn_tail_is_cut),
     (hole_after_recovery, checkers.only_the_torn_tail_is_cut),
+    (epoch_that_ends_too_high, checkers.epochs_end_where_they_did),
+    (epoch_that_ends_too_low, checkers.epochs_end_where_they_did),
+    (epoch_that_is_not_known, checkers.epochs_end_where_they_did),
     (retention_too_far, checkers.retention_stays_below_the_watermark),
     (corrupt_accepted, checkers.no_bad_crc_is_accepted),
     (does_not_heal, checkers.a_full_disk_heals),

@@ -24,8 +24,10 @@ from tidelog.broker.partition import HostedPartition
 from tidelog.client import group_member
 from tidelog.client.fetcher import Fetcher
 from tidelog.controller import process, requests
-from tidelog.controller.decisions import elections, isr
-from tidelog.controller.decisions.sessions import Condition, Session
+from tidelog.controller.decisions import config_effects, elections, isr
+from tidelog.controller.decisions.cluster import Cluster as ControllerCluster
+from tidelog.controller.decisions.cluster import Decision as ControllerDecision
+from tidelog.controller.decisions.sessions import Condition, Patience, Session
 from tidelog.groups import offsets as group_offsets
 from tidelog.groups import table as group_table
 from tidelog.groups.decision import Decision, StoreAssignment
@@ -34,10 +36,11 @@ from tidelog.metadata.store import Check, Delete, Set
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.replication.control import LeaderAndIsrType
+from tidelog.replication.isr_change import IsrChange
 from tidelog.storage import log
 from tidelog.storage.producers import ProducerState
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(60)
 
 Patch = pytest.MonkeyPatch
 SEEDS = 12
@@ -123,6 +126,15 @@ def forget_producers_on_a_change_of_leader(patch: Patch) -> None:
     patch.setattr(HostedPartition, "become", forgetful)
 
 
+def ask_no_more_after_an_error(patch: Patch) -> None:
+    """The first version (B1): an error is taken for the word of a successor, which will follow."""
+
+    def for_ever(self: Any, now_ms: int) -> None:
+        self.due_ms = now_ms + 10**9
+
+    patch.setattr(IsrChange, "left_open", for_ever)
+
+
 def accept_a_bad_crc_from_a_leader(patch: Patch) -> None:
     patch.setattr(log, "crc_is_right", lambda batch, crc: True)
 
@@ -192,8 +204,8 @@ def use_a_stale_broker_epoch(patch: Patch) -> None:
 def take_a_suspect_for_dead(patch: Patch) -> None:
     condition = Session.condition
 
-    def hasty(self: Any, now_ms: int, grace_ms: int, timeout_ms: int) -> Condition:
-        found = condition(self, now_ms, grace_ms, timeout_ms)
+    def hasty(self: Any, now_ms: int, patience: Patience) -> Condition:
+        found = condition(self, now_ms, patience)
         return Condition.DEAD if found is Condition.SUSPECTED else found
 
     patch.setattr(Session, "condition", hasty)
@@ -329,6 +341,21 @@ def commit_what_is_not_delivered(patch: Patch) -> None:
     patch.setattr(Fetcher, "positions", ahead)
 
 
+# --- the store ---------------------------------------------------------------------------------
+
+
+def believe_who_was_eligible_by_a_higher_minimum(patch: Patch) -> None:
+    """C1: the minimum was lowered while no controller was active."""
+    patch.setattr(config_effects, "of_a_start", lambda cluster: ControllerDecision(None))
+    patch.setattr(elections, "eligible_now", lambda state, minimum: state.eligible_replicas)
+
+
+def tell_what_is_not_durable(patch: Patch) -> None:
+    """C2: what a tool wrote is taken up in the state that outboxes read."""
+    patch.setattr(ControllerCluster, "draft", lambda self: self)
+    patch.setattr(ControllerCluster, "adopt", lambda self, draft: None)
+
+
 class Planted(NamedTuple):
     """A bug, what is said of it, and the course that finds it."""
 
@@ -367,7 +394,12 @@ PLANTED = (
         directed({"isolate": 3, "pause": 3, "kill_broker": 1}),
         first_seed=3,
     ),
-    Planted(truncate_to_the_high_watermark, LOSSES, directed({**KILLS, "kill_two": 3.0})),
+    Planted(
+        truncate_to_the_high_watermark,
+        LOSSES,
+        directed({**KILLS, "kill_two": 3.0}),
+        first_seed=17,
+    ),
     Planted(join_below_the_epoch_start, JOINS, directed(KILLS, fetch_bytes=500)),
     Planted(
         count_the_small_isr,
@@ -421,7 +453,7 @@ PLANTED = (
         ),
         first_seed=3,
     ),
-    Planted(elect_outside_of_the_isr, ("only_the_complete_lead",), directed(KILLS), first_seed=2),
+    Planted(elect_outside_of_the_isr, ("only_the_complete_lead",), directed(KILLS), first_seed=5),
     Planted(
         keep_replicas_eligible_for_ever,
         ("only_the_complete_lead", "acked_is_not_lost"),
@@ -450,6 +482,7 @@ PLANTED = (
         accept_commits_of_any_generation,
         ("old_generations_do_not_commit",),
         Course(seconds=20.0, end_seconds=22.0, weights=KILLS, members=LATE),
+        first_seed=1,
     ),
     Planted(
         forget_groups_when_the_coordinator_moves,
@@ -461,9 +494,31 @@ PLANTED = (
         hand_out_shares_before_they_are_stored,
         ("one_owner_in_a_generation", "members_begin_where_the_last_stopped"),
         LONGER,
+        first_seed=3,
     ),
     Planted(give_everything_to_each_member, ("one_owner_in_a_generation",), LONGER),
     Planted(commit_what_is_not_delivered, ("a_group_gets_everything",), LONGER),
+    Planted(
+        believe_who_was_eligible_by_a_higher_minimum,
+        LOSSES,
+        directed(
+            {"lower_a_minimum_unseen": 1},
+            seconds=24.0,
+            end_seconds=30.0,
+            pause=(4.0, 8.0),
+            durability="replicated",
+        ),
+    ),
+    Planted(
+        tell_what_is_not_durable,
+        LOSSES,
+        directed({"mark_in_vain": 1}, deletes=False, pause=(2.0, 4.0)),
+    ),
+    Planted(
+        ask_no_more_after_an_error,
+        ("full ISRs",),
+        directed({"damage_a_topic": 1}, deletes=False, pause=(2.0, 6.0)),
+    ),
 )
 
 

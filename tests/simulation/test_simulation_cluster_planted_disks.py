@@ -77,7 +77,7 @@ def believe_every_index(patch: Patch) -> None:
 
 
 def leave_damage_as_it_is(patch: Patch) -> None:
-    patch.setattr(Repairs, "for_order", lambda self, hosted, state: hosted)
+    patch.setattr(Repairs, "is_due", lambda self, hosted, state: False)
 
 
 def take_a_full_disk_for_a_broken_one(patch: Patch) -> None:
@@ -90,13 +90,14 @@ PLANTED = (
         believe_every_checkpoint,
         (*DAMAGE, *LOSSES, *PROOF, "only_what_was_asked_goes", "recovery_is_bounded"),
         directed(FLIPS, harmed={names.PARTITION_METADATA: 1.0, names.LOG_STARTS: 1.0}),
+        first_seed=3,
     ),
     Planted(
         believe_every_index,
         DAMAGE,
         directed(FLIPS, harmed={names.INDEX: 1.0}, seconds=20.0, end_seconds=24.0),
     ),
-    Planted(leave_damage_as_it_is, (*DAMAGE, "recovery_is_bounded"), directed(FLIPS)),
+    Planted(leave_damage_as_it_is, (*DAMAGE, "recovery_is_bounded"), directed(FLIPS), first_seed=3),
     Planted(
         take_a_full_disk_for_a_broken_one, ("a_full_disk_heals",), directed({"fill_the_disk": 1.0})
     ),

@@ -28,7 +28,7 @@ from tidelog.replication.control import ANY_PARTITION_EPOCH
 from tidelog.storage.producers import ProducerState
 from tidelog.storage.syncing import PendingSync
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(40)
 
 Patch = pytest.MonkeyPatch
 
@@ -170,6 +170,7 @@ PLANTED = (
         call_refused_what_was_appended,
         ("refused_is_not_readable",),
         directed({"cut": 4.0, "pause": 2.0}, seconds=20.0, end_seconds=24.0),
+        first_seed=10,
     ),
     Planted(
         append_behind_what_was_refused,
@@ -182,7 +183,7 @@ PLANTED = (
         shrink_without_asking,
         ("acked_is_not_lost", "no_loss_while_clean"),
         directed({"isolate": 4.0}, seconds=20.0, end_seconds=24.0),
-        first_seed=8,
+        first_seed=10,
     ),
     Planted(
         let_the_deposed_change_the_isr,
@@ -192,7 +193,7 @@ PLANTED = (
             seconds=24.0,
             end_seconds=28.0,
         ),
-        first_seed=2,
+        first_seed=3,
     ),
     Planted(
         elect_uncleanly_without_leave,
@@ -200,7 +201,12 @@ PLANTED = (
         directed(AWAY, seconds=24.0, end_seconds=26.0, unclean=False),
         first_seed=2,
     ),
-    Planted(take_a_former_life_for_the_present_one, ("no_stale_replica",), directed(KILLS)),
+    Planted(
+        take_a_former_life_for_the_present_one,
+        ("no_stale_replica",),
+        directed(KILLS),
+        first_seed=4,
+    ),
     Planted(
         believe_old_metadata,
         ("no_step_back",),

@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 from tests.simulation.clients import send_once
+from tests.simulation.secret import secret_outside
 from tests.simulation.test_simulation_cluster_traps import Tell, Told
 
+from tidelog.runtime.cluster_secret import READ_AGAIN_MS
 from tidelog.storage import names
 
 
@@ -125,5 +127,20 @@ def test_a_new_member_is_lost_only_if_no_other_was_meanwhile(is_lost: bool) -> N
         if is_lost:
             run.cluster.broker(third).start()
         await run.until(lambda: not run.states.not_whole(), "whole again")
+
+    hold(story)
+
+
+def test_what_hands_requests_over_proves_the_secret_whatever_disk_is_lost() -> None:
+    """It read the secret on broker 1's machine, whose power may go (cluster seed 3025)."""
+
+    async def story(run: Told) -> None:
+        run.lose_power(1)
+        # The file is read again after some seconds.
+        await asyncio.sleep(READ_AGAIN_MS / 1000 + 1)
+        secret = secret_outside(run.world), run.tape.secret, run.outside.secret
+        assert len({each.current() for each in secret}) == 1
+        run.cluster.broker(1).start()
+        await run.until_isr(1, 2, 3)
 
     hold(story)

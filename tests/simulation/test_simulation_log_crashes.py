@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from tests.simulation.kernel import (
@@ -27,6 +27,7 @@ from tests.simulation.kernel import (
 )
 from tests.simulation.scenarios.log import COMPACT, DELETE, METADATA
 from tests.simulation.scenarios.log_steps import PATH, ManualClock
+from tests.support.storage_logs import resolve, texts_of
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
@@ -34,15 +35,22 @@ from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import Pieces
+from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.cleaner import compact
 from tidelog.storage.compaction import plan_compaction
 from tidelog.storage.directory import LastLife, LogDirectory, open_directory
+from tidelog.storage.index_files import open_indexes
 from tidelog.storage.log import PartitionLog
-from tidelog.storage.swap import apply_compaction
+from tidelog.storage.swap import apply_compaction, applying
 
 P = TopicPartition("t", 0)
 RECORDS = 20
 KEYS = 4
+
+
+def kept(configs: TopicConfigs) -> PartitionMetadata:
+    return replace(METADATA, configs=texts_of(configs))
 
 
 @dataclass
@@ -66,7 +74,7 @@ class Node:
         seams = Seams(clock=self.clock, random=random.Random(1), disk=self.view)
         opened = open_directory(seams, PATH, cluster_id="c", node_id=1, boot_id=str(self.boot))
         assert isinstance(opened, LogDirectory), opened
-        opened.load(lambda _: self.configs)
+        opened.load(resolve)
         self.directory = opened
         return opened
 
@@ -74,7 +82,7 @@ class Node:
         """A log of many segments, synced, checkpointed, with more unsynced bytes behind."""
         directory = self.open()
         directory.record_life(str(self.boot), durability="sync")
-        log = directory.create(P, self.configs, METADATA)
+        log = directory.create(P, self.configs, kept(self.configs))
         for number in range(RECORDS):
             self.append(log, number)
         log.sync()
@@ -128,7 +136,7 @@ def _expire(node: Node, log: PartitionLog) -> None:
     log.housekeep(node.clock.now_ms)
     log.sync()
     node.clock.now_ms += 1
-    log.housekeep(node.clock.now_ms)
+    node.directory.remove_due()
 
 
 def _expire_all(node: Node, log: PartitionLog) -> None:
@@ -136,7 +144,7 @@ def _expire_all(node: Node, log: PartitionLog) -> None:
     node.clock.now_ms += 1_000_000
     log.housekeep(node.clock.now_ms)
     log.sync()
-    log.housekeep(node.clock.now_ms)
+    node.directory.remove_due()
 
 
 def _compact(node: Node, log: PartitionLog) -> None:
@@ -144,7 +152,8 @@ def _compact(node: Node, log: PartitionLog) -> None:
     assert plan is not None
     assert apply_compaction(log, compact(node.view, plan), node.clock.now_ms) is not None
     log.sync()
-    log.housekeep(node.clock.now_ms + 1)
+    node.clock.now_ms += 1
+    node.directory.remove_due()
 
 
 def _append_and_roll(node: Node, log: PartitionLog) -> None:
@@ -172,6 +181,59 @@ def _delete_records(node: Node, log: PartitionLog) -> None:
     log.sync()
 
 
+def _beside(node: Node, pieces: Pieces[object]) -> None:
+    """Do work in pieces; checkpoints are written and syncs are run between them."""
+    log = node.directory.logs[P]
+
+    def others() -> None:
+        pending = log.unsynced()
+        checkpoint = node.directory.checkpoint()
+        for value in (pending, checkpoint):
+            if value is not None:
+                value.run()
+        if pending is not None:
+            log.synced(pending)
+        if checkpoint is not None:
+            node.directory.checkpointed(checkpoint)
+
+    for call in pieces:
+        others()
+        if call is not None:
+            call()
+        others()
+
+
+def _retain_beside_others(node: Node, log: PartitionLog) -> None:
+    log.configure(TopicConfigs(segment_bytes=400, retention_bytes=800, file_delete_delay_ms=0))
+    _beside(node, log.housekeeping(node.clock.now_ms))
+    node.directory.remove_due()
+
+
+def _compact_beside_others(node: Node, log: PartitionLog) -> None:
+    """Whatever the names of the files are, all that compaction keeps can be read."""
+    log.configure(replace(COMPACTED, segment_bytes=2000))  # several segments become one
+    plan = plan_compaction(log, node.clock.now_ms)
+    assert plan is not None and any(len(group) > 1 for group in plan.groups)
+    pieces = applying(log, compact(node.view, plan), node.clock.now_ms)
+
+    def read_between() -> Pieces[object]:
+        for call in pieces:
+            _newest_are_read(node, log)
+            yield call
+            _newest_are_read(node, log)
+
+    _beside(node, read_between())
+    assert log.first_dirty_offset == plan.end_offset and not log.failed
+    _newest_are_read(node, log)
+    node.directory.remove_due()
+
+
+def _newest_are_read(node: Node, log: PartitionLog) -> None:
+    found = node.read(log)
+    for offset in range(RECORDS - KEYS, RECORDS):
+        assert found.get(offset) == b"v%d" % offset
+
+
 COMPACTED = TopicConfigs(
     segment_bytes=400,
     cleanup_policy=COMPACT,
@@ -194,7 +256,34 @@ CASES = [
         lambda node, log: log.truncate_to(0, node.clock.now_ms) and None,
         lambda offset: False,
     ),
+    Case(
+        "start anew behind the start",
+        lambda node, log: log.restart_at(11, node.clock.now_ms) and None,
+        lambda offset: False,
+    ),
+    Case(
+        "start anew ahead of the end",
+        lambda node, log: log.restart_at(1_000, node.clock.now_ms) and None,
+        lambda offset: False,
+    ),
+    Case(
+        "truncate beside checkpoints",
+        lambda node, log: _beside(node, log.truncation(11, node.clock.now_ms)),
+        lambda offset: offset < 11,
+    ),
+    Case(
+        "start anew beside checkpoints",
+        lambda node, log: _beside(node, log.restart(1_000, node.clock.now_ms)),
+        lambda offset: False,
+    ),
+    Case("retention beside syncs", _retain_beside_others, lambda offset: offset >= RECORDS - 2),
     Case("compaction", _compact, lambda offset: offset >= RECORDS - KEYS, COMPACTED),
+    Case(
+        "compaction beside syncs",
+        _compact_beside_others,
+        lambda offset: offset >= RECORDS - KEYS,
+        COMPACTED,
+    ),
     Case("clean stop", lambda node, log: node.directory.close() and None),
     Case(
         "deletion of the partition",
@@ -332,8 +421,28 @@ def test_the_indexes_of_a_segment_that_was_synced_before_it_was_closed_are_durab
         node.boot += 1
         found = node.open().logs[P].segments[0]
         assert (found.base_offset, found.newest) == (closed.base_offset, newest), seed
-        _, times = found.read_indexes()
-        assert times is not None and times.last() == newest, seed
+        both = open_indexes(found.resources, found.base_offset, *found.index_paths)
+        assert both is not None and both[1].last() == newest, seed
+
+
+def test_indexes_that_a_killed_life_closed_after_their_sync_are_durable_with_the_next() -> None:
+    """S16: no sync of bytes to come covers them, and the life that knew of them is gone."""
+    for seed in range(20):
+        node = Node(seed, TopicConfigs(index_interval_bytes=100))
+        log = node.prepare()
+        closed = log.segments[-1]
+        assert log.roll(node.clock.now_ms) is None
+        node.append(log, RECORDS)
+        newest = closed.newest
+        node.disk.kill(node.view)
+        node.open().record_life(str(node.boot), durability="sync")
+        node.directory.logs[P].sync()
+        node.disk.lose_power()
+        node.boot += 1
+        found = node.open().logs[P].segments[0]
+        assert (found.base_offset, found.newest) == (closed.base_offset, newest), seed
+        both = open_indexes(found.resources, found.base_offset, *found.index_paths)
+        assert both is not None and both[1].last() == newest, seed
 
 
 def test_damage_below_the_recovery_point_takes_no_other_log_along() -> None:
@@ -436,7 +545,7 @@ def test_a_partition_created_again_is_not_measured_by_its_former_life(in_flight:
         late.run()
         directory.checkpointed(late)
     directory.delete(P)
-    log = directory.create(P, SMALL, METADATA)
+    log = directory.create(P, SMALL, kept(SMALL))
     if in_flight:
         late.run()
         directory.checkpointed(late)
@@ -457,6 +566,8 @@ def test_a_snapshot_of_producers_that_a_power_loss_made_untrue_does_not_come_bac
         node.directory.record_life("1", durability="replicated")
         node.append(log, RECORDS)
         assert log.roll(node.clock.now_ms) is None
+        for waiting in log.snapshots.for_sync():
+            waiting.write()  # before the records are synced, as earlier versions did at a roll
         node.disk.lose_power()
         node.boot += 1
         behind = f"{RECORDS + 1}.snapshot"

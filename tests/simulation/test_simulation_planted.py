@@ -14,9 +14,21 @@ import pytest
 from tests.simulation.seeds import first_failure
 
 from tidelog.records import batch
-from tidelog.storage import appending, cleaner, log, opening, recovery, syncing
+from tidelog.storage import (
+    appending,
+    checking,
+    cleaner,
+    epoch_file,
+    expiring,
+    log,
+    opening,
+    recovery,
+    syncing,
+)
+from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.producers import ProducerState
 from tidelog.storage.results import Appended
+from tidelog.storage.scan import scan
 
 SEEDS = 400
 """Within so many seeds each bug must be found; most need fewer than twenty."""
@@ -26,11 +38,16 @@ def sync_without_fsync(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(syncing.PendingSync, "run", lambda self: None)
 
 
+class _Fits:
+    """A CRC that is equal to every other."""
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
 def keep_the_torn_tail(patch: pytest.MonkeyPatch) -> None:
-    scan = recovery.scan
-    patch.setattr(
-        recovery, "scan", lambda *args, **options: scan(*args, **{**options, "check": False})
-    )
+    """Recovery takes each batch that is long enough for a sound one."""
+    patch.setattr(checking, "crc32c", lambda _: _Fits())
 
 
 def accept_a_duplicate_after_restart(patch: pytest.MonkeyPatch) -> None:
@@ -38,12 +55,12 @@ def accept_a_duplicate_after_restart(patch: pytest.MonkeyPatch) -> None:
 
 
 def retain_past_the_watermark(patch: pytest.MonkeyPatch) -> None:
-    expired = log.expired
+    expired = expiring.expired
 
     def too_eager(segments: Any, configs: Any, **options: Any) -> Any:
         return expired(segments, configs, **{**options, "high_watermark": 2**62})
 
-    patch.setattr(log, "expired", too_eager)
+    patch.setattr(expiring, "expired", too_eager)
 
 
 def drop_the_newest_value(patch: pytest.MonkeyPatch) -> None:
@@ -102,6 +119,20 @@ def cut_below_the_synced_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery, "_judge", eager)
 
 
+def take_the_batch_after_a_gap_for_the_first_of_its_epoch(patch: pytest.MonkeyPatch) -> None:
+    """S2: each start makes the leader epochs anew, from the batches that compaction left."""
+
+    def rebuilt(found: log.PartitionLog, _scanned: object) -> epoch_file.FoundEpochs:
+        epochs = LeaderEpochs()
+        for segment in found.segments:
+            for _, header in scan(segment.open_log(), 0, segment.size, check=False):
+                epochs.begin(header.leader_epoch, header.base_offset)
+        epochs.truncate_start(found.start_offset)
+        return epoch_file.FoundEpochs(epochs, False)
+
+    patch.setattr(opening, "find_epochs", rebuilt)
+
+
 PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (sync_without_fsync, "acked_is_not_lost"),
     (keep_the_torn_tail, "got Rejected(error=<ErrorCode.KAFKA_STORAGE_ERROR"),
@@ -112,6 +143,7 @@ PLANTED: list[tuple[Callable[[pytest.MonkeyPatch], None], str]] = [
     (sync_again_after_a_failure, "failed_sync_is_final"),
     (accept_a_bad_crc, "no_bad_crc_is_accepted"),
     (cut_below_the_synced_end, "only_the_torn_tail_is_cut"),
+    (take_the_batch_after_a_gap_for_the_first_of_its_epoch, "epochs_end_where_they_did"),
 ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable
 
@@ -20,15 +21,22 @@ from tests.support.processes import DEADLINE_S
 Place = tuple[int, int]
 PARTITION_BY_KEY = -1
 
+SOMEWHERE = -1
+"""The offset of a record that is acknowledged, and nobody said where it stands."""
+
 
 class Writer:
     """A librdkafka producer with acks=all in a thread; its values are `NAME:NUMBER`.
 
     `acked` maps each acknowledged number to its (partition, offset); `failed` lists the errors of
-    records that librdkafka gave up. At most `window` records wait for their answers, and it sends
-    at most `per_s` a second. With `keys` each record has one of so many keys, which choose its
-    partition. `wrong` notes what no later look can find: an offset below that of a record of the
-    same partition that was acknowledged before this one was sent.
+    records that librdkafka gave up. Where a batch was refused, or its answer lost, and the one
+    behind it is acknowledged, librdkafka reports the first one as stored, without an offset: it is
+    `SOMEWHERE` in its partition. At most `window` records wait for their answers, and it sends at
+    most `per_s` a second. With `keys` each record has one of so many keys, which choose its
+    partition. A request without an answer is sent again after `request_timeout_ms`; a broker
+    refuses one that the other replicas have not taken after `replicas_within_ms`. `wrong` notes
+    what no later look can find: an offset below that of a record of the same partition that was
+    acknowledged before this one was sent.
     """
 
     def __init__(
@@ -41,6 +49,8 @@ class Writer:
         idempotent: bool,
         keys: int = 0,
         per_s: float | None = None,
+        request_timeout_ms: int = 10_000,
+        replicas_within_ms: int = 30_000,
     ) -> None:
         self.name = name
         self.idempotent = idempotent
@@ -53,6 +63,8 @@ class Writer:
         self._acked_at_s = 0.0
         self.acked: dict[int, Place] = {}
         self.failed: list[str] = []
+        self.died = ""
+        """Why this writer itself writes no more, though nobody has asked it to stop."""
         self.sent = 0
         self._topic = topic
         self._partitions = partitions
@@ -71,7 +83,8 @@ class Writer:
                 "retry.backoff.ms": 50,
                 "reconnect.backoff.ms": 20,
                 "reconnect.backoff.max.ms": 200,
-                "socket.timeout.ms": 10_000,
+                "socket.timeout.ms": request_timeout_ms,
+                "request.timeout.ms": replicas_within_ms,
                 "log_level": 0,
             }
         )
@@ -85,6 +98,17 @@ class Writer:
         return f"{self.name}-{number % self.keys}" if self.keys else None
 
     def _run(self) -> None:
+        try:
+            self._write()
+        except Exception:
+            self._die()
+
+    def _die(self) -> None:
+        # The first one is the cause; what confluent_kafka makes of it tells nothing.
+        self.died = self.died or f"{self.name} died:\n{traceback.format_exc()}"
+        self._stop.set()
+
+    def _write(self) -> None:
         begun = time.monotonic()
         while not self._stop.is_set():
             waits = self.sent - len(self.acked) - len(self.failed)
@@ -100,10 +124,19 @@ class Writer:
                 f"{self.name}:{number}",
                 key,
                 number % self._partitions if key is None else PARTITION_BY_KEY,
-                on_delivery=lambda error, message, n=number: self._answered(n, error, message),
+                on_delivery=lambda error, message, n=number: self._delivered(n, error, message),
             )
             self.sent += 1
             self._producer.poll(0)
+
+    def _delivered(
+        self, number: int, error: confluent_kafka.KafkaError | None, message: object
+    ) -> None:
+        try:
+            self._answered(number, error, message)
+        except Exception:
+            # Of what a callback raises confluent_kafka does not tell the kind, nor where it was.
+            self._die()
 
     def _answered(
         self, number: int, error: confluent_kafka.KafkaError | None, message: object
@@ -117,6 +150,9 @@ class Writer:
         if self._acked_at_s:
             self.longest_gap_s = max(self.longest_gap_s, now_s - self._acked_at_s)
         self._acked_at_s = now_s
+        if offset is None or offset < 0:
+            self.acked[number] = (partition, SOMEWHERE)
+            return
         self.acked[number] = (partition, offset)
         floor = before.get(partition, -1)
         if offset <= floor:
@@ -125,7 +161,13 @@ class Writer:
 
     def state(self) -> str:
         """One line for a failure."""
-        return f"{self.name}: {self.sent} sent, {len(self.acked)} acked, failed {self.failed[:2]}"
+        said = f"{self.name}: {self.sent} sent, {len(self.acked)} acked, failed {self.failed[:2]}"
+        return f"{said}, {self.died}" if self.died else said
+
+    def has_acked(self, count: int) -> bool:
+        """Whether so many records are acknowledged; AssertionError when this writer has died."""
+        assert not self.died, self.died
+        return len(self.acked) >= count
 
     def abandon(self) -> None:
         """Send no more; what has no answer yet is dropped."""
@@ -138,7 +180,9 @@ class Writer:
         """Send no more and wait for every answer; AssertionError when one does not come."""
         self._stop.set()
         self._thread.join(deadline_s)
+        assert not self.died, self.died
         left = self._producer.flush(deadline_s)
+        assert not self.died, self.died
         assert left == 0, f"{self.name}: {left} records without an answer after {deadline_s} s"
 
 
@@ -152,6 +196,8 @@ class GroupReader:
         self.seen: Counter[str] = Counter()
         self.errors: list[str] = []
         self.commits: dict[int, list[int]] = defaultdict(list)
+        self.died = ""
+        """Why this reader itself reads no more, though nobody has asked it to stop."""
         self._doing = "nothing"
         self._since_s = time.monotonic()
         self._stop = threading.Event()
@@ -176,6 +222,12 @@ class GroupReader:
         self._thread.start()
 
     def _run(self) -> None:
+        try:
+            self._read()
+        except Exception:
+            self.died = f"the reader died:\n{traceback.format_exc()}"
+
+    def _read(self) -> None:
         while not self._stop.is_set():
             self._begin("consume")
             got = self._consumer.consume(500, 0.1)
@@ -204,7 +256,9 @@ class GroupReader:
             self.errors.append(f"commit: {refused}")
 
     def missing(self, found: dict[Place, str]) -> list[tuple[Place, str]]:
-        """What is in the log and was not read yet, by place."""
+        """What is in the log and was not read yet, by place; AssertionError when this reader has
+        died."""
+        assert not self.died, self.died
         return sorted((place, v) for place, v in found.items() if not self.seen[v])
 
     def state(self) -> str:
@@ -247,6 +301,21 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[Place, str]:
     return found
 
 
+def lost_acks(writer: Writer, found: dict[Place, str]) -> list[str]:
+    """What was acknowledged to a writer and is not where that was said, or nowhere in its
+    partition: one line for each record."""
+    lost = []
+    partitions = {(place[0], value) for place, value in found.items()}
+    for number, place in writer.acked.items():
+        value = f"{writer.name}:{number}"
+        if place[1] == SOMEWHERE:
+            if (place[0], value) not in partitions:
+                lost.append(f"lost: {value} acked in partition {place[0]}, it is nowhere there")
+        elif found.get(place) != value:
+            lost.append(f"lost: {value} acked at {place}, there is {found.get(place)}")
+    return lost
+
+
 def violations(
     writers: list[Writer],
     found: dict[Place, str],
@@ -262,10 +331,9 @@ def violations(
     times = Counter(found.values())
     for writer in writers:
         wrong += writer.wrong
+        wrong += lost_acks(writer, found)
         for number, place in writer.acked.items():
             value = f"{writer.name}:{number}"
-            if found.get(place) != value:
-                wrong.append(f"lost: {value} acked at {place}, there is {found.get(place)}")
             if not reader.seen[value]:
                 wrong.append(f"the group never read {value} of {place}")
         mine = [v for v in times if v.startswith(f"{writer.name}:")]

@@ -20,6 +20,7 @@ from tests.support.clients import admin
 from tests.support.links import Network
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, free_ports, wait_until
+from tests.support.proofs import write_secret
 from tests.support.server import TidelogNode
 
 
@@ -65,7 +66,9 @@ class TidelogCluster:
         controllers: int = 1,
         store: str | None = None,
     ) -> None:
+        self.secret = write_secret(folder)
         shared = {
+            "cluster.secret.file": self.secret,
             "default.replication.factor": min(3, brokers),
             "offsets.topic.replication.factor": min(3, brokers),
             **(config or {}),

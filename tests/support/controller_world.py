@@ -29,6 +29,8 @@ KEPT = (
     "held",
     "seen",
     "loaded_revision",
+    "kept_configs",
+    "undeletable",
 )
 """What a controller does not find in the store again."""
 

@@ -22,7 +22,7 @@ def die(*_: Any) -> Any:
 
 
 if os.environ["TIDELOG_DIES_AT"] == "cut":
-    PartitionLog.truncate_to = die  # type: ignore[method-assign]
+    PartitionLog.truncation = die  # type: ignore[method-assign]
 else:
     LossReports._ask = die  # type: ignore[method-assign]
 main()

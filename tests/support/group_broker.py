@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
 from tests.support.lone_broker import LoneBroker
-from tidelog.broker.coordinator import Coordinator
 from tidelog.broker.handlers import (
     delete_groups,
     describe_groups,
@@ -45,6 +45,16 @@ GROUP_HANDLERS = [
 BY_KEY = {handler.api_key: handler for handler in GROUP_HANDLERS}
 
 
+def done(answer: Any) -> Any:
+    """What a handler that is made of steps returns; another's answer as it is."""
+    while inspect.isgenerator(answer):
+        try:
+            next(answer)
+        except StopIteration as end:
+            answer = end.value
+    return answer
+
+
 class GroupBroker(LoneBroker):
     """``await start()`` it; ``await ask(handler, request, version)`` is a client without a wire."""
 
@@ -56,7 +66,8 @@ class GroupBroker(LoneBroker):
 
     async def start(self) -> None:
         await super().start()
-        self.coordinator = self.broker.coordinator = Coordinator(self.broker)
+        # The broker's own: a second one would be told of leaders as well, and load and write too.
+        self.coordinator = self.broker.coordinator
         self.coordinator.start()
         self.broker.topic_creation.ensure = self._create  # type: ignore[method-assign]
 
@@ -77,6 +88,11 @@ class GroupBroker(LoneBroker):
             replicas=self.offsets_replicas,
         )
 
+    def lead_again(self, epoch: int = 1, partitions: int = 1) -> Any:
+        """Another broker led in ``epoch``; in the next one this broker leads again."""
+        self.lead_offsets(epoch=epoch, leader=2, partitions=partitions)
+        return self.lead_offsets(epoch=epoch + 1, partitions=partitions)
+
     def ask_now(self, module: Any, request: Any, version: int) -> Any:
         """Call a handler; returns what the router would get: a response or an awaitable."""
         handler = module.HANDLER
@@ -84,13 +100,13 @@ class GroupBroker(LoneBroker):
         context = SimpleNamespace(
             version=version, client_id="client", client_host="127.0.0.1", listener_name="PLAINTEXT"
         )
-        return handler.handle(self.broker, request, context)
+        return done(handler.handle(self.broker, request, context))
 
     async def ask(self, module: Any, request: Any, version: int) -> Any:
         """Call a handler and wait for the response."""
         answer = self.ask_now(module, request, version)
-        if asyncio.isfuture(answer) or asyncio.iscoroutine(answer):
-            return await answer
+        if asyncio.isfuture(answer) or inspect.iscoroutine(answer):
+            return done(await answer)
         return answer
 
     async def stop(self) -> None:

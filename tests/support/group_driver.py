@@ -31,6 +31,7 @@ from tidelog.groups.events import (
 )
 from tidelog.groups.group import Group
 from tidelog.groups.records import NO_LIFE, CommittedOffset, encode
+from tidelog.groups.room import Room
 from tidelog.groups.settings import GroupRules, GroupSettings
 from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
@@ -65,7 +66,8 @@ class Driver:
     def __post_init__(self) -> None:
         self.now = START_MS
         self.random = random.Random(self.seed)
-        self.rules = GroupRules(lambda: f"{self.random.getrandbits(64):016x}", self.settings)
+        new_id = lambda: f"{self.random.getrandbits(64):016x}"  # noqa: E731
+        self.rules = GroupRules(new_id, self.settings, Room(lambda: (self.table,)))
         self.table = GroupTable(self.rules)
         self.table.ahead_ms = AHEAD_MS
         self.log: list[tuple[bytes, bytes | None]] = []

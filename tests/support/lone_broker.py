@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from tests.support.processes import DEADLINE_S
 from tidelog.broker.broker import Broker
 from tidelog.broker.config_cache import ConfigCache, EntityType
+from tidelog.broker.coordinator import Coordinator
 from tidelog.broker.handlers import (
     delete_records,
     fetch,
@@ -25,11 +26,12 @@ from tidelog.broker.partition import HostedPartition, PartitionState
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.server_configs import ServerConfigs, from_mapping
 from tidelog.network.limits import Limits
-from tidelog.network.router import Handler, Router
+from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
-from tidelog.runtime.loop import new_event_loop
+from tidelog.runtime.loop import new_event_loop, run
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import at_once
 from tidelog.storage.directory import LogDirectory, open_directory
 
 CLUSTER = "lone-cluster-lone-clus"
@@ -65,9 +67,11 @@ class LoneBroker:
                 self.seams, path, cluster_id=CLUSTER, node_id=1, boot_id="boot"
             )
             assert isinstance(directory, LogDirectory), directory
-            directory.load(topic_configs.topic)
+            directory.load(topic_configs.at_start)
             directories.append(directory)
         self.broker = Broker(self.configs, self.seams, directories, topic_configs, CLUSTER)
+        # Not started: no look at retention; a broker's metrics ask it.
+        self.broker.coordinator = Coordinator(self.broker)
         self.server = Server(self.router(), self.broker, Limits())
         self.broker.server = self.server
         self.port = await self.server.listen("PLAINTEXT", "127.0.0.1", 0)
@@ -75,7 +79,7 @@ class LoneBroker:
 
     def router(self, extra: Iterable[Handler] = ()) -> Router:
         """The handlers of the hot path, and producer ids from nowhere."""
-        ids = Handler(ApiKey.INIT_PRODUCER_ID, range(5), self._init_producer_id)
+        ids = Handler(ApiKey.INIT_PRODUCER_ID, range(5), Scope.CLIENT, self._init_producer_id)
         hot = (produce, fetch, list_offsets, metadata, offset_for_leader_epoch, delete_records)
         return Router([*(module.HANDLER for module in hot), ids, *extra])
 
@@ -100,7 +104,9 @@ class LoneBroker:
         """Lead (or follow) partitions 0..n-1 of a topic; return the first."""
         broker = self.broker
         if configs is not None:
-            broker.topic_configs.apply([(EntityType.TOPIC, topic, configs)], complete=False)
+            at_once(
+                broker.topic_configs.apply([(EntityType.TOPIC, topic, configs)], complete=False)
+            )
         topic_id = uuid.uuid5(uuid.NAMESPACE_OID, topic)
         state = PartitionState(
             topic_id=topic_id,
@@ -146,9 +152,11 @@ class LoneBroker:
 
     async def stop(self) -> None:
         """Stop serving and leave the logs as a clean stop does."""
+        await self.broker.looked_appends.stop()
         self.broker.partitions.close()
         await self.server.stop(grace_s=0.5)
         await self.broker.maintenance.stop()
+        await self.broker.log_work.settled()
         await self.broker.commit.settled()
         for directory in self.broker.directories:
             directory.close()
@@ -191,6 +199,7 @@ class Peer:
         self._reader = reader
         self.writer = writer
         self._sent = 0
+        self.client_id: str | None = "peer"
         self._asked: dict[int, tuple[int, int]] = {}
 
     @classmethod
@@ -204,8 +213,14 @@ class Peer:
         key = next(key for key in ApiKey if key.name.replace("_", "") == name.upper())
         self._sent += 1
         self._asked[self._sent] = (int(key), version)
-        self.writer.write(b"".join(codec.encode_request(key, version, self._sent, "peer", request)))
+        self.writer.write(
+            b"".join(codec.encode_request(key, version, self._sent, self.client_id, request))
+        )
         return self._sent
+
+    def asked(self, correlation_id: int, api_key: int, version: int) -> None:
+        """Expect an answer to bytes that the test wrote itself."""
+        self._asked[correlation_id] = (int(api_key), version)
 
     async def receive(self) -> Any:
         """Return the next answer; ConnectionError when the server closes instead."""
@@ -229,3 +244,19 @@ async def until(condition: Callable[[], object], deadline_s: float = DEADLINE_S)
     async with asyncio.timeout(deadline_s):
         while not condition():  # noqa: ASYNC110 - any condition, not an event of ours
             await asyncio.sleep(0.002)
+
+
+def with_broker(folder: Path, story: Callable[[LoneBroker, Peer], Awaitable[None]]) -> None:
+    """Run ``story`` with a broker of its own and one client."""
+
+    async def main() -> None:
+        lone = LoneBroker(folder)
+        await lone.start()
+        peer = await Peer.connect(lone.port)
+        try:
+            await story(lone, peer)
+        finally:
+            peer.writer.close()
+            await lone.stop()
+
+    run(main())

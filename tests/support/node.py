@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import time
@@ -30,6 +31,9 @@ class Node:
         self.port = port
         self.bootstrap = f"127.0.0.1:{port}"
         self.started_in_s = 0.0
+        self.cores: frozenset[int] = frozenset()
+        """Where the process may run, from its start on; empty for everywhere."""
+
         self._launched_at = 0.0
         self._program: Program | None = None
 
@@ -63,10 +67,12 @@ class Node:
         """Start it and wait for nothing."""
         self._launched_at = time.monotonic()
         self._program = Program(self.command(), self.log, self.environment())
+        if self.cores:
+            os.sched_setaffinity(self._program.pid, self.cores)
 
     def until_ready(self) -> None:
         """Wait until the launched process names a controller, as `start` does."""
-        wait_until(self._ready_or_ended, self.start_deadline_s, self.said("is ready"), 0.01)
+        wait_until(self._ready_or_ended, self.start_deadline_s, lambda: self.said("is ready"), 0.01)
         if self.program.exit_status() is not None:
             raise AssertionError(self.said("came up"))
         self.started_in_s = time.monotonic() - self._launched_at

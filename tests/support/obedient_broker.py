@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from uuid import UUID
 
 from tests.support.lone_broker import LoneBroker, Peer
 from tidelog.broker.control import Control
@@ -17,6 +18,11 @@ from tidelog.broker.session import ControllerSession
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, Router
 from tidelog.protocol import messages
+from tidelog.protocol.primitives import NO_UUID
+
+
+async def _nothing(_broker_epoch: int) -> None:
+    pass
 
 
 class Obedient(LoneBroker):
@@ -26,10 +32,10 @@ class Obedient(LoneBroker):
         await super().start()
         broker = self.broker
         broker.session = ControllerSession(
-            [("127.0.0.1", 1)], 500, 6000, 1000, report=lambda: None, when_registered=lambda _: None
+            [("127.0.0.1", 1)], 500, 6000, 1000, report=lambda: None, when_registered=_nothing
         )
         broker.session.broker_epoch = 7
-        broker.control = Control(broker, broker.directories[0].path)
+        broker.control = Control(broker, [each.path for each in broker.directories])
 
     def router(self, extra: Iterable[Handler] = ()) -> Router:
         ordered = (
@@ -43,7 +49,12 @@ class Obedient(LoneBroker):
 
 
 async def open_channel(
-    peer: Peer, epoch: int = 1, number: int = 1, broker_epoch: int = 7, revision: int = 5
+    peer: Peer,
+    epoch: int = 1,
+    number: int = 1,
+    broker_epoch: int = 7,
+    revision: int = 5,
+    key: UUID = NO_UUID,
 ) -> ErrorCode:
-    request = messages.OpenControlChannelRequest(1, epoch, broker_epoch, number, revision)
+    request = messages.OpenControlChannelRequest(1, epoch, broker_epoch, number, revision, key)
     return ErrorCode((await peer.ask(request, 0)).error_code)

@@ -26,18 +26,23 @@ promise, and is held against the best of several tries or with patience for a bu
 
 
 def wait_until(
-    condition: Callable[[], object], deadline_s: float, what: str, pause_s: float = 0.05
+    condition: Callable[[], object],
+    deadline_s: float,
+    what: str | Callable[[], str],
+    pause_s: float = 0.05,
 ) -> None:
     """Ask `condition` until it answers something true; AssertionError after `deadline_s`.
 
-    It asks at least twice, and grows the pause no further than `pause_s`.
+    It asks at least twice, and grows the pause no further than `pause_s`. A `what` that is called
+    says how things stand at the failure; a text says how they stood when the wait began.
     """
     end = time.monotonic() + deadline_s
     while not condition():
         if time.monotonic() > end:
             if condition():
                 return
-            raise AssertionError(f"not within {deadline_s} s: {what}")
+            said = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {deadline_s} s: {said}")
         time.sleep(pause_s)
 
 

@@ -4,29 +4,56 @@ from __future__ import annotations
 
 import errno
 import random
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
+from tidelog.model.config_definitions import TOPIC, BrokerLayers, resolve_topic
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
 from tidelog.records.record import Record
-from tidelog.runtime.disk import Buffer, RealDisk, RealFile
+from tidelog.runtime.disk import Buffer, Directory, RealDisk, RealFile
+from tidelog.runtime.seams import Seams
+from tidelog.storage import names
+from tidelog.storage.checkpoints import (
+    KeptConfigs,
+    PartitionMetadata,
+    encode_clean_shutdown,
+    encode_offsets,
+)
+from tidelog.storage.directory import LogDirectory, open_directory
 from tidelog.storage.log import PartitionLog
-from tidelog.storage.opening import create_log, open_log
 from tidelog.storage.recovery import Ending
 from tidelog.storage.resources import Resources
 
 NOW_MS = 1_700_000_000_000
 PARTITION = TopicPartition("t", 0)
+TOPIC_ID = uuid.UUID(int=7)
+BOOT = "this-boot"
+DEFAULTS = TopicConfigs()
 
 
 class QuickFile(RealFile):
     """A file that is never synced: tests that are not about syncing need not wait for it."""
 
     def sync(self) -> None:
+        pass
+
+
+class NamedDirectory:
+    """An open directory whose syncs are those that its disk does by name."""
+
+    def __init__(self, disk: RealDisk, path: str) -> None:
+        self.path = path
+        self._disk = disk
+
+    def sync(self) -> None:
+        self._disk.sync_directory(self.path)
+
+    def close(self) -> None:
         pass
 
 
@@ -39,6 +66,9 @@ class QuickDisk(RealDisk):
 
     def sync_directory(self, path: str) -> None:
         pass
+
+    def open_directory(self, path: str) -> Directory:
+        return NamedDirectory(self, path)
 
 
 class FaultyFile(QuickFile):
@@ -89,16 +119,78 @@ def resources(disk: RealDisk | None = None, open_files: int = 64) -> Resources:
     return made
 
 
+def texts_of(configs: TopicConfigs) -> KeptConfigs:
+    """What was set for a topic that has these configurations, as its replicas keep it."""
+    found = {}
+    for name in TOPIC:
+        value = getattr(configs, name.replace(".", "_"), None)
+        if value != getattr(DEFAULTS, name.replace(".", "_"), None):
+            found[name] = ",".join(value) if isinstance(value, frozenset) else str(value)
+    texts = tuple(sorted(found.items()))
+    assert resolve(texts) == configs, f"no topic can be configured so: {configs}"
+    return texts
+
+
+def resolve(kept: KeptConfigs) -> TopicConfigs:
+    """The configuration that a start makes of what a replica keeps."""
+    return resolve_topic(dict(kept), BrokerLayers()).configs
+
+
+class FixedClock:
+    """A wall clock that a test has set."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now_ms = now_ms
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+
+_locked: dict[str, LogDirectory] = {}
+
+
+def open_as_a_server(
+    path: Path, shared: Resources | None = None, *, now_ms: int = NOW_MS
+) -> LogDirectory:
+    """Open and load a log directory; whoever had it before counts as killed.
+
+    Logs are opened here and in the server by the same two calls, with the configuration that a
+    start has: what their replicas keep on disk.
+    """
+    former = _locked.pop(str(path), None)
+    if former is not None:
+        former._lock.close()
+    shared = shared or resources()
+    seams = Seams(clock=FixedClock(now_ms), random=shared.random, disk=shared.disk)
+    found = open_directory(seams, str(path), cluster_id="c", node_id=1, boot_id=BOOT)
+    assert isinstance(found, LogDirectory), found
+    _locked[str(path)] = found
+    shared.before_cut = found.resources.before_cut
+    found.resources = shared
+    found.load(resolve)
+    return found
+
+
 def new_log(
     path: Path, configs: TopicConfigs | None = None, shared: Resources | None = None
 ) -> PartitionLog:
-    return create_log(
-        shared or resources(),
-        str(path / "t-0"),
-        PARTITION,
-        configs or TopicConfigs(),
-        now_ms=NOW_MS,
-    )
+    configs = configs or DEFAULTS
+    found = open_as_a_server(path, shared)
+    return found.create(PARTITION, configs, PartitionMetadata(TOPIC_ID, 0, texts_of(configs)))
+
+
+def remove_due(log: PartitionLog, now_ms: int) -> int:
+    """Remove what of all logs beside this one is due, as the broker does each second."""
+    removal = log.resources.removals.due(now_ms)
+    if removal is None:
+        return 0
+    removal.run()
+    log.resources.removals.finished(removal, now_ms)
+    assert removal.error is None
+    return len(removal.paths)
 
 
 def reopen(
@@ -108,15 +200,28 @@ def reopen(
     *,
     now_ms: int = NOW_MS,
     ending: Ending = Ending(),  # noqa: B008
+    cleaned: bytes | None = None,
 ) -> PartitionLog:
-    return open_log(
-        shared or resources(),
-        str(path / "t-0"),
-        PARTITION,
-        configs or TopicConfigs(),
-        ending,
-        now_ms=now_ms,
-    )
+    """Start after a life that ended so. ``configs`` is what the controller says afterwards,
+    ``cleaned`` the checkpoint of the cleaner."""
+    for name, offset in (
+        (names.RECOVERY_POINTS, ending.recovery_point),
+        (names.HIGH_WATERMARKS, ending.high_watermark),
+        (names.LOG_STARTS, ending.log_start),
+    ):
+        (path / name).write_bytes(encode_offsets({PARTITION: offset}))
+    (path / names.CLEANER_OFFSETS).unlink(missing_ok=True)
+    if cleaned is not None:
+        (path / names.CLEANER_OFFSETS).write_bytes(cleaned)
+    boot = "another" if ending.unsynced_may_be_gone else BOOT
+    (path / names.LIFE).write_text(f"boot.id={boot}\nlog.durability=replicated\n")
+    marker = path / names.CLEAN_SHUTDOWN
+    marker.unlink(missing_ok=True)
+    if ending.clean:
+        marker.write_bytes(encode_clean_shutdown(1))
+    log = open_as_a_server(path, shared, now_ms=now_ms).logs[PARTITION]
+    log.configure(configs or DEFAULTS)
+    return log
 
 
 def batch(

@@ -145,6 +145,17 @@ def test_no_test_sleeps() -> None:
     assert found == []
 
 
+def test_logs_are_opened_in_one_way() -> None:
+    """A test that opens a log past its directory gives it what no start has."""
+    found = [
+        str(path.relative_to(ROOT))
+        for folder in ("src", "tests", "benchmarks")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if re.search(r"^from tidelog\.storage\.opening import", path.read_text(), re.MULTILINE)
+    ]
+    assert found == ["src/tidelog/storage/directory.py"]
+
+
 def test_each_handler_file_exports_one_handler() -> None:
     for path in PRODUCT:
         if path.parent.name == "handlers" and path.name != "__init__.py":

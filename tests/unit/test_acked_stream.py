@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from types import SimpleNamespace
 
 import pytest
-from tests.support.acked_stream import renumbered_values, violations
+from tests.support.acked_stream import SOMEWHERE, Writer, renumbered_values, violations
 from tests.support.log_files import BatchOnDisk
 
 GOOD = {(0, 0): "w:0", (0, 1): "w:1", (0, 2): "w:2"}
@@ -42,6 +42,7 @@ def test_a_good_history_passes() -> None:
     assert judge({**GOOD, (1, 0): "w:2"}, idempotent=False) == []
     two_homes = {(0, 0): "w:0", (1, 0): "w:1", (0, 1): "w:2"}
     assert judge(two_homes, acked={0: (0, 0), 1: (1, 0)}, keys=2) == []
+    assert judge(GOOD, acked={0: (0, SOMEWHERE), 1: (0, 1)}) == []
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,8 @@ def test_a_good_history_passes() -> None:
     [
         ({"found": {(0, 0): "w:0"}}, "lost"),
         ({"found": {**GOOD, (0, 1): "w:7"}}, "lost"),
+        ({"found": GOOD, "acked": {7: (0, SOMEWHERE)}}, "lost: w:7 acked in partition 0"),
+        ({"found": GOOD, "acked": {0: (1, SOMEWHERE)}}, "lost: w:0 acked in partition 1"),
         ({"found": {**GOOD, (1, 0): "w:2"}}, "2 times"),
         ({"found": {(0, 0): "w:1", (0, 1): "w:0"}, "acked": {0: (0, 1)}}, "order"),
         ({"found": GOOD, "seen": {"w:0": 1}}, "never read"),
@@ -81,3 +84,42 @@ def test_only_what_a_producer_numbered_anew_is_its_own_doing() -> None:
     found.pop((1, 0))
     assert judge(found, acked=acked, renumbered=frozenset({"w:1"})) == []
     assert judge(found, acked=acked)
+
+
+class Report:
+    """What librdkafka reports of a record that is stored."""
+
+    def __init__(self, partition: int, offset: int | None) -> None:
+        self._place = partition, offset
+
+    def partition(self) -> int:
+        return self._place[0]
+
+    def offset(self) -> int | None:
+        return self._place[1]
+
+
+@pytest.fixture
+def writer() -> Writer:
+    """One that was never started; nobody listens where it would send to."""
+    return Writer("127.0.0.1:1", "t", "w", 1, idempotent=True)
+
+
+def test_a_record_may_be_acknowledged_without_an_offset(writer: Writer) -> None:
+    writer._sent_after = {0: {}, 1: {0: 5}, 2: {0: 5}}
+    writer._delivered(0, None, Report(0, 5))
+    writer._delivered(1, None, Report(0, None))
+    writer._delivered(2, None, Report(0, 6))
+    assert writer.acked == {0: (0, 5), 1: (0, SOMEWHERE), 2: (0, 6)}
+    assert writer.has_acked(3) and not writer.has_acked(4)
+    assert not writer.wrong
+
+
+def test_a_writer_that_dies_says_so_to_whoever_waits_for_it(writer: Writer) -> None:
+    # A report of a record that it never sent: its books cannot go on.
+    writer._delivered(7, None, Report(0, 5))
+    writer.start()
+    for waiting in (lambda: writer.has_acked(1), writer.finish):
+        with pytest.raises(AssertionError, match=r"w died:[^$]*KeyError: 7"):
+            waiting()
+    assert "KeyError: 7" in writer.state()

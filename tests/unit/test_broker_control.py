@@ -11,12 +11,13 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.support.lone_broker import LoneBroker, Peer
+from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.obedient_broker import Obedient, open_channel
 from tests.support.storage_logs import QuickDisk
 
-from tidelog.broker.control import SEEN_FILE
-from tidelog.broker.seen import Seen, SeenFile
+from tidelog.broker.seen import SEEN_FILE, Seen, SeenFile
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.epochs import HIGHEST_EPOCH, HIGHEST_REVISION
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
@@ -196,6 +197,98 @@ def test_what_was_seen_survives_a_restart(tmp_path: Path) -> None:
     run(work())
 
 
+@pytest.mark.parametrize("asks_for_a_proof", [False, True])
+def test_the_channel_key_is_checked_before_anything_is_recorded(
+    tmp_path: Path, asks_for_a_proof: bool
+) -> None:
+    """Decision 0019: a key that was given is asked for; none given, none asked for in a roll."""
+    refused, given = ErrorCode.CLUSTER_AUTHORIZATION_FAILED, B
+
+    async def work() -> None:
+        async with running(tmp_path) as (lone, _):
+            server, session = lone.broker.server, lone.broker.session
+            peer = await Peer.connect(lone.port)
+            await until(lambda: len(server.connections) == 2)
+            server.trusts_all = not asks_for_a_proof
+            before = (lone.broker.control.channel, lone.broker.control.seen)
+            # A controller of 02f3bcb gave none.
+            assert await open_channel(peer, 4, 1, key=A) is refused
+            if asks_for_a_proof:
+                assert await open_channel(peer, 4, 1) is refused
+            session.channel_key = given
+            for wrong in (NO_UUID, A, UUID(int=given.int << 64)):
+                assert await open_channel(peer, 4, 1, key=wrong) is refused
+            counted = server.audit.refused_by_api[ApiKey.OPEN_CONTROL_CHANNEL]
+            assert counted == 4 + asks_for_a_proof, "the audit has them"
+            session.broker_epoch = -1
+            stale = ErrorCode.STALE_BROKER_EPOCH
+            assert await open_channel(peer, 4, 1, broker_epoch=-1, key=given) is stale
+            session.broker_epoch = 7
+            assert (lone.broker.control.channel, lone.broker.control.seen) == before
+            assert await open_channel(peer, 4, 1, key=given) is ErrorCode.NONE
+            assert lone.broker.control.seen.controller_epoch == 4
+            if not asks_for_a_proof:
+                session.channel_key = NO_UUID
+                assert await open_channel(await Peer.connect(lone.port), 5, 1) is ErrorCode.NONE
+
+    run(work())
+
+
+def test_an_epoch_that_leaves_no_room_is_refused_and_one_on_disk_ends_the_start(
+    tmp_path: Path,
+) -> None:
+    """N1: the epoch of a stranger was durable, and kept the true controller out for ever."""
+    no_room = ErrorCode.INVALID_REQUEST
+
+    async def work() -> None:
+        async with running(tmp_path) as (lone, channel):
+            before = lone.broker.control.seen
+            assert await open_channel(channel, 2**31 - 1, 2) is no_room
+            assert await open_channel(channel, HIGHEST_EPOCH + 1, 2) is no_room
+            assert await open_channel(channel, 2, 2, revision=2**63 - 1) is no_room
+            assert await open_channel(channel, 2, 2, revision=HIGHEST_REVISION + 1) is no_room
+            request = messages.UpdateConfigsRequest(1, 1, 7, HIGHEST_REVISION + 1)
+            assert (await channel.ask(request, 0)).error_code == no_room
+            assert lone.broker.control.seen == before
+            assert await open_channel(channel, HIGHEST_EPOCH, 2) is ErrorCode.NONE
+
+    run(work())
+    file = SeenFile(RealDisk(), str(tmp_path / SEEN_FILE))
+    assert file.read().controller_epoch == HIGHEST_EPOCH
+    for poisoned in (Seen(2**31 - 1, 5), Seen(5, 2**62 + 2**62 - 1)):
+        file.write(poisoned)
+        with pytest.raises(DamagedFile, match="leave no room"):
+            file.read()
+        (tmp_path / SEEN_FILE).unlink()
+        file = SeenFile(RealDisk(), str(tmp_path / SEEN_FILE))
+
+
+def test_a_channel_waits_for_the_answer_of_a_registration_that_is_on_its_way(
+    tmp_path: Path,
+) -> None:
+    """The controller may open the channel before its answer has come: it was refused once."""
+
+    async def work() -> None:
+        async with running(tmp_path) as (lone, _):
+            session = lone.broker.session
+            session._registering = answer = asyncio.get_running_loop().create_future()
+            peer, gone = await Peer.connect(lone.port), await Peer.connect(lone.port)
+            request = messages.OpenControlChannelRequest(1, 4, 8, 1, 5, B)
+            peer.send(request, 0)
+            gone.send(messages.OpenControlChannelRequest(1, 9, 8, 1, 5, B), 0)
+            tallies = lone.broker.server.router.tallies[ApiKey.OPEN_CONTROL_CHANNEL]
+            await until(lambda: tallies.parked == 2)
+            gone.writer.close()
+            await until(lambda: len(lone.broker.server.connections) == 2)
+            session.broker_epoch, session.channel_key = 8, B
+            session._registering = None
+            answer.set_result(None)
+            assert (await peer.receive()).error_code == 0
+            assert lone.broker.control.seen.controller_epoch == 4, "whoever is gone opens nothing"
+
+    run(work())
+
+
 def test_a_stop_that_was_held_back_is_fenced(tmp_path: Path) -> None:
     # KIP-570: the replica was assigned again with a newer epoch before the old delete arrived.
     async def work() -> None:
@@ -332,6 +425,21 @@ class NoNotes(RealDisk):
         return super().open(path, create=create, read_only=read_only)
 
 
+def test_the_controllers_minimum_counts_where_the_brokers_own_is_lower(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as (lone, channel):
+            assert await order(channel, leader_and_isr({"t": (A, {0: (0, 0)})})) == [OK]
+            request = messages.UpdateConfigsRequest
+            assert (await channel.ask(request(1, 1, 7, 5, []), 0)).error_code == ErrorCode.NONE
+            partition = lone.broker.partitions.get("t", 0)
+            assert partition is not None and partition.log.configs.min_insync_replicas == 1
+            told = request(1, 1, 7, 6, [], min_insync_replicas=2)
+            assert (await channel.ask(told, 0)).error_code == ErrorCode.NONE
+            await until(lambda: partition.log.configs.min_insync_replicas == 2)
+
+    run(work())
+
+
 def test_a_revision_that_cannot_be_kept_ends_no_channel(tmp_path: Path) -> None:
     """The first disk fails; what lies on the second one is commanded on (promise 25)."""
 
@@ -358,7 +466,7 @@ def test_a_revision_that_cannot_be_kept_ends_no_channel(tmp_path: Path) -> None:
     run(work())
 
 
-class OneBadPlace(RealDisk):
+class OneBadPlace(QuickDisk):
     """Refuses to write or rename what has ``bad`` in its path, and to sync one directory."""
 
     bad = ""
@@ -515,5 +623,25 @@ def test_who_fails_to_hear_of_a_partition_holds_up_no_other(
             hosted = partitions.get("t", 1)
             assert hosted is not None and hosted.offline_reason is not None
             assert resigned == [0, 1]
+
+    run(work())
+
+
+def test_nothing_is_kept_of_the_configuration_of_a_topic_that_is_gone(tmp_path: Path) -> None:
+    async def work() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        resolved = lone.broker.topic_configs._resolved
+        for number in range(20):
+            lone.lead(f"t{number}", 2, {"retention.ms": "1000"})
+            assert f"t{number}" in resolved
+            for index in range(2):
+                assert f"t{number}" in resolved
+                if number % 2:
+                    lone.broker.partitions.stop(f"t{number}", index, delete=True, reason="test")
+                else:
+                    lone.broker.partitions.make_stale(f"t{number}", index, "test")
+        assert not [name for name in resolved if name.startswith("t")]
+        await lone.stop()
 
     run(work())

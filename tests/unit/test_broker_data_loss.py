@@ -26,6 +26,8 @@ from tidelog.protocol import messages
 from tidelog.protocol.messages import FetchResponse
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime.turns import at_once
+from tidelog.storage.watermark_note import NOTHING
 
 NOW_MS = 1_000
 
@@ -121,7 +123,7 @@ def parting(epoch: int, end: int) -> Any:
 def cut(lone: LoneBroker, hosted: HostedPartition, epoch: int, end: int) -> str | None:
     from tidelog.broker.follower_log import take_in
 
-    return take_in(hosted, parting(epoch, end), NOW_MS, lone.broker.loss_reports)
+    return at_once(take_in(hosted, parting(epoch, end), NOW_MS, lone.broker.loss_reports))
 
 
 def test_what_is_cut_below_the_watermark_is_reported_until_it_is_answered(tmp_path: Path) -> None:
@@ -182,7 +184,7 @@ def test_a_kill_between_note_cut_and_report_loses_no_report(tmp_path: Path) -> N
         await lone.start()
         hosted = former_leader(lone)
         lone.broker.directories[0].checkpoint().run()  # type: ignore[union-attr]
-        assert lone.broker.loss_reports.before_cut(hosted, 2, 10) is None
+        assert at_once(lone.broker.loss_reports.before_cut(hosted, 2, 10)) is None
         crash(lone)
         session = Session()
         second = LoneBroker(tmp_path)
@@ -212,7 +214,7 @@ def test_records_that_were_to_be_cut_and_lead_again_are_not_lost(tmp_path: Path)
         session = Session()
         async with broker(tmp_path, session) as lone:
             hosted = former_leader(lone)
-            lone.broker.loss_reports.before_cut(hosted, 2, 10)
+            at_once(lone.broker.loss_reports.before_cut(hosted, 2, 10))
             assert (tmp_path / FILE).read_bytes()
             # The unclean leader is gone for good: this one is elected again, with all its records.
             lone.lead("t", epoch=6, isr_version=3)
@@ -286,7 +288,7 @@ def test_a_damaged_note_is_named_and_the_others_are_kept(
             hosted = former_leader(lone)
             loss = replace(loss_of(hosted, 2, 10), key=hosted.key)
             notes = LossNotes(lone.broker.partitions)
-            assert notes.add([(hosted, loss)]) is None
+            assert at_once(notes.adding([(hosted, loss)])) is None
             content = (tmp_path / FILE).read_bytes()
             (tmp_path / FILE).write_bytes(content.replace(b'"first": 2', b'"first": 3') + content)
             again = LossNotes(lone.broker.partitions)
@@ -303,7 +305,7 @@ def test_notes_of_one_replica_are_limited(tmp_path: Path) -> None:
             notes = LossNotes(lone.broker.partitions)
             for offset in range(2 * loss_notes.KEPT_RANGES):
                 loss = Loss(hosted.key, hosted.topic_id, 2 * offset, 2 * offset + 1, (offset,))
-                assert notes.add([(hosted, loss)]) is None
+                assert at_once(notes.adding([(hosted, loss)])) is None
             assert len(notes) == loss_notes.KEPT_RANGES
             assert notes.due()[-1].end == 4 * loss_notes.KEPT_RANGES - 1
 
@@ -332,12 +334,12 @@ def test_many_notes_cost_one_look_at_what_is_noted(
                 (hosted, Loss(TopicPartition("t", index), hosted.topic_id, 2, 10, (3,)))
                 for index in range(3)
             ]
-            assert notes.add(old) is None
+            assert at_once(notes.adding(old)) is None
             new = [
                 (hosted, Loss(TopicPartition("u", index), hosted.topic_id, 2, 10, (3,)))
                 for index in range(500)
             ]
-            assert notes.add(new) is None
+            assert at_once(notes.adding(new)) is None
             assert looked_at == 3 + 503
             assert len(LossNotes(lone.broker.partitions)) == 503, "all are on disk"
 
@@ -389,6 +391,31 @@ def test_what_a_power_loss_took_from_the_unclean_leader_is_told(tmp_path: Path) 
             write(hosted, 10)
             await until(lambda: session.handled)
             assert session.reports == [(10, 10, (3,)), (10, 14, (3,))]
+            assert hosted.log.watermark_note.known == NOTHING, "it would be told twice"
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_still_flagged", [True, False])
+def test_an_unclean_leader_that_leads_on_before_it_is_heard_tells_where_its_log_ended(
+    tmp_path: Path, is_still_flagged: bool
+) -> None:
+    """Not where the newer epoch begins: by then the log has what it has taken since."""
+
+    async def main() -> None:
+        session = Session()
+        async with broker(tmp_path, session) as lone:
+            hosted = lone.lead("t", epoch=3)
+            write(hosted, 10)
+            hosted.log.watermark_note.known = 14
+            state = replace(hosted.state, leader_epoch=4, isr_version=1, has_debt=True)
+            lone.broker.partitions.apply(hosted, replace(state, is_unclean_leader=True))
+            write(hosted, 10)
+            newer = replace(state, leader_epoch=5, is_unclean_leader=is_still_flagged)
+            lone.broker.partitions.apply(hosted, newer)
+            await until(lambda: session.handled)
+            assert session.reports == [(10, 10, (3,)), (10, 14, (3,))]
+            assert session.handled == [("t", 5)]
 
     run(main())
 
@@ -422,7 +449,7 @@ def test_a_loss_without_a_topic_id_is_not_charged_to_the_next_life_of_the_name(
             nameless = partitions.create("t", 0, state)
             partitions.apply(nameless, state)
             write(nameless, 4)
-            assert lone.broker.loss_reports.before_cut(nameless, 1, 4) is None
+            assert at_once(lone.broker.loss_reports.before_cut(nameless, 1, 4)) is None
             if is_stale:
                 partitions.make_stale("t", 0, "a test")
             else:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.storage_logs import QuickDisk
 
+from tidelog.broker import durability
 from tidelog.broker.partition import HostedPartition
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.disk import RealFile
 from tidelog.runtime.seams import Seams
+from tidelog.storage import syncing
+from tidelog.storage.syncing import PendingSync
 
 
 class Shy(QuickDisk):
@@ -71,6 +76,33 @@ def test_a_file_that_cannot_be_opened_takes_the_directory_offline(tmp_path: Path
         await lone.stop()
 
     asyncio.run(main())
+
+
+def test_one_trip_takes_so_many_logs_and_the_others_go_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability, "MOST_PER_TRIP", 2)
+    trips: list[int] = []
+
+    def run_all(pendings: Sequence[PendingSync]) -> None:
+        trips.append(len(pendings))
+        syncing.run_all(pendings)
+
+    monkeypatch.setattr(durability, "run_all", run_all)
+
+    async def main() -> None:
+        lone = LoneBroker(tmp_path, {"log.durability": "sync"})
+        await lone.start()
+        lone.lead("t", 5)
+        logs = list(lone.broker.partitions.all())
+        for each in logs:
+            append(each)
+        await until(lambda: all(each.high_watermark == 1 for each in logs))
+        assert await closes_cleanly(lone)
+
+    asyncio.run(main())
+    assert sum(trips) >= 5
+    assert max(trips) == 2
 
 
 async def closes_cleanly(lone: LoneBroker) -> bool:

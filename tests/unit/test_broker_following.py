@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Coroutine
@@ -15,11 +17,14 @@ from typing import Any
 import pytest
 from tests.support.lone_broker import LoneBroker, until
 
-from tidelog.broker import follower_fetcher, loss_notes
+from tidelog.broker import fetch_patience, follower_fetcher, loss_notes
+from tidelog.broker.follower_fetcher import FollowerFetcher
 from tidelog.broker.follower_log import says_where_logs_part, take_in
 from tidelog.broker.partition import HostedPartition, PartitionState, Role
-from tidelog.protocol import messages
+from tidelog.model.api_keys import ApiKey
+from tidelog.protocol import codec, messages
 from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.log import PartitionLog
 
 FOLLOWER_EPOCH = 7
@@ -143,6 +148,42 @@ def test_a_follower_copies_from_empty_and_learns_the_high_watermark(tmp_path: Pa
     run(main())
 
 
+def test_why_a_leader_cannot_be_followed_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until it changes, or the leader was followed in between: not at each attempt."""
+    connected, attempts = FollowerFetcher._connected, 0
+
+    async def counted(self: FollowerFetcher) -> Any:
+        nonlocal attempts
+        attempts += 1
+        return await connected(self)
+
+    def said(what: str) -> int:
+        return sum("following broker 1" in x.message and what in x.message for x in caplog.records)
+
+    async def main() -> None:
+        monkeypatch.setattr(FollowerFetcher, "_connected", counted)
+        async with running(tmp_path) as pair:
+            request = messages.UpdateMetadataRequest
+            update = request(controller_id=1, live_brokers=[request.UpdateMetadataBroker(id=2)])
+            pair.follower.broker.metadata.apply(update, complete=True)
+            leader, follower = pair.lead(), pair.follow()
+            await until(lambda: attempts > 3)
+            assert said("no address of broker 1") == 1
+            pair.tell(pair.leader.port)
+            for count in (1, 2):
+                append(leader, "a")
+                await until_same(leader, follower)
+                (fetcher,) = pair.follower.broker.followers._fetchers.values()
+                assert fetcher._connection is not None
+                fetcher._connection.close("planted")
+                await until(lambda count=count: said("planted") == count)
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+
+
 def test_with_sync_a_follower_claims_what_is_synced(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path, {"log.durability": "sync"}) as pair:
@@ -218,7 +259,7 @@ def test_many_cuts_share_a_note_and_let_others_in(
     partitions, writes, turns = 20, [], 0
     cut_in_turn = []
 
-    def taking_in(hosted: HostedPartition, part: Any, *more: Any) -> str | None:
+    def taking_in(hosted: HostedPartition, part: Any, *more: Any) -> Pieces[str | None]:
         if says_where_logs_part(part):
             cut_in_turn.append(turns)
         return take_in(hosted, part, *more)
@@ -314,6 +355,29 @@ def test_a_watermark_told_before_a_cut_counts_no_more(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_watermark_told_in_a_former_epoch_counts_no_more(tmp_path: Path) -> None:
+    """What the next leader says of it comes first: it may part from this log below it."""
+
+    async def main() -> None:
+        async with running(tmp_path, {"log.durability": "sync"}) as pair:
+            follower = pair.lead(isr=(1,))
+            append(follower, "a", "b", "c")
+            await until(lambda: follower.high_watermark == 3)
+            pair.lead(epoch=2, leader=2)
+            follower.log.high_watermark = 0
+            follower.log.synced_end_offset = 1
+            follower.replicated(0, 3)
+            assert follower.high_watermark == 1
+            pair.lead(epoch=3, leader=2)
+            follower.log.synced_end_offset = 3
+            follower.synced()
+            assert follower.high_watermark == 1
+            follower.replicated(0, 3)
+            assert follower.high_watermark == 3
+
+    run(main())
+
+
 def test_an_epoch_without_records_leaves_no_trace(tmp_path: Path) -> None:
     """Two leader changes with no write in between: the truncation point is known."""
 
@@ -386,7 +450,8 @@ def test_a_corrupt_answer_is_fetched_again(tmp_path: Path) -> None:
             assert follower.log.truncate_to(0, 0) is None
             for records, end in ((sound[:100] + b"?" + sound[101:], 0), (sound, 2)):
                 answer = messages.FetchResponse.PartitionData(0, 0, 0, 0, 0, records=records)
-                refused = take_in(follower, answer, 0, pair.follower.broker.loss_reports)
+                reports = pair.follower.broker.loss_reports
+                refused = at_once(take_in(follower, answer, 0, reports))
                 assert (refused is None) == (end == 2)
                 assert follower.end_offset == end and follower.log.damaged is None
 
@@ -409,7 +474,13 @@ def test_another_life_of_the_topic_is_neither_fed_nor_counted(tmp_path: Path) ->
     run(main())
 
 
-def test_a_partition_added_while_a_fetch_waits_is_fetched_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trip_ms", [None, 40])
+def test_a_partition_added_while_a_fetch_waits_is_fetched_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trip_ms: int | None
+) -> None:
+    """The request that idles is given up; at once, or when it is older than an answer takes."""
+    monkeypatch.setattr(fetch_patience, "SHORT_FOR_MS", 0)
+
     async def main() -> None:
         config: dict[str, object] = {"replica.fetch.wait.max.ms": LONG_WAIT_MS}
         async with running(tmp_path, config) as pair:
@@ -417,10 +488,15 @@ def test_a_partition_added_while_a_fetch_waits_is_fetched_at_once(tmp_path: Path
             append(first_leader, "a")
             first = pair.follow(0)
             await until(lambda: first.end_offset == 1 and first_leader.waiting.followers)
+            fetcher = pair.follower.broker.followers._fetchers[1]
+            await until(lambda: first_leader.high_watermark == 1 and fetcher._is_asking)
+            former = fetcher._connection
+            fetcher._patience._trip_ms = trip_ms
             second_leader = pair.lead(1)
             append(second_leader, "b")
             second = pair.follow(1)
             await until(lambda: second.end_offset == 1 and second_leader.high_watermark == 1)
+            assert fetcher._connection is not former
             # What was there goes on in the new session, and leaves it without a stop of the other.
             append(first_leader, "c")
             await until(lambda: first.end_offset == 2)
@@ -429,6 +505,133 @@ def test_a_partition_added_while_a_fetch_waits_is_fetched_at_once(tmp_path: Path
             append(second_leader, "e")
             await until(lambda: second.end_offset == 2)
             assert first.end_offset == 2
+
+    run(main())
+
+
+def test_partitions_that_are_added_all_the_time_do_not_starve_the_others(tmp_path: Path) -> None:
+    """B4: a leader that is 30 ms away, and with each request that it gets a partition more."""
+
+    async def main() -> None:
+        asked = connections = answered = 0
+        async with running(tmp_path, {"replica.fetch.wait.max.ms": LONG_WAIT_MS}) as pair:
+            loop = asyncio.get_running_loop()
+
+            def answer(writer: asyncio.StreamWriter, correlation_id: int) -> None:
+                nonlocal answered
+                if not writer.is_closing():
+                    answered += 1
+                    response = messages.FetchResponse(session_id=7)
+                    parts = codec.encode_response(ApiKey.FETCH, 12, correlation_id, response)
+                    writer.write(b"".join(parts))
+
+            async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                nonlocal asked, connections
+                connections += 1
+                with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+                    while True:
+                        size = int.from_bytes(await reader.readexactly(4), "big")
+                        frame = await reader.readexactly(size)
+                        asked += 1
+                        pair.follow(asked)
+                        correlation_id = int.from_bytes(frame[4:8], "big")
+                        loop.call_later(0.03, answer, writer, correlation_id)
+                writer.close()
+
+            server = await asyncio.start_server(serve, "127.0.0.1", 0)
+            async with server:
+                pair.tell(server.sockets[0].getsockname()[1])
+                pair.follow(0)
+                await until(lambda: answered >= 20 or asked >= 100)
+                # What was given up is asked again, and answered before another is given up.
+                assert asked <= 2 * answered + 1, (asked, answered)
+                assert connections <= 1 + answered, (connections, answered)
+                await pair.follower.broker.followers.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("arrives", [True, False], ids=["an answer arrives", "it idles"])
+def test_only_the_request_that_a_partition_was_added_to_is_given_up_and_only_if_it_idles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arrives: bool
+) -> None:
+    """B4: what comes next is asked without a pause, and is short."""
+    monkeypatch.setattr(fetch_patience, "SHORT_FOR_MS", 0)
+    monkeypatch.setattr(follower_fetcher, "FIRST_PAUSE_MS", 10 * LONG_WAIT_MS)
+    writers: list[asyncio.StreamWriter] = []
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        with contextlib.suppress(ConnectionError):
+            while await reader.read(1000):
+                pass
+        writer.close()
+
+    async def main() -> None:
+        async with running(tmp_path, {"replica.fetch.wait.max.ms": LONG_WAIT_MS}) as pair:
+            server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+            pair.tell(server.sockets[0].getsockname()[1])
+            pair.follow(0)
+            fetcher = pair.follower.broker.followers._fetchers[1]
+            patience, clock = fetcher._patience, pair.follower.broker.clock
+
+            def idles() -> bool:
+                now_ms = clock.monotonic_ms()
+                return patience.give_up_in_ms(now_ms, is_arriving=False) == 0
+
+            await until(lambda: bool(writers) and idles())
+            former = fetcher._connection
+            assert former is not None
+            fetcher._look_at_request(fetcher._requests - 1)
+            assert fetcher._connection is former, "that one was answered"
+            if arrives:
+                writers[0].write(bytes(2))
+                await until(lambda: former.is_receiving)
+            fetcher._look_at_request(fetcher._requests)
+            assert former.closed != arrives
+            if not arrives:
+                await until(lambda: len(writers) == 2 and fetcher._is_asking)
+                assert patience._sent is not None
+                assert patience._sent[1] == fetch_patience.INTERRUPT_MS
+            await pair.follower.broker.followers.close()
+            server.close()
+
+    run(main())
+
+
+def test_nothing_is_given_up_while_no_request_is_under_way(tmp_path: Path) -> None:
+    """The disk holds the next request up: the connection is kept, and the leader is not lost."""
+
+    async def main() -> None:
+        held, looked = asyncio.Event(), asyncio.Event()
+        config = {"replica.fetch.wait.max.ms": LONG_WAIT_MS, "log.durability": "sync"}
+        async with running(tmp_path, config) as pair:
+            leader = pair.lead(0)
+            first = pair.follow(0)
+            append(leader, "a")
+            await until_same(leader, first)
+            commit = pair.follower.broker.commit
+            until_stored = commit.until_stored
+
+            async def slow(partition: HostedPartition) -> None:
+                held.set()
+                await looked.wait()
+                await until_stored(partition)
+
+            commit.until_stored = slow  # type: ignore[method-assign]
+            append(leader, "b")
+            await until(held.is_set)
+            fetcher = pair.follower.broker.followers._fetchers[1]
+            present = fetcher._connection
+            second_leader = pair.lead(1)
+            second = pair.follow(1)
+            append(second_leader, "c")
+            # What the timer does that began when it was added.
+            fetcher._look_at_request(fetcher._requests)
+            looked.set()
+            await until(lambda: second.end_offset == 1 and leader.high_watermark == 2)
+            assert fetcher._connection is present is not None
+            assert not fetcher.source_lost_for_ms
 
     run(main())
 

@@ -29,12 +29,16 @@ def test_groups_that_are_loaded_in_this_epoch_are_reloaded(tmp_path: Path) -> No
             coordinator = broker.coordinator
             assert await coordinator.reloaded(hosted) is None
             assert not coordinator.is_loading
-            # Of another epoch it answers only when those groups are there.
+            # Led on in a newer epoch, they are what their log says.
             hosted = broker.lead_offsets(epoch=1)
+            assert not coordinator.is_loading
+            assert await coordinator.reloaded(hosted) is None
+            # After another leader it answers only when those groups are there.
+            hosted = broker.lead_again(2)
             assert coordinator.is_loading
             assert await coordinator.reloaded(hosted) is None
             assert not coordinator.is_loading
-            broker.lead_offsets(epoch=2, leader=2)
+            broker.lead_offsets(epoch=4, leader=2)
             assert await coordinator.reloaded(hosted) == "they are not coordinated here"
         finally:
             await broker.stop()

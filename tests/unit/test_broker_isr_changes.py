@@ -13,6 +13,7 @@ from tests.support.lone_broker import LoneBroker, until
 from tidelog.broker.partitions import Partitions
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
+from tidelog.records.builder import NewRecord, build_batch
 
 Answer = Callable[[Any], Any]
 
@@ -31,8 +32,8 @@ class Session:
         return self.answers.pop(0)(request)
 
 
-def answer_with(code: int) -> Answer:
-    """Answer every partition with a code and what was proposed."""
+def answer_with(code: int, *, newer: bool = True) -> Answer:
+    """Answer every partition with a code and what was proposed, in a newer version."""
     response = messages.AlterIsrResponse
 
     def answer(request: Any) -> Any:
@@ -47,7 +48,7 @@ def answer_with(code: int) -> Answer:
                             leader_id=1,
                             leader_epoch=part.leader_epoch,
                             isr=part.new_isr,
-                            isr_version=part.isr_version + 1,
+                            isr_version=part.isr_version + newer,
                         )
                         for part in topic.partitions
                     ],
@@ -92,6 +93,89 @@ def test_no_answer_and_no_bug_ends_the_changes(
     asyncio.run(main())
     assert "planted in a look" in caplog.text
     assert "no such thing" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ],
+)
+def test_an_answer_that_settles_nothing_does_not_freeze_the_isr(
+    tmp_path: Path, code: ErrorCode
+) -> None:
+    """A node of the store was damaged for a moment: no LeaderAndIsr follows, and it is no end."""
+
+    async def main() -> None:
+        lone = LoneBroker(tmp_path, {"replica.lag.time.max.ms": 100})
+        await lone.start()
+        try:
+            unsettled = answer_with(code, newer=False)
+            session = Session(unsettled, unsettled, answer_with(ErrorCode.NONE))
+            lone.broker.session = session  # type: ignore[assignment]
+            hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))
+            told: list[ErrorCode] = []
+            hosted.append(build_batch([NewRecord(1, None, b"x")]), 1)
+            hosted.when_committed(0, told.append, patient=False)
+            lone.broker.isr_changes.start()
+            await until(lambda: told)
+            assert (told, hosted.isr) == ([ErrorCode.NONE], (1,))
+            assert session.proposed == [{1}] * 3
+        finally:
+            await lone.broker.isr_changes.stop()
+            await lone.stop()
+
+    asyncio.run(main())
+
+
+def test_a_change_that_stays_open_holds_up_no_other_partition(tmp_path: Path) -> None:
+    async def main() -> None:
+        lone = LoneBroker(tmp_path, {"replica.lag.time.max.ms": 100})
+        await lone.start()
+        try:
+            session = Picky("lost")
+            lone.broker.session = session  # type: ignore[assignment]
+            lost = lone.lead("lost", isr=(1, 2), replicas=(1, 2))
+            lone.broker.isr_changes.start()
+            await until(lambda: session.refused >= 3)
+            other = lone.lead("other", isr=(1, 2), replicas=(1, 2))
+            await until(lambda: other.isr == (1,))
+            assert lost.proposed_isr == (1,)
+            # What was decided elsewhere ends it, and it is asked about no more.
+            lone.lead("lost", isr=(2,), replicas=(1, 2), leader=2, epoch=1)
+            assert lost.proposed_isr is None
+            asked = session.refused
+            third = lone.lead("third", isr=(1, 2), replicas=(1, 2))
+            await until(lambda: third.isr == (1,))
+            assert session.refused == asked
+        finally:
+            await lone.broker.isr_changes.stop()
+            await lone.stop()
+
+    asyncio.run(main())
+
+
+class Picky:
+    """Answers for ever; the topic ``lost`` with UNKNOWN_TOPIC_OR_PARTITION."""
+
+    broker_epoch = 7
+
+    def __init__(self, lost: str) -> None:
+        self.lost = lost
+        self.refused = 0
+
+    async def request(self, request: Any) -> Any:
+        found = answer_with(ErrorCode.NONE)(request)
+        for topic in found.topics:
+            if topic.topic_name == self.lost:
+                self.refused += 1
+                for part in topic.partitions:
+                    part.error_code = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return found
 
 
 class Controller(Session):

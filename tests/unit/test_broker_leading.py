@@ -18,6 +18,7 @@ from tidelog.client.errors import ConnectionLost
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
+from tidelog.replication.isr_change import IsrChange
 
 TOPIC_ID = uuid.uuid5(uuid.NAMESPACE_OID, "t")
 LAG_MS = 200
@@ -89,6 +90,11 @@ def lead(lone: LoneBroker, isr: tuple[int, ...] = (1, 2, 3), **changes: Any) -> 
     return lone.lead("t", epoch=1, isr=isr, replicas=(1, 2, 3), **changes)
 
 
+def propose(hosted: HostedPartition, isr: tuple[int, ...]) -> None:
+    assert hosted.leadership is not None
+    hosted.leadership.change = IsrChange(hosted.leader_epoch, hosted.isr_version, isr)
+
+
 def append(hosted: HostedPartition, count: int = 1) -> None:
     now_ms = int(time.time() * 1000)
     for _ in range(count):
@@ -135,7 +141,7 @@ def test_it_stands_while_the_committed_isr_is_too_small(tmp_path: Path) -> None:
             hosted = lead(lone, (1,), configs={"min.insync.replicas": "2"})
             append(hosted, 2)
             await fetched(lone, 2, 2)
-            hosted.proposed_isr = (1, 2)
+            propose(hosted, (1, 2))
             hosted.advance()
             assert hosted.high_watermark == 0, "a proposal is no member yet"
             hosted.take_isr((1, 2), 1)
@@ -149,7 +155,7 @@ def test_a_change_in_flight_counts_the_larger_isr(tmp_path: Path) -> None:
         async with running(tmp_path) as lone:
             hosted = lead(lone, (1, 2))
             append(hosted)
-            hosted.proposed_isr = (1, 2, 3)
+            propose(hosted, (1, 2, 3))
             await fetched(lone, 2, 1)
             assert hosted.high_watermark == 0
             hosted.take_isr((1, 2), 0)
@@ -221,7 +227,8 @@ def test_a_new_leader_does_not_know_the_end_yet(tmp_path: Path) -> None:
             hosted = lead(lone, (1,))
             append(hosted, 2)
             hosted.log.high_watermark = 1
-            lone.lead("t", epoch=2, isr=(1, 2, 3), replicas=(1, 2, 3), isr_version=5)
+            lone.lead("t", epoch=2, isr=(1, 2, 3), replicas=(1, 2, 3), leader=2)
+            lone.lead("t", epoch=3, isr=(1, 2, 3), replicas=(1, 2, 3), isr_version=5)
             peer = await Peer.connect(lone.port)
             request = messages.ListOffsetsRequest
             part = request.ListOffsetsPartition(0, -1, -1)
@@ -233,7 +240,7 @@ def test_a_new_leader_does_not_know_the_end_yet(tmp_path: Path) -> None:
                 found = await peer.ask(asked, version)
                 assert found.topics[0].partitions[0].error_code == error
             for node_id in (2, 3):
-                await fetched(lone, node_id, 2, epoch=2)
+                await fetched(lone, node_id, 2, epoch=3)
             found = await peer.ask(asked, 7)
             assert (found.topics[0].partitions[0].error_code, hosted.high_watermark) == (0, 2)
 
@@ -383,5 +390,58 @@ def test_an_order_of_the_controller_settles_a_change_in_flight(tmp_path: Path) -
             await until(lambda: hosted.proposed_isr == (1, 2))
             lead(lone, (1, 2), isr_version=1)
             assert (hosted.proposed_isr, hosted.isr) == (None, (1, 2))
+
+    run(main())
+
+
+# -- replicas that change
+
+
+def test_a_replica_that_was_taken_off_holds_nothing_when_it_comes_back(tmp_path: Path) -> None:
+    """Its copy was deleted meanwhile; it is the same broker, in the same life and leader epoch."""
+
+    async def main() -> None:
+        session = Session(answer(ErrorCode.NONE, 9))
+        async with running(tmp_path, session) as lone:
+            hosted = lone.lead("t", epoch=1, isr=(1,), replicas=(1, 2, 3))
+            append(hosted, 2)
+            now_ms = lone.broker.clock.monotonic_ms()
+            for node_id in (2, 3):
+                hosted.follower_fetched(node_id, 2, 20 + node_id, now_ms, 0)
+            lone.lead("t", epoch=1, isr=(1,), replicas=(1, 3), isr_version=1)
+            hosted.follower_fetched(2, 2, 22, now_ms, 0)
+            assert 2 not in hosted.followers, "what is under way of it comes too late"
+            lone.lead("t", epoch=1, isr=(1,), replicas=(1, 2, 3), isr_version=2)
+            lone.broker.isr_changes.fetched(hosted, 2)
+            assert 2 not in hosted.followers
+            assert hosted.followers[3].end_offset == 2, "it was a replica all the time"
+            lone.broker.isr_changes.fetched(hosted, 3)
+            await until(lambda: session.asked)
+            assert list(session.asked[0].new_isr) == [1, 3]
+
+    run(main())
+
+
+def test_what_a_replica_asked_before_it_was_taken_off_counts_no_more(tmp_path: Path) -> None:
+    """Its session stands: a request that names nothing repeats what it held then."""
+
+    async def main() -> None:
+        async with running(tmp_path) as lone:
+            hosted = lone.lead("t", epoch=1, isr=(1,), replicas=(1, 2))
+            append(hosted, 2)
+            peer = await Peer.connect(lone.port)
+            first = await peer.ask(fetch(2, 2, session_id=0, session_epoch=0), 12)
+            assert hosted.followers[2].end_offset == 2
+            lone.lead("t", epoch=1, isr=(1,), replicas=(1,), isr_version=1)
+            lone.lead("t", epoch=1, isr=(1,), replicas=(1, 2), isr_version=2)
+            nothing = fetch(2, 0, session_id=first.session_id, session_epoch=1)
+            nothing.topics = []
+            told = (await peer.ask(nothing, 12)).responses[0].partitions[0]
+            assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "it is to ask again"
+            assert 2 not in hosted.followers
+            again = fetch(2, 0, session_id=first.session_id, session_epoch=2)
+            told = (await peer.ask(again, 12)).responses[0].partitions[0]
+            assert told.error_code == ErrorCode.NONE
+            assert hosted.followers[2].end_offset == 0
 
     run(main())

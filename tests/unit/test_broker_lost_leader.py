@@ -117,6 +117,36 @@ def test_an_answer_waits_until_a_lost_leader_is_found_again(tmp_path: Path) -> N
     run(main())
 
 
+def test_a_leader_that_does_not_answer_is_lost_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped process closes no connection."""
+    monkeypatch.setattr(follower_fetcher, "UNANSWERED_MS", 20)
+    monkeypatch.setattr(follower_fetcher, "LOST_SHOWN_MS", 0)
+    questions: list[bytes] = []
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(1000):
+            questions.append(piece)
+        writer.close()
+
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
+            mute = await asyncio.start_server(swallow, "127.0.0.1", 0)
+            know_the_leader(pair, mute.sockets[0].getsockname()[1])
+            await pair.leader.server.stop(grace_s=0)
+            await until(lambda: bool(questions))
+            await until(lambda: pair.follower.broker.followers.has_lost(1))
+            question = await asked(pair, peer)
+            know_the_leader(pair, pair.leader.port, leader=2)
+            assert await question == REPLACED
+            monkeypatch.setattr(follower_fetcher, "SILENT_SHOWN_MS", 0)
+            assert not pair.follower.broker.followers.has_lost(1), "it may only be slow"
+            mute.close()
+
+    run(main())
+
+
 def test_a_client_that_noticed_first_is_not_told_of_the_dead_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from uuid import UUID
 
 import pytest
@@ -10,6 +11,7 @@ from tidelog.broker import metadata_cache
 from tidelog.broker.config_cache import ConfigCache, EntityType
 from tidelog.broker.metadata_cache import MetadataCache
 from tidelog.protocol import messages
+from tidelog.runtime.turns import Pieces, at_once
 
 Update = messages.UpdateMetadataRequest
 A, B = UUID(int=1), UUID(int=2)
@@ -122,15 +124,54 @@ def test_clients_see_addresses_of_their_listener_and_a_live_controller() -> None
 
 def test_configurations_are_resolved_and_told() -> None:
     cache = ConfigCache(1, {"log.retention.ms": "5000"})
-    told: list[str] = []
-    cache.when_changed = told.append
-    assert cache.topic("t").retention_ms == 5000
-    cache.apply([(EntityType.TOPIC, "t", {"retention.ms": "7"})], complete=True)
-    assert (cache.topic("t").retention_ms, told) == (7, ["t"])
-    cache.apply([(EntityType.TOPIC, "t", {"retention.ms": "7"})], complete=False)
-    assert told == ["t"]
-    cache.apply([(EntityType.BROKER, "", {"log.retention.ms": "9"})], complete=False)
+    told: list[Collection[str] | None] = []
+
+    def tell(topics: Collection[str] | None) -> Pieces[None]:
+        told.append(topics)
+        yield from ()
+
+    cache.when_changed = tell
+    assert cache.topic("t").retention_ms == cache.at_start(()).retention_ms == 5000
+    at_once(cache.apply([(EntityType.TOPIC, "t", {"retention.ms": "7"})], complete=True))
+    assert (cache.topic("t").retention_ms, told) == (7, [["t"]])
+    at_once(cache.apply([(EntityType.TOPIC, "t", {"retention.ms": "7"})], complete=False))
+    assert told == [["t"]]
+    at_once(cache.apply([(EntityType.BROKER, "", {"log.retention.ms": "9"})], complete=False))
     assert (cache.topic("t").retention_ms, cache.topic("u").retention_ms) == (7, 9)
-    assert told == ["t", ""]
-    cache.apply([], complete=True)
+    assert cache.at_start(()).retention_ms == 9
+    assert told == [["t"], None]
+    at_once(cache.apply([], complete=True))
     assert cache.topic("t").retention_ms == 5000
+
+
+def test_of_two_files_the_higher_minimum_counts(caplog: pytest.LogCaptureFixture) -> None:
+    """A leader must not acknowledge without replicas that the controller holds for complete."""
+    cache = ConfigCache(1, {"min.insync.replicas": "2"})
+    changed: list[Collection[str] | None] = []
+
+    def tell(topics: Collection[str] | None) -> Pieces[None]:
+        changed.append(topics)
+        yield from ()
+
+    cache.when_changed = tell
+    told = {-1: 2, 1: 2, 3: 3, 2: 2}
+    for ours, counts in told.items():
+        at_once(cache.controller_goes_by(ours))
+        at_once(cache.controller_goes_by(ours))
+        assert cache.topic("t").min_insync_replicas == counts
+        assert cache.at_start(()).min_insync_replicas == counts
+    assert changed == [None, None]
+    assert len(caplog.records) == 1 and "2 in this broker's file and 3" in caplog.text
+    # What is set for all brokers, or for the topic, is the same for the controller.
+    at_once(cache.controller_goes_by(3))
+    change = [(EntityType.BROKER, "", {"min.insync.replicas": "1"})]
+    at_once(cache.apply(change, complete=True))
+    assert cache.topic("t").min_insync_replicas == 1
+
+
+def test_a_file_without_a_minimum_goes_by_the_controllers() -> None:
+    cache = ConfigCache(1, {})
+    at_once(cache.controller_goes_by(1))
+    assert cache.topic("t").min_insync_replicas == 1
+    at_once(cache.controller_goes_by(2))
+    assert cache.topic("t").min_insync_replicas == 2

@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,12 +25,14 @@ from tidelog.metadata.memory import MemoryStore
 from tidelog.metadata.records import WentBack
 from tidelog.model.errors import ErrorCode
 from tidelog.model.server_configs import ServerConfigs, from_mapping
+from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.descriptors import Descriptors
-from tidelog.runtime.disk import RealDisk
+from tidelog.runtime.disk import RealDisk, RealFile
 from tidelog.runtime.seams import Seams
 from tidelog.storage.directory import LastLife
+from tidelog.storage.scan import CHUNK_BYTES
 
 
 def configs_for(folder: Path, **changes: object) -> ServerConfigs:
@@ -219,6 +221,127 @@ def test_a_replica_in_two_log_directories_is_one_line(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def put_away(place: Path) -> Callable[[], None]:
+    """Have a log directory not be one; return what brings it back."""
+    kept = place.with_name(f"{place.name}.kept")
+    place.rename(kept)
+    place.write_text("no directory\n")
+
+    def back() -> None:
+        place.unlink()
+        kept.rename(place)
+
+    return back
+
+
+def spoil_a_log(place: Path) -> Callable[[], None]:
+    """Have a file of a log not be readable; return what makes it so again."""
+    index = next(place.glob("t?-0/*.index"))
+    content = index.read_bytes()
+    index.unlink()
+    index.mkdir()
+
+    def back() -> None:
+        index.rmdir()
+        index.write_bytes(content)
+
+    return back
+
+
+@pytest.mark.parametrize("spoil", [put_away, spoil_a_log])
+@pytest.mark.parametrize("away", [0, 1])
+def test_a_broker_goes_on_with_its_other_log_directories(
+    tmp_path: Path, away: int, spoil: Callable[[Path], Callable[[], None]]
+) -> None:
+    """S15: an error of one of them ended the start. Nothing of it is made anew meanwhile."""
+
+    async def main() -> None:
+        places = [tmp_path / "a", tmp_path / "b"]
+        configs = configs_for(tmp_path, **{"log.dirs": ",".join(map(str, places))})
+        topics = [f"t{number}" for number in range(4)]
+        async with controller_for(configs, MemoryStore()) as controller:
+            broker = broker_of(configs, controller)
+            await broker.start()
+            peer = await Peer.connect(broker.ports["PLAINTEXT"])
+            for topic in topics:
+                await create(peer, topic)
+                assert (await produce(peer, topic, topic.encode())).error_code == 0
+            seen = broker.broker.control.seen
+            await broker.stop()
+            of = {
+                topic: next(each for each in places if (each / f"{topic}-0").exists())
+                for topic in topics
+            }
+            gone = [topic for topic in topics if of[topic] == places[away]]
+            assert 0 < len(gone) < len(topics)
+
+            back = spoil(places[away])
+            broker = broker_of(configs, controller)
+            await broker.start()
+            assert broker.broker.control.seen.controller_epoch >= seen.controller_epoch
+            for topic in topics:
+                hosted = broker.broker.partitions.get(topic, 0)
+                assert (hosted is None) == (topic in gone), topic
+            peer = await Peer.connect(broker.ports["PLAINTEXT"])
+            for topic in topics:
+                if topic not in gone:
+                    assert (await produce(peer, topic, b"more")).error_code == 0
+            # The emptiest directory gets a new replica, and the one that is away has none.
+            await create(peer, "fresh")
+            assert (await produce(peer, "fresh", b"new")).error_code == 0
+            assert (places[1 - away] / "fresh-0").exists()
+            await broker.stop()
+            assert not [x for x in gone if (places[1 - away] / f"{x}-0").exists()]
+
+            back()
+            broker = broker_of(configs, controller)
+            await broker.start()
+            for topic in topics:
+                hosted = broker.broker.partitions.get(topic, 0)
+                assert hosted is not None
+                assert hosted.end_offset == (1 if topic in gone else 2), topic
+            await broker.stop()
+
+    asyncio.run(main())
+
+
+def test_a_broker_without_any_log_directory_does_not_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        for name in "ab":
+            (tmp_path / name).write_text("no directory\n")
+        configs = configs_for(tmp_path, **{"log.dirs": f"{tmp_path}/a,{tmp_path}/b"})
+        async with controller_for(configs, MemoryStore()) as controller:
+            with pytest.raises(StartFailed, match=r"/a cannot be used: .*/b cannot be used") as no:
+                await broker_of(configs, controller).start()
+            assert "\n" not in str(no.value)
+
+    asyncio.run(main())
+
+
+def test_a_broker_whose_only_log_directory_cannot_be_read_does_not_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        configs = configs_for(tmp_path, **{"log.dirs": str(tmp_path / "a")})
+        async with controller_for(configs, MemoryStore()) as controller:
+            broker = broker_of(configs, controller)
+            await broker.start()
+            peer = await Peer.connect(broker.ports["PLAINTEXT"])
+            await create(peer, "t0")
+            assert (await produce(peer, "t0", b"a")).error_code == 0
+            await broker.stop()
+            back = spoil_a_log(tmp_path / "a")
+            refused = broker_of(configs, controller)
+            with pytest.raises(StartFailed, match="/a cannot be read: "):
+                await refused.start()
+            await refused.stop()
+            back()
+            broker = broker_of(configs, controller)
+            await broker.start()
+            assert broker.broker.partitions.get("t0", 0) is not None
+            await broker.stop()
+
+    asyncio.run(main())
+
+
 def test_a_store_that_has_gone_back_refuses_changes_at_once_and_says_why(tmp_path: Path) -> None:
     why = "The metadata store has gone back in time: see `tidelog doctor restored`."
 
@@ -341,5 +464,106 @@ def test_a_start_that_is_called_off_while_it_loads_closes_nothing_early(tmp_path
             await third.start()
             assert third.broker.directories[0].last_life is LastLife.CRASHED
             await third.stop()
+
+    asyncio.run(main())
+
+
+class GatedFile(RealFile):
+    """A log file that is read one chunk each time that its disk lets it."""
+
+    disk: GatedLogs
+
+    def read_at(self, position: int, size: int) -> bytes:
+        if size >= CHUNK_BYTES:
+            self.disk.reading.set()
+            assert self.disk.gate.acquire(timeout=DEADLINE_S)
+        return super().read_at(position, size)
+
+
+class GatedLogs(RealDisk):
+    """A disk whose log files are read in chunks, each of which waits for ``gate``."""
+
+    def __init__(self) -> None:
+        self.reading = threading.Event()
+        self.gate = threading.Semaphore(0)
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+        plain = super().open(path, create=create, read_only=read_only)
+        if not path.endswith(".log"):
+            return plain
+        file = GatedFile(plain.path, plain._fd)
+        file.disk = self
+        return file
+
+
+def test_a_long_recovery_says_how_far_it_is_and_can_be_called_off(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S8. It had said nothing, and a signal waited until the log that it was at was checked."""
+    monkeypatch.setattr(process, "SAY_LOADING_AFTER_S", 0.05)
+    monkeypatch.setattr(process, "SAY_LOADING_EVERY_S", 0.05)
+    caplog.set_level("INFO", "tidelog.broker.process")
+
+    def said() -> list[str]:
+        return [text for text in caplog.messages if "logs are open" in text]
+
+    async def main() -> None:
+        configs, store = configs_for(tmp_path), MemoryStore()
+        async with controller_for(configs, store) as controller:
+            first = broker_of(configs, controller)
+            await first.start()
+            peer = await Peer.connect(first.ports["PLAINTEXT"])
+            await create(peer, "t")
+            for _ in range(10):
+                assert (await produce(peer, "t", bytes(CHUNK_BYTES // 2))).error_code == 0
+            await first.stop()
+            (tmp_path / ".kafka_cleanshutdown").unlink()
+            (tmp_path / "recovery-point-offset-checkpoint").unlink()
+            with ThreadPoolExecutor(1) as threads:
+                disk = GatedLogs()
+                seams = Seams(disk=disk, threads=threads)
+                second = BrokerProcess(configs, seams, [("127.0.0.1", controller.listener_port)])
+                starting = asyncio.create_task(second.start())
+                await until(disk.reading.is_set)
+                disk.gate.release(2)
+                await until(lambda: any(f" {2 * CHUNK_BYTES} bytes checked" in x for x in said()))
+                assert said()[-1].startswith(f"{tmp_path}: ") and "now t-0" in said()[-1]
+                starting.cancel()
+                await asyncio.sleep(0)
+                # One chunk more, which was under way: five are left.
+                disk.gate.release()
+                with pytest.raises(asyncio.CancelledError):
+                    await starting
+            third = broker_of(configs, controller)
+            await third.start()
+            (directory,) = third.broker.directories
+            assert directory.logs[TopicPartition("t", 0)].end_offset == 10
+            await third.stop()
+
+    asyncio.run(main())
+
+
+def test_log_directories_are_loaded_side_by_side(tmp_path: Path) -> None:
+    """S8. Each has a disk of its own, and one of them read while the others waited."""
+
+    class Both(RealDisk):
+        def __init__(self) -> None:
+            self.meeting = threading.Barrier(2)
+
+        def list(self, path: str) -> list[str]:
+            if path in (str(tmp_path / "a"), str(tmp_path / "b")):
+                self.meeting.wait(DEADLINE_S)
+            return super().list(path)
+
+    async def main() -> None:
+        dirs = f"{tmp_path / 'a'},{tmp_path / 'b'}"
+        configs, store = configs_for(tmp_path, log_dirs=dirs), MemoryStore()
+        async with controller_for(configs, store) as controller:
+            with ThreadPoolExecutor(4) as threads:
+                seams = Seams(disk=Both(), threads=threads)
+                broker = BrokerProcess(configs, seams, [("127.0.0.1", controller.listener_port)])
+                await broker.start()
+                assert len(broker.broker.directories) == 2
+                await broker.stop()
 
     asyncio.run(main())

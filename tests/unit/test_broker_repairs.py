@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests.support.lone_broker import LoneBroker, until
 from tests.unit.test_broker_following import Pair, append, flip_a_bit, run, running, until_same
 
-from tidelog.broker.control import Control
+from tidelog.broker.control import Channel, Control
 from tidelog.broker.partition import HostedPartition, PartitionState, Role
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
-from tidelog.replication.control import LeaderAndIsrOrder
+from tidelog.replication.control import LeaderAndIsrType
 
 
 def cut_in_the_middle(folder: Path) -> Path:
@@ -23,9 +24,11 @@ def cut_in_the_middle(folder: Path) -> Path:
     return segment.parent
 
 
-def order(lone: LoneBroker, isr: tuple[int, ...], leader: int = 1, epoch: int = 1) -> None:
+async def order(lone: LoneBroker, isr: tuple[int, ...], leader: int = 1, epoch: int = 1) -> None:
     """LeaderAndIsr as the control channel hands it on."""
-    state = messages.LeaderAndIsrRequest.LeaderAndIsrPartitionState(
+    control, here = lone.broker.control, partition_of(lone)
+    request = messages.LeaderAndIsrRequest
+    state = request.LeaderAndIsrPartitionState(
         partition_index=0,
         leader=leader,
         leader_epoch=epoch,
@@ -34,9 +37,17 @@ def order(lone: LoneBroker, isr: tuple[int, ...], leader: int = 1, epoch: int = 
         replicas=[1, 2],
         partition_epoch=0,
     )
-    hosted = partition_of(lone)
-    sent = LeaderAndIsrOrder(leader, epoch, state.isr_version, hosted.topic_id, 0)
-    assert lone.broker.control._lead_or_follow("t", sent, state) is ErrorCode.NONE
+    topic = request.LeaderAndIsrTopicState("t", here.topic_id, partition_states=[state])
+    connection: Any = object()
+    control.channel = Channel(connection, 1, 1)
+    sent = request(
+        controller_epoch=1,
+        broker_epoch=lone.broker.session.broker_epoch,
+        type=LeaderAndIsrType.INCREMENTAL,
+        topic_states=[topic],
+    )
+    obeyed = await control.obey_leader_and_isr(sent, connection)
+    assert obeyed == [("t", here.topic_id, 0, ErrorCode.NONE)]
 
 
 def partition_of(lone: LoneBroker) -> HostedPartition:
@@ -56,7 +67,7 @@ async def damaged_follower(tmp_path: Path, pair: Pair) -> LoneBroker:
     again = LoneBroker(tmp_path / "2", {"node.id": 2, "stale.partition.delete.delay.ms": 0})
     await again.start()
     again.broker.session = pair.follower.broker.session
-    again.broker.control = Control(again.broker, str(tmp_path / "2"))
+    again.broker.control = Control(again.broker, [str(tmp_path / "2")])
     pair.follower = again
     pair.tell(pair.leader.port)
     return again
@@ -77,13 +88,13 @@ def test_it_is_made_anew_once_it_is_out_of_the_isr(tmp_path: Path) -> None:
             (named,) = lone.broker.partitions.failures().damaged_replicas
             assert (named.topic_name, named.partition_index) == ("t", 0)
             # In the ISR, without a leader, or as the leader: its bytes may be the last ones.
-            order(lone, isr=(1, 2))
-            order(lone, isr=(), leader=-1, epoch=2)
-            order(lone, isr=(2,), leader=2, epoch=3)
+            await order(lone, isr=(1, 2))
+            await order(lone, isr=(), leader=-1, epoch=2)
+            await order(lone, isr=(2,), leader=2, epoch=3)
             assert partition_of(lone) is damaged
             assert damaged.role is Role.OFFLINE
             pair.lead(epoch=4)
-            order(lone, isr=(1,), epoch=4)
+            await order(lone, isr=(1,), epoch=4)
             fresh = partition_of(lone)
             assert fresh is not damaged
             await until_same(leader, fresh)
@@ -98,7 +109,7 @@ def test_it_is_made_anew_once_it_is_out_of_the_isr(tmp_path: Path) -> None:
             pair.tell(pair.leader.port)
             await lone.broker.maintenance.look_at_retention()
             assert lone.broker.repairs._set_aside, "only LeaderAndIsr says that it is in sync"
-            order(lone, isr=(1, 2), epoch=5)
+            await order(lone, isr=(1, 2), epoch=5)
             assert partition_of(lone) is fresh
             await lone.broker.maintenance.look_at_retention()
             await lone.broker.maintenance.remove()
@@ -122,13 +133,13 @@ def test_damage_that_is_met_while_it_follows_is_named_and_made_anew(tmp_path: Pa
             (named,) = pair.follower.broker.partitions.failures().damaged_replicas
             assert (named.topic_name, named.partition_index) == ("t", 0)
             append(leader, "g")
-            pair.follower.broker.control = Control(pair.follower.broker, str(tmp_path / "2"))
+            pair.follower.broker.control = Control(pair.follower.broker, [str(tmp_path / "2")])
             # In this epoch the leader counts on what the damaged one has fetched: an empty one
             # could join the ISR by that (simulation seeds 93103 and 93176).
-            order(pair.follower, isr=(1,), epoch=1)
+            await order(pair.follower, isr=(1,), epoch=1)
             assert partition_of(pair.follower) is follower
             pair.lead(epoch=2)
-            order(pair.follower, isr=(1,), epoch=2)
+            await order(pair.follower, isr=(1,), epoch=2)
             fresh = partition_of(pair.follower)
             assert fresh is not follower
             await until_same(leader, fresh)
@@ -136,10 +147,10 @@ def test_damage_that_is_met_while_it_follows_is_named_and_made_anew(tmp_path: Pa
             # Damaged again before it is in the ISR.
             flip_a_bit(fresh)
             assert isinstance(fresh.read(0, 1_000_000), Rejected)
-            order(pair.follower, isr=(1,), epoch=2)
+            await order(pair.follower, isr=(1,), epoch=2)
             assert partition_of(pair.follower) is fresh
             pair.lead(epoch=3)
-            order(pair.follower, isr=(1,), epoch=3)
+            await order(pair.follower, isr=(1,), epoch=3)
             assert partition_of(pair.follower) is not fresh
             await until_same(leader, partition_of(pair.follower))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 import uuid
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -10,10 +12,20 @@ from typing import Any
 import pytest
 from tests.support.lone_broker import until
 
-from tidelog.broker.session import ControllerSession, ForwardingRefused, Identity, Reported
+from tidelog.broker.session import (
+    MAX_FORWARDING,
+    MAX_UNANSWERED,
+    ControllerSession,
+    ControllerUnreachable,
+    ForwardingRefused,
+    Identity,
+    Reported,
+)
+from tidelog.broker.session_patience import Patience, patience_ms
+from tidelog.client.errors import ConnectionLost, ProofFailed, RequestTimedOut
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, Router
+from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
 from tidelog.replication.former_life import LastLife
@@ -27,37 +39,53 @@ class Controller:
     def __init__(self) -> None:
         self.registration_errors: list[int] = []
         self.registrations = 0
+        self.keeps_registrations = False
         self.heartbeats = 0
+        self.heartbeat_ms = -1
         self.hangs = False
         self.active = True
         self.envelopes = 0
+        self.keeps_envelopes = False
+        self.pauses: asyncio.Future[None] | None = None
 
     async def listen(self) -> int:
         handlers = [
-            Handler(ApiKey.BROKER_REGISTRATION, range(1), self._register),
-            Handler(ApiKey.BROKER_HEARTBEAT, range(1), self._beat),
-            Handler(ApiKey.ENVELOPE, range(1), self._unpack),
+            Handler(ApiKey.BROKER_REGISTRATION, range(1), Scope.BROKER, self._register),
+            Handler(ApiKey.BROKER_HEARTBEAT, range(1), Scope.BROKER, self._beat, pipelined=True),
+            Handler(ApiKey.ENVELOPE, range(1), Scope.BROKER, self._unpack),
         ]
         self.server = Server(Router(handlers), self)
         return await self.server.listen("CONTROLLER", "127.0.0.1", 0)
 
     def _register(self, *_: object) -> Any:
+        if self.keeps_registrations:
+            return asyncio.get_running_loop().create_future()
         self.registrations += 1
         error = self.registration_errors.pop(0) if self.registration_errors else 0
         response = messages.BrokerRegistrationResponse
-        return response(error_code=error, broker_epoch=self.registrations)
+        return response(
+            error_code=error, broker_epoch=self.registrations, heartbeat_ms=self.heartbeat_ms
+        )
 
     def _beat(self, _: object, request: Any, __: object) -> Any:
         self.heartbeats += 1
         if self.hangs:
             return asyncio.get_running_loop().create_future()
+        if self.pauses is not None:
+            return self._later(self.pauses)
         return messages.BrokerHeartbeatResponse(
             error_code=0 if self.active else ErrorCode.NOT_CONTROLLER,
             should_shut_down=request.want_shut_down,
         )
 
+    async def _later(self, event: asyncio.Future[None]) -> Any:
+        await event
+        return messages.BrokerHeartbeatResponse()
+
     def _unpack(self, _: object, request: Any, __: object) -> Any:
         self.envelopes += 1
+        if self.keeps_envelopes:
+            return asyncio.get_running_loop().create_future()
         if not self.active:
             return messages.EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
         answer = messages.DeleteTopicsResponse(responses=[])
@@ -65,20 +93,28 @@ class Controller:
         return messages.EnvelopeResponse(response_data=b"".join(chunks)[4:])
 
 
+async def _registered(_broker_epoch: int) -> None:
+    pass
+
+
 def run(
     story: Callable[[list[Controller], ControllerSession], Coroutine[Any, Any, None]],
     heartbeat_ms: int = 50,
+    count: int = 2,
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    silence_ms: int | None = None,
 ) -> None:
     async def main() -> None:
-        controllers = [Controller(), Controller()]
+        controllers = [Controller() for _ in range(count)]
         addresses = [("127.0.0.1", await each.listen()) for each in controllers]
         session = ControllerSession(
             addresses,
             heartbeat_ms,
-            SESSION_TIMEOUT_MS,
+            session_timeout_ms,
             30_000,
             lambda: Reported(LastLife.CLEAN, -1, -1, []),
-            lambda _: None,
+            _registered,
+            silence_ms=silence_ms,
         )
         session.start(Identity(1, "c", uuid.uuid4(), uuid.uuid4(), [], None))
         try:
@@ -108,6 +144,139 @@ def test_a_controller_that_hangs_is_left_before_the_session_ends() -> None:
         assert session.broker_epoch == 1
 
     run(story)
+
+
+def test_patience_doubles_to_a_bound() -> None:
+    asked = (0, 1, 2, 3, 4, 10**9)
+    assert [patience_ms(2_000, each) for each in asked] == [2_000, 4_000, 8_000] + [16_000] * 3
+
+
+def test_time_outs_are_counted_until_an_answer_and_nothing_else_is() -> None:
+    patience = Patience(100)
+    for failure, expected in (
+        (RequestTimedOut("slow"), 200),
+        (ConnectionLost("it did not accept"), 200),
+        (RequestTimedOut("slow"), 400),
+        (ProofFailed("another secret"), 400),
+    ):
+        with pytest.raises(type(failure)), patience.counted():
+            raise failure
+        assert patience.now_ms == expected
+    patience.answered()
+    assert (patience.now_ms, patience.least_ms) == (100, 100)
+
+
+def waited(caplog: pytest.LogCaptureFixture) -> list[int]:
+    """How long the session waited, in ms, in each try that timed out."""
+    said = r"did not (?:answer|complete) .+ within (\d+) ms"
+    found = (re.search(said, each) for each in caplog.messages)
+    return [int(each[1]) for each in found if each is not None]
+
+
+def test_a_controller_that_is_slow_to_register_a_broker_gets_longer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A broker that always gave up after the same time never registered."""
+    caplog.set_level(logging.INFO)
+    growing = [60, 120, 240, 480, 480]
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        (controller,) = controllers
+        # Said before the session's first connection can be open.
+        controller.keeps_registrations = True
+        await until(lambda: len(waited(caplog)) >= 5)
+        controller.keeps_registrations = False
+        await until(lambda: session.registrations == 1)
+        # Registered, it begins anew with the next failure.
+        controller.keeps_registrations = True
+        for connection in list(controller.server.connections):
+            connection.abort()
+        tries = len(waited(caplog))
+        await until(lambda: len(waited(caplog)) >= tries + 2)
+        assert waited(caplog)[tries : tries + 2] == growing[:2]
+
+    run(story, heartbeat_ms=3_600_000, count=1, session_timeout_ms=90)
+    assert waited(caplog)[:5] == growing
+
+
+def test_a_controller_that_is_slow_to_greet_gets_longer(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def main() -> None:
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        session = ControllerSession(
+            [("127.0.0.1", server.sockets[0].getsockname()[1])],
+            *(50, 90, 30_000),
+            lambda: Reported(LastLife.CLEAN, -1, -1, []),
+            _registered,
+        )
+        session.start(Identity(1, "c", uuid.uuid4(), uuid.uuid4(), [], None))
+        try:
+            await until(lambda: len(waited(caplog)) >= 3)
+        finally:
+            await session.stop()
+            server.close()
+
+    asyncio.run(main())
+    assert waited(caplog)[:3] == [60, 120, 240]
+
+
+def test_a_controller_that_hangs_costs_the_least_time_while_another_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Promise 24: who takes over is found as fast as ever, however long that takes."""
+    caplog.set_level(logging.INFO)
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first, second = controllers
+        first.keeps_registrations = True
+        second.registration_errors = [int(ErrorCode.NOT_CONTROLLER)]
+        await until(lambda: session.registrations == 1)
+
+    run(story, heartbeat_ms=3_600_000, session_timeout_ms=3_000)
+    assert waited(caplog) == [2_000, 2_000]
+
+
+@pytest.mark.parametrize(("asked_ms", "warnings"), [(666, 0), (20, 1), (-1, 0)])
+def test_times_that_differ_from_the_controllers_are_said_once(
+    asked_ms: int, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first, second = controllers
+        first.heartbeat_ms = second.heartbeat_ms = asked_ms
+        for count in (1, 2):
+            await until(lambda count=count: session.registrations == count and session.is_open)
+            assert session._connection is not None
+            session._connection.close()
+        await until(lambda: session.registrations == 3)
+
+    run(story, silence_ms=2_000)
+    said = [x.message for x in caplog.records if "wants a heartbeat every" in x.message]
+    assert len(said) == warnings
+    assert all("20 ms" in line and "broker.session.timeout.ms" in line for line in said)
+
+
+def test_a_broker_beats_as_often_as_its_controller_asks_for() -> None:
+    """Its own file has a longer interval, and the controller's says that so long is a silence."""
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first, second = controllers
+        # Said before the session's first connection can be open.
+        first.heartbeat_ms = 20
+        await until(lambda: first.heartbeats > 3)
+        # One that does not say leaves it to the broker, and a longer interval is not asked for.
+        for other, asked_ms in ((second, -1), (first, 90_000)):
+            beaten = other.heartbeats
+            other.heartbeat_ms = asked_ms
+            connection = session._connection
+            assert connection is not None
+            for each in controllers:
+                each.active = each is other
+            connection.close()
+            await until(lambda other=other, beaten=beaten: other.heartbeats > beaten)
+            assert session._pace.ms == 60_000
+
+    run(story, heartbeat_ms=60_000)
 
 
 def test_an_answer_that_makes_no_sense_is_not_the_end(caplog: pytest.LogCaptureFixture) -> None:
@@ -169,3 +338,42 @@ def test_a_forwarded_request_does_not_wait_for_a_controller_longer_than_it_may()
         assert 2 <= sum(each.envelopes for each in controllers) <= 6
 
     run(story, heartbeat_ms=3_600_000)
+
+
+def test_a_request_does_not_wait_for_a_forwarding_slot_longer_than_it_may() -> None:
+    """B13: nothing was sent for it, so its client may ask again; the slots are free afterwards."""
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first = controllers[0]
+        await forwarded(session, 10_000)
+        first.keeps_envelopes = True
+        held = [asyncio.ensure_future(forwarded(session, 600_000)) for _ in range(MAX_FORWARDING)]
+        await until(lambda: first.envelopes == 1 + MAX_FORWARDING, deadline_s=15)
+        with pytest.raises(ControllerUnreachable, match="64 requests wait"):
+            await asyncio.wait_for(forwarded(session, 300), 15)
+        assert first.envelopes == 1 + MAX_FORWARDING, "it was sent all the same"
+        for each in held:
+            each.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+        first.keeps_envelopes = False
+        await forwarded(session, 10_000)
+
+    run(story, heartbeat_ms=3_600_000)
+
+
+def test_heartbeats_go_on_while_an_answer_is_waited_for() -> None:
+    """A broker that waits for an answer is not silent: nobody must lead in its stead for that."""
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first = controllers[0]
+        await until(lambda: first.heartbeats > 1)
+        first.pauses = asyncio.get_running_loop().create_future()
+        asked = first.heartbeats
+        await until(lambda: first.heartbeats > asked + 3)
+        first.pauses.set_result(None)
+        first.pauses = None
+        asked = first.heartbeats
+        await until(lambda: first.heartbeats > asked + MAX_UNANSWERED)
+        assert session.registrations == 1
+
+    run(story)

@@ -18,6 +18,7 @@ from tidelog.broker.config_cache import EntityType
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
+from tidelog.runtime.turns import at_once
 from tidelog.storage.region import LEAST_BYTES
 
 LONG_MS = 60_000
@@ -137,7 +138,9 @@ def test_deletion_of_a_partition_under_heavy_appends_flush_and_segment_roll(tmp_
             both = (pair.leader.broker, pair.follower.broker)
             small = {"segment.bytes": "2000", "flush.messages": "1", "file.delete.delay.ms": "0"}
             for broker in both:
-                broker.topic_configs.apply([(EntityType.TOPIC, "t", small)], complete=False)
+                at_once(
+                    broker.topic_configs.apply([(EntityType.TOPIC, "t", small)], complete=False)
+                )
             for life in range(30):
                 names = {"topic_id": uuid.UUID(int=life + 1), "partition_epoch": life}
                 leader, follower = pair.lead(epoch=life, **names), pair.follow(epoch=life, **names)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import json
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
 
+import click
 import pytest
+from click.testing import CliRunner, Result
 
 from tidelog.cli import configs, consume, groups, main, produce, topics, up, up_child
 from tidelog.cli.connecting import client_properties, exactly_one, key_values, settings_from
-from tidelog.cli.failures import WrongUsage, explain
+from tidelog.cli.failures import Failed, WrongUsage, explain
 from tidelog.cli.up_files import Member, Plan, server_properties
 from tidelog.client.errors import ClusterUnreachable, Refused
 from tidelog.client.fetcher import OffsetReset
+from tidelog.client.metadata import Topic
 from tidelog.client.offsets import EARLIEST, LATEST
 from tidelog.model.errors import ErrorCode
 from tidelog.model.server_configs import ServerConfigs, load
@@ -51,6 +60,7 @@ def status_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple
         ["groups", *SERVER, "--list", "--timeout", "soon"],
         ["groups", *SERVER, "--list", "--state", "Sleepy"],
         ["groups", *SERVER, "--describe", "--group", "g", "--state", "Stable"],
+        ["topics", *SERVER, "--list", "--yes"],
         ["topics", *SERVER, "--list", "--topic-id", "AAAAAAAAAAAAAAAAAAAAAA"],
         ["topics", *SERVER, "--describe", "--topic", "t", "--topic-id", "AAAAAAAAAAAAAAAAAAAAAA"],
         ["produce", *SERVER],
@@ -305,6 +315,8 @@ def test_ready_lines(tmp_path: Path) -> None:
     assert second == up_child.Ready(("127.0.0.1", 9093), None, None)
     third = up_child.parse_ready("ready node=101 roles=controller CONTROLLER=127.0.0.1:5\n")
     assert third == up_child.Ready(None, ("127.0.0.1", 5), None)
+    untold = up_child.parse_ready("waiting node=2 roles=broker PLAINTEXT=127.0.0.1:9093\n")
+    assert untold == up_child.Ready(("127.0.0.1", 9093), None, None, serves=False)
     assert up_child.parse_ready("something else") is None
     assert up_child.parse_ready("ready or not") is None
     children = [up_child.Child(Plan(tmp_path), Member(number)) for number in (1, 2, 101)]
@@ -346,3 +358,100 @@ def test_only_the_end_of_a_childs_log_is_read(tmp_path: Path) -> None:
         file.truncate(1 << 32)  # A hole: what is before it is never read.
         file.write(b"\nerror: the port is in use\n")
     assert up_child.error_in(log) == "the port is in use"
+
+
+@pytest.mark.parametrize(
+    ("text", "deleted", "left_out", "by_pattern"),
+    [
+        ("a", ["a"], [], []),
+        ("a,b", ["a", "b"], [], []),
+        ("[ab]", ["a", "b"], [], ["a", "b"]),
+        ("a,b.*", ["a", "b"], [], ["b"]),
+        # U2: '.*' took __consumer_offsets along.
+        (".*", ["a", "b"], ["__consumer_offsets"], ["a", "b"]),
+        ("__.*", [], ["__consumer_offsets"], []),
+        ("__consumer_offsets", ["__consumer_offsets"], [], []),
+        ("__consumer_offsets,.*", ["__consumer_offsets", "a", "b"], [], ["a", "b"]),
+    ],
+)
+def test_what_a_pattern_deletes(
+    text: str, deleted: list[str], left_out: list[str], by_pattern: list[str]
+) -> None:
+    there = [
+        Topic(name, topic_id=UUID(int=1), internal=name.startswith("__"), partitions={}, error=0)
+        for name in ("__consumer_offsets", "a", "b")
+    ]
+    wanted = topics.topic_pattern(text)
+    matching = [topic for topic in there if wanted.fullmatch(topic.name)]
+    assert topics.doomed(matching, text) == (deleted, left_out, by_pattern)
+
+
+def delete(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Result, list[str]]:
+    """Run ``tidelog topics`` where a, b and an internal topic are; return what was deleted."""
+    there = {
+        name: Topic(
+            name, topic_id=UUID(int=1), internal=name.startswith("__"), partitions={}, error=0
+        )
+        for name in ("__consumer_offsets", "a", "b")
+    }
+    deleted: list[str] = []
+
+    class There:
+        async def all_topics(self) -> Any:
+            return SimpleNamespace(topics=there)
+
+    async def delete_topics(_: There, names: list[str]) -> dict[str, None]:
+        deleted.extend(names)
+        return dict.fromkeys(names)
+
+    def run(_server: str, work: Callable[[Any], Coroutine[Any, Any, None]], **_: Any) -> None:
+        asyncio.run(work(There()))
+
+    monkeypatch.setattr(topics, "run", run)
+    monkeypatch.setattr("tidelog.client.admin.topics.delete_topics", delete_topics)
+    words = ("--bootstrap-server", "localhost:1", *words)
+    return CliRunner().invoke(topics.command, words), deleted
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "deleted", "said"),
+    [
+        (["--topic", ".*"], 1, [], "matches 2 topics (a, b): add --yes"),
+        (["--topic", "[ab]"], 1, [], "add --yes"),
+        (["--topic", ".*", "--yes"], 0, ["a", "b"], "internal topics are left out"),
+        (["--topic", "a,b"], 0, ["a", "b"], "Deleted topic b."),
+        (["--topic", "[a]"], 0, ["a"], "Deleted topic a."),
+        (["--topic", "__.*"], 0, [], "unless they are named: __consumer_offsets"),
+        (["--topic", "c.*"], 1, [], "UNKNOWN_TOPIC_OR_PARTITION"),
+    ],
+)
+def test_what_is_deleted_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], status: int, deleted: list[str], said: str
+) -> None:
+    """U2: a pattern deleted all that it matched at once."""
+    result, found = delete(monkeypatch, "--delete", *words)
+    assert (result.exit_code, found) == (status, deleted), result.output
+    assert said in f"{result.output} {result.exception!r}"
+
+
+class Terminal(io.StringIO):
+    """Somebody who types what a test says."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("typed", "agreed"), [("y\n", True), ("n\n", False), ("\n", False), ("", False)]
+)
+def test_who_sits_at_a_terminal_agrees_to_what_is_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], typed: str, agreed: bool
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(typed))
+    if agreed:
+        topics._ask_whether_to_delete(["a", "b"], "[ab]")
+    else:
+        with pytest.raises((Failed, click.Abort)):
+            topics._ask_whether_to_delete(["a", "b"], "[ab]")
+    said = capsys.readouterr().err
+    assert "'[ab]' matches 2 topics:\n  a\n  b\n" in said

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
 
+from tidelog.client.connection import connect
 from tidelog.client.frames import SHARED_BYTES, FrameReader, OversizedFrame
 
 
@@ -51,6 +53,19 @@ def test_random_sizes_and_cuts() -> None:
     assert found == wanted
 
 
+@pytest.mark.parametrize("size", [4, 900, 3 * SHARED_BYTES])
+def test_a_frame_has_begun_with_its_first_byte_and_until_its_last(size: int) -> None:
+    reader = FrameReader()
+    data = framed(bytes(size))
+    assert not reader.has_begun
+    for count in (1, 2, 3, len(data) - 7):
+        assert feed(reader, data[:count], count) == []
+        assert reader.has_begun
+        data = data[count:]
+    assert feed(reader, data, 1) == [bytes(size)]
+    assert not reader.has_begun
+
+
 def test_frames_stay_as_they_are_when_more_comes() -> None:
     reader = FrameReader()
     room = reader.buffer()
@@ -64,3 +79,35 @@ def test_frames_stay_as_they_are_when_more_comes() -> None:
 def test_what_is_no_size_is_refused(head: bytes) -> None:
     with pytest.raises(OversizedFrame):
         feed(FrameReader(), head + b"rest of it", 100)
+
+
+def test_what_was_received_stays_valid_when_the_memory_is_given_back() -> None:
+    reader = FrameReader()
+    small, large = framed(b"small"), framed(b"x" * 2 * SHARED_BYTES)
+    reader.buffer()[: len(small)] = small
+    (frame,) = reader.received(len(small))
+    reader.buffer()[:1000] = large[:1000]
+    assert reader.received(1000) == []
+    reader.release()
+    assert 0 < len(reader.buffer()) < 100
+    assert bytes(frame) == b"small"
+
+
+def test_a_connection_that_has_ended_keeps_no_buffer() -> None:
+    """Follower connections that came and went held 64 KiB each until a collection, of which a
+    server makes few: 145 kB for each topic that came and went."""
+
+    async def main() -> None:
+        async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        connections = [await connect("127.0.0.1", port, negotiate=False) for _ in range(2)]
+        connections[0].close()
+        await connections[1].wait_closed()
+        for connection in connections:
+            assert len(connection._protocol.get_buffer(-1)) < 100
+        server.close()
+
+    asyncio.run(main())

@@ -196,6 +196,9 @@ def test_a_file_of_the_time_of_zookeeper_is_told_where_its_address_goes() -> Non
         ("metrics_port=http", "metrics_port"),
         ("log.cleanup.policy=shred", "log.cleanup.policy"),
         ("log.dirs=", "log.dirs"),
+        # With so little time requests that are on their way would be closed, or never forwarded.
+        ("request.timeout.ms=0", "request.timeout.ms"),
+        ("request.timeout.ms=999", "request.timeout.ms"),
     ],
 )
 def test_what_is_refused_at_start_is_named_in_one_line(line: str, named: str) -> None:
@@ -233,3 +236,54 @@ def test_all_refusals_come_at_once() -> None:
 )
 def test_addresses(text: str, expected: tuple[str, int] | None) -> None:
     assert split_address(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("times", "silence_ms"),
+    [
+        ("", 2000),
+        ("broker.silence.suspect.ms=1500", 1500),
+        ("broker.silence.suspect.ms=5999", 5999),
+        # What nobody set follows the session and the heartbeats ...
+        ("broker.session.timeout.ms=3000", 1500),
+        ("broker.session.timeout.ms=20000", 2000),
+        ("broker.heartbeat.interval.ms=1000", 3000),
+        ("broker.session.timeout.ms=1500\nbroker.heartbeat.interval.ms=300", 900),
+        # ... and where they leave no room, death comes first.
+        ("broker.session.timeout.ms=600", 600),
+        ("broker.session.timeout.ms=1500", 1500),
+    ],
+)
+def test_the_silence_of_a_suspicion(times: str, silence_ms: int) -> None:
+    assert loaded(f"node.id=1\n{times}").broker_silence_suspect_ms == silence_ms
+
+
+@pytest.mark.parametrize(
+    ("times", "sentence"),
+    [
+        (
+            "broker.silence.suspect.ms=1499",
+            "broker.silence.suspect.ms is 1499: it must be at least 1500 (three times "
+            "broker.heartbeat.interval.ms) and below 6000 (broker.session.timeout.ms).",
+        ),
+        (
+            "broker.silence.suspect.ms=6000",
+            "broker.silence.suspect.ms is 6000: it must be at least 1500 (three times "
+            "broker.heartbeat.interval.ms) and below 6000 (broker.session.timeout.ms).",
+        ),
+        (
+            "broker.session.timeout.ms=100",
+            "broker.session.timeout.ms is 100: it must be above broker.heartbeat.interval.ms "
+            "(500), or every broker dies between two heartbeats.",
+        ),
+        (
+            "broker.session.timeout.ms=500",
+            "broker.session.timeout.ms is 500: it must be above broker.heartbeat.interval.ms "
+            "(500), or every broker dies between two heartbeats.",
+        ),
+    ],
+)
+def test_times_that_would_suspect_or_bury_who_lives_are_refused(times: str, sentence: str) -> None:
+    found = load(f"node.id=1\n{times}")
+    assert not isinstance(found, ServerConfigs)
+    assert [each.sentence for each in found] == [sentence]

@@ -91,6 +91,11 @@ def presumed(made: World) -> None:
     made.cluster.presumed.add(2)
 
 
+def damaged_everywhere(made: World) -> None:
+    in_state(made, -1, [2])
+    made.cluster.broken.update((broker, T0) for broker in (1, 2, 3))
+
+
 def deleted(made: World) -> None:
     made.do(delete_topics(made.cluster, [Doomed("t")]))
 
@@ -108,6 +113,13 @@ CASES: list[tuple[Callable[[World], None], str, str, str, str]] = [
     (elsewhere, "not_preferred", "notice", "not led by the preferred", "elect-leaders"),
     (unclean, "unclean", "bad", "may lack committed records: t-1", "doctor unclean"),
     (damaged_replica, "replicas_damaged", "bad", "damaged replica, on broker 2: t-1", "log"),
+    (
+        damaged_everywhere,
+        "offline_damaged",
+        "bad",
+        "every replica damaged: neither read nor written: t-0",
+        "See the log of brokers 1, 2, 3: an election cannot help",
+    ),
     (damaged_node, "node_damaged", "bad", "/x cannot be read: it is torn", "Repair"),
     (gone_back, "store_went_back", "bad", "gone back in time", "doctor restored"),
     (without_id, "topics_without_id", "bad", "no complete orders: t", "Start every broker"),
@@ -117,7 +129,7 @@ CASES: list[tuple[Callable[[World], None], str, str, str, str]] = [
         suspected,
         "brokers_suspected",
         "bad",
-        "session closed: broker 2",
+        "or it was silent: broker 2",
         "log",
     ),
     (leaving, "brokers_shutting_down", "notice", "About to shut down: broker 2", "Nothing"),
@@ -158,6 +170,18 @@ def test_a_partition_is_named_once_by_the_worst_that_is_wrong_with_it() -> None:
     counted = counts(made.cluster)
     names = ("offline", "under_replicated", "below_min_insync")
     assert [counted[f"partitions_{name}"] for name in names] == [1, 1, 1]
+
+
+def test_no_election_is_advised_where_every_replica_is_damaged() -> None:
+    """A damaged replica leads nothing (promise 16); with one that is not, an election helps."""
+    made = world()
+    damaged_everywhere(made)
+    (problem,) = condition(made.cluster)["problems"]
+    assert problem["kind"] == "offline_damaged" and "elect-leaders" not in problem["advice"]
+    made.cluster.broken.discard((1, T0))
+    problems = {each["kind"]: each["advice"] for each in condition(made.cluster)["problems"]}
+    assert problems.keys() == {"offline", "replicas_damaged"}
+    assert "--election-type unclean" in problems["offline"]
 
 
 def test_brokers_with_replicas_are_listed_dead_or_alive() -> None:

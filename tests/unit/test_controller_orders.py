@@ -5,7 +5,6 @@ from __future__ import annotations
 from uuid import UUID
 
 import msgspec
-import pytest
 from tests.support.controller_world import World
 
 from tidelog.controller import requests
@@ -15,7 +14,6 @@ from tidelog.controller.decisions.deletion import Doomed, delete_topics
 from tidelog.controller.decisions.elections import put_state
 from tidelog.controller.decisions.journal import operations, with_revision
 from tidelog.controller.decisions.registration import bury
-from tidelog.controller.decisions.sessions import Condition, Session, Sessions
 from tidelog.controller.decisions.stops import stops_of
 from tidelog.controller.pending import Changes, changes_of
 from tidelog.controller.requests import Gone, Sender
@@ -183,39 +181,3 @@ def test_a_deletion_is_ordered_by_id_with_the_sentinel_epoch() -> None:
     (state,) = topic.partition_states
     assert (state.partition_index, state.leader_epoch, state.partition_epoch) == (0, -2, -1)
     assert state.delete_partition
-
-
-@pytest.mark.parametrize(
-    ("closed_ms", "now_ms", "condition", "changes_ms"),
-    [
-        (None, 1000, Condition.ALIVE, 7000),
-        (None, 6999, Condition.ALIVE, 7000),
-        (None, 7000, Condition.DEAD, 7000),
-        (2000, 2100, Condition.ALIVE, 2200),
-        (2000, 2200, Condition.SUSPECTED, 7000),
-        (2000, 6999, Condition.SUSPECTED, 7000),
-        (2000, 7000, Condition.DEAD, 7000),
-        (6900, 7000, Condition.DEAD, 7000),
-    ],
-)
-def test_sessions(
-    closed_ms: int | None, now_ms: int, condition: Condition, changes_ms: int
-) -> None:
-    session = Session(1000, closed_ms)
-    assert session.condition(now_ms, 200, 6000) is condition
-    assert session.next_change_ms(now_ms, 200, 6000) == changes_ms
-
-
-def test_a_session_that_opens_again_is_alive() -> None:
-    sessions = Sessions(200, 6000)
-    sessions.heard(1, 0)
-    sessions.closed(1, 10)
-    sessions.closed(1, 100)
-    sessions.closed(9, 100)
-    assert sessions.in_condition(Condition.SUSPECTED, 210) == {1}
-    sessions.heard(1, 220)
-    assert sessions.in_condition(Condition.ALIVE, 500) == {1}
-    assert sessions.in_condition(Condition.DEAD, 6220) == {1}
-    sessions.forget(1)
-    sessions.forget(1)
-    assert sessions.in_condition(Condition.DEAD, 6220) == set()

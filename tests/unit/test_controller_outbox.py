@@ -6,20 +6,23 @@ import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import msgspec
 import pytest
-from tests.support.controller_world import World
+from tests.support.controller_world import DEFAULTS, World
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.obedient_broker import Obedient
 from tests.support.processes import DEADLINE_S
 from tests.unit.test_broker_control import OneBadPlace, set_aside
 
-from tidelog.broker.control import SEEN_FILE
-from tidelog.broker.seen import SeenFile
+from tidelog.broker.seen import SEEN_FILE, SeenFile
 from tidelog.controller.announcements import Announcements
-from tidelog.controller.decisions import deletion
-from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions import deletion, journal
+from tidelog.controller.decisions.cluster import Decision
+from tidelog.controller.decisions.completion import complete
+from tidelog.controller.decisions.creation import Growth, NewTopic, create_partitions, create_topics
 from tidelog.controller.decisions.deletion import Doomed, delete_topics
 from tidelog.controller.decisions.elections import put_state
 from tidelog.controller.decisions.stops import Stop, stops_of
@@ -27,6 +30,7 @@ from tidelog.controller.outbox import Outbox
 from tidelog.controller.pending import changes_of
 from tidelog.controller.requests import Sender
 from tidelog.model.topics import TopicPartition
+from tidelog.protocol.primitives import NO_UUID
 from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
 
@@ -41,6 +45,7 @@ class Office(World):
         super().__init__(1)
         self.sender = Sender(1, "PLAINTEXT")
         self.announcements = Announcements()
+        self.secret = None
         self.confirmed: list[Stop] = []
         self._channels = 0
 
@@ -51,6 +56,10 @@ class Office(World):
             broker_epoch=BROKER_EPOCH,
         )
         self.cluster.brokers[1] = node
+
+    def channel_key(self, broker: int) -> UUID:
+        # As a controller of a version without keys: this broker was given none.
+        return NO_UUID
 
     def next_channel_number(self) -> int:
         self._channels += 1
@@ -149,3 +158,87 @@ def test_a_broker_keeps_the_revision_of_every_change_of_a_state(tmp_path: Path) 
             assert lone.broker.control.seen.store_revision == office.cluster.revision
 
     asyncio.run(work())
+
+
+PARTITIONS = 12
+
+
+@pytest.mark.parametrize("channel", ["stays", "begins again"])
+@pytest.mark.parametrize("kind", ["creation", "growth"])
+def test_no_broker_knows_a_part_of_a_topic_that_takes_several_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, channel: str
+) -> None:
+    """Order of keys: a client that hashes them by a part of the count puts one key's records into
+    two partitions. So between the commits, too, brokers know all partitions or the former ones."""
+    monkeypatch.setattr(journal, "MANY", 1)
+
+    async def work() -> None:
+        office = Office()
+        async with broker_with_two_topics(tmp_path, office, OneBadPlace()) as lone:
+            if kind == "creation":
+                name = "new"
+                decision: Decision[Any] = create_topics(
+                    office.cluster, [NewTopic(name, PARTITIONS, 1)], DEFAULTS, office.chance
+                )
+            else:
+                name, asked = "kept", [Growth("kept", PARTITIONS)]
+                decision = create_partitions(office.cluster, asked, office.chance)
+            parts = list(journal.parts(decision, 700))
+            assert len(parts) > 3, "this change is not cut"
+            if channel == "stays":
+                async with commanded(office) as outbox:
+                    for part in parts:
+                        outbox.notice(commit(office, tuple(part)))
+                        now = office.cluster.revision
+                        await until(lambda now=now: outbox.reached >= now)
+                        check_known(lone, office, name)
+            else:
+                for part in parts:
+                    commit(office, tuple(part))
+                    async with commanded(office):
+                        check_known(lone, office, name)
+            assert known(lone, name) == set(range(PARTITIONS))
+            assert lone.broker.partitions.get(name, PARTITIONS - 1) is not None
+
+    asyncio.run(work())
+
+
+def test_a_partition_that_waits_for_its_only_broker_counts_from_the_first_word_on(
+    tmp_path: Path,
+) -> None:
+    """It gets its nodes when that broker registers; a coordinator, too, goes by the count."""
+
+    async def work() -> None:
+        office = Office()
+        async with broker_with_two_topics(tmp_path, office, OneBadPlace()) as lone:
+            office.cluster.brokers[2] = office.cluster.brokers[1]
+            office.cluster.presumed.add(2)
+            topic = NewTopic("new", assignment=((0, (1,)), (1, (2,)), (2, (1,))))
+            made = create_topics(office.cluster, [topic], DEFAULTS, office.chance)
+            async with commanded(office) as outbox:
+                for decide in (lambda: made, lambda: complete(office.cluster, office.chance)):
+                    outbox.notice(commit(office, decide().writes))
+                    now = office.cluster.revision
+                    await until(lambda now=now: outbox.reached >= now)
+                    assert known(lone, "new") == {0, 1, 2}
+                    office.cluster.presumed.discard(2)
+            assert TopicPartition("new", 1) in office.cluster.states
+
+    asyncio.run(work())
+
+
+def commit(office: Office, writes: tuple[Any, ...]) -> Any:
+    """Make writes durable, as a controller does; return what brokers must be told."""
+    changes = changes_of(office.cluster, writes)
+    office.commit(writes)
+    return changes
+
+
+def known(lone: LoneBroker, name: str) -> set[int]:
+    topic = lone.broker.metadata.topic(name)
+    return set() if topic is None else set(topic.partitions)
+
+
+def check_known(lone: LoneBroker, office: Office, name: str) -> None:
+    node = office.cluster.topics.get(name)
+    assert known(lone, name) == (set() if node is None else set(node.partitions))

@@ -85,7 +85,9 @@ def test_what_cannot_move_stays() -> None:
 def test_the_controller_looks_by_itself() -> None:
     async def scenario(world: Processes) -> None:
         controller = await world.controller(
-            leader_imbalance_check_interval_seconds="1", broker_session_timeout_ms="60000"
+            leader_imbalance_check_interval_seconds="1",
+            broker_session_timeout_ms="60000",
+            broker_silence_suspect_ms="59000",
         )
         one = await world.broker(controller, 1)
         two = await world.broker(controller, 2)

@@ -7,13 +7,12 @@ from collections.abc import Mapping
 import pytest
 from tests.support.controller_world import World
 
-from tidelog.controller.decisions import cluster as cluster_module
 from tidelog.controller.decisions import config_effects
 from tidelog.controller.decisions.cluster import KEPT_CONFIGURATIONS, Put, Remove
 from tidelog.controller.decisions.creation import NewTopic
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
-from tidelog.model.config_definitions import BrokerLayers, ResolvedTopic, resolve_topic
+from tidelog.model.config_definitions import ResolvedTopic, TopicResolver
 
 MINIMUM = "min.insync.replicas"
 
@@ -55,12 +54,12 @@ def test_new_defaults_resolve_each_configuration_once(monkeypatch: pytest.Monkey
         *(NewTopic(f"n{x}", 1, 1) for x in range(count)),
     )
     asked: list[object] = []
+    resolve = TopicResolver.resolve
 
-    def counting(own: Mapping[str, str], layers: BrokerLayers) -> ResolvedTopic:
+    def counting(self: TopicResolver, own: Mapping[str, str]) -> ResolvedTopic:
         asked.append(own)
-        return resolve_topic(own, layers)
+        return resolve(self, own)
 
-    monkeypatch.setattr(config_effects, "resolve_topic", counting)
-    monkeypatch.setattr(cluster_module, "resolve_topic", counting)
+    monkeypatch.setattr(TopicResolver, "resolve", counting)
     assert config_effects.of_defaults(made.cluster, {MINIMUM: "2"}) == []
     assert len(asked) <= 2 * (count + 1)

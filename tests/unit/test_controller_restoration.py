@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -11,8 +12,17 @@ from tests.support.controller_world import World
 
 from tidelog.controller import requests
 from tidelog.controller.decisions import losses
-from tidelog.controller.decisions.cluster import Cluster, Decision, LogEnd, Put, Refusal, load
-from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.cluster import (
+    Cluster,
+    Decision,
+    LogEnd,
+    Put,
+    Refusal,
+    Remove,
+    load,
+)
+from tidelog.controller.decisions.creation import MAX_PARTITIONS, NewTopic
+from tidelog.controller.decisions.deletion import take_up
 from tidelog.controller.decisions.elections import elect_put_off, put_state
 from tidelog.controller.decisions.journal import MANY, parts
 from tidelog.controller.decisions.producer_ids import next_block
@@ -25,7 +35,14 @@ from tidelog.controller.decisions.registration import (
 )
 from tidelog.controller.decisions.restoration import JUMP, accept, report
 from tidelog.metadata import layout
-from tidelog.metadata.records import ConfigNode, PartitionState, ProducerIdBlock, WentBack
+from tidelog.metadata.records import (
+    ConfigNode,
+    DeletionMark,
+    DeletionNode,
+    PartitionState,
+    ProducerIdBlock,
+    WentBack,
+)
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
@@ -107,8 +124,8 @@ def test_it_stays_known_over_restarts_and_no_full_is_sent() -> None:
     assert requests.why_no_full(loaded) == "why"
 
 
-def accepted(world: World, *without: int) -> dict[str, object]:
-    answer = world.do(accept(world.cluster, without))
+def accepted(world: World, *without: int, dropped: tuple[str, ...] = ()) -> dict[str, Any]:
+    answer = world.do(accept(world.cluster, without, dropped, world.chance))
     assert isinstance(answer, dict), answer
     return answer
 
@@ -166,7 +183,7 @@ def test_the_newest_replica_leads_flagged_and_everything_jumps() -> None:
     block = next_block(cluster, 1).answer
     assert not isinstance(block, Refusal)
     assert block.first > 1_000_000_000
-    again = accept(cluster, ()).answer
+    again = accept(cluster, (), (), world.chance).answer
     assert isinstance(again, Refusal)
     assert again.error is ErrorCode.INVALID_REQUEST
 
@@ -198,7 +215,7 @@ def test_a_broker_that_is_away_is_waited_for_unless_it_is_named() -> None:
     cluster = world.cluster
     holds(world, 1, 0, 5, 10)
     del cluster.inventories[3]
-    refusal = accept(cluster, ()).answer
+    refusal = accept(cluster, (), (), world.chance).answer
     assert isinstance(refusal, Refusal)
     assert refusal.error is ErrorCode.BROKER_NOT_AVAILABLE
     assert "--without 3" in refusal.sentence
@@ -235,6 +252,220 @@ def test_unknown_topics_are_listed() -> None:
     (found,) = report(world.cluster)["unknown"]
     assert (found["topic"], found["topic_id"]) == ("lost", layout.id_text(unknown))
     assert found["replicas"] == [{"broker": 2, "partition": 4, "leader_epoch": 2, "end_offset": 30}]
+
+
+LOST = UUID(int=99)
+
+
+def holds_lost(world: World, broker: int, partition: int, epoch: int, end: int) -> None:
+    """A broker holds a replica of a topic that the store does not know."""
+    world.cluster.held[LOST] = "lost"
+    world.cluster.inventories[broker][LOST, partition] = LogEnd(-1, epoch, end)
+
+
+def test_an_unknown_topic_comes_back_with_its_id_its_hosts_and_its_configurations() -> None:
+    """U1: created after the backup."""
+    world = restored()
+    cluster = world.cluster
+    holds_lost(world, 1, 0, 2, 30)
+    holds_lost(world, 3, 0, 4, 10)
+    holds_lost(world, 2, 1, 0, 5)
+    cluster.take_configs((4, 10), {LOST: {"cleanup.policy": "delete"}})
+    cluster.take_configs((4, 12), {LOST: {"cleanup.policy": "compact"}})
+    cluster.take_configs((4, 11), {LOST: {}})
+    (listed,) = report(cluster)["unknown"]
+    assert (listed["is_known"], listed["configs"]) == (False, {"cleanup.policy": "compact"})
+    found = accepted(world)
+    assert found["given_up"] == []
+    node, memory = cluster.topics["lost"], cluster.memories["lost"]
+    assert cluster.topic_id("lost") == LOST
+    assert node.partitions == {0: [3, 1], 1: [2]}
+    assert (node.initial_partition_count, node.undeleted_partition_count) == (2, 2)
+    assert (memory.topic_id, memory.initial_partition_count) == (node.topic_id, 2)
+    assert not memory.migrated
+    one, two = (cluster.states[TopicPartition("lost", index)] for index in (0, 1))
+    assert (one.leader, one.isr, one.leader_epoch) == (3, [3], 4 + JUMP)
+    assert (two.leader, two.is_unclean_leader) == (2, True)
+    assert set(memory.unclean) == {0, 1}
+    assert cluster.topic_configs["lost"] == {"cleanup.policy": "compact"}
+    epochs = [cluster.lives[TopicPartition("lost", x)].partition_epoch for x in (0, 1)]
+    assert len(set(epochs)) == 2 and min(epochs) > JUMP
+    assert cluster.counters[layout.PARTITION_EPOCH] == max(epochs)
+    assert requests.why_no_full(cluster) is None
+
+
+def test_partitions_that_were_added_after_the_backup_come_back() -> None:
+    """U1: the topic is known, they are not."""
+    world = restored()
+    cluster = world.cluster
+    holds(world, 1, 0, 5, 100)
+    holds(world, 2, 2, 0, 777)
+    holds(world, 3, 4, 1, 333)
+    (listed,) = report(cluster)["unknown"]
+    assert (listed["topic"], listed["is_known"]) == ("t", True)
+    assert [(x["partition"], x["end_offset"]) for x in listed["replicas"]] == [(2, 777), (4, 333)]
+    accepted(world)
+    node = cluster.topics["t"]
+    # 3 is held by nobody that is here: there are no gaps, so it is there, empty and on record.
+    assert node.partitions == {0: [1, 2], 1: [2, 3], 2: [2], 3: [3], 4: [3]}
+    assert (node.initial_partition_count, node.undeleted_partition_count) == (5, 5)
+    assert cluster.memories["t"].initial_partition_count == 5
+    leaders = {x: cluster.states[TopicPartition("t", x)].leader for x in (2, 3, 4)}
+    assert leaders == {2: 2, 3: 3, 4: 3}
+    assert cluster.lives[TopicPartition("t", 2)].partition_epoch == 1
+    assert set(cluster.memories["t"].unclean) == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("name", ["lost", layout.id_text(LOST)])
+def test_only_what_is_named_is_given_up(name: str) -> None:
+    world = restored()
+    cluster = world.cluster
+    holds_lost(world, 1, 0, 2, 30)
+    holds(world, 2, 2, 0, 777)
+    holds(world, 2, 3, 0, 333)
+    found = accepted(world, dropped=(name, "t-3"))
+    assert [x.split()[0] for x in found["given_up"]] == ["lost-0", "t-3"]
+    assert "lost" not in cluster.topics
+    assert sorted(cluster.topics["t"].partitions) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", ["t", "t-0", "lost-1", "nobody", ""])
+def test_what_is_not_unknown_cannot_be_given_up(name: str) -> None:
+    """Above all no known topic as a whole."""
+    world = restored()
+    holds_lost(world, 1, 0, 2, 30)
+    holds(world, 2, 2, 0, 777)
+    refusal = accept(world.cluster, (), (name,), world.chance).answer
+    assert isinstance(refusal, Refusal) and refusal.error is ErrorCode.INVALID_REQUEST
+
+
+def test_of_two_topics_of_one_name_one_must_be_named() -> None:
+    world = restored()
+    cluster = world.cluster
+    cluster.held[LOST] = "t"
+    cluster.inventories[2][LOST, 0] = LogEnd(-1, 2, 30)
+    holds(world, 1, 0, 5, 10)
+    refusal = accept(cluster, (), (), world.chance).answer
+    assert isinstance(refusal, Refusal)
+    assert f"--drop-unknown {layout.id_text(LOST)}" in refusal.sentence
+    accepted(world, dropped=(layout.id_text(LOST),))
+    assert cluster.topic_id("t") != LOST
+
+
+def test_a_topic_that_was_created_again_after_the_backup_takes_its_name() -> None:
+    """Nobody holds anything of the one that the store knows: it was deleted since."""
+    world = restored()
+    cluster = world.cluster
+    cluster.held[LOST] = "t"
+    cluster.inventories[2][LOST, 0] = LogEnd(-1, 2, 30)
+    accepted(world)
+    assert cluster.topic_id("t") == LOST
+    assert cluster.topics["t"].partitions == {0: [2]}
+    assert T1 not in cluster.states and T1 not in cluster.lives
+    assert cluster.memories["t"].topic_id == layout.id_text(LOST)
+    assert cluster.names == {LOST: "t"}
+
+
+@pytest.mark.parametrize("name", ["t", "lost"])
+def test_a_mark_of_before_the_backup_deletes_no_topic_that_comes_back(name: str) -> None:
+    """It names a topic that was there when the backup was made, and deleted since (promise 20)."""
+    world = restored()
+    cluster = world.cluster
+    world.commit((Put(layout.deletion_mark(name), DeletionMark()),))
+    cluster.held[LOST] = name
+    cluster.inventories[2][LOST, 0] = LogEnd(-1, 2, 30)
+    accepted(world)
+    assert world.do(take_up(cluster)) == []
+    assert cluster.topic_id(name) == LOST and not cluster.deletions
+
+
+def refused(world: World, dropped: tuple[str, ...] = ()) -> str:
+    """The sentence with which an acceptance is refused."""
+    answer = accept(world.cluster, (), dropped, world.chance).answer
+    assert isinstance(answer, Refusal) and answer.error is ErrorCode.INVALID_REQUEST
+    return answer.sentence
+
+
+def test_a_topic_that_is_to_be_deleted_grows_by_nothing_unknown() -> None:
+    """Its mark stands in the store: its deletion goes on."""
+    world = restored()
+    cluster = world.cluster
+    world.commit((Put(layout.deletion_mark("t"), DeletionMark()),))
+    holds(world, 2, 2, 0, 777)
+    assert report(cluster)["unknown"] == []
+    accepted(world)
+    assert sorted(cluster.topics["t"].partitions) == [0, 1]
+
+
+def test_a_damaged_replica_of_an_unknown_topic_hosts_nothing() -> None:
+    world = restored()
+    cluster = world.cluster
+    holds_lost(world, 1, 0, 9, 90)
+    holds_lost(world, 2, 0, 5, 10)
+    lost = TopicPartition("lost", 0)
+    cluster.broken = {(1, lost)}
+    accepted(world)
+    assert (cluster.topics["lost"].partitions, cluster.states[lost].leader) == ({0: [2]}, 2)
+
+
+def test_of_two_unknown_topics_of_one_name_one_must_be_named() -> None:
+    world = restored()
+    other = UUID(int=98)
+    holds_lost(world, 1, 0, 2, 30)
+    world.cluster.held[other] = "lost"
+    world.cluster.inventories[2][other, 0] = LogEnd(-1, 2, 30)
+    assert "several topics lost" in refused(world)
+    accepted(world, dropped=(layout.id_text(other),))
+    assert world.cluster.topic_id("lost") == LOST
+
+
+@pytest.mark.parametrize("name", ["../../x", "", "x" * 250])
+def test_a_name_that_no_topic_may_have_does_not_come_back(name: str) -> None:
+    """N2: of an inventory it would come into the store, and from there to every broker."""
+    world = restored()
+    holds_lost(world, 1, 0, 2, 30)
+    world.cluster.held[LOST] = name
+    assert f"give it up with --drop-unknown {layout.id_text(LOST)}" in refused(world)
+    accepted(world, dropped=(layout.id_text(LOST),))
+    assert set(world.cluster.topics) == {"t"}
+
+
+def test_no_topic_comes_back_with_more_partitions_than_one_may_have() -> None:
+    world = restored()
+    holds(world, 2, MAX_PARTITIONS, 0, 777)
+    named = f"t-{MAX_PARTITIONS}"
+    assert f"--drop-unknown {named}" in refused(world)
+    accepted(world, dropped=(named,))
+    assert sorted(world.cluster.topics["t"].partitions) == [0, 1]
+
+
+def test_the_end_of_having_gone_back_is_written_last() -> None:
+    """The writes are cut: until all of them are there, nobody is commanded."""
+    world = restored()
+    holds_lost(world, 1, 0, 2, 30)
+    writes = accept(world.cluster, (), (), world.chance).writes
+    assert writes[-1] == Remove(layout.WENT_BACK)
+    assert writes.index(Remove(layout.WENT_BACK)) == len(writes) - 1
+
+
+def test_replicas_without_an_id_come_back_under_a_new_one() -> None:
+    world = restored()
+    cluster = world.cluster
+    cluster.nameless[1] = {TopicPartition("old", 0): LogEnd(-1, 3, 7)}
+    accepted(world)
+    assert cluster.memories["old"].migrated
+    assert cluster.states[TopicPartition("old", 0)].leader == 1
+
+
+def test_what_is_being_deleted_is_listed_and_goes_on_being_deleted() -> None:
+    world = restored()
+    cluster = world.cluster
+    world.commit((Put(layout.deletion(LOST), DeletionNode("lost", {0: [1]}, {0: 3})),))
+    holds_lost(world, 1, 0, 3, 30)
+    (listed,) = report(cluster)["unknown"]
+    assert (listed["topic"], listed["is_being_deleted"]) == ("lost", True)
+    accepted(world)
+    assert "lost" not in cluster.topics and LOST in cluster.deletions
 
 
 def test_a_decision_is_cut_only_where_it_may_be() -> None:

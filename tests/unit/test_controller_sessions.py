@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from tidelog.controller.decisions.sessions import Condition, Sessions
+import itertools
 
-GRACE_MS, TIMEOUT_MS = 200, 6000
+import pytest
+
+from tidelog.controller.decisions.sessions import Condition, Patience, Session, Sessions
+
+PATIENCE = Patience(grace_ms=200, silence_ms=2000, timeout_ms=6000)
+HEARTBEAT_MS = 500
 
 
 def heard(**at_ms: int) -> Sessions:
     """Sessions of brokers that were heard last at these times: `b1=0`."""
-    sessions = Sessions(GRACE_MS, TIMEOUT_MS)
+    sessions = Sessions(PATIENCE)
     for name, ms in at_ms.items():
         sessions.heard(int(name[1:]), ms)
     return sessions
@@ -22,6 +27,178 @@ def test_conditions_by_time() -> None:
     assert sessions.in_condition(Condition.SUSPECTED, 300) == {2}
     assert sessions.in_condition(Condition.DEAD, 5999) == set()
     assert sessions.in_condition(Condition.DEAD, 6000) == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("session", "judged_ms", "condition", "again_ms"),
+    [
+        # An open connection: in doubt after half of the silence, suspected after all of it.
+        (Session(1000), 1000, Condition.ALIVE, 2000),
+        (Session(1000), 1999, Condition.ALIVE, 2000),
+        (Session(1000), 2000, Condition.ALIVE, 3000),
+        # Held back by another's doubt: looked at again and again, till it is dead.
+        (Session(1000), 3000, Condition.ALIVE, 3250),
+        (Session(1000), 6900, Condition.ALIVE, 7000),
+        (Session(1000), 7000, Condition.DEAD, 7000),
+        (Session(1000, suspected=True), 3000, Condition.SUSPECTED, 7000),
+        # The loop stood still until 2500: the suspicion counts from there, the session from 1000.
+        (Session(1000, counted_ms=2500), 3000, Condition.ALIVE, 3500),
+        (Session(1000, counted_ms=2500), 3500, Condition.ALIVE, 4500),
+        # Not registered with this controller yet: only death is judged.
+        (Session(1000, presumed=True), 3000, Condition.ALIVE, 7000),
+        (Session(1000, presumed=True), 7000, Condition.DEAD, 7000),
+        # A closed connection: suspected after the grace.
+        (Session(1000, 2000), 2100, Condition.ALIVE, 2200),
+        (Session(1000, 2000), 2200, Condition.SUSPECTED, 7000),
+        (Session(1000, 2000), 6999, Condition.SUSPECTED, 7000),
+        (Session(1000, 2000), 7000, Condition.DEAD, 7000),
+        (Session(1000, 6900), 7000, Condition.DEAD, 7000),
+    ],
+)
+def test_sessions(session: Session, judged_ms: int, condition: Condition, again_ms: int) -> None:
+    assert session.condition(judged_ms, PATIENCE) is condition
+    assert session.next_change_ms(judged_ms, PATIENCE) == again_ms
+
+
+def test_a_session_that_opens_again_is_alive() -> None:
+    sessions = heard(b1=0)
+    sessions.closed(1, 10)
+    sessions.closed(1, 100)
+    sessions.closed(9, 100)
+    assert sessions.in_condition(Condition.SUSPECTED, 210) == {1}
+    sessions.heard(1, 220)
+    assert sessions.in_condition(Condition.ALIVE, 500) == {1}
+    assert sessions.in_condition(Condition.DEAD, 6220) == {1}
+    sessions.forget(1)
+    sessions.forget(1)
+    assert sessions.in_condition(Condition.DEAD, 6220) == set()
+
+
+def test_one_silent_broker_is_suspected_until_it_is_heard() -> None:
+    sessions = heard(b1=0, b2=1800, b3=1700)
+    assert sessions.silent(1999) == set()
+    assert sessions.silent(2000) == {1}
+    sessions.suspect({1})
+    assert sessions.in_condition(Condition.SUSPECTED, 2000) == {1}
+    assert sessions.silent(2001) == set()
+    sessions.heard(1, 2500)
+    assert sessions.in_condition(Condition.ALIVE, 2500) == {1, 2, 3}
+
+
+def test_who_waits_for_the_answer_to_its_registration_is_not_suspected_for_its_silence() -> None:
+    """It sends no heartbeat before that, however long a store takes."""
+    sessions = heard(b2=4500, b3=4600)
+    sessions.heard(1, 1000, is_answered=False)
+    assert sessions.silent(5000) == sessions.in_doubt(5000) == set()
+    sessions.heard(1, 5000)
+    for broker, now in itertools.product((2, 3), (5400, 6300)):
+        sessions.heard(broker, now)
+    assert (sessions.silent(6999), sessions.silent(7000)) == (set(), {1})
+    sessions.heard(1, 7000, is_answered=False)
+    assert sessions.in_condition(Condition.DEAD, 13_000) == {1, 2, 3}
+
+
+@pytest.mark.parametrize("other_ms", [0, 400, 900, 1000])
+def test_nobody_is_suspected_while_another_is_in_doubt(other_ms: int) -> None:
+    sessions = heard(b1=0, b2=other_ms, b3=1900)
+    assert sessions.silent(2000) == set()
+    # Nor when both are silent for long: then death judges them, together.
+    sessions.heard(3, 5000)
+    assert sessions.silent(5999) == set()
+
+
+def test_a_silence_with_one_cause_suspects_nobody_when_it_ends() -> None:
+    """The controller heard nobody for 3 s; then it hears one after the other."""
+    for order in itertools.permutations((1, 2, 3)):
+        sessions = heard(b1=0, b2=150, b3=400)
+        for now in range(400, 3000, 10):
+            assert sessions.silent(now) == set()
+        for broker, now in zip(order, (3000, 3400, 3900), strict=True):
+            sessions.heard(broker, now)
+            assert sessions.silent(now) == sessions.silent(now + 390) == set()
+
+
+def test_who_stays_silent_after_a_doubt_is_suspected_half_a_silence_later() -> None:
+    sessions = heard(b1=0, b2=500)
+    sessions.heard(2, 1600)
+    # It was in doubt as well: what they shared may end for broker 1 a moment later.
+    assert [sessions.silent(ms) for ms in (2000, 2599)] == [set(), set()]
+    assert sessions.silent(2600) == set(), "broker 2 is in doubt again"
+    sessions.heard(2, 2300)
+    assert sessions.silent(2600) == {1}
+
+
+@pytest.mark.parametrize("ends", ["heard", "closed", "suspected", "dead"])
+def test_a_doubt_holds_back_as_long_as_it_lasts(ends: str) -> None:
+    sessions = heard(b1=3000, b2=0)
+    assert sessions.silent(4500) == set()
+    if ends == "heard":
+        sessions.heard(2, 4600)
+        sessions.heard(2, 5000)  # in doubt again at 6000
+    elif ends == "closed":
+        sessions.closed(2, 4600)
+    elif ends == "suspected":
+        sessions.suspect({2})
+    # What ended by itself was shared, maybe: half of a silence for those that shared it.
+    assert sessions.silent(5599) == ({1} if ends == "suspected" else set())
+    assert sessions.silent(5600) == ({1} if ends != "dead" else set())
+    assert sessions.silent(5999) == ({1} if ends != "dead" else set())
+    assert sessions.silent(6000) == ({1} if ends != "heard" else set())
+
+
+def test_a_presumed_broker_is_neither_suspected_nor_in_doubt() -> None:
+    sessions = heard(b1=0)
+    sessions.presume(2, 0)
+    assert sessions.silent(2000) == {1}
+    sessions.heard(1, 2000)
+    assert sessions.silent(5900) == {1}
+    assert sessions.in_condition(Condition.DEAD, 6000) == {2}
+
+
+def test_without_room_below_the_session_a_silence_suspects_nobody() -> None:
+    sessions = Sessions(Patience(200, 600, 600))
+    sessions.heard(1, 0)
+    assert sessions.silent(599) == sessions.silent(600) == set()
+    assert sessions.by_broker[1].next_change_ms(0, sessions.patience) == 600
+
+
+def test_a_loop_that_stood_still_starts_all_clocks_again() -> None:
+    sessions = heard(b1=0, b2=300)
+    sessions.heard(3, 300)
+    sessions.closed(3, 450)
+    for now in (0, 250, 500):
+        assert sessions.look(now) == 0
+    assert sessions.look(3500) == 3000
+    # Stopped itself it heard nobody, and saw nobody come back.
+    assert sessions.without_connection(3699) == set()
+    assert sessions.without_connection(3700) == {3}
+    assert sessions.silent(5499) == set()
+    for now in (4400, 5300):
+        sessions.heard(2, now)
+    assert sessions.silent(5499) == set()
+    assert sessions.silent(5500) == {1}
+    # Of the session the time that was not the broker's counts no more.
+    assert sessions.in_condition(Condition.DEAD, 8999) == set()
+    assert sessions.in_condition(Condition.DEAD, 9000) == {1}
+
+
+def test_a_loop_that_stands_still_now_and_then_still_buries_the_dead() -> None:
+    """No limit to clocks that begin again would be a cluster without its dead."""
+    sessions = heard(b1=0)
+    now = 0
+    for _ in range(100):
+        sessions.look(now)
+        now += 600
+        assert sessions.look(now) == 600
+        now += 400
+    assert sessions.to_bury(now) == {1}
+
+
+@pytest.mark.parametrize(("late_ms", "stood_ms"), [(0, 0), (249, 0), (499, 0), (500, 500)])
+def test_a_loop_that_is_a_little_late_did_not_stand_still(late_ms: int, stood_ms: int) -> None:
+    """A quarter of the silence is what it may be late."""
+    sessions = heard(b1=0)
+    assert [sessions.look(now) for now in (0, late_ms)] == [0, stood_ms]
 
 
 def test_the_dead_are_buried_when_nobody_is_in_doubt() -> None:

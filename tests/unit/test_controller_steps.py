@@ -76,7 +76,7 @@ def delete(cluster: Cluster, world: World) -> Decision[Any]:
 
 
 def accept_restored(cluster: Cluster, world: World) -> Decision[Any]:
-    return accept(cluster, ())
+    return accept(cluster, (), (), world.chance)
 
 
 def prepared(*, topic: bool, gone_back: bool = False) -> World:

@@ -147,6 +147,30 @@ def test_one_request_cannot_create_without_limit(monkeypatch: pytest.MonkeyPatch
     assert found == [None, None, E.INVALID_PARTITIONS, E.INVALID_PARTITIONS]
 
 
+def test_a_topic_gets_so_many_partitions_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(creation, "MOST_AT_ONCE", 5)
+    world = World(1)
+    large, fits = world.create(NewTopic("large", 6, 1), NewTopic("fits", 5, 1))
+    assert fits.refusal is None
+    assert large.refusal is not None
+    assert large.refusal.error is E.INVALID_PARTITIONS
+    assert large.refusal.sentence == (
+        "Excessively large number of partitions per request: a topic gets at most 5 at once. "
+        "Add more of them later (CreatePartitions)."
+    )
+
+    def grow(count: int) -> Refusal | None:
+        ((_, refusal),) = world.do(
+            create_partitions(world.cluster, [Growth("fits", count)], world.chance)
+        )
+        return refusal
+
+    assert grow(11) == large.refusal
+    assert grow(10) is None
+    assert grow(15) is None
+    assert len(world.cluster.topics["fits"].partitions) == 15
+
+
 def test_suspected_brokers_are_not_in_the_first_isr() -> None:
     world = World(1, 2, 3)
     world.cluster.suspected.add(1)

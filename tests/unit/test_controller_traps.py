@@ -154,16 +154,31 @@ def test_one_broker_cannot_have_a_minimum_of_its_own() -> None:
     assert refusal.error is E.INVALID_CONFIG
 
 
-def test_a_leader_that_has_not_heard_of_a_raised_minimum_leaves_nobody_eligible() -> None:
+def test_a_leader_that_has_not_heard_of_a_raised_minimum_is_not_left_alone() -> None:
+    """It goes by 1 still, and would acknowledge alone from its answer on; told, it shrinks."""
     story = Story(min_insync_replicas="1")
     story.configures(TOPIC, "t", min_insync_replicas="2")
-    # It goes by 1 still: from its answer on it acknowledges alone.
-    assert story.proposes(1, knows_configs=False).error is E.NONE
-    assert story.now.eligible_replicas == []
-    story = Story(min_insync_replicas="1")
-    story.configures(TOPIC, "t", min_insync_replicas="2")
+    before = story.now
+    assert story.proposes(1, knows_configs=False).error is E.INELIGIBLE_REPLICA
+    assert story.now == before
+    assert story.proposes(1, 2, knows_configs=False).error is E.NONE
+    assert (story.now.isr, story.now.eligible_replicas) == ([1, 2], [])
     assert story.proposes(1).error is E.NONE
-    assert story.now.eligible_replicas == [2, 3]
+    assert (story.now.isr, story.now.eligible_replicas) == ([1], [2])
+
+
+def test_a_leader_that_has_not_heard_of_a_raised_minimum_hears_of_no_eligible_replica() -> None:
+    """Its proposal meets the controller's own change: by the answer it would acknowledge alone,
+    and then 2, which lacks that, would be elected as if it had everything."""
+    story = Story(min_insync_replicas="1")
+    known = story.cluster.isr_version(T0)
+    story.configures(TOPIC, "t", min_insync_replicas="2")
+    story.dies(2, 3)
+    assert (story.now.isr, story.now.eligible_replicas) == ([1], [2, 3])
+    late = story.proposes(1, isr_version=known, knows_configs=False)
+    assert (late.error, late.state, late.isr_version) == (E.INVALID_UPDATE_VERSION, None, -1)
+    told = story.proposes(1, isr_version=known)
+    assert (told.error, told.state) == (E.INVALID_UPDATE_VERSION, story.now)
 
 
 def test_the_revision_of_the_last_change_of_a_configuration_is_known() -> None:

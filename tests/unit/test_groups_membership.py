@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from tests.support.group_driver import GROUP, Driver, one_protocol, subscription
 
 from tidelog.groups import limits
 from tidelog.groups.events import Heartbeat, Join, Leave, Leaver, Sync
 from tidelog.groups.group import GroupState
+from tidelog.groups.room import Room
 from tidelog.groups.settings import GroupSettings
 from tidelog.model.errors import ErrorCode
 
@@ -175,6 +178,61 @@ def test_groups_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
         d.join(group_id=name)
     assert d.error_of(d.join(group_id="c")) is E.COORDINATOR_NOT_AVAILABLE
     assert d.error_of(d.commit_offsets({("t", 0): 1}, group_id="d")) is E.COORDINATOR_NOT_AVAILABLE
+
+
+# Room for all groups of a coordinator ------------------------------------------------------
+
+
+def test_the_members_of_all_groups_have_a_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 joins of 900 kB each to 200 groups held 174 MB, and a thousand would have held more."""
+    monkeypatch.setattr(limits, "MAX_HELD_BYTES", 20_000)
+    d = Driver()
+    large = (("range", bytes(7_000)),)
+    leader, follower = d.stable(2, protocols=large)
+    assert 14_000 < d.table.held < 20_000
+    assert d.error_of(d.join(group_id="other", protocols=large)) is E.COORDINATOR_NOT_AVAILABLE
+    assert d.table.get("other") is None
+    assert d.error_of(d.join(protocols=large)) is E.COORDINATOR_NOT_AVAILABLE
+    assert d.rules.room.refused == 2
+    # Who is there stays, comes back with what it had, and may have less.
+    assert d.heartbeat(follower, 1) is E.NONE
+    assert d.joined(d.join(follower, protocols=large)).error is E.NONE
+    more = (("range", bytes(10_000)),)
+    assert d.error_of(d.join(follower, protocols=more)) is E.COORDINATOR_NOT_AVAILABLE
+    assert follower in d.group.members
+    d.leave(Leaver(leader), Leaver(follower))
+    assert d.table.held == 0
+    assert d.error_of(d.join(protocols=more)) is E.MEMBER_ID_REQUIRED
+
+
+def test_assignments_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader says how long they are: 1 MB for each group, of one member without a topic."""
+    monkeypatch.setattr(limits, "MAX_HELD_BYTES", 20_000)
+    d = Driver()
+    member_id, ticket = d.new_member()
+    d.advance(3_000)
+    generation = d.joined(ticket).generation
+    refused = d.sync(member_id, generation, {member_id: bytes(20_000)})
+    assert d.error_of(refused) is E.COORDINATOR_NOT_AVAILABLE
+    done = d.sync(member_id, generation, {member_id: bytes(10_000)})
+    assert d.synced(done).assignment == bytes(10_000)
+    assert 10_000 < d.table.held < 20_000
+    assert d.reloaded().table.held >= 10_000
+    d.leave(Leaver(member_id))
+    assert d.table.held == 0
+
+
+def test_ids_of_random_groups_that_nobody_uses_are_bounded_and_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_HELD_BYTES", 20_000)
+    d = Driver()
+    found = [d.error_of(d.join(group_id=f"random-{n}")) for n in range(50)]
+    assert set(found) == {E.MEMBER_ID_REQUIRED, E.COORDINATOR_NOT_AVAILABLE}
+    assert d.table.held <= 20_000 and len(d.table) == found.count(E.MEMBER_ID_REQUIRED)
+    d.advance(10_000)
+    assert d.table.held == 0 == len(d.table)
+    assert d.error_of(d.join(group_id="one more")) is E.MEMBER_ID_REQUIRED
 
 
 # Rejoining ---------------------------------------------------------------------------------
@@ -497,6 +555,34 @@ def test_a_batch_of_leavers() -> None:
     assert set(d.group.members) == {b, c}
 
 
+def test_an_id_that_was_never_used_leaves_without_a_rebalance() -> None:
+    d = Driver()
+    members = d.stable(2)
+    pending = d.joined(d.join()).member_id
+    assert d.left(d.leave(Leaver(pending))).members[0][1] is E.NONE
+    assert d.group.state is GroupState.STABLE
+    assert [d.heartbeat(member, 1) for member in members] == [E.NONE] * 2
+    # One that a rebalance waits for lets it go on.
+    pending = d.joined(d.join()).member_id
+    tickets = [d.join(member) for member in members]
+    assert not any(ticket in d.answers for ticket in tickets)
+    d.leave(Leaver(pending))
+    assert [d.joined(ticket).generation for ticket in tickets] == [2, 2]
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_member_that_leaves_with_an_id_that_was_never_used_makes_a_rebalance(
+    is_last: bool,
+) -> None:
+    d = Driver()
+    first, second = d.stable(2)
+    leavers = [Leaver(d.joined(d.join()).member_id), Leaver(first)]
+    answer = d.left(d.leave(*(leavers if is_last else reversed(leavers))))
+    assert [error for _, error in answer.members] == [E.NONE] * 2
+    assert d.group.state is GroupState.PREPARING_REBALANCE
+    assert d.heartbeat(second, 1) is E.REBALANCE_IN_PROGRESS
+
+
 def test_the_reasons_of_those_who_come_and_go_are_noted_and_cut() -> None:
     """KIP-800: a reason is for whoever reads the log, and no longer than the log can bear."""
 
@@ -754,3 +840,16 @@ def test_group_id_in_other_tables_is_not_mixed() -> None:
     d.stable(1)
     d.join(group_id="h")
     assert sorted(d.table) == [GROUP, "h"]
+
+
+def test_the_room_of_all_groups_is_that_of_all_tables_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And what does not grow is never refused, however full it is."""
+    monkeypatch.setattr(limits, "MAX_HELD_BYTES", 10)
+    tables = [SimpleNamespace(held=4), SimpleNamespace(held=5)]
+    room = Room(lambda: tables)
+    assert [room.has_bytes(count) for count in (1, 2)] == [True, False]
+    tables[0].held = 40
+    assert [room.has_bytes(count) for count in (1, 0, -1)] == [False, True, True]
+    assert (room.held, room.refused) == (45, 2)

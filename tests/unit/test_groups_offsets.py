@@ -13,6 +13,7 @@ from tidelog.groups.group import GroupState
 from tidelog.groups.records import NO_LIFE, FirstSight, FirstSightRecord, encode
 from tidelog.groups.settings import GroupSettings
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topic_configs import MAX_INT64
 from tidelog.model.topics import TopicPartition
 
 E = ErrorCode
@@ -185,6 +186,15 @@ def test_metadata_is_limited_in_bytes() -> None:
     assert found.offset == 1
 
 
+def test_what_a_record_has_no_room_for_is_refused_whatever_the_setting() -> None:
+    """Kafka's records count the bytes of a string in an int16."""
+    d = Driver(settings=GroupSettings(offset_metadata_max_bytes=100_000))
+    longest = "x" * limits.MAX_METADATA_OF_OFFSET_BYTES
+    assert d.error_of(d.commit_offsets({("t", 0): 1}, metadata=longest)) is E.NONE
+    ticket = d.commit_offsets({("t", 0): 2}, metadata=longest + "x")
+    assert d.error_of(ticket) is E.OFFSET_METADATA_TOO_LARGE
+
+
 def test_partitions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_OFFSETS", 2)
     d = Driver()
@@ -307,8 +317,8 @@ def test_the_next_life_of_a_deleted_topic_keeps_its_offsets(in_flight: bool) -> 
     d.commit_offsets({("t", 0): 9, ("t", 1): 9}, topic_id=former)
     d.commit_offsets({("u", 0): 9})
     d.commit()
-    d.commit_offsets({("t", 0): 1}, topic_id=present)
     d.commit_offsets({("t", 2): 2}, topic_id=former)
+    d.commit_offsets({("t", 0): 1}, topic_id=present)
     if not in_flight:
         d.commit()
     d.send(RemoveTopics(frozenset({"t", "u"}), {"t": present, "u": NO_LIFE}.__getitem__))
@@ -416,6 +426,15 @@ def test_a_time_named_by_the_client_takes_the_place_of_the_retention() -> None:
         expire(driver)
         assert driver.offset("t", 0) is None
         assert driver.offset("t", 1) is not None
+
+
+def test_a_client_may_name_the_longest_time_there_is() -> None:
+    """No record has room for a moment behind it, and the commit must not stay in flight."""
+    d = Driver()
+    assert d.error_of(d.commit_offsets({("t", 0): 1}, retention_ms=MAX_INT64)) is E.NONE
+    assert not d.group.in_flight
+    expire(d)
+    assert d.reloaded().offset("t", 0) is not None
 
 
 def test_a_commit_in_flight_keeps_an_offset_from_expiring() -> None:

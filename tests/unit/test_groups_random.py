@@ -179,6 +179,7 @@ class World:
                 known = self.shares.setdefault(write.purpose.generation, shares)
                 assert known == shares, (self.seed, "two assignments of one generation")
         group = d.table.get(GROUP)
+        assert d.table.held == (0 if group is None else group.held_bytes), self.seed
         if group is not None:
             check_group(group, self.seed)
 
@@ -190,6 +191,9 @@ def check_group(group: Group, seed: int) -> None:
     assert group.pending_syncs <= set(group.members), seed
     assert not group.pending_joins & set(group.members), seed
     assert group.metadata_bytes == sum(m.metadata_bytes for m in members), seed
+    assert group.member_bytes == sum(m.held_bytes for m in members), seed
+    assert group.assignment_bytes == sum(len(m.assignment) for m in members), seed
+    assert group.counted_bytes == group.held_bytes, seed
     assert len(group.members) <= 2 * SETTINGS.group_max_size, seed
     assert group.offset_count == sum(map(len, group.offsets.values())), seed
     for name, count in group.supported.items():

@@ -14,7 +14,7 @@ import uvloop
 from tests.support.lone_broker import Peer, until
 
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.router import Handler, Router
+from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import messages
 
@@ -55,7 +55,9 @@ class Files:
         return response(responses=[response.FetchableTopicResponse("t", [part])])
 
     def router(self) -> Router:
-        return Router([Handler(ApiKey.FETCH, range(4, 13), self.fetch, large_answer=True)])
+        return Router(
+            [Handler(ApiKey.FETCH, range(4, 13), Scope.CLIENT, self.fetch, large_answer=True)]
+        )
 
 
 def fetch(offset: int, size: int, *, from_file: bool = True) -> Any:
@@ -107,7 +109,7 @@ def test_a_client_that_does_not_read_holds_no_memory_and_then_gets_all(
             peer.send(fetch(number * 1000, 2_900_000), 12)
         (connection,) = await _only(server)
         await until(lambda: connection.is_sending)
-        assert server.unsent.used == 0
+        assert server.memory.answers == 0
         for number in range(8):
             found = (await peer.receive()).responses[0].partitions[0].records
             assert found == CONTENT[number * 1000 :][:2_900_000]

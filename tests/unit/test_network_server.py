@@ -18,7 +18,7 @@ from tests.support.processes import DEADLINE_S, free_ports
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.limits import Limits
-from tidelog.network.router import CloseConnection, Handler, RequestContext, Router
+from tidelog.network.router import CloseConnection, Handler, RequestContext, Router, Scope
 from tidelog.network.server import ListenError, Server
 from tidelog.protocol import codec, messages
 
@@ -70,9 +70,9 @@ class Harness:
     def router(self) -> Router:
         return Router(
             [
-                Handler(ApiKey.HEARTBEAT, range(5), self.heartbeat),
-                Handler(ApiKey.PRODUCE, range(12), self.produce, pipelined=True),
-                Handler(ApiKey.FETCH, range(4, 13), self.fetch, large_answer=True),
+                Handler(ApiKey.HEARTBEAT, range(5), Scope.CLIENT, self.heartbeat),
+                Handler(ApiKey.PRODUCE, range(12), Scope.CLIENT, self.produce, pipelined=True),
+                Handler(ApiKey.FETCH, range(4, 13), Scope.CLIENT, self.fetch, large_answer=True),
             ]
         )
 
@@ -185,6 +185,36 @@ def test_a_pending_handler_that_is_not_pipelined_mutes_its_connection(run: Any) 
     run(main())
 
 
+def test_an_answer_to_a_pipelined_request_lets_no_other_pass_one_that_is_not(run: Any) -> None:
+    """A pipelined handler that is a coroutine took the other's mark away with its own answer."""
+
+    async def main() -> None:
+        harness = Harness()
+        go_on = asyncio.Event()
+
+        async def pipelined(_: Any, _request: Any, _context: Any) -> Any:
+            await go_on.wait()
+            return messages.ListGroupsResponse(error_code=0)
+
+        router = harness.router()
+        router.add([Handler(ApiKey.LIST_GROUPS, range(6), Scope.CLIENT, pipelined, pipelined=True)])
+        server = Server(router, None)
+        port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
+        peer = Peer(*await asyncio.open_connection("127.0.0.1", port))
+        peer.send(ApiKey.LIST_GROUPS, 4, 1, messages.ListGroupsRequest())
+        peer.send(ApiKey.HEARTBEAT, 4, 2, heartbeat("park"))
+        peer.send(ApiKey.HEARTBEAT, 4, 3, heartbeat("behind it"))
+        await until(lambda: harness.parked)
+        go_on.set()
+        assert await peer.receive_correlation() == 1
+        assert harness.seen == ["park"]
+        harness.parked[0].set_result(messages.HeartbeatResponse(error_code=0))
+        assert [await peer.receive_correlation() for _ in range(2)] == [2, 3]
+        await server.stop(grace_s=0.2)
+
+    run(main())
+
+
 def test_requests_of_all_sizes_arrive_whole_and_buffers_shrink_again(run: Any) -> None:
     async def main() -> None:
         harness = Harness()
@@ -196,11 +226,11 @@ def test_requests_of_all_sizes_arrive_whole_and_buffers_shrink_again(run: Any) -
                 peer.send(ApiKey.PRODUCE, 9, number, produce(body))
             assert [await peer.receive_correlation() for _ in sizes] == list(range(len(sizes)))
             assert harness.record_bytes == bodies
-            assert server.requests.used > 0
+            assert server.memory.used > 0
             for number in range(600):
                 peer.send(ApiKey.HEARTBEAT, 4, number, heartbeat("g"))
                 assert await peer.receive_correlation() == number
-            assert server.requests.used == 0
+            assert server.memory.used == 0
 
     run(main())
 
@@ -272,7 +302,7 @@ def test_hostile_bytes_close_the_connection_with_one_line(
             peer = await connect()
             peer.writer.write(sent)
             assert await peer.ended()
-            assert server.requests.used == 0
+            assert server.memory.used == 0
             good = await connect()
             good.send(ApiKey.HEARTBEAT, 4, 2, heartbeat("g"))
             assert await good.receive_correlation() == 2
@@ -290,7 +320,7 @@ def test_who_announces_much_and_sends_nothing_gets_no_memory(run: Any) -> None:
             for peer in peers:
                 peer.writer.write(struct.pack(">i", 100_000_000) + b"\0" * 100)
             await until(lambda: server.bytes_in == 50 * 104)
-            assert server.requests.used <= 50 * 65_536
+            assert server.memory.used <= 50 * 65_536
 
     run(main())
 
@@ -322,14 +352,14 @@ def test_a_client_that_does_not_read_is_not_served_further(run: Any) -> None:
             request = messages.FetchRequest(max_bytes=8_000_000, topics=[])
             frame = b"".join(codec.encode_request(1, 12, 1, "lazy", request))
             lazy.sendall(frame * 50)
-            await until(lambda: server.unsent.used > 0)
+            await until(lambda: server.memory.answers > 0)
             other = await connect()
             other.send(ApiKey.HEARTBEAT, 4, 2, heartbeat("g"))
             assert await other.receive_correlation() == 2
             assert server.router.tallies[ApiKey.FETCH].requests == 1
             assert server.bytes_out < 9_000_000
             lazy.close()
-            await until(lambda: server.unsent.used == 0 and len(server.connections) == 1)
+            await until(lambda: server.memory.answers == 0 and len(server.connections) == 1)
 
     run(main())
 
@@ -349,7 +379,7 @@ def test_many_large_requests_share_a_small_memory(run: Any) -> None:
                 nonlocal most
                 for _ in range(2):
                     assert await peer.receive_correlation() == number
-                    most = max(most, server.requests.used)
+                    most = max(most, server.memory.used)
 
             await asyncio.gather(*(one(peer, n) for n, peer in enumerate(peers)))
             assert len(harness.record_bytes) == 80

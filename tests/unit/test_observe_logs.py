@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidelog.observe import logs
 
 PROGRAM = """
 import logging, sys
@@ -16,8 +24,125 @@ logs.configure()
 """
 
 
+TURNS = "".join(map(chr, (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))))
+"""What ends a line beside the control characters, or turns the direction of writing."""
+
+HOSTILE = (
+    "x\nts=2026 level=critical event=forged \x1b[2J\x00\r\x7f\x85\x9b31m\ttab \U0001f600" + TURNS
+)
+
+ESCAPED = """
+import logging, sys
+from tidelog.observe import logs
+logs.configure()
+hostile = eval(sys.argv[1])
+log = logging.getLogger("some.where")
+log.warning("closing %s", hostile, extra={"topic": hostile})
+try:
+    raise ValueError(hostile)
+except ValueError:
+    log.exception("failed")
+"""
+
+
+def test_control_characters_reach_no_log(tmp_path: Path) -> None:
+    """N11: ESC reached the logs raw; a line stays one line, whatever a client is called."""
+    command = [sys.executable, "-c", ESCAPED, ascii(HOSTILE)]
+    done = subprocess.run(command, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    text = done.stderr.decode()
+    assert text.count("\n") == 2
+    shown = text.replace("\n", "")
+    assert not [c for c in shown if ord(c) < 32 or 127 <= ord(c) < 160 or c in TURNS]
+    for part in (
+        "\\x1b[2J",
+        "\\x00",
+        "\\x0d",
+        "\\x7f",
+        "\\x9b31m",
+        "\\x85",
+        *(f"\\u{ord(each):04x}" for each in TURNS),
+        "\\x09tab",
+    ):
+        assert part in text, part
+    assert "\U0001f600" in text
+
+
 def test_a_line_has_its_fields_and_rich_is_loaded_by_who_wants_it() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (line,) = done.stderr.splitlines()
     assert 'level=info logger=some.where event="it happened" topic=t' in line
+
+
+def bounded() -> logs.BoundedHandler:
+    """The handler of tidelog's; pytest has others."""
+    handlers = logging.getLogger().handlers
+    return next(each for each in handlers if isinstance(each, logs.BoundedHandler))
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def written() -> Iterator[tuple[io.StringIO, Clock]]:
+    """What is logged, by a clock of the test's own."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    stream, clock = io.StringIO(), Clock()
+    try:
+        logs.configure(stream=stream)
+        bounded()._now = clock
+        yield stream, clock
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
+def test_a_client_that_causes_lines_without_end_fills_no_disk(
+    written: tuple[io.StringIO, Clock],
+) -> None:
+    """InitProducerId with a transactional id wrote 7.8 MB of log a second."""
+    stream, clock = written
+    asked = logging.getLogger("tidelog.asked")
+    for number in range(5_000):
+        asked.info("%s asked for what comes later", f"{number:04d}" + "é" * 200)
+    asked.info("another kind")
+    logging.getLogger(logs.AUDIT).warning("topic t is deleted")
+    text = stream.getvalue()
+    assert len(text) < logs.KIND_CHARACTERS + 2 * logs.LINE_CHARACTERS
+    assert text.count("comes later") > 500
+    assert "another kind" in text and "topic t is deleted" in text
+    left_out = 5_000 - text.count("comes later")
+    clock.now += logs.KIND_S
+    for _ in range(2):
+        asked.info("%s asked for what comes later", "x")
+    said, *lines = stream.getvalue()[len(text) :].splitlines()
+    assert f"{left_out} more lines like the next one were left out" in said
+    assert len(lines) == 2
+
+
+def test_every_line_of_the_audit_is_written(written: tuple[io.StringIO, Clock]) -> None:
+    stream, _ = written
+    for number in range(3_000):
+        logging.getLogger(logs.AUDIT).warning("topic %s is deleted", f"{number:0200d}")
+    assert stream.getvalue().count("is deleted") == 3_000
+
+
+def test_a_line_has_an_end(written: tuple[io.StringIO, Clock]) -> None:
+    stream, _ = written
+    logging.getLogger("tidelog.long").info("group %s", "\n" * 1_000_000)
+    assert len(stream.getvalue()) < 6 * logs.LINE_CHARACTERS
+    assert "characters more" in stream.getvalue()
+
+
+def test_kinds_have_a_bound(written: tuple[io.StringIO, Clock]) -> None:
+    stream, _ = written
+    for number in range(3 * logs.MAX_KINDS):
+        logging.getLogger("tidelog.kinds").info(f"{number} " + "x" * 1_000)
+    assert len(bounded()._kinds) == logs.MAX_KINDS + 1
+    assert len(stream.getvalue()) < 2 * 1_100 * logs.MAX_KINDS

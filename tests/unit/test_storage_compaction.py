@@ -9,17 +9,28 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.storage_logs import NOW_MS, QuickDisk, batch, new_log, records_of, reopen
+from tests.support.pieces import by_threads
+from tests.support.storage_logs import (
+    NOW_MS,
+    QuickDisk,
+    batch,
+    new_log,
+    records_of,
+    remove_due,
+    reopen,
+    resources,
+)
+from tests.support.watched_disk import WatchedDisk
 
-from tidelog.model.topic_configs import TopicConfigs
-from tidelog.records.batch import walk
+from tidelog.model.topic_configs import MAX_INT64, TopicConfigs
+from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
 from tidelog.storage.cleaner import compact
 from tidelog.storage.compaction import dirtiness, plan_compaction
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.recovery import Ending
 from tidelog.storage.results import Appended
-from tidelog.storage.swap import apply_compaction
+from tidelog.storage.swap import apply_compaction, applying
 
 COMPACT = TopicConfigs(
     cleanup_policy=frozenset({"compact"}),
@@ -63,6 +74,19 @@ def contents(log: PartitionLog) -> dict[str, str | None]:
         assert record.key is not None
         found[record.key.decode()] = None if record.value is None else record.value.decode()
     return found
+
+
+def test_tombstones_may_be_kept_for_ever(tmp_path: Path) -> None:
+    log = new_log(tmp_path, replace(COMPACT, delete_retention_ms=MAX_INT64))
+    for number in range(40):
+        put(log, (f"k{number % 3}", f"v{number}"))
+    put(log, ("k1", None))
+    for number in range(40):
+        put(log, ("other", f"o{number}"))
+    before = {record.offset: record for record in records_of(log)}
+    assert clean(log)
+    assert contents(log) == {"k0": "v39", "k1": None, "k2": "v38", "other": "o39"}
+    assert all(before[record.offset] == record for record in records_of(log))
 
 
 def test_the_newest_value_of_each_key_stays_at_its_offset(tmp_path: Path) -> None:
@@ -275,6 +299,48 @@ def test_a_crash_at_every_rename_leaves_the_old_or_the_new(tmp_path: Path) -> No
     assert contents(log) == expected
 
 
+def test_between_the_pieces_of_a_swap_all_is_read_and_appends_go_on(tmp_path: Path) -> None:
+    """A thread waits for the disk (S9): the log is as whole in between as before and behind."""
+    disk = WatchedDisk()
+    log = new_log(tmp_path, COMPACT, resources(disk))
+    for number in range(120):
+        put(log, (f"k{number % 40}", f"v{number}" * 3))
+    log.sync()
+    plan = plan_compaction(log, NOW_MS)
+    assert plan is not None
+    result = compact(QuickDisk(), plan)
+    assert len(result.groups) > 2
+    expected = contents(log)
+    turns = 0
+
+    def others() -> None:
+        nonlocal turns
+        turns += 1
+        key = f"k{turns % 40}"
+        put(log, (key, f"new{turns}" * 5))
+        expected[key] = f"new{turns}" * 5
+        assert contents(log) == expected
+        assert log.read(log.end_offset - 1, 100) and log.offset_for_time(NOW_MS) is not None
+        assert log.housekeep(NOW_MS) is None, "one change of a log at a time"
+        assert isinstance(log.truncate_to(5, NOW_MS), Rejected)
+
+    segments = len(log.segments)
+    disk.calls.clear()
+    assert by_threads(applying(log, result, NOW_MS), others) is not None
+    assert len(disk.of("sync_directory")) == 2, "however many segments"
+    assert not disk.here("sync", "sync_directory", "remove")
+    assert turns > 2 * len(result.groups) and len(log.segments) != segments
+    assert contents(log) == expected
+    log.sync()
+    assert remove_due(log, NOW_MS) > 0
+    left = {path.suffix for path in Path(log.path).iterdir()}
+    assert not left & {".swap", ".deleted", ".cleaned"}
+    end = log.end_offset
+    log.resources.files.close()
+    found = reopen(tmp_path, COMPACT, ending=Ending(recovery_point=end, high_watermark=end))
+    assert contents(found) == expected and found.end_offset == end
+
+
 def reopen_without_tidying(path: Path, ending: Ending, saved: Path) -> PartitionLog:
     """Open the log as it was while the cleaner ran: a start would remove ``.cleaned`` files."""
     log = reopen(path, COMPACT, ending=ending)
@@ -334,3 +400,32 @@ def test_a_log_that_is_compacted_and_expires_does_both(tmp_path: Path) -> None:
     assert records_of(log) == []
     assert log.start_offset == log.end_offset == 40
     assert log.append_as_leader(batch(), 0, NOW_MS).first_offset == 40  # type: ignore[union-attr]
+
+
+LAGGING = replace(COMPACT, segment_bytes=100_000, max_compaction_lag_ms=5000)
+
+
+def test_max_compaction_lag_rolls_the_active_segment(tmp_path: Path) -> None:
+    """S10: what the active segment holds was never compacted, however old."""
+    log = new_log(tmp_path, LAGGING)
+    for age in (0, 4000, 5000, 5001):
+        log.append_as_leader(batch(timestamp=NOW_MS + age), 0, NOW_MS + age)
+    assert [segment.base_offset for segment in log.segments] == [0, 3]
+    log.configure(replace(LAGGING, cleanup_policy=frozenset({"delete"})))
+    log.append_as_leader(batch(timestamp=NOW_MS + 20_000), 0, NOW_MS + 20_000)
+    assert len(log.segments) == 2, "it is of no concern to a topic that is not compacted"
+
+
+def test_max_compaction_lag_rolls_the_segment_of_a_log_that_nothing_is_appended_to(
+    tmp_path: Path,
+) -> None:
+    log = new_log(tmp_path, LAGGING)
+    log.append_as_leader(batch(), 0, NOW_MS)
+    log.roll_overdue(NOW_MS + 5000)
+    log.configure(replace(LAGGING, cleanup_policy=frozenset({"delete"})))
+    log.roll_overdue(NOW_MS + 50_000)
+    assert len(log.segments) == 1
+    log.configure(LAGGING)
+    log.roll_overdue(NOW_MS + 5001)
+    log.roll_overdue(NOW_MS + 50_001)
+    assert [segment.base_offset for segment in log.segments] == [0, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import random
 import shutil
 import uuid
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.storage_logs import NOW_MS, FaultyDisk, batch, records_of
+from tests.support.storage_logs import NOW_MS, FaultyDisk, batch, records_of, resolve, texts_of
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
@@ -19,10 +20,10 @@ from tidelog.storage.checkpoints import PartitionMetadata, decode_offsets, encod
 from tidelog.storage.directory import (
     DirectoryRefused,
     LastLife,
-    LoadAbandoned,
     LogDirectory,
     open_directory,
 )
+from tidelog.storage.loaded import LoadAbandoned
 from tidelog.storage.names import DirectoryName, marked_name, parse_directory
 
 CONFIGS = TopicConfigs(segment_bytes=1000)
@@ -66,7 +67,7 @@ class Opener:
     def open(self, boot: str = "b1") -> LogDirectory:
         found = self.try_open(boot=boot)
         assert isinstance(found, LogDirectory), found
-        self.loaded = found.load(lambda _: CONFIGS)
+        self.loaded = found.load(resolve)
         return found
 
     def kill(self, found: LogDirectory) -> None:
@@ -82,8 +83,11 @@ def opener(tmp_path: Path, clock: Clock) -> Iterator[Opener]:
         made.kill(found)
 
 
+METADATA = PartitionMetadata(uuid.UUID(int=9), 4, texts_of(CONFIGS))
+
+
 def fill(found: LogDirectory, partition: TopicPartition = T0, batches: int = 20) -> None:
-    log = found.create(partition, CONFIGS, PartitionMetadata(uuid.UUID(int=9), 4))
+    log = found.create(partition, CONFIGS, METADATA)
     for _ in range(batches):
         log.append_as_leader(batch(2), 1, NOW_MS)
     log.high_watermark = log.end_offset
@@ -149,7 +153,7 @@ def test_a_clean_stop_brings_everything_back_without_a_scan(opener: Opener) -> N
     assert (opener.loaded.logs, opener.loaded.recovered_bytes) == (2, 0)
     log = found.logs[T0]
     assert (log.end_offset, log.high_watermark, log.synced_end_offset) == (40, 40, 40)
-    assert log.metadata == PartitionMetadata(uuid.UUID(int=9), 4)
+    assert log.metadata == METADATA
     assert log.epochs.entries == [(1, 0)]
     assert len(records_of(log)) == 40
 
@@ -174,7 +178,9 @@ def test_a_partition_metadata_file_as_kafka_writes_it(opener: Opener, tmp_path: 
     topic_id = encode_uuid(uuid.UUID(int=9))
     file = tmp_path / "data" / "t-0" / "partition.metadata"
     kafkas = f"version: 0\ntopic_id: {topic_id}\n"
-    assert file.read_text() == f"{kafkas}partition_epoch: 4\ncrc32c: 1277489117\n"
+    assert file.read_text() == (
+        f"{kafkas}partition_epoch: 4\nconfigs: segment.bytes=1000\ncrc32c: 2853739486\n"
+    )
     found.close()
     file.write_text(f"version: 0\ntopic_id: {topic_id}")
     found = opener.open()
@@ -238,6 +244,31 @@ def test_checkpoints_say_only_what_was_synced(opener: Opener, tmp_path: Path) ->
     assert decode_offsets((folder / "recovery-point-offset-checkpoint").read_bytes()) == {T0: 40}
 
 
+def test_what_a_power_loss_took_is_known_until_it_is_on_record(
+    opener: Opener, tmp_path: Path
+) -> None:
+    """Promise 17: also after a kill behind the registration: it lowers the checkpoint."""
+    found = opener.open()
+    fill(found)
+    found.record_life("b1", durability="replicated")
+    checkpoint(found)
+    opener.kill(found)
+    (tmp_path / "data" / "recovery-point-offset-checkpoint").unlink()
+    segments = sorted((tmp_path / "data" / "t-0").glob("*.log"))
+    os.truncate(segments[-1], segments[-1].stat().st_size - 1)
+    for _ in range(3):
+        found = opener.open(boot="b2")
+        found.record_life("b2", durability="replicated")
+        log = found.logs[T0]
+        assert log.end_offset == log.high_watermark == 38
+        assert log.watermark_note.known == 40
+        opener.kill(found)
+    found = opener.open(boot="b2")
+    found.logs[T0].watermark_note.on_record()
+    opener.kill(found)
+    assert opener.open(boot="b2").logs[T0].watermark_note.known == 38
+
+
 @pytest.mark.parametrize("content", [b"", b"junk", b"0\n5\nt 0 3\n", b"\xff\xfe"])
 def test_a_damaged_checkpoint_costs_time_not_data(
     opener: Opener, tmp_path: Path, content: bytes
@@ -263,7 +294,7 @@ def test_the_limit_on_open_files_holds(tmp_path: Path, clock: Clock) -> None:
         open_files=10,
     )
     assert isinstance(opened, LogDirectory)
-    opened.load(lambda _: CONFIGS)
+    opened.load(resolve)
     for number in range(20):
         fill(opened, TopicPartition("t", number), 12)
     for log in opened.logs.values():
@@ -309,7 +340,7 @@ def test_a_stop_that_could_not_write_everything_is_not_clean(tmp_path: Path, clo
             seams, str(tmp_path / "data"), cluster_id="c", node_id=1, boot_id="b"
         )
         assert isinstance(found, LogDirectory)
-        found.load(lambda _: CONFIGS)
+        found.load(resolve)
         return found
 
     found = opened()
@@ -334,7 +365,7 @@ def test_a_stop_after_which_nothing_changed_writes_nothing(tmp_path: Path, clock
             seams, str(tmp_path / "data"), cluster_id="c", node_id=1, boot_id="b"
         )
         assert isinstance(found, LogDirectory)
-        found.load(lambda _: CONFIGS)
+        found.load(resolve)
         if life == 0:
             fill(found)
         disk.syncs.clear()
@@ -364,7 +395,7 @@ def test_a_start_that_ends_before_loading_leaves_the_directory_as_it_is(
     assert isinstance(abandoned, LogDirectory)
     abandoned.abandon_load()
     with pytest.raises(LoadAbandoned):
-        abandoned.load(lambda _: CONFIGS)
+        abandoned.load(resolve)
     abandoned.close()
     assert files_beside_logs(tmp_path / "data") == before
     found = opener.open(boot="b2")
@@ -429,7 +460,7 @@ def test_a_full_disk_takes_no_directory_out_at_a_registration(tmp_path: Path, cl
     def opened(boot: str) -> LogDirectory:
         found = open_directory(seams, str(tmp_path / "d"), cluster_id="c", node_id=1, boot_id=boot)
         assert isinstance(found, LogDirectory)
-        found.load(lambda _: CONFIGS)
+        found.load(resolve)
         return found
 
     found = opened("b1")
@@ -455,7 +486,7 @@ def test_a_record_that_claims_too_much_does_not_stay(tmp_path: Path, clock: Cloc
     for durability in ("sync", "replicated"):
         found = open_directory(seams, str(tmp_path / "d"), cluster_id="c", node_id=1, boot_id="b")
         assert isinstance(found, LogDirectory)
-        found.load(lambda _: CONFIGS)
+        found.load(resolve)
         if durability == "sync":
             found.record_life("b", durability=durability)
             disk.fill_up()
@@ -496,7 +527,7 @@ def test_one_bad_directory_keeps_no_other(tmp_path: Path, clock: Clock) -> None:
         boot_id="b",
     )
     assert isinstance(found, LogDirectory)
-    found.load(lambda _: CONFIGS)
+    found.load(resolve)
     for number in range(3):
         fill(found, TopicPartition("t", number), 1)
         found.delete(TopicPartition("t", number), delay_ms=0)

@@ -209,11 +209,11 @@ def check_indexes(segment) -> None:  # type: ignore[no-untyped-def]
     """Every entry names a batch by its last offset and position, and the newest time is true."""
     batches = dict(scan(segment.open_log(), 0, segment.size, check=True))
     index: OffsetIndex = segment.index
-    for offset, position in zip(index.offsets, index.positions, strict=True):
+    for offset, position in map(index.fields, range(len(index))):
         assert batches[position].last_offset == offset + segment.base_offset
     by_last = {header.last_offset: header for header in batches.values()}
     times = segment.time_index
-    for timestamp, offset in zip(times.timestamps, times.offsets, strict=True):
+    for timestamp, offset in map(times.fields, range(len(times))):
         assert by_last[offset + segment.base_offset].max_timestamp == timestamp
     newest = max((header.max_timestamp for header in batches.values()), default=-1)
     assert segment.newest[0] == newest

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from tests.support.storage_logs import NOW_MS, QuickDisk, new_log, reopen, resources
+from tests.support.storage_logs import NOW_MS, QuickDisk, new_log, remove_due, reopen, resources
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.records.batch import Rejected, read_header, walk
@@ -222,7 +222,7 @@ class Machine:
         self.log.housekeep(self.now)
         self.log.configure(self.configs)
         self.sync()
-        self.log.housekeep(self.now)
+        remove_due(self.log, self.now)
 
     def begin_cleaning(self) -> None:
         """Whatever comes before ``end_cleaning`` happens while the helper process works."""

@@ -6,12 +6,16 @@ import errno
 import os
 import random
 import shutil
+import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.support.storage_logs import (
     NOW_MS,
     FaultyDisk,
+    QuickDisk,
+    QuickFile,
     batch,
     new_log,
     records_of,
@@ -21,12 +25,19 @@ from tests.support.storage_logs import (
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import TopicConfigs
-from tidelog.records.batch import Rejected
+from tidelog.records.batch import MAGIC_POSITION, Rejected, read_header, walk
 from tidelog.records.builder import Producer
+from tidelog.runtime.disk import RealFile
 from tidelog.storage import names
+from tidelog.storage.checkpoints import encode_offsets
+from tidelog.storage.cleaner import compact
+from tidelog.storage.compaction import plan_compaction
 from tidelog.storage.log import PartitionLog
+from tidelog.storage.neighbours import missing_between
 from tidelog.storage.recovery import Ending
 from tidelog.storage.results import Appended, TimeOffset
+from tidelog.storage.segment import Segment
+from tidelog.storage.swap import apply_compaction
 
 SMALL = TopicConfigs(segment_bytes=1000, index_interval_bytes=150)
 
@@ -347,3 +358,108 @@ def test_times_that_a_power_loss_took_are_noted_again(tmp_path: Path, left: int)
     assert found.segments[0].largest_timestamp == NOW_MS + 5000
     answer = found.offset_for_time(NOW_MS + 2001)
     assert isinstance(answer, TimeOffset) and answer.offset == 3
+
+
+def segments_of(path: Path) -> list[Path]:
+    return sorted((path / "t-0").glob("*.log"))
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize("index", ["whole", "none", "empty", "beyond", "before"])
+def test_a_segment_that_is_missing_in_the_middle_is_damage(
+    tmp_path: Path, index: str, is_clean: bool
+) -> None:
+    """S14: after a clean stop nothing was read, and offsets were passed over in silence."""
+    log = write(tmp_path)
+    log.close()
+    end = log.end_offset
+    ending = Ending(end, end, clean=is_clean)
+    files = segments_of(tmp_path)
+    assert len(files) > 3
+    for name in files[1].parent.glob(f"{files[1].stem}.*"):
+        name.unlink()
+    file = files[0].with_suffix(".index")
+    if index == "none":
+        for name in files[0].parent.glob(f"{files[0].stem}.*index"):
+            name.unlink()
+    elif index != "whole":
+        at = {"empty": b"", "beyond": struct.pack(">ii", 1, 2**31 - 1)}
+        file.write_bytes(at.get(index, struct.pack(">ii", 1, -1)))
+    found = reopen(tmp_path, SMALL, ending=ending)
+    assert found.damaged is not None and "one between them is missing" in found.damaged
+    assert files[0].name in found.damaged and str(int(files[2].stem)) in found.damaged
+
+
+def test_a_segment_whose_end_cannot_be_walked_is_not_a_missing_one(tmp_path: Path) -> None:
+    """The damage is named when it is read, with its own name and offset."""
+    log = write(tmp_path)
+    log.close()
+    first = segments_of(tmp_path)[0]
+    content = bytearray(first.read_bytes())
+    *_, (at, _) = walk(content)
+    content[at + MAGIC_POSITION] ^= 1
+    first.write_bytes(content)
+    found = reopen(tmp_path, SMALL, ending=Ending(log.end_offset, log.end_offset, clean=True))
+    assert found.damaged is None
+    offset = 0
+    while isinstance(data := found.read(offset, 1), memoryview):
+        offset = read_header(data).next_offset
+    assert found.damaged is not None and "missing" not in found.damaged
+
+
+def test_neighbours_are_compared_with_few_reads(tmp_path: Path) -> None:
+    """S14: a start after a clean stop must not read what the log holds."""
+
+    class CountingFile(QuickFile):
+        def read_at(self, position: int, size: int) -> bytes:
+            data = super().read_at(position, size)
+            read.append(len(data))
+            return data
+
+    class CountingDisk(QuickDisk):
+        def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+            plain = super().open(path, create=create, read_only=read_only)
+            return CountingFile(plain.path, plain._fd)
+
+    read: list[int] = []
+    log = new_log(tmp_path, replace(SMALL, segment_bytes=1_000_000, index_interval_bytes=4096))
+    while len(log.segments) < 4:
+        log.append_as_leader(batch(20, size=100), 0, NOW_MS)
+    log.close()
+    shared = resources(CountingDisk())
+    segments = [
+        Segment(shared, each.directory, each.base_offset, each.size, each.next_offset)
+        for each in log.segments
+    ]
+    assert missing_between(shared, segments, 0) is None
+    assert sum(read) < 100_000 < log.size
+
+
+def test_neighbours_are_compared_from_where_no_cleaner_has_run(tmp_path: Path) -> None:
+    """Apache Kafka's cleaner leaves gaps between segments."""
+    log = write(tmp_path)
+    log.close()
+    (middle, third) = segments_of(tmp_path)[1:3]
+    ending = Ending(log.end_offset, log.end_offset, clean=True)
+    for name in middle.parent.glob(f"{middle.stem}.*"):
+        name.unlink()
+    checkpoint = encode_offsets({log.partition: int(third.stem)})
+    found = reopen(tmp_path, SMALL, ending=ending, cleaned=checkpoint)
+    assert found.damaged is None
+
+
+def test_neighbours_of_a_log_that_our_cleaner_has_compacted_stand_without_a_gap(
+    tmp_path: Path,
+) -> None:
+    configs = replace(SMALL, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0)
+    log = new_log(tmp_path, configs)
+    for number in range(60):
+        log.append_as_leader(batch(2, key=b"%d" % (number % 7)), 0, NOW_MS)
+    log.high_watermark = log.end_offset
+    log.sync()
+    plan = plan_compaction(log, NOW_MS)
+    assert plan is not None
+    assert apply_compaction(log, compact(log.resources.disk, plan), NOW_MS) is not None
+    assert log.close()
+    found = reopen(tmp_path, configs, ending=Ending(log.end_offset, log.end_offset, clean=True))
+    assert found.damaged is None and found.first_dirty_offset == 0

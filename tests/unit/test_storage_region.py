@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.support.lone_broker import LoneBroker, Peer
+from tests.support.storage_logs import remove_due
 
 from tidelog.protocol import messages
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
-from tidelog.storage.region import LEAST_BYTES, find_region
+from tidelog.runtime.disk import RealDisk, RealFile
+from tidelog.storage.files import OpenFiles
+from tidelog.storage.region import LEAST_BYTES, FileRegion, find_region
 
 
 async def filled(folder: Path, batches: int, size: int) -> LoneBroker:
@@ -120,7 +126,8 @@ def test_a_region_outlives_the_removal_of_its_segment(tmp_path: Path) -> None:
         assert region is not None
         hosted.log.advance_start(250)
         hosted.log.housekeep(int(time.time() * 1000))
-        hosted.log.purge(2**60)
+        hosted.log.sync()
+        assert remove_due(hosted.log, 2**60)
         sent = os.pread(region.fileno, region.size, region.position)
         assert before.startswith(sent) and len(sent) == region.size
         await lone.stop()
@@ -147,3 +154,106 @@ def test_clients_get_the_same_records_either_way(tmp_path: Path) -> None:
         await lone.stop()
 
     asyncio.run(main())
+
+
+class Counted(RealFile):
+    """A file that counts how often it is closed; ``meanwhile`` is called at a look-up of it."""
+
+    closed = 0
+    meanwhile: Callable[[], None] | None = None
+
+    def __hash__(self) -> int:
+        if self.meanwhile is not None:
+            called, self.meanwhile = self.meanwhile, None
+            called()
+        return id(self)
+
+    def close(self) -> None:
+        self.closed += 1
+        super().close()
+
+
+class CountedDisk(RealDisk):
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> Counted:
+        found = super().open(path, create=create, read_only=read_only)
+        return Counted(path, found.fileno())
+
+
+@pytest.mark.parametrize("step", range(6))
+@pytest.mark.parametrize("change", ["pin", "release", "forget"])
+def test_a_region_that_goes_in_another_thread_loses_no_pin(
+    tmp_path: Path, change: str, step: int
+) -> None:
+    """The garbage collector runs in whatever thread it is due, in the midst of the owner's work.
+
+    A pin that is lost leaves a descriptor open for ever; one that counts twice closes it while it
+    is read, and its number is another file's then.
+    """
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    files = OpenFiles(CountedDisk())
+    file = files.pin(str(path))
+    assert isinstance(file, Counted)
+    regions = [FileRegion(file.fileno(), 0, 7, lambda: files.let_go(file))]
+    files.pin(str(path))  # what ``release`` undoes
+
+    def collected() -> None:
+        other = threading.Thread(target=regions.clear)
+        other.start()
+        other.join()
+
+    looked_up = 0
+
+    def count() -> None:
+        nonlocal looked_up
+        if looked_up == step:
+            collected()
+        else:
+            looked_up += 1
+            file.meanwhile = count
+
+    file.meanwhile = count
+    if change == "pin":
+        files.pin(str(path))
+    elif change == "release":
+        files.release(file)
+    else:
+        files.forget(str(path))
+    file.meanwhile = None
+    regions.clear()
+    held = {"pin": 2, "release": 0, "forget": 1}[change]
+    files.forget(str(path))
+    files.take_up()
+    for _ in range(held):
+        assert file.closed == 0, "it is still pinned"
+        assert os.pread(file.fileno(), 7, 0) == b"content"
+        files.release(file)
+    assert file.closed == 1
+
+
+def test_the_descriptor_of_a_removed_segment_does_not_wait_for_the_next_read(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        lone = await filled(tmp_path, 300, 9_000)
+        hosted = lone.broker.partitions.get("t", 0)
+        assert hosted is not None
+        region = find_region(hosted.log, 3, 500_000)
+        assert region is not None
+        fileno = region.fileno
+        assert "t-0" in os.readlink(f"/proc/self/fd/{fileno}")
+        hosted.log.advance_start(250)
+        hosted.log.housekeep(int(time.time() * 1000))
+        hosted.log.sync()
+        assert remove_due(hosted.log, 2**60)
+        del region
+        lone.broker.directories[0].due_removal()
+        held = [os.readlink(f"/proc/self/fd/{x}") for x in os.listdir("/proc/self/fd") if exists(x)]
+        assert not [x for x in held if str(tmp_path) in x and x.endswith("(deleted)")]
+        await lone.stop()
+
+    asyncio.run(main())
+
+
+def exists(fd: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{fd}")

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
+from tests.support.storage_logs import (
+    NOW_MS,
+    QuickDisk,
+    batch,
+    new_log,
+    records_of,
+    remove_due,
+    reopen,
+    resources,
+)
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import TopicConfigs
@@ -125,13 +135,14 @@ def test_files_go_after_the_delay_and_after_the_renaming_is_durable(tmp_path: Pa
     log.configure(replace(KEEP, retention_bytes=1000))
     log.housekeep(NOW_MS)
     deleted = list((tmp_path / "t-0").glob("*.deleted"))
-    assert deleted
-    log.housekeep(NOW_MS + 500)
+    assert len(deleted) > 3
+    remove_due(log, NOW_MS + 499)
     assert list((tmp_path / "t-0").glob("*.deleted")) == deleted
+    remove_due(log, NOW_MS + 500)
+    # Each removal was durable before the next one: those of the last segment wait for a sync.
+    assert len(list((tmp_path / "t-0").glob("*.deleted"))) == 3
     log.sync()
-    log.housekeep(NOW_MS + 499)
-    assert list((tmp_path / "t-0").glob("*.deleted")) == deleted
-    log.housekeep(NOW_MS + 500)
+    remove_due(log, NOW_MS + 500)
     assert not list((tmp_path / "t-0").glob("*.deleted"))
 
 
@@ -222,17 +233,96 @@ def test_segments_go_a_few_at_a_time_when_told_so(tmp_path: Path) -> None:
     assert log.start_offset == log.end_offset == 160
 
 
-def test_files_of_removed_segments_go_a_few_at_a_time_when_told_so(tmp_path: Path) -> None:
+def test_a_busy_log_that_is_never_clean_frees_its_disk(tmp_path: Path) -> None:
+    """S1: each round made the directory dirty again, and files waited until it was not."""
+    log = new_log(tmp_path, replace(KEEP, retention_bytes=2000))
+    pending, most = None, 0
+    for second in range(100):
+        now = NOW_MS + 100 * second
+        log.append_as_leader(batch(4, size=100, timestamp=now), 0, now)
+        log.roll(now)
+        log.high_watermark = log.end_offset
+        log.housekeep(now)
+        # There is a roll, or a removal, that no sync has covered yet, at every moment.
+        if pending is not None:
+            pending.run()
+            log.synced(pending)
+        pending = log.unsynced(closed_only=True)
+        assert pending is not None
+        log.roll(now)
+        remove_due(log, now)
+        most = max(most, len(list((tmp_path / "t-0").glob("*.log.deleted"))))
+    assert len(log.segments) < 10
+    assert most <= 10, "file.delete.delay.ms is 500: five rounds, and what waits for its sync"
+
+
+def test_a_file_goes_only_when_a_sync_that_began_after_its_renaming_has_returned(
+    tmp_path: Path,
+) -> None:
     log = new_log(tmp_path, KEEP)
-    fill(log, 80)
-    log.configure(replace(KEEP, retention_ms=1000))
-    later = NOW_MS + 1_000_000
-    log.housekeep(later)
+    fill(log, 30)
+    log.configure(replace(KEEP, retention_bytes=1000))
+    before = log.unsynced()
+    assert before is not None
+    log.housekeep(NOW_MS)
+    deleted = sorted((tmp_path / "t-0").glob("*.deleted"))
+    before.run()
+    log.synced(before)
+    covered = {Path(path) for _, path in log.resources.removals._waiting}
+    # Each removal is durable before the next one: the last one's files alone wait for a sync.
+    last = max(int(path.name.split(".")[0]) for path in deleted)
+    assert covered == {path for path in deleted if int(path.name.split(".")[0]) != last}
     log.sync()
-    steps, left = 0, len(list(tmp_path.rglob("*.deleted")))
-    assert left > 20
-    while log.housekeep(later + 500, at_most=2) is not None:
-        now = len(list(tmp_path.rglob("*.deleted")))
-        assert left - now <= 6
-        steps, left = steps + 1, now
-    assert steps > 2 and not list(tmp_path.rglob("*.deleted"))
+    assert remove_due(log, NOW_MS + 500) == len(deleted)
+    assert not list((tmp_path / "t-0").glob("*.deleted"))
+
+
+def test_what_is_to_go_from_a_log_goes_with_its_directory(tmp_path: Path) -> None:
+    """A next replica of the same name may have files of the same names."""
+    log = new_log(tmp_path, replace(KEEP, retention_bytes=1000))
+    fill(log, 30)
+    log.housekeep(NOW_MS)
+    log.sync()
+    assert len(log.resources.removals)
+    log.forget_files()
+    assert not len(log.resources.removals)
+
+
+class NotingDisk(QuickDisk):
+    """Notes the renames in a log's directory and the syncs of its names, in their order."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def rename(self, old: str, new: str) -> None:
+        super().rename(old, new)
+        self.done.append(new.rpartition("/")[2].partition(".")[0])
+
+    def sync_directory(self, path: str) -> None:
+        self.done.append("sync")
+
+
+def test_what_takes_over_is_durable_before_the_first_segment_goes(tmp_path: Path) -> None:
+    """Else a power loss keeps the removal and not the segment behind it; no crash leaves a hole."""
+    disk = NotingDisk()
+    log = new_log(tmp_path, KEEP, resources(disk))
+    fill(log, 20)
+    gone = [f"{segment.base_offset:020d}" for segment in log.segments[:3]]
+    log.configure(replace(KEEP, retention_ms=1000))
+    disk.done.clear()
+    log.housekeep(NOW_MS + 1_000_000, at_most=3)
+    order = [each for each, _ in itertools.groupby(disk.done)]
+    assert order[0] == "sync"
+    assert [x for x in order if x != "sync"] == gone
+    for one, following in itertools.pairwise(gone):
+        assert "sync" in order[order.index(one) : order.index(following)]
+
+
+def test_retention_holds_no_file_open_for_ever(tmp_path: Path) -> None:
+    """A directory that stays pinned for each round is a descriptor that nobody gets back."""
+    log = new_log(tmp_path, KEEP)
+    fill(log, 20)
+    log.configure(replace(KEEP, retention_ms=1000))
+    log.housekeep(NOW_MS + 1_000_000)
+    log.sync()
+    assert log.resources.files._pins == {}

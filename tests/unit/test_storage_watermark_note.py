@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,8 +74,11 @@ def test_a_cut_that_a_full_disk_refuses_leaves_all_as_it_was(tmp_path: Path, ref
         watermarks = (log.high_watermark, note.offset, note.known)
         return *watermarks, log.synced_end_offset, log.end_offset, log.generation
 
-    def checkpoint() -> None:
-        assert (log.high_watermark, log.synced_end_offset) == (5, 5), "the files say less before"
+    less = 5
+
+    def checkpoint() -> Iterator[None]:
+        yield None
+        assert log.high_watermark == log.synced_end_offset == less, "the files say less before"
         if refused == "checkpoint":
             raise OSError(errno.ENOSPC, "a fault of the test")
 
@@ -92,8 +96,10 @@ def test_a_cut_that_a_full_disk_refuses_leaves_all_as_it_was(tmp_path: Path, ref
         assert claims() == before and log.failed is None
         if refused != "checkpoint":
             continue
+        less = log.start_offset  # of a restart a crash may leave any part
         assert isinstance(log.restart_at(5, NOW_MS), Rejected)
         assert claims() == before
+        less = 5
     disk.fault = disk.sync_fault = shared.before_cut = None
     assert log.truncate_to(5, NOW_MS) is None
     assert claims() == (5, 5, 5, 5, 5, 1)
@@ -107,6 +113,55 @@ def test_a_tail_that_is_gone_lowers_it_for_good(tmp_path: Path) -> None:
     assert again.high_watermark == 10
     assert again.watermark_note.known == 100, "what went is known"
     assert WatermarkNote(again.resources, again.path).read() == 10
+
+
+def test_what_went_is_known_until_it_is_on_record(tmp_path: Path) -> None:
+    """However often it is killed before: the checkpoint, too, claims no more than the log has."""
+    filled(tmp_path).watermark_note.write(100)
+    for _ in range(3):
+        log = opened(tmp_path, 0)
+        assert (log.high_watermark, log.watermark_note.known) == (10, 100)
+        # What comes in its place is not committed for that, nor forgotten for what is noted.
+        log.append_as_leader(batch(), 2, NOW_MS)
+        log.watermark_note.write(9)
+        log.watermark_note.write(10)
+    log = opened(tmp_path, 0)
+    log.watermark_note.on_record()
+    assert log.watermark_note.known == NOTHING
+    assert opened(tmp_path, 0).watermark_note.known == 10
+
+
+@pytest.mark.parametrize("how", ["committed again", "there again", "cut"])
+def test_what_went_is_not_lost_any_more(tmp_path: Path, how: str) -> None:
+    filled(tmp_path).watermark_note.write(12)
+    log = opened(tmp_path, 0)
+    assert log.watermark_note.known == 12
+    if how == "cut":
+        assert log.truncate_to(5, NOW_MS) is None
+    else:
+        for _ in range(2):
+            log.append_as_leader(batch(), 2, NOW_MS)
+    if how == "committed again":
+        log.watermark_note.write(12)
+    log = opened(tmp_path, 0)
+    # A power loss that takes its end once more is told of what was committed since.
+    assert log.watermark_note.known <= log.end_offset
+    note = WatermarkNote(log.resources, log.path)
+    note.begin(note.read(), 3)
+    assert note.known == (12 if how == "committed again" else 10 if how == "there again" else 5)
+
+
+def test_a_full_disk_keeps_no_log_from_being_opened(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    note = WatermarkNote(resources(disk), str(tmp_path))
+    note.write(7)
+    disk.failing = (FILE,)
+    disk.fault = errno.ENOSPC
+    note.begin(9, 8)
+    assert (note.offset, note.known) == (7, 9)
+    with pytest.raises(OSError):
+        # It would claim what is not there.
+        note.begin(9, 6)
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,30 @@ def compiled_encode(api: Api, message: Message, version: int, value: Any) -> byt
     make = codec.request_encoder if message is api.request else codec.response_encoder
     chunks: list[Any] = []
     last = make(api.key, version)(value, chunks, bytearray())
+    if message is api.response:
+        again: list[Any] = []
+        steps = codec.encode_in_steps(api.key, version, value, again, bytearray())
+        again.append(done(steps))
+        assert b"".join(again) == b"".join([*chunks, last])
     return b"".join([*chunks, last])
+
+
+def done(steps: Any) -> Any:
+    """What a codec in steps returns in the end."""
+    while True:
+        try:
+            assert next(steps) == 0
+        except StopIteration as end:
+            return end.value
 
 
 def compiled_decode(api: Api, message: Message, version: int, data: bytes) -> Any:
     make = codec.request_decoder if message is api.request else codec.response_decoder
     value, stop = make(api.key, version)(memoryview(data), 0)
     assert stop == len(data)
+    if message is api.request:
+        in_steps = codec.decode_in_steps(api.key, version, None, memoryview(data), 0)
+        assert done(in_steps) == (value, stop)
     return value
 
 

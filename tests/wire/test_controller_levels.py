@@ -247,3 +247,29 @@ def test_a_controller_below_1_4_does_not_take_over_while_a_deletion_with_an_id_i
         assert lower.cluster.memories["t"].migrated
 
     run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("level", "line"),
+    [
+        ("1.3", "topic t marked for deletion, 2 partitions"),
+        ("1.4", "topic t deleted, id {id}, 2 partitions"),
+    ],
+)
+def test_a_deletion_leaves_a_line_for_the_audit(
+    caplog: pytest.LogCaptureFixture, level: str, line: str
+) -> None:
+    """Promise 32, in both queues of deletions."""
+
+    async def scenario(world: World) -> None:
+        controller = await world.controller(inter_broker_protocol_version=level)
+        broker = await world.broker(controller, 1)
+        created = (await broker.forward(topic("t", 2, 1), 7)).topics[0]
+        assert created.error_code == 0
+        request = messages.DeleteTopicsRequest
+        states = [request.DeleteTopicState("t")]
+        await broker.forward(request(topics=states, timeout_ms=1000), 6)
+        (said,) = [r.getMessage() for r in caplog.records if r.name == "tidelog.audit"]
+        assert said == line.format(id=layout.id_text(created.topic_id))
+
+    run(scenario)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tidelog.client.connection import Connection, connect
 from tidelog.controller.process import Controller
@@ -25,17 +26,21 @@ from tidelog.metadata.memory import MemoryStore, MemoryTree
 from tidelog.metadata.store import Create, Set, StoreRefused, StoreUnavailable
 from tidelog.model import server_configs
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.epochs import HIGHEST_EPOCH, HIGHEST_REVISION
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.network.router import Handler, Router
+from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
 from tidelog.runtime.seams import Seams
 
 
 def configs(**texts: str) -> server_configs.ServerConfigs:
+    # Recorded brokers send heartbeats when a test says so: their silence means nothing.
+    silence = {} if "broker_session_timeout_ms" in texts else {"broker.silence.suspect.ms": "59000"}
     made = server_configs.from_mapping(
         {
+            **silence,
             "node.id": "101",
             "process.roles": "controller",
             "listeners": "CONTROLLER://127.0.0.1:0",
@@ -71,7 +76,12 @@ class RecordedBroker:
     async def listen(self) -> None:
         router = Router(
             [
-                Handler(key, range(codec.api_of(key).all_versions()[-1] + 1), self._handle)
+                Handler(
+                    key,
+                    range(codec.api_of(key).all_versions()[-1] + 1),
+                    Scope.CONTROLLER,
+                    self._handle,
+                )
                 for key in (
                     ApiKey.OPEN_CONTROL_CHANNEL,
                     ApiKey.UPDATE_CONFIGS,
@@ -196,6 +206,9 @@ class World:
         for broker in self.brokers:
             await broker.close()
         for controller in self.controllers:
+            if isinstance(controller.store, HeldStore):
+                # A test that failed meanwhile must end, too.
+                controller.store.free.set()
             await controller.stop()
 
 
@@ -459,6 +472,13 @@ def test_bad_registrations_and_heartbeats() -> None:
         assert answer.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
         answer = await other.register(port, broker_id=2, listeners=[])
         assert answer.error_code == ErrorCode.INVALID_REGISTRATION
+        # N3: that claim would have stopped this cluster, and leave no number above it.
+        request = messages.BrokerRegistrationRequest
+        for seen in ((HIGHEST_EPOCH + 1, 1), (1, HIGHEST_REVISION + 1)):
+            highest = request.HighestSeen(*seen)
+            answer = await other.register(port, broker_id=2, highest_seen=highest)
+            assert answer.error_code == ErrorCode.INVALID_REGISTRATION
+        assert controller.cluster.went_back is None and 2 not in controller.cluster.brokers
         broker.epoch += 1
         assert (await broker.heartbeat()).error_code == ErrorCode.STALE_BROKER_EPOCH
         broker.node_id = 77
@@ -672,6 +692,28 @@ class HeldStore(MemoryStore):
         return await super().multi(operations)
 
 
+def test_a_registration_is_answered_with_the_longest_interval_between_heartbeats() -> None:
+    async def scenario(world: World) -> None:
+        times = {"broker_session_timeout_ms": "6000", "broker_silence_suspect_ms": "2100"}
+        controller = await world.controller(**times)
+        broker = await world.broker(controller, 1)
+        assert (await broker.register(controller.listener_port)).heartbeat_ms == 700
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("minimum", [None, "2"])
+def test_brokers_are_told_of_the_minimum_in_the_controllers_file(minimum: str | None) -> None:
+    async def scenario(world: World) -> None:
+        texts = {} if minimum is None else {"min_insync_replicas": minimum}
+        controller = await world.controller(**texts)
+        broker = await world.broker(controller, 1)
+        await broker.told(lambda requests: len(requests) >= 4)
+        assert broker.requests[1].min_insync_replicas == int(minimum or 1)
+
+    run(scenario)
+
+
 def test_two_that_return_at_once_without_certainty_are_compared() -> None:
     """Simulation, seed 1039: the second was decided before the session of the first had begun."""
 
@@ -697,11 +739,10 @@ def test_two_that_return_at_once_without_certainty_are_compared() -> None:
         store.free.clear()
         store.reached.clear()
         longer = asyncio.create_task(returns(brokers[0], 20))
-        await store.reached.wait()
+        await until(store.reached.is_set)
         shorter = asyncio.create_task(returns(brokers[1], 10))
         # Its request waits for the turn of the other one's.
-        while not second.turn._waiters:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: bool(second.turn._waiters))
         store.free.set()
         await asyncio.gather(longer, shorter)
         state = second.cluster.states[TopicPartition("t", 0)]

@@ -11,7 +11,7 @@ import pytest
 from tests.support.lone_broker import until
 from tests.wire.test_controller_process import RecordedBroker, World, run
 from tidelog.client.connection import connect
-from tidelog.controller.decisions import losses
+from tidelog.controller.decisions import losses, registration
 from tidelog.controller.process import Controller
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -171,7 +171,7 @@ def test_brokers_that_were_told_before_a_store_is_known_to_be_old_are_told_no_mo
     run(scenario)
 
 
-def test_a_controller_that_was_stopped_hears_what_came_meanwhile_before_it_buries() -> None:
+def test_a_controller_that_was_stopped_begins_to_count_again() -> None:
     """Promise 24: a controller that was silent itself would bury every broker of the cluster."""
 
     async def scenario(world: World) -> None:
@@ -180,13 +180,152 @@ def test_a_controller_that_was_stopped_hears_what_came_meanwhile_before_it_burie
         controller.seams = Seams(clock=clock)
         one, two = await world.broker(controller, 1), await world.broker(controller, 2)
         clock.stopped_ms = 120_000
-        # On its way, and not read yet, when the sessions are judged; broker 2 is silent.
-        beat = asyncio.ensure_future(one.heartbeat())
         await controller.session_watch.judge()
-        assert (await beat).error_code == 0
+        assert set(controller.cluster.brokers) == {1, 2}
+        for broker in (one, two):
+            assert (await broker.heartbeat()).error_code == 0
+        # A silence that the controller was awake for is the broker's own.
+        await silence(controller, clock, 50_000)
+        assert (await one.heartbeat()).error_code == 0
+        await silence(controller, clock, 9_000)
+        assert set(controller.cluster.brokers) == {1, 2}
+        await silence(controller, clock, 1_000)
         assert set(controller.cluster.brokers) == {1}
         assert (await two.heartbeat()).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
         assert (await one.heartbeat()).error_code == 0
+
+    run(scenario)
+
+
+async def silence(controller: Controller, clock: ShiftedClock, ms: int) -> None:
+    """Let time pass in which no broker says anything and the controller's loop turns."""
+    step_ms = 1000
+    for _ in range(ms // step_ms):
+        clock.stopped_ms += step_ms
+        await controller.session_watch.judge()
+
+
+def test_a_silent_broker_is_replaced_and_may_lead_again_when_it_is_heard() -> None:
+    async def scenario(world: World) -> None:
+        controller = await world.controller(broker_silence_suspect_ms="2000")
+        clock = ShiftedClock()
+        controller.seams = Seams(clock=clock)
+        one, two = await world.broker(controller, 1), await world.broker(controller, 2)
+        request = messages.CreateTopicsRequest
+        for name, brokers in (("t", [1, 2]), ("single", [1])):
+            placed = [request.CreatableReplicaAssignment(0, brokers)]
+            wanted = request([request.CreatableTopic(name, -1, -1, placed)], 5000)
+            assert (await one.forward(wanted, 7)).topics[0].error_code == 0
+        for _ in range(9):
+            clock.stopped_ms += 250
+            assert (await two.heartbeat()).error_code == 0
+            await controller.session_watch.judge()
+        states = controller.cluster.states
+        assert controller.cluster.suspected == {1}
+        assert (states[T0].leader, states[T0].isr) == (2, [2])
+        assert states[TopicPartition("single", 0)].leader == 1, "nobody could lead in its stead"
+        assert set(controller.cluster.brokers) == {1, 2}, "it is registered as before"
+        assert (await one.heartbeat()).error_code == 0
+        assert controller.cluster.suspected == set()
+
+    run(scenario)
+
+
+def test_a_heartbeat_that_is_on_its_way_comes_before_a_suspicion() -> None:
+    """The controller listens first: it may have been busy while the heartbeat came."""
+
+    async def scenario(world: World) -> None:
+        controller, one, two, _ = await on_two(world)
+        clock = ShiftedClock()
+        controller.seams = Seams(clock=clock)
+        patience = controller.session_watch.sessions.patience
+        assert (await one.heartbeat()).error_code == 0
+        for _ in range(patience.silence_ms // patience.look_ms):
+            assert (await two.heartbeat()).error_code == 0
+            clock.stopped_ms += patience.look_ms
+            controller.session_watch._look()
+        assert (await two.heartbeat()).error_code == 0
+        on_its_way = asyncio.ensure_future(one.heartbeat())
+        await controller.session_watch.judge()
+        assert (await on_its_way).error_code == 0
+        state = controller.cluster.states[T0]
+        assert (state.leader, state.isr) == (1, [1, 2])
+
+    run(scenario)
+
+
+def test_the_loop_is_looked_at_while_there_is_nothing_to_judge() -> None:
+    """Else it would seem to have stood still whenever somebody is silent for a moment."""
+
+    async def scenario(world: World) -> None:
+        watch = (await world.controller()).session_watch
+        for _ in range(2):
+            looked, judged = watch.sessions.looked_ms, watch._judged_ms
+            await until(lambda: watch.sessions.looked_ms != looked)  # noqa: B023
+            assert watch._judged_ms == judged
+
+    run(scenario)
+
+
+def test_who_is_suspected_already_keeps_no_other_from_being_suspected() -> None:
+    """It is in no doubt any more, however long it stays silent: one after the other goes."""
+
+    async def scenario(world: World) -> None:
+        controller = await world.controller(broker_silence_suspect_ms="2000")
+        clock = ShiftedClock()
+        controller.seams = Seams(clock=clock)
+        brokers = [await world.broker(controller, node_id) for node_id in (1, 2, 3)]
+        for heard, suspected in ((brokers[1:], {1}), (brokers[1:], {1}), (brokers[2:], {1, 2})):
+            for _ in range(9):
+                clock.stopped_ms += 250
+                for each in heard:
+                    assert (await each.heartbeat()).error_code == 0
+                await controller.session_watch.judge()
+            assert controller.cluster.suspected == suspected
+
+    run(scenario)
+
+
+def test_who_waits_for_the_answer_to_its_registration_is_not_suspected_for_its_silence() -> None:
+    """It beats once it knows its epoch, however long it takes to say what that begins with."""
+
+    async def scenario(world: World) -> None:
+        controller = await world.controller(broker_silence_suspect_ms="2000")
+        clock = ShiftedClock()
+        controller.seams = Seams(clock=clock)
+        await world.broker(controller, 1)
+        two = await world.broker(controller, 2)
+        watch = controller.session_watch
+
+        async def silent_for_a_while() -> None:
+            for _ in range(9):
+                clock.stopped_ms += 250
+                assert (await two.heartbeat()).error_code == 0
+                await watch.judge()
+
+        watch.heard(1, is_answered=False)
+        await silent_for_a_while()
+        assert controller.cluster.suspected == set()
+        watch.answered(1, watch._peers[1])
+        await silent_for_a_while()
+        assert controller.cluster.suspected == {1}
+
+    run(scenario)
+
+
+def test_a_suspected_member_that_is_heard_leads_what_nobody_led() -> None:
+    """The leader dies while the other member of the ISR is silent; then that one is heard."""
+
+    async def scenario(world: World) -> None:
+        controller, one, two, _ = await on_two(world)
+        controller.session_watch.sessions.suspect({2})
+        controller.cluster.suspected.add(2)
+        await one.close()
+        await until(lambda: 1 in controller.cluster.suspected)
+        await controller.perform(lambda cluster: registration.bury(cluster, [1]))
+        assert controller.cluster.states[T0].leader == -1
+        assert (await two.heartbeat()).error_code == 0
+        assert controller.cluster.states[T0].leader == 2
 
     run(scenario)
 
@@ -200,8 +339,7 @@ def test_brokers_that_die_together_leave_no_channel_that_fails(
         controller.seams = Seams(clock=clock)
         for node_id in (1, 2, 3):
             await world.broker(controller, node_id)
-        clock.stopped_ms = 120_000
-        await controller.session_watch.judge()
+        await silence(controller, clock, 61_000)
         assert not controller.cluster.brokers and not controller.outboxes
 
     run(scenario)
@@ -226,5 +364,39 @@ def test_a_heartbeat_behind_a_change_of_the_isr_is_heard_while_that_waits() -> N
             await until(lambda: sessions[1].heard_ms >= now)
             assert not waiting.done() and not behind.done(), "answers leave in order"
         assert (await waiting).error_code == (await behind).error_code == 0
+
+    run(scenario)
+
+
+def test_a_leader_that_was_not_told_of_a_raised_minimum_hears_of_no_eligible_replica() -> None:
+    """Its channel hangs. By the smaller ISR it would acknowledge alone, as the former minimum
+    allows, and 2 would be elected without that once 1 is gone."""
+
+    async def scenario(world: World) -> None:
+        controller, one, two, topic_id = await on_two(world)
+        assert await controller.reached(controller.cluster.revision, 5000)
+        one.holds = asyncio.Event()
+        configs = messages.IncrementalAlterConfigsRequest
+        raised = configs.AlterableConfig("min.insync.replicas", 0, "2")
+        raising = asyncio.create_task(
+            two.forward(configs([configs.AlterConfigsResource(2, "t", [raised])]), 1)
+        )
+        await until(lambda: "t" in controller.cluster.topic_configs)
+        raising.cancel()
+        await asyncio.wait([raising])
+        assert two.session is not None and one.session is not None
+        two.session.close()
+        await until(lambda: controller.cluster.states[T0].isr == [1])
+        assert controller.cluster.states[T0].eligible_replicas == [2]
+        alter = messages.AlterIsrRequest
+        part = alter.PartitionData(0, 0, [1], 0)
+        asked = alter(1, one.epoch, [alter.TopicData("t", [part], topic_id)])
+        (answer,) = (await one.session.send(asked, 0)).topics[0].partitions
+        assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert (answer.isr, answer.isr_version) == ([], -1)
+        one.holds.set()
+        assert await controller.reached(controller.cluster.revision, 5000)
+        (answer,) = (await one.session.send(asked, 0)).topics[0].partitions
+        assert (answer.isr, answer.isr_version) == ([1], 1)
 
     run(scenario)

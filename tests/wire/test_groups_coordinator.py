@@ -11,13 +11,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.group_broker import BY_KEY, GroupBroker
+from tests.support.group_broker import BY_KEY, GroupBroker, done
 from tests.support.group_driver import subscription
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import FaultyDisk
-from tidelog.broker import coordinator_partition
-from tidelog.broker.coordinator_partition import LedPartition, batches_of
+from tidelog.broker import (
+    coordinator_partition,
+    coordinator_parts,
+    coordinator_writes,
+    position_steps,
+)
+from tidelog.broker.coordinator_partition import LedPartition
+from tidelog.broker.coordinator_writes import batches_of
 from tidelog.broker.handlers import (
     delete_groups,
     describe_groups,
@@ -32,6 +38,9 @@ from tidelog.broker.handlers import (
     offset_fetch,
     sync_group,
 )
+from tidelog.broker.leadership import Leadership
+from tidelog.broker.partition import HostedPartition
+from tidelog.groups import limits
 from tidelog.groups.placement import partition_for
 from tidelog.groups.records import CommittedOffset, OffsetRecord
 from tidelog.groups.table import GroupTable
@@ -42,6 +51,7 @@ from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.disk import Disk
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import at_once
 
 E = ErrorCode
 CONFIG = {
@@ -187,8 +197,13 @@ def test_many_groups_are_fetched_at_once(tmp_path: Path) -> None:
             ]
             for each in answer.groups
         ]
-        assert [each.group_id for each in answer.groups] == ["g", "g", "other"]
-        assert found == [[(1, 6), (7, -1)], [(0, 5), (1, 6)], [(1, -1), (7, -1)]]
+        # A group that is named twice is answered once, as it was named last.
+        assert [each.group_id for each in answer.groups] == ["g", "other"]
+        assert found == [[(0, 5), (1, 6)], [(1, -1), (7, -1)]]
+        answer = await broker.ask(offset_fetch, request(groups=[asked[0]]), 8)
+        (topic,) = answer.groups[0].topics
+        found = [(item.partition_index, item.committed_offset) for item in topic.partitions]
+        assert found == [(1, 6), (7, -1)]
 
     run(tmp_path, scenario)
 
@@ -201,16 +216,17 @@ def test_a_commit_is_answered_when_the_high_watermark_has_passed_it(tmp_path: Pa
         assert hosted is not None
         await until(lambda: not broker.coordinator.is_loading)
         answer = asyncio.ensure_future(commit(broker, 5))
-        await until(lambda: hosted.end_offset == 1)
+        # The first sight of the topic, and the offset.
+        await until(lambda: hosted.end_offset == 2)
         assert not answer.done()
         assert await committed(broker) == -1
-        hosted.follower_fetched(2, 1)
+        hosted.follower_fetched(2, 2)
         assert await answer is E.NONE
         assert await committed(broker) == 5
         # A follower that does not follow: an error in time, and the offset counts all the same.
         assert await commit(broker, 6) is E.COORDINATOR_NOT_AVAILABLE
         assert await committed(broker) == 5
-        hosted.follower_fetched(2, 2)
+        hosted.follower_fetched(2, 3)
         assert await committed(broker) == 6
 
     run(tmp_path, story, **{"offsets.commit.timeout.ms": "300"})
@@ -233,6 +249,99 @@ def test_writes_in_flight_are_limited(tmp_path: Path, monkeypatch: pytest.Monkey
     run(tmp_path, story, **{"offsets.commit.timeout.ms": "60000"})
 
 
+@pytest.mark.parametrize("at_append", [False, True])
+def test_a_write_that_cannot_be_made_is_answered_and_leaves_its_group_free(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    at_append: bool,
+) -> None:
+    async def story(broker: GroupBroker) -> None:
+        hosted = broker.broker.partitions.get(OFFSETS_TOPIC, 0)
+        assert hosted is not None
+        a, one = await new_member(broker)
+        generation = (await one).generation_id
+        end = hosted.end_offset
+        with monkeypatch.context() as patch:
+            place = (HostedPartition, "append") if at_append else (coordinator_writes, "encode")
+            patch.setattr(*place, planted)
+            answer = await broker.ask(sync_group, sync_request(a, generation, {a: b"A"}), 5)
+            assert answer.error_code == E.UNKNOWN_SERVER_ERROR
+            of_member = {"generation": generation, "member_id": a}
+            assert await commit(broker, 5, **of_member) is E.UNKNOWN_SERVER_ERROR
+            asked = commit_request(5)
+            asked.group_id = "h"
+            answer = await broker.ask(offset_commit, asked, 8)
+            assert answer.topics[0].partitions[0].error_code == E.UNKNOWN_SERVER_ERROR
+        assert hosted.end_offset == end
+        (table,) = broker.coordinator.tables()
+        # Nothing is in flight: a group that has nothing else is none, and the other goes on.
+        group = table.get("g")
+        assert table.get("h") is None and group is not None and not group.open_writes
+        joined = broker.ask_now(join_group, join_request(a), 9)
+        generation = (await joined if asyncio.isfuture(joined) else joined).generation_id
+        answer = await broker.ask(sync_group, sync_request(a, generation, {a: b"A"}), 5)
+        assert answer.error_code == E.NONE
+        assert await commit(broker, 6, generation=generation, member_id=a) is E.NONE
+        assert await committed(broker) == 6
+
+    def planted(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("planted")
+
+    run(tmp_path, story)
+    said = [each for each in caplog.records if each.exc_info is not None]
+    assert [each.getMessage() for each in said] == [
+        f"a write of group {group} failed" for group in "ggh"
+    ]
+
+
+def test_a_write_that_fails_behind_the_log_counts_as_the_log_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = HostedPartition.append
+
+    def failing(self: HostedPartition, *args: Any, **more: Any) -> Any:
+        append(self, *args, **more)
+        raise RuntimeError("planted")
+
+    async def story(broker: GroupBroker) -> None:
+        monkeypatch.setattr(HostedPartition, "append", failing)
+        assert await commit(broker, 5) is E.NONE
+        assert await committed(broker) == 5
+        broker.lead_again()
+        await until(lambda: not broker.coordinator.is_loading)
+        assert await committed(broker) == 5
+
+    run(tmp_path, story)
+
+
+def test_members_of_all_partitions_share_the_room_and_one_line_says_that_it_is_used_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(limits, "MAX_HELD_BYTES", 20_000)
+
+    async def story(broker: GroupBroker) -> None:
+        broker.lead_offsets(partitions=3)
+        await until(lambda: not broker.coordinator.is_loading)
+        codes, numbers = [], set()
+        for number in range(30):
+            asked = join_request()
+            asked.group_id = f"random-{number}"
+            codes.append(ErrorCode((await broker.ask(join_group, asked, 9)).error_code))
+            numbers.add(broker.coordinator.partition_of(asked.group_id))
+        assert len(numbers) == 3
+        assert 0 < codes.count(E.MEMBER_ID_REQUIRED) < 10
+        refused = codes.count(E.COORDINATOR_NOT_AVAILABLE)
+        assert refused == broker.coordinator.room.refused == 30 - codes.count(E.MEMBER_ID_REQUIRED)
+        assert 15_000 < broker.coordinator.room.held <= 20_000
+        broker.lead_offsets(epoch=1, leader=2, partitions=3)
+        assert broker.coordinator.room.held == 0
+
+    run(tmp_path, story, lead=False)
+    said = [each.getMessage() for each in caplog.records if "no room for more" in each.getMessage()]
+    assert len(said) == 1
+
+
 def test_too_few_replicas_refuse_a_commit(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         broker.offsets_replicas = (1, 2)
@@ -250,9 +359,8 @@ def test_too_few_replicas_refuse_a_commit(tmp_path: Path) -> None:
 def test_many_partitions_in_one_commit_span_batches(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         broker.lead("wide", 400)
-        broker.broker.topic_configs.apply(
-            [(2, OFFSETS_TOPIC, {"max.message.bytes": "2000"})], complete=False
-        )
+        change = [(2, OFFSETS_TOPIC, {"max.message.bytes": "2000"})]
+        at_once(broker.broker.topic_configs.apply(change, complete=False))
         request = messages.OffsetCommitRequest
         parts = [request.OffsetCommitRequestPartition(at, at, -1, "x") for at in range(400)]
         asked = request(group_id="g", topics=[request.OffsetCommitRequestTopic("wide", parts)])
@@ -263,6 +371,143 @@ def test_many_partitions_in_one_commit_span_batches(tmp_path: Path) -> None:
         big.topics[0].partitions[0].committed_metadata = "x" * 3_000
         refused = await broker.ask(offset_commit, big, 8)
         assert refused.topics[0].partitions[0].error_code == E.INVALID_COMMIT_OFFSET_SIZE
+
+    run(tmp_path, story)
+
+
+def long_commit(offset: int, count: int, **more: Any) -> Any:
+    """A commit of many partitions of "wide"."""
+    request = messages.OffsetCommitRequest
+    parts = [request.OffsetCommitRequestPartition(at, offset, -1, "x") for at in range(count)]
+    asked = commit_request(offset, **more)
+    asked.topics = [request.OffsetCommitRequestTopic("wide", parts)]
+    return asked
+
+
+def codes_of(answer: Any) -> list[ErrorCode]:
+    """The errors of an answer to a commit or a removal, in order."""
+    return [E(part.error_code) for topic in answer.topics for part in topic.partitions]
+
+
+PART, WIDE = 20, 60
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of 20 positions, one in a turn: to make a topic of more than 500 takes long."""
+    monkeypatch.setattr(coordinator_parts, "PART", PART)
+    monkeypatch.setattr(position_steps, "AT_ONCE", PART)
+    monkeypatch.setattr(coordinator_parts, "SLICE_MS", 0)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_commit_of_very_many_partitions_is_decided_in_parts_and_in_order(tmp_path: Path) -> None:
+    """A consumer of more than 5,000 partitions could not commit at all."""
+
+    async def story(broker: GroupBroker) -> None:
+        broker.lead("wide", WIDE)
+        long = broker.ask_now(offset_commit, long_commit(5, WIDE + 2), 8)
+        last = asyncio.ensure_future(commit(broker, 7, topic="wide", partition=WIDE - 1))
+        assert asyncio.isfuture(long) and not long.done()
+        assert await last is E.NONE and long.done()
+        codes = codes_of(done(await long))
+        assert codes == [E.NONE] * WIDE + [E.UNKNOWN_TOPIC_OR_PARTITION] * 2
+        found = [await committed(broker, at, "wide") for at in (0, WIDE - 2, WIDE - 1)]
+        assert found == [5, 5, 7], "what came behind it counts"
+        request = messages.OffsetDeleteRequest
+        parts = [request.OffsetDeleteRequestPartition(at) for at in range(WIDE + 1)]
+        asked = request("g", [request.OffsetDeleteRequestTopic("wide", parts)])
+        answer = await broker.ask(offset_delete, asked, 0)
+        assert codes_of(answer) == [E.NONE] * WIDE + [E.UNKNOWN_TOPIC_OR_PARTITION]
+        assert await committed(broker, WIDE - 1, "wide") == -1
+
+    run(tmp_path, story)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_long_commit_that_the_group_refuses_is_refused_as_a_whole(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        broker.lead("wide", WIDE)
+        asked = long_commit(5, WIDE, member_id="nobody", generation=3)
+        answer = await broker.ask(offset_commit, asked, 8)
+        assert set(codes_of(answer)) == {E.ILLEGAL_GENERATION}
+        request = messages.OffsetDeleteRequest
+        parts = [request.OffsetDeleteRequestPartition(at) for at in range(WIDE)]
+        gone = request("g", [request.OffsetDeleteRequestTopic("wide", parts)])
+        assert (await broker.ask(offset_delete, gone, 0)).error_code == E.GROUP_ID_NOT_FOUND
+        large = long_commit(6, WIDE)
+        large.topics[0].partitions[1].committed_metadata = "m" * 5_000
+        codes = codes_of(await broker.ask(offset_commit, large, 8))
+        assert codes.pop(1) is E.OFFSET_METADATA_TOO_LARGE
+        assert set(codes) == {E.NONE}, "that is one position's fault"
+
+    run(tmp_path, story)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_long_commit_whose_coordinator_goes_is_answered_with_all_behind_it(
+    tmp_path: Path,
+) -> None:
+    async def story(broker: GroupBroker) -> None:
+        broker.lead("wide", WIDE)
+        long = broker.ask_now(offset_commit, long_commit(5, WIDE), 8)
+        behind = asyncio.ensure_future(commit(broker, 7, topic="wide"))
+        other = asyncio.ensure_future(broker.ask(offset_commit, long_commit(8, WIDE), 8))
+        await turn()
+        broker.lead_offsets(epoch=1, leader=2)
+        codes = codes_of(done(await long))
+        assert len(codes) == WIDE and codes[-1] is E.NOT_COORDINATOR
+        assert await behind is E.NOT_COORDINATOR
+        assert set(codes_of(await other)) == {E.NOT_COORDINATOR}
+
+    run(tmp_path, story)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_bug_in_a_part_does_not_keep_the_group_from_what_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(broker: GroupBroker) -> None:
+        broker.lead("wide", WIDE)
+        long = broker.ask_now(offset_commit, long_commit(5, WIDE), 8)
+        behind = asyncio.ensure_future(commit(broker, 7, topic="wide"))
+        with monkeypatch.context() as broken:
+            broken.setattr(coordinator_parts.InParts, "next_part", lambda _: 1 // 0)
+            assert set(codes_of(done(await long))) == {E.UNKNOWN_SERVER_ERROR}
+        assert await behind is E.NONE
+
+    run(tmp_path, story)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_random_commits_of_any_length_count_in_their_order(tmp_path: Path) -> None:
+    """Of one group and another, on a broker that has them all at once; the seed is printed."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+
+    async def story(broker: GroupBroker) -> None:
+        broker.lead("wide", WIDE)
+        expected: dict[tuple[str, int], int] = {}
+        answers = []
+        for offset in range(40):
+            count = rng.choice([1, 3, PART, PART + 1, WIDE])
+            group = rng.choice(["g", "g", "h"])
+            asked = long_commit(offset, count)
+            asked.group_id = group
+            expected.update(((group, at), offset) for at in range(count))
+            answers.append(broker.ask_now(offset_commit, asked, 8))
+            for _ in range(rng.randrange(3)):
+                await turn()
+        for answer in answers:
+            answer = done(await answer) if asyncio.isfuture(answer) else answer
+            assert set(codes_of(answer)) == {E.NONE}
+        (table,) = broker.coordinator.tables()
+        for group in ("g", "h"):
+            for _, found in table.offsets(group, None):
+                for at, offset in found:
+                    assert offset is not None and offset.offset == expected.pop((group, at)), at
+        assert not expected
 
     run(tmp_path, story)
 
@@ -403,14 +648,73 @@ def test_an_earlier_deadline_moves_the_timer(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_another_leader_epoch_is_another_coordinator(tmp_path: Path) -> None:
+def test_another_leadership_is_another_coordinator(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         assert await commit(broker, 1) is E.NONE
         hosted = broker.broker.partitions.get(OFFSETS_TOPIC, 0)
         assert hosted is not None
         # Before anybody has told the coordinator.
-        hosted.leader_epoch += 1
+        hosted.leadership = Leadership(5, (1,), hosted.end_offset)
         assert await commit(broker, 2) is E.NOT_COORDINATOR
+
+    run(tmp_path, story)
+
+
+def test_a_coordinator_that_leads_on_keeps_its_groups_and_who_waits(tmp_path: Path) -> None:
+    """A newer leader epoch (a replica was damaged, a move began) concerns no member."""
+
+    async def story(broker: GroupBroker) -> None:
+        a, one = await new_member(broker)
+        generation = (await one).generation_id
+        await broker.ask(sync_group, sync_request(a, generation, {a: b"A"}), 5)
+        broker.offsets_isr = broker.offsets_replicas = (1, 2)
+        broker.lead_offsets(epoch=1)
+        hosted = broker.broker.partitions.get(OFFSETS_TOPIC, 0)
+        assert hosted is not None
+        waiting = asyncio.ensure_future(commit(broker, 5, generation=generation, member_id=a))
+        await turn()
+        end = hosted.end_offset
+        broker.lead_offsets(epoch=2)
+        await turn()
+        assert not broker.coordinator.is_loading
+        assert not waiting.done()
+        assert (await broker.ask(heartbeat, beat(a, generation), 4)).error_code == E.NONE
+        hosted.follower_fetched(2, end)
+        assert await waiting is E.NONE
+        assert await committed(broker) == 5
+        # A join that waits for the others is answered when they have come.
+        _, joining = await new_member(broker)
+        await turn()
+        broker.lead_offsets(epoch=3)
+        again = asyncio.ensure_future(broker.ask(join_group, join_request(a), 9))
+        assert (await joining).error_code == (await again).error_code == E.NONE
+        assert (await joining).generation_id == generation + 1
+
+    run(tmp_path, story, **{"offsets.commit.timeout.ms": "60000"})
+
+
+def test_a_load_goes_on_in_a_newer_epoch_and_one_that_failed_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(broker: GroupBroker) -> None:
+        await commit(broker, 7)
+        broker.lead_again()
+        assert broker.coordinator.is_loading
+        broker.lead_offsets(epoch=3)
+        await until(lambda: not broker.coordinator.is_loading)
+        assert await committed(broker) == 7
+
+        def replay(*_: object) -> None:
+            raise RuntimeError("planted in a load")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(GroupTable, "replay", replay)
+            broker.lead_again(4)
+            await until(lambda: not broker.coordinator.is_loading)
+            assert await commit(broker, 8) is E.COORDINATOR_NOT_AVAILABLE
+        broker.lead_offsets(epoch=6)
+        await until(lambda: not broker.coordinator.is_loading)
+        assert await committed(broker) == 7
 
     run(tmp_path, story)
 
@@ -487,7 +791,7 @@ def test_while_loading_everyone_is_told_to_come_back(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         for offset in range(50):
             await commit(broker, offset)
-        broker.lead_offsets(epoch=1)
+        broker.lead_again()
         assert broker.coordinator.is_loading
         loading = E.COORDINATOR_LOAD_IN_PROGRESS
         assert await commit(broker, 1) is loading
@@ -516,7 +820,7 @@ def test_what_is_not_committed_is_not_served_after_a_change_of_leader(tmp_path: 
         await until(lambda: not broker.coordinator.is_loading)
         waiting = asyncio.ensure_future(commit(broker, 5))
         await turn()
-        broker.lead_offsets(epoch=2)
+        broker.lead_again(2)
         assert await waiting is E.NOT_COORDINATOR
         for _ in range(10):
             await turn()
@@ -543,7 +847,7 @@ def test_a_partition_whose_end_is_not_committed_holds_up_no_other(tmp_path: Path
         # A new leader has what is not known to be committed, and nobody follows it.
         hosted.log.high_watermark = 0
         broker.offsets_isr = broker.offsets_replicas = (1, 2)
-        broker.lead_offsets(epoch=1, partitions=2)
+        broker.lead_again(partitions=2)
         await until(lambda: broker.coordinator.statistics()["partitions_loading"] == 1)
         assert await committed(broker) == -1
         hosted.follower_fetched(2, hosted.end_offset)
@@ -560,7 +864,7 @@ def test_a_log_with_records_of_others_is_loaded(tmp_path: Path) -> None:
         assert hosted is not None
         strange = [NewRecord(1, bytes.fromhex("0003 0001 67"), b"\0\0"), NewRecord(1, b"x", None)]
         hosted.append(build_batch(strange), 1, from_client=False)
-        broker.lead_offsets(epoch=1)
+        broker.lead_again()
         await until(lambda: not broker.coordinator.is_loading)
         assert await committed(broker) == 5
         assert broker.coordinator.statistics()["unknown_records"] == 2
@@ -580,7 +884,7 @@ def test_loading_many_groups_gives_way(tmp_path: Path) -> None:
             buffer = batches_of(records, 1, 1_000_000)
             assert buffer is not None
             hosted.append(buffer, 1, from_client=False)
-        broker.lead_offsets(epoch=1)
+        broker.lead_again()
         turns = 0
         while broker.coordinator.is_loading:
             turns += 1
@@ -599,7 +903,7 @@ def test_damage_is_named_and_not_served(tmp_path: Path, caplog: pytest.LogCaptur
         content = bytearray(log.read_bytes())
         content[-1] ^= 1
         log.write_bytes(content)
-        broker.lead_offsets(epoch=1)
+        broker.lead_again()
         await until(lambda: not broker.coordinator.is_loading)
         # The partition is out of service here: who commits looks for its next leader.
         assert await commit(broker, 6) is E.NOT_COORDINATOR
@@ -631,7 +935,7 @@ def test_a_bug_in_one_sweep_or_load_is_not_the_end_of_all(
             raise RuntimeError("planted in a load")
 
         monkeypatch.setattr(GroupTable, "replay", replay)
-        broker.lead_offsets(epoch=2, partitions=3)
+        broker.lead_again(2, partitions=3)
         await until(lambda: not broker.coordinator.is_loading)
         assert await commit(broker, 6) is E.COORDINATOR_NOT_AVAILABLE
         assert "planted in a load" in caplog.text
@@ -676,10 +980,16 @@ def test_acked_offsets_are_never_lost_nor_unread(tmp_path: Path, seed: int) -> N
                 acked = max(acked, value) if task.result() is E.NONE else acked
         epoch += 1
         broker.lead_offsets(epoch=epoch)
-        hosted.follower_fetched(2, hosted.end_offset)
+
+        def all_answered() -> bool:
+            # The follower follows on: commits that were just sent are appended meanwhile.
+            hosted.follower_fetched(2, hosted.end_offset)
+            return all(task.done() for _, task in waiting)
+
+        await until(all_answered)
         await until(lambda: not broker.coordinator.is_loading)
-        results = [await task for _, task in waiting]
-        assert len(results) == len(waiting)
+        outcomes = {task.result() for _, task in waiting}
+        assert E.COORDINATOR_NOT_AVAILABLE not in outcomes, "one waited until its time was over"
         assert await committed(broker) >= max(acked, seen) > 0, seed
 
     run(tmp_path, story, **{"offsets.commit.timeout.ms": "60000"})
@@ -756,7 +1066,8 @@ def test_groups_are_where_finding_says(tmp_path: Path) -> None:
         assert await commit(broker, 5) is E.NONE
         partition = broker.broker.partitions.get(OFFSETS_TOPIC, partition_for("g", 3))
         assert partition is not None
-        assert partition.end_offset == 1
+        # The first sight of the topic, and the offset.
+        assert partition.end_offset == 2
 
     run(tmp_path, story, lead=False)
 

@@ -6,7 +6,7 @@ Owns nothing but the parts and how they are wired together; ``process`` starts a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.broker.config_cache import ConfigCache
@@ -16,16 +16,21 @@ from tidelog.broker.feeds import Feeds
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.followers import Followers
 from tidelog.broker.isr_changes import IsrChanges
+from tidelog.broker.log_work import LogWork
+from tidelog.broker.looked_appends import LookedAppends
 from tidelog.broker.loss_reports import LossReports
 from tidelog.broker.maintenance import Maintenance
 from tidelog.broker.metadata_cache import MetadataCache
 from tidelog.broker.partitions import Partitions
 from tidelog.broker.producer_ids import ProducerIds
+from tidelog.broker.refused_writes import RefusedWrites
 from tidelog.broker.repairs import Repairs
 from tidelog.broker.topic_creation import TopicCreation
 from tidelog.model.errors import ErrorCode
 from tidelog.model.server_configs import ServerConfigs
+from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import Pieces, Turns
 from tidelog.storage.directory import LogDirectory
 
 if TYPE_CHECKING:
@@ -43,6 +48,8 @@ class Broker:
     producer_ids: ProducerIds
     server: Server
     coordinator: Coordinator
+    secret: ClusterSecret | None = None
+    """What this broker proves to the others, None where the cluster has no secret."""
 
     def __init__(
         self,
@@ -60,14 +67,20 @@ class Broker:
         self.cluster_id = cluster_id
         self.metadata = MetadataCache()
         self.topic_configs = topic_configs
-        self.commit = GroupCommit(seams.threads, before_ack=configs.log_durability == "sync")
+        self.turns = Turns(seams.threads)
+        self.looked_appends = LookedAppends(self)
+        self.log_work = LogWork(seams.threads)
+        before_ack = configs.log_durability == "sync"
+        self.commit = GroupCommit(seams.threads, seams.clock, before_ack=before_ack)
         self.partitions = Partitions(
             configs.node_id,
             directories,
-            topic_configs.topic,
+            topic_configs,
             self.commit,
             configs.stale_partition_delete_delay_ms,
         )
+        for directory in directories:
+            directory.resources.on_refused = RefusedWrites(directory.path, seams.clock)
         topic_configs.when_changed = self._reconfigure
         self.when_brokers_configured: list[Callable[[], None]] = []
         """Called when a configuration of this broker, or of all, has changed."""
@@ -95,12 +108,12 @@ class Broker:
         """The log directories, in the order of ``log.dirs``."""
         return self.partitions.directories
 
-    def _reconfigure(self, topic: str) -> None:
-        self.partitions.reconfigure(topic)
-        self.maintenance.configs_changed()
-        if not topic:
+    def _reconfigure(self, topics: Collection[str] | None) -> Pieces[None]:
+        if topics is None:
             for told in self.when_brokers_configured:
                 told()
+        yield from self.partitions.reconfigure(topics)
+        self.maintenance.configs_changed()
 
     def why_not_here(self, topic: str, partition: int) -> ErrorCode:
         """Return why a partition that is not led here cannot be asked here."""

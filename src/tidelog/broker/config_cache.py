@@ -1,22 +1,29 @@
 """The dynamic configurations that the controller handed to this broker, resolved on demand.
 
 Owns what UpdateConfigs brought and the order of precedence's result per topic; the definitions and
-the order itself are in ``model``. A change takes effect at once: the topics concerned are told.
+the order itself are in ``model``. A change holds for who asks at once; the topics that are hosted
+are told in pieces, for there may be thousands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import IntEnum
 
 from tidelog.model.config_definitions import (
     BROKER,
+    MIN_INSYNC,
     BrokerLayers,
     ResolvedTopic,
+    TopicResolver,
     parse,
-    resolve_topic,
 )
 from tidelog.model.topic_configs import TopicConfigs
+from tidelog.runtime.turns import Pieces
+from tidelog.storage.checkpoints import KeptConfigs
+
+logger = logging.getLogger(__name__)
 
 
 class EntityType(IntEnum):
@@ -35,11 +42,15 @@ class ConfigCache:
 
     def __init__(self, node_id: int, static: Mapping[str, str]) -> None:
         self._node = str(node_id)
+        self._file = BrokerLayers(static)
         self._static = static
         self._sets: dict[tuple[int, str], dict[str, str]] = {}
+        self._resolver = TopicResolver(self.layers())
+        """Of the present layers: what no topic sets itself is resolved once for all."""
         self._resolved: dict[str, TopicConfigs] = {}
-        self.when_changed: Callable[[str], None] = _nobody
-        """Called with each topic whose configuration changed ("" for all topics)."""
+        self._at_start: dict[KeptConfigs, TopicConfigs] = {}
+        self.when_changed: Callable[[Collection[str] | None], Pieces[None]] = _nobody
+        """Does, in pieces, what follows for the topics whose configuration changed (None: all)."""
 
     def topic(self, name: str) -> TopicConfigs:
         """Return a topic's typed configuration. O(1) after the first time."""
@@ -48,9 +59,26 @@ class ConfigCache:
             found = self._resolved[name] = self.describe_topic(name).configs
         return found
 
+    def forget(self, topic: str) -> None:
+        """No partition of a topic is hosted any more: what was resolved for it goes."""
+        self._resolved.pop(topic, None)
+
+    def own(self, topic: str) -> KeptConfigs:
+        """Return what was set for a topic itself, as its replicas keep it on disk."""
+        return tuple(sorted(self.of(EntityType.TOPIC, topic).items()))
+
+    def at_start(self, kept: KeptConfigs) -> TopicConfigs:
+        """Return the configuration of a topic of which a replica keeps this, before a controller
+        has spoken: the broker's file and what was set for the topic. O(1) after the first time."""
+        found = self._at_start.get(kept)
+        if found is None:
+            found = self._resolver.resolve(dict(kept)).configs
+            self._at_start[kept] = found
+        return found
+
     def describe_topic(self, name: str) -> ResolvedTopic:
         """Resolve a topic's configuration with the rows of DescribeConfigs."""
-        return resolve_topic(self.of(EntityType.TOPIC, name), self.layers())
+        return self._resolver.resolve(self.of(EntityType.TOPIC, name))
 
     def layers(self) -> BrokerLayers:
         """Return the configurations of this broker: its file, its own, those of all brokers."""
@@ -59,6 +87,30 @@ class ConfigCache:
             self.of(EntityType.BROKER, self._node),
             self.of(EntityType.BROKER, DEFAULT_BROKER),
         )
+
+    def controller_goes_by(self, min_insync: int) -> Pieces[None]:
+        """Of the controller's file and this broker's the higher ``min.insync.replicas`` counts.
+
+        By a lower one a leader would acknowledge without replicas that the controller holds for
+        complete (docs/decisions/0034). -1: an older controller, which does not say. In pieces, as
+        ``apply``.
+        """
+        own = self._file.static_min_insync
+        higher = max(own, min_insync)
+        if higher == self.layers().static_min_insync:
+            return
+        if higher > own:
+            logger.warning(
+                "%s is %d in this broker's file and %d in the controller's, which counts: set it "
+                "for all brokers (tidelog configs)",
+                *(MIN_INSYNC, own, higher),
+            )
+        self._static = {**self._file.static, MIN_INSYNC: str(higher)}
+        self._at_start.clear()
+        self._resolver = TopicResolver(self.layers())
+        self._resolved.clear()
+        yield None
+        yield from self.when_changed(None)
 
     def number(self, name: str, of_file: int) -> int:
         """Return a number of this broker that may be set while it runs, as it holds now.
@@ -82,24 +134,31 @@ class ConfigCache:
 
     def apply(
         self, entities: Iterable[tuple[int, str, Mapping[str, str]]], *, complete: bool
-    ) -> None:
-        """Replace the whole set of each entity; with ``complete`` forget all others too."""
+    ) -> Pieces[None]:
+        """Replace the whole set of each entity; with ``complete`` forget all others too.
+
+        That is the first piece; those that follow tell whom it concerns.
+        """
+        self._at_start.clear()
         changed = {(kind, name): dict(values) for kind, name, values in entities}
         before = self._sets
         kept = {} if complete else dict(before)
         kept.update(changed)
         self._sets = {key: values for key, values in kept.items() if values}
-        touched = {
-            key for key in {*before, *changed} if before.get(key, {}) != self._sets.get(key, {})
-        }
+        named = {*before, *changed} if complete else changed
+        touched = {key for key in named if before.get(key, {}) != self._sets.get(key, {})}
+        topics: list[str] | None = [name for _, name in touched]
         if any(kind == EntityType.BROKER for kind, _ in touched):
+            topics = None
+            self._resolver = TopicResolver(self.layers())
             self._resolved.clear()
-            self.when_changed("")
-            return
         for _, name in touched:
             self._resolved.pop(name, None)
-            self.when_changed(name)
+        yield None
+        if touched:
+            yield from self.when_changed(topics)
 
 
-def _nobody(_topic: str) -> None:
+def _nobody(_topics: Collection[str] | None) -> Pieces[None]:
     """Until somebody listens, changes are only cached."""
+    yield from ()

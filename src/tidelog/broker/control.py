@@ -3,9 +3,18 @@
 Owns which channel is obeyed, the highest controller epoch and store revision ever seen (kept on
 disk), and the application of the rules in ``replication.control`` to the hosted partitions. A
 request is answered as soon as it is applied; nothing here waits for replication. A request of many
-partitions lets others have their turn after each ``ORDERS_PER_TURN``, and goes on only if its
-channel, controller epoch and broker epoch are still the present ones; each partition's own epochs
-are looked at when its turn comes.
+partitions lets others have their turn after ``TURN_MS``, or ``ORDERS_PER_TURN``, and goes on only
+if its channel, controller epoch and broker epoch are still the present ones; each partition's own
+epochs are looked at when its turn comes.
+
+The checks of OpenControlChannel, in this order; nothing is recorded before all have passed:
+
+| check | answer |
+|---|---|
+| this broker is registered, in this life | else STALE_BROKER_EPOCH |
+| the channel key is the one that its registration brought | else CLUSTER_AUTHORIZATION_FAILED |
+| controller epoch and store revision leave room above them | else INVALID_REQUEST |
+| controller epoch and channel number are the newest | else STALE_CONTROLLER_EPOCH |
 
 The checks of a control request, in this order (the design, "Order on the control channel"):
 
@@ -19,14 +28,25 @@ The checks of a control request, in this order (the design, "Order on the contro
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tidelog.broker.partition import PartitionState, StorageFailed
-from tidelog.broker.seen import Seen, SeenFile
+from tidelog.broker.control_orders import (
+    UNKNOWN_EPOCH,
+    kind_of,
+    order_of,
+    state_of,
+    stops_of,
+    topics_of,
+)
+from tidelog.broker.partition import HostedPartition, PartitionState, StorageFailed
+from tidelog.broker.seen import HighestSeen, Seen
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.epochs import leaves_room
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
@@ -42,6 +62,8 @@ from tidelog.replication.control import (
     decide_stop_replica,
     stale_in_full,
 )
+from tidelog.runtime.turns import Turn
+from tidelog.storage.names import why_no_directory
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -49,16 +71,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SEEN_FILE = "controller-seen"
-UNKNOWN_EPOCH = -1
 ORDERS_PER_TURN = 16
-"""Partitions created, changed or removed before others have their turn: 5 to 10 ms."""
+"""Most partitions that are created, changed or removed before others have their turn."""
+
+TURN_MS = 5
+"""After so long they have it in any case: a busy disk makes a directory in milliseconds."""
 
 Obeyed = list[tuple[str, UUID, int, ErrorCode]]
 """(topic, id, partition, error) for each partition of a request."""
 
-STOP_BY_TOPIC_ID = 4
-"""From this version of StopReplica on the topic id must match (KIP-516)."""
+LOGS_AT_REST_WITHIN_S = 5.0
+"""How long a request waits in all for logs that a thread is changing: then its orders for them are
+answered with KAFKA_STORAGE_ERROR, and come again."""
 
 
 @dataclass(slots=True)
@@ -75,23 +99,57 @@ class Channel:
 class Control:
     """Obeys the newest control channel of the newest controller epoch (promise 23)."""
 
-    def __init__(self, broker: Broker, folder: str) -> None:
-        """``folder`` is where what was seen is kept: the first log directory.
+    def __init__(self, broker: Broker, folders: Sequence[str]) -> None:
+        """``folders`` are where what was seen is kept: the log directories that can be used.
 
-        Raises DamagedFile when that cannot be read.
+        Raises DamagedFile when one cannot be read.
         """
         self._broker = broker
-        self._file = SeenFile(broker.seams.disk, f"{folder}/{SEEN_FILE}")
+        self._seen = HighestSeen(broker.seams.disk, folders, broker.directories)
         self.channel: Channel | None = None
-        self.seen = self._file.read()
         self._undeleted: dict[TopicPartition, set[UUID]] = {}
         """What a failing disk kept, with the topic ids that it knew: not confirmed as gone until a
         restart has looked again."""
 
-    def open(self, request: Any, connection: Connection) -> ErrorCode:
+    @property
+    def seen(self) -> Seen:
+        """The highest controller epoch and store revision of which a disk here knows."""
+        return self._seen.seen
+
+    async def open(self, request: Any, connection: Connection) -> ErrorCode:
         """Begin a channel and close every older one, or say why not."""
-        if request.broker_epoch != self._broker.session.broker_epoch:
+        error = self._why_not_open(request, connection)
+        if error:
+            return error
+        await self.note(request.controller_epoch, request.store_revision)
+        # While the disk was waited for, a newer one may have come, or this one may have gone.
+        error = self._why_not_open(request, connection)
+        if error:
+            return error
+        present = self.channel
+        if present is not None and present.connection is not connection:
+            present.connection.close("a newer control channel was opened")
+        self.channel = Channel(connection, request.controller_epoch, request.channel_number)
+        return ErrorCode.NONE
+
+    def _why_not_open(self, request: Any, connection: Connection) -> ErrorCode:
+        if connection.is_closing:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        session = self._broker.session
+        if session.broker_epoch < 0 or request.broker_epoch != session.broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH
+        why = self._why_wrong_key(request.channel_key)
+        if why is not None:
+            connection.server.audit.refused(connection, ApiKey.OPEN_CONTROL_CHANNEL, why)
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        if not leaves_room(request.controller_epoch, request.store_revision):
+            logger.error(
+                "OpenControlChannel of controller epoch %d, store revision %d refused: they leave "
+                "no room above them",
+                request.controller_epoch,
+                request.store_revision,
+            )
+            return ErrorCode.INVALID_REQUEST
         present = self.channel
         if request.controller_epoch < self.seen.controller_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
@@ -99,11 +157,22 @@ class Control:
             newest = (present.controller_epoch, present.number)
             if (request.controller_epoch, request.channel_number) <= newest:
                 return ErrorCode.STALE_CONTROLLER_EPOCH
-            if present.connection is not connection:
-                present.connection.close("a newer control channel was opened")
-        self.note(request.controller_epoch, request.store_revision)
-        self.channel = Channel(connection, request.controller_epoch, request.channel_number)
         return ErrorCode.NONE
+
+    def _why_wrong_key(self, key: UUID) -> str | None:
+        """Return why whoever sends this key is not the controller that this broker registered with.
+
+        A controller of a version without keys gave none. It is obeyed without one where no proof of
+        the cluster secret is asked for, and nowhere else (decision 0019).
+        """
+        expected = self._broker.session.channel_key
+        if expected == NO_UUID:
+            if self._broker.server.trusts_all and key == NO_UUID:
+                return None
+            return "this broker was given no channel key"
+        if not hmac.compare_digest(expected.bytes, key.bytes):
+            return "its channel key is not the one of this broker's registration"
+        return None
 
     def check(self, request: Any, connection: Connection) -> ErrorCode:
         """Return why a control request must not be obeyed, or NONE."""
@@ -118,58 +187,98 @@ class Control:
             return ErrorCode.STALE_BROKER_EPOCH
         return ErrorCode.NONE
 
-    def note(self, controller_epoch: int, store_revision: int) -> None:
+    async def note(self, controller_epoch: int, store_revision: int) -> None:
         """Keep the highest epoch and revision, durably, before anything of them is obeyed.
 
-        Where the disk has failed a revision alone is not kept: other disks are to be commanded on.
+        A thread waits for the disk: what was true before may not be any more. Where the disk has
+        failed a revision alone is not kept: other disks are to be commanded on.
         """
-        newest = Seen(
-            max(self.seen.controller_epoch, controller_epoch),
-            max(self.seen.store_revision, store_revision),
-        )
+        newest = self.seen.joined(Seen(controller_epoch, store_revision))
         is_same_epoch = newest.controller_epoch == self.seen.controller_epoch
         if newest == self.seen or (is_same_epoch and self._broker.directories[0].failed):
             return
         try:
-            self._write(newest)
+            await self._broker.log_work.run(None, self._seen.noting(newest))
         except OSError as error:
             if not is_same_epoch:
                 raise
             logger.error("revision %s is not kept: %s", newest.store_revision, error)
-            return
-        self.seen = newest
-
-    def _write(self, seen: Seen) -> None:
-        try:
-            self._file.write(seen)
-        except OSError as error:
-            resources = self._broker.directories[0].resources
-            if not resources.is_full(error):
-                # Promise 25: a failed write is final for its directory, whatever was written.
-                resources.fail(f"writing {self._file.path} failed: {error}")
-            raise
 
     # -- LeaderAndIsr
 
     async def obey_leader_and_isr(self, request: Any, connection: Connection) -> Obeyed | ErrorCode:
         """Apply a request of any version, or say why it is not, or no more, to be obeyed."""
         error = self.check(request, connection)
-        topics = list(_topics(request))
+        topics = list(topics_of(request))
+        kind = kind_of(request)
         obeyed: Obeyed = []
-        if request.type == LeaderAndIsrType.FULL and not error:
-            error = await self._drop_stale(topics, request, connection)
-        for name, topic_id, migrated, states in topics:
-            for state in states:
-                if error:
-                    return error
-                found = self._lead_or_follow(name, _order(state, topic_id, migrated), state)
-                obeyed.append((name, topic_id, state.partition_index, found))
-                if not len(obeyed) % ORDERS_PER_TURN:
-                    error = await self._others_turn(request, connection)
-        if request.type == LeaderAndIsrType.FULL:
+        deadline_s = asyncio.get_running_loop().time() + LOGS_AT_REST_WITHIN_S
+        orders = [
+            (TopicPartition(name, state.partition_index), order_of(state, topic_id, migrated, kind))
+            for name, topic_id, migrated, states in topics
+            for state in states
+        ]
+        said = [state for _, _, _, states in topics for state in states]
+        stuck: dict[TopicPartition, UUID] = {}
+        stale: dict[TopicPartition, str | HostedPartition] = {}
+        if not error:
+            stale |= self._to_be_made_anew(zip(orders, said, strict=True))
+            stale |= self._stale(orders, is_full=kind is LeaderAndIsrType.FULL)
+        if stale:
+            error = await self._drop_stale(stale, stuck, request, connection, deadline_s)
+        if not error and self._uses_names_again(key for key, _ in orders):
+            # In a thread, once for all: else the first one's creation would do it here.
+            await self._broker.maintenance.checkpoint()
+            error = self.check(request, connection)
+        # Those whose logs are being changed come last: they hold up no other.
+        turns = sorted(zip(orders, said, strict=True), key=lambda x: self._is_changing(x[0][0]))
+        adopted: list[tuple[int, HostedPartition]] = []
+        turn = self._turn()
+        for (key, order), state in turns:
+            is_at_rest = await self._at_rest(key, deadline_s)
+            error = error or self.check(request, connection)
+            if error:
+                return error
+            found = ErrorCode.KAFKA_STORAGE_ERROR
+            if is_at_rest and key not in stuck:
+                found, hosted = self._lead_or_follow(key, order, state)
+                if hosted is not None:
+                    adopted.append((len(obeyed), hosted))
+            obeyed.append((key.topic, order.topic_id, key.partition, found))
+            if turn.is_over():
+                error = await self._others_turn(request, connection)
+                turn = self._turn()
+        for at, hosted in adopted:
+            if not await self._keep_topic_id(hosted):
+                obeyed[at] = (*obeyed[at][:3], ErrorCode.KAFKA_STORAGE_ERROR)
+        if kind is LeaderAndIsrType.FULL:
             # The answer confirms that what a FULL does not name is gone: not these.
             obeyed += self._kept()
+            told = {*self._undeleted, *(key for key, _ in orders)}
+            obeyed += [
+                (key.topic, topic_id, key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
+                for key, topic_id in stuck.items()
+                if key not in told
+            ]
         return error or obeyed
+
+    def _is_changing(self, key: TopicPartition) -> bool:
+        hosted = self._broker.partitions.get(*key)
+        return hosted is not None and hosted.log.changing
+
+    async def _at_rest(self, key: TopicPartition, deadline_s: float) -> bool:
+        """Wait until a thread has no part in the log any more; False when the time is over."""
+        hosted = self._broker.partitions.get(*key)
+        if hosted is None or await self._broker.log_work.until_free(hosted.log, deadline_s):
+            return True
+        logger.error("%s: its log is being changed for too long: see its disk", key)
+        return False
+
+    def _uses_names_again(self, keys: Iterable[TopicPartition]) -> bool:
+        """Whether checkpoints name former replicas of what the request will create."""
+        directories = self._broker.directories
+        sound = [each for each in directories if each.failed is None]
+        return any(directory.is_noted(key) for key in keys for directory in sound)
 
     def _kept(self) -> Obeyed:
         failed = ErrorCode.KAFKA_STORAGE_ERROR
@@ -182,86 +291,154 @@ class Control:
     def _not_deleted(self, key: TopicPartition, topic_id: UUID) -> None:
         self._undeleted.setdefault(key, set()).add(topic_id)
 
+    def _turn(self) -> Turn:
+        return Turn(self._broker.clock, ORDERS_PER_TURN, TURN_MS)
+
     async def _others_turn(self, request: Any, connection: Connection) -> ErrorCode:
         """Let others have their turn; return why the request must not be obeyed any more."""
         await asyncio.sleep(0)
         return self.check(request, connection)
 
+    def _stale(
+        self, orders: Sequence[tuple[TopicPartition, LeaderAndIsrOrder]], *, is_full: bool
+    ) -> dict[TopicPartition, str]:
+        """Return what goes before the orders are obeyed, and why: what they replace, and what a
+        FULL does not name. What was named is applied only if all of it went."""
+        partitions = self._broker.partitions
+        stale = {}
+        for key, order in orders:
+            decision = decide_leader_and_isr(partitions.local(*key), order)
+            if isinstance(decision, Obey) and decision.action is Action.REPLACE:
+                stale[key] = decision.why
+        if is_full:
+            full = {(key.topic, key.partition): order.topic_id for key, order in orders}
+            local = {(p.topic, p.partition): p.topic_id for p in partitions.all()}
+            for place, why in stale_in_full(local, full).items():
+                stale.setdefault(TopicPartition(*place), why)
+        return stale
+
+    def _to_be_made_anew(
+        self, orders: Iterable[tuple[tuple[TopicPartition, LeaderAndIsrOrder], Any]]
+    ) -> dict[TopicPartition, HostedPartition]:
+        """Return the damaged replicas that these orders let go of."""
+        partitions = self._broker.partitions
+        found = {}
+        for (key, order), said in orders:
+            hosted = partitions.get(*key)
+            if hosted is None or hosted.log.damaged is None:
+                continue
+            decision = decide_leader_and_isr(hosted.local(), order)
+            is_news = isinstance(decision, Obey) and decision.action in (
+                Action.BECOME,
+                Action.UPDATE,
+            )
+            if is_news and self._broker.repairs.is_due(hosted, state_of(said, order)):
+                found[key] = hosted
+        return found
+
     async def _drop_stale(
         self,
-        topics: Iterable[tuple[str, UUID, bool, list[Any]]],
+        stale: Mapping[TopicPartition, str | HostedPartition],
+        stuck: dict[TopicPartition, UUID],
         request: Any,
         connection: Connection,
+        deadline_s: float,
     ) -> ErrorCode:
-        """Set aside what a FULL does not name. What was named is applied only if all of it was."""
-        full = {
-            (name, state.partition_index): topic_id
-            for name, topic_id, _, states in topics
-            for state in states
-        }
+        """Set aside what is stale (why), or damaged (the replica), with one sync for all; ``stuck``
+        gets what does not go."""
         partitions = self._broker.partitions
-        local = {(p.topic, p.partition): p.topic_id for p in partitions.all()}
-        stale = stale_in_full(local, full)
+        ids: dict[TopicPartition, UUID] = {}
         error = ErrorCode.NONE
-        for count, ((topic, partition), reason) in enumerate(stale.items(), 1):
-            if not count % ORDERS_PER_TURN:
-                error = await self._others_turn(request, connection)
-                if error:
-                    break
-            logger.warning("%s-%s is stale: %s", topic, partition, reason)
+        turn = self._turn()
+        for key, reason in stale.items():
+            is_at_rest = await self._at_rest(key, deadline_s)
+            if turn.is_over():
+                await asyncio.sleep(0)
+                turn = self._turn()
+            error = self.check(request, connection)
+            if error:
+                break
+            local = partitions.local(*key)
+            if local is None:
+                continue
+            if not is_at_rest:
+                stuck[key] = local.topic_id
+                continue
+            ids[key] = local.topic_id
             try:
-                partitions.make_stale(topic, partition, reason, durable=False)
+                if isinstance(reason, str):
+                    partitions.make_stale(key.topic, key.partition, reason, durable=False)
+                elif partitions.get(*key) is reason:
+                    self._broker.repairs.set_aside(reason)
             except StorageFailed as failure:
                 # It serves no more in any case, and the others' orders are to be obeyed.
-                logger.error("%s-%s: %s", topic, partition, failure)
-                key = TopicPartition(topic, partition)
-                self._not_deleted(key, local[topic, partition])
+                logger.error("%s: %s", key, failure)
+                self._not_deleted(key, local.topic_id)
+                stuck[key] = local.topic_id
         try:
-            partitions.sync_names()
+            await self._sync_names()
         except StorageFailed as failure:
             logger.error("%s", failure)
-            for place in stale:
-                self._not_deleted(TopicPartition(*place), local[place])
-        return error
+            stuck |= ids
+            for key, topic_id in ids.items():
+                self._not_deleted(key, topic_id)
+        return error or self.check(request, connection)
 
-    def _lead_or_follow(self, topic: str, order: LeaderAndIsrOrder, state: Any) -> ErrorCode:
+    async def _sync_names(self) -> None:
+        """Make durable what was set aside, in a thread. Raises StorageFailed."""
+        log_work = self._broker.log_work
+        await log_work.run(None, self._broker.partitions.syncing_names())
+        await log_work.run(None, self._broker.loss_reports.forgetting())
+
+    def _lead_or_follow(
+        self, key: TopicPartition, order: LeaderAndIsrOrder, state: Any
+    ) -> tuple[ErrorCode, HostedPartition | None]:
+        """Obey one order; the partition is returned whose new topic id is to be kept durably."""
         partitions = self._broker.partitions
-        key = TopicPartition(topic, state.partition_index)
+        unfit = why_no_directory(key)
+        if unfit is not None:
+            logger.error("LeaderAndIsr for %r refused: %s", key, unfit)
+            return ErrorCode.INVALID_TOPIC_EXCEPTION, None
         decision = decide_leader_and_isr(partitions.local(*key), order)
         if isinstance(decision, Rejected):
             logger.warning("LeaderAndIsr for %s refused: %s", key, decision.why)
-            return decision.error
+            return decision.error, None
         if decision.action is Action.IGNORE and not decision.adopt_topic_id:
-            return ErrorCode.NONE
+            return ErrorCode.NONE, None
         try:
-            self._carry_out(key, decision, _state(state, order))
+            self._carry_out(key, decision, state_of(state, order))
         except StorageFailed as error:
             logger.error("%s cannot be hosted: %s", key, error)
-            return ErrorCode.KAFKA_STORAGE_ERROR
-        return ErrorCode.NONE
+            return ErrorCode.KAFKA_STORAGE_ERROR, None
+        return ErrorCode.NONE, partitions.get(*key) if decision.adopt_topic_id else None
 
     def _carry_out(self, key: TopicPartition, decision: Obey, state: PartitionState) -> None:
         partitions = self._broker.partitions
         if decision.action is Action.REPLACE:
-            logger.warning("%s is stale: %s", key, decision.why)
-            self._replace_stale(key, decision.why)
+            # It became so while others had their turn. The order comes again, and finds it gone.
+            raise StorageFailed(f"it is stale: {decision.why}")
         if decision.adopt_topic_id:
             partitions.adopt_topic_id(*key, state.topic_id, state.partition_epoch)
-        if decision.action in (Action.CREATE, Action.REPLACE):
+        if decision.action is Action.CREATE:
+            if self._uses_names_again([key]):
+                raise StorageFailed("the checkpoints still tell of a former replica of this name")
             partitions.apply(partitions.create(*key, state), state)
         elif decision.action in (Action.BECOME, Action.UPDATE):
             hosted = partitions.get(*key)
             assert hosted is not None
-            partitions.apply(self._broker.repairs.for_order(hosted, state), state)
+            if self._broker.repairs.is_due(hosted, state):
+                raise StorageFailed(f"it was found damaged just now: {hosted.log.damaged}")
+            partitions.apply(hosted, state)
 
-    def _replace_stale(self, key: TopicPartition, why: str) -> None:
-        local = self._broker.partitions.local(*key)
+    async def _keep_topic_id(self, hosted: HostedPartition) -> bool:
+        """Have a replica's new topic id on its disk, durably."""
+        work = self._broker.partitions.syncing_topic_id(hosted)
         try:
-            self._broker.partitions.make_stale(*key, why)
-        except StorageFailed:
-            if local is not None:
-                self._not_deleted(key, local.topic_id)
-            raise
+            await self._broker.log_work.run(hosted.log, work)
+        except StorageFailed as error:
+            logger.error("%s: %s", hosted.key, error)
+            return False
+        return True
 
     # -- StopReplica
 
@@ -271,17 +448,23 @@ class Control:
         """Apply a request of any version, or say why it is not, or no more, to be obeyed."""
         error = self.check(request, connection)
         stopped: Obeyed = []
-        for topic, partition, order in _stops(request, version):
+        deadline_s = asyncio.get_running_loop().time() + LOGS_AT_REST_WITHIN_S
+        turn = self._turn()
+        for topic, partition, order in stops_of(request, version):
+            key = TopicPartition(topic, partition)
+            is_at_rest = await self._at_rest(key, deadline_s)
+            error = error or self.check(request, connection)
             if error:
                 return error
-            found = self._stop(TopicPartition(topic, partition), order)
+            found = self._stop(key, order) if is_at_rest else ErrorCode.KAFKA_STORAGE_ERROR
             stopped.append((topic, order.topic_id, partition, found))
-            if not len(stopped) % ORDERS_PER_TURN:
+            if turn.is_over():
                 error = await self._others_turn(request, connection)
+                turn = self._turn()
         if error:
             return error
         try:
-            self._broker.partitions.sync_names()
+            await self._sync_names()
         except StorageFailed as error:
             logger.error("%s", error)
             for topic, topic_id, at, _ in stopped:
@@ -310,58 +493,3 @@ class Control:
             return ErrorCode.KAFKA_STORAGE_ERROR
         logger.info("%s %s: %s", "deleted" if delete else "stopped", key, why)
         return ErrorCode.NONE
-
-
-def _topics(request: Any) -> Iterable[tuple[str, UUID, bool, list[Any]]]:
-    """Yield (name, id, migrated, states) whatever the version's shape."""
-    for state in request.ungrouped_partition_states:
-        yield state.topic_name, NO_UUID, False, [state]
-    for topic in request.topic_states:
-        yield topic.topic_name, topic.topic_id, topic.migrated, topic.partition_states
-
-
-def _order(state: Any, topic_id: UUID, migrated: bool) -> LeaderAndIsrOrder:
-    return LeaderAndIsrOrder(
-        leader=state.leader,
-        leader_epoch=state.leader_epoch,
-        isr_version=state.isr_version,
-        topic_id=topic_id,
-        partition_epoch=state.partition_epoch,
-        migrated=migrated,
-    )
-
-
-def _state(state: Any, order: LeaderAndIsrOrder) -> PartitionState:
-    return PartitionState(
-        topic_id=order.topic_id,
-        partition_epoch=order.partition_epoch,
-        leader=state.leader,
-        leader_epoch=state.leader_epoch,
-        isr=tuple(state.isr),
-        isr_version=state.isr_version,
-        replicas=tuple(state.replicas),
-        targets=tuple(state.target_replicas or ()),
-        controller_epoch=state.controller_epoch,
-        is_unclean_leader=state.is_unclean_leader,
-        has_debt=state.has_debt,
-    )
-
-
-def _stops(request: Any, version: int) -> Iterable[tuple[str, int, StopOrder]]:
-    """Yield (topic, partition, order) whatever the version's shape."""
-    delete = request.delete_partitions
-    for single in request.ungrouped_partitions:
-        yield single.topic_name, single.partition_index, StopOrder(UNKNOWN_EPOCH, delete)
-    for listed in request.topics:
-        for index in listed.partition_indexes:
-            yield listed.name, index, StopOrder(UNKNOWN_EPOCH, delete)
-    for topic in request.topic_states:
-        for state in topic.partition_states:
-            order = StopOrder(
-                leader_epoch=state.leader_epoch,
-                delete=state.delete_partition,
-                checks_topic_id=version >= STOP_BY_TOPIC_ID,
-                topic_id=topic.topic_id,
-                partition_epoch=state.partition_epoch,
-            )
-            yield topic.topic_name, state.partition_index, order

@@ -1,9 +1,9 @@
 """The coordinator of consumer groups on this broker: which groups are here, and since when.
 
 Owns the partitions of ``__consumer_offsets`` that are led here: taken up when leadership begins,
-given up when it goes; the periodic look at retention; the creation of the topic. A group lives in
-partition ``groups.placement.partition_for``; the leader of that partition is its coordinator, so
-there is one at any time.
+kept while this broker leads on in newer epochs, given up when it goes; the periodic look at
+retention; the creation of the topic. A group lives in partition ``groups.placement.partition_for``;
+the leader of that partition is its coordinator, so there is one at any time.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
 
 from tidelog.broker.coordinator_partition import LedPartition, refuse_event
+from tidelog.broker.coordinator_parts import InParts, OneByOne
+from tidelog.groups import limits
 from tidelog.groups.events import Event
 from tidelog.groups.placement import partition_for
-from tidelog.groups.records import NO_LIFE
+from tidelog.groups.room import Room
 from tidelog.groups.settings import GroupRules, GroupSettings
 from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
@@ -30,14 +31,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ROOM_SAID_EVERY_MS = 60_000
+"""How often it is said that there is no room for more."""
+
 
 class Coordinator:
     """What the handlers of group requests ask. Made after ``Broker``, with its parts in place."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._rules = GroupRules(lambda: str(broker.seams.new_uuid()), settings_of(broker.configs))
         self._led: dict[int, LedPartition] = {}
+        self.room = Room(lambda: [led.table for led in list(self._led.values())])
+        """What all groups here may take."""
+        self._say_again_ms = self._refusals_said = 0
+        self._rules = GroupRules(
+            lambda: str(broker.seams.new_uuid()), settings_of(broker.configs), self.room
+        )
+        self._one_by_one = OneByOne()
         self._tasks: set[asyncio.Task[None]] = set()
         # One partition is read at a time: fifty at once would be fifty slices in every turn.
         self._reading = asyncio.Semaphore(1)
@@ -68,6 +78,32 @@ class Coordinator:
             refuse_event(event, led)
         else:
             led.decide(group_id, event)
+            if self.room.refused > self._refusals_said:
+                self._say_no_room()
+
+    def decide_in_parts(self, group_id: str, long: InParts) -> None:
+        """Decide a request of many positions; its ticket is answered later, or now if refused."""
+        led = self._find(group_id)
+        if isinstance(led, ErrorCode):
+            long.refuse_rest(led)
+        else:
+            led.decide_in_parts(group_id, long)
+
+    def _say_no_room(self) -> None:
+        """Say it in one line a minute."""
+        now_ms = self._broker.clock.monotonic_ms()
+        if now_ms < self._say_again_ms:
+            return
+        self._say_again_ms = now_ms + ROOM_SAID_EVERY_MS
+        refused, self._refusals_said = self.room.refused, self.room.refused
+        logger.warning(
+            "there is no room for more members or groups: %d groups, whose members take %d of %d "
+            "bytes; %d requests were refused since this broker started",
+            sum(map(len, self.tables())),
+            self.room.held,
+            limits.MAX_HELD_BYTES,
+            refused,
+        )
 
     def table_of(self, group_id: str) -> GroupTable | ErrorCode:
         """Return the table to look a group up in, or why it is not here."""
@@ -140,15 +176,16 @@ class Coordinator:
     # Leadership --------------------------------------------------------------------------------
 
     async def reloaded(self, hosted: HostedPartition) -> str | None:
-        """Have the groups of a partition loaded from its log in this leader epoch (KIP-704).
+        """Have the groups of a partition loaded from its log since this broker leads (KIP-704).
 
-        What a former leader knew of them counts no more. A load that failed is begun again. Returns
-        None once they are loaded, else why they are not; waits while they load.
+        What another leader knew of them counts no more; what this one knows is its log, which it
+        has led without a break. A load that failed is begun again. Returns None once they are
+        loaded, else why they are not; waits while they load.
         """
         led = self._led.get(hosted.partition)
-        if led is None or led.hosted is not hosted or led.epoch != hosted.leader_epoch:
+        if led is None or led.hosted is not hosted or not led.is_current:
             return "they are not coordinated here"
-        if led.error is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+        if led.has_failed:
             self._lead(hosted)
             led = self._led[hosted.partition]
         await led.load_ended.wait()
@@ -157,20 +194,26 @@ class Coordinator:
     def _lead(self, hosted: HostedPartition) -> None:
         if hosted.topic != OFFSETS_TOPIC:
             return
+        present = self._led.get(hosted.partition)
+        is_kept = present is not None and present.hosted is hosted and present.is_current
+        if present is not None and is_kept and not present.has_failed:
+            # Led on, in a newer epoch: nobody is sent away, unless there is nothing to keep.
+            return
         self._give_up(hosted.partition)
         led = LedPartition(
             hosted,
             self._rules,
             self._broker.clock,
             self._broker.configs.offsets_commit_timeout_ms,
-            self._life_of,
+            self._broker.metadata,
+            self._one_by_one,
         )
         self._led[hosted.partition] = led
         self._spawn(led.load(self._reading), f"groups-load-{hosted.partition}")
 
     def _resign(self, key: TopicPartition, epoch: int) -> None:
         led = self._led.get(key.partition)
-        if key.topic == OFFSETS_TOPIC and led is not None and led.epoch <= epoch:
+        if key.topic == OFFSETS_TOPIC and led is not None and led.since <= epoch:
             self._give_up(key.partition)
 
     def _give_up(self, number: int) -> None:
@@ -194,10 +237,6 @@ class Coordinator:
         if not self._gone:
             self._spawn(self._forget_topics(), "groups-forget-topics")
         self._gone.add(topic)
-
-    def _life_of(self, topic: str) -> UUID:
-        known = self._broker.metadata.topic(topic)
-        return NO_LIFE if known is None else known.topic_id
 
     async def _forget_topics(self) -> None:
         # A task begins in the next turn: topics that are deleted together share one sweep.

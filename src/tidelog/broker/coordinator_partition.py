@@ -8,10 +8,10 @@ and still counts when it is committed later.
 
 | state | requests get |
 |---|---|
-| loading: the log is read, in slices, and its end committed | COORDINATOR_LOAD_IN_PROGRESS |
+| loading: the log is read, its end committed, topics are known | COORDINATOR_LOAD_IN_PROGRESS |
 | loaded | what the rules decide |
 | damaged: the log could not be read | COORDINATOR_NOT_AVAILABLE |
-| closed, or the leader epoch has passed | NOT_COORDINATOR |
+| closed, or this broker has not led without a break | NOT_COORDINATOR |
 """
 
 from __future__ import annotations
@@ -19,20 +19,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from uuid import UUID
 
+from tidelog.broker.coordinator_parts import InParts, OneByOne, Turn
 from tidelog.broker.coordinator_ticket import Ticket
+from tidelog.broker.coordinator_writes import InFlight, batches_of
+from tidelog.broker.metadata_cache import MetadataCache
 from tidelog.broker.partition import HostedPartition
 from tidelog.groups.decision import Answer, Decision, Write
-from tidelog.groups.events import Event, Expire, RemoveTopics, Tick, refuse
-from tidelog.groups.records import Record, encode
+from tidelog.groups.events import (
+    Event,
+    Expire,
+    RemoveFormerLives,
+    RemoveTopics,
+    Tick,
+    refuse,
+)
 from tidelog.groups.settings import GroupRules
 from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
-from tidelog.records.batch import HEADER_SIZE, Rejected, crc_is_right, walk
-from tidelog.records.builder import NewRecord, build_batch
+from tidelog.records.batch import Rejected, crc_is_right, walk
 from tidelog.records.reader import read_batch
 from tidelog.records.record import CorruptRecords
 from tidelog.records.record import Record as RecordOfLog
@@ -43,17 +50,11 @@ logger = logging.getLogger(__name__)
 LOAD_CHUNK_BYTES = 262_144
 """How much of the log is read at once while loading."""
 
-SLICE_MS = 2
-"""How long loading, sweeping and the timer may hold the loop before others have their turn."""
-
 RECORDS_PER_LOOK = 64
 """Records that are replayed between two looks at the clock while loading."""
 
 MAX_IN_FLIGHT = 10_000
 """Most writes that wait for the high watermark; more are refused (the replicas do not follow)."""
-
-RECORD_OVERHEAD_BYTES = 32
-"""More than a record adds to its key and value: lengths, deltas, attributes."""
 
 
 class LoadFailed(Exception):
@@ -61,7 +62,11 @@ class LoadFailed(Exception):
 
 
 class LedPartition:
-    """The coordinator of one partition, in one leader epoch. Used on the event loop only."""
+    """The coordinator of one partition, for as long as this broker leads it without a break.
+
+    In a newer leader epoch that it leads, too: the log that the groups were loaded from is the same
+    to the last record. Used on the event loop only.
+    """
 
     def __init__(
         self,
@@ -69,23 +74,30 @@ class LedPartition:
         rules: GroupRules,
         clock: Clock,
         commit_timeout_ms: int,
-        life_of: Callable[[str], UUID],
+        metadata: MetadataCache,
+        one_by_one: OneByOne,
     ) -> None:
-        """``life_of`` gives the topic id that is known now under a name, ``NO_LIFE`` for none."""
         self.hosted = hosted
-        self.epoch = hosted.leader_epoch
+        assert hosted.leadership is not None
+        self.since = hosted.leadership.since
+        """The leader epoch in which this broker began to lead."""
         self.table = GroupTable(rules)
         self._clock = clock
         self._commit_timeout_ms = commit_timeout_ms
-        self._life_of = life_of
+        self._metadata = metadata
         self._state = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._todo: deque[Decision] = deque()
         self._performing = False
-        self._in_flight: set[_InFlight] = set()
+        # In the order of the appends, in which all are told when this broker leads no more.
+        self._in_flight: dict[InFlight, None] = {}
+        # By group; ``one_by_one`` shares the turns of the loop among those of all partitions.
+        self._long: dict[str, InParts] = {}
+        self._one_by_one = one_by_one
         self._due: deque[str] = deque()
         self._timer: asyncio.Handle | None = None
         self._timer_at_ms = 0
         self._gone_while_loading: set[str] = set()
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.load_ended = asyncio.Event()
         """Set when loading is over, well or not, and when this is closed."""
 
@@ -94,9 +106,18 @@ class LedPartition:
     @property
     def error(self) -> ErrorCode:
         """NONE while requests can be served here, else what they are told."""
-        if not self.hosted.is_leader or self.hosted.leader_epoch != self.epoch:
-            return ErrorCode.NOT_COORDINATOR
-        return self._state
+        return self._state if self.is_current else ErrorCode.NOT_COORDINATOR
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its groups could not be loaded."""
+        return self._state is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this broker has led since then without a break."""
+        leadership = self.hosted.leadership
+        return leadership is not None and leadership.since == self.since
 
     def decide(self, group_id: str, event: Event) -> None:
         """Decide an event; its ticket is answered now or later, in any case once."""
@@ -104,8 +125,56 @@ class LedPartition:
         if error is not ErrorCode.NONE:
             refuse_event(event, error)
             return
-        self._perform(self.table.decide(group_id, event, self._now()))
+        self._decide(group_id, event)
         self._arm()
+
+    def decide_in_parts(self, group_id: str, long: InParts) -> None:
+        """Decide a request of many positions, a part in a turn of the loop."""
+        error = self.error
+        if error is not ErrorCode.NONE:
+            long.refuse_rest(error)
+            return
+        present = self._long.get(group_id)
+        if present is not None:
+            present.behind.append(long)
+            return
+        self._long[group_id] = long
+        self._one_by_one.call(partial(self._go_on, group_id, long))
+
+    def _decide(self, group_id: str, event: Event) -> None:
+        """Decide an event now, or behind what is decided in parts for its group."""
+        long = self._long.get(group_id)
+        if long is not None:
+            long.behind.append(event)
+        else:
+            self._perform(self.table.decide(group_id, event, self._now()))
+
+    def _go_on(self, group_id: str, long: InParts) -> None:
+        """Decide further parts, for a turn; after the last one what came for the group since."""
+        turn = Turn(self._clock)
+        try:
+            while (error := self.error) is ErrorCode.NONE:
+                part = long.next_part()
+                if part is None:
+                    break
+                self._perform(self.table.decide(group_id, part, self._now()))
+                if turn.is_over:
+                    self._arm()
+                    self._one_by_one.call(partial(self._go_on, group_id, long))
+                    return
+            long.refuse_rest(error)
+        except Exception:
+            # A bug must not keep the group from everything that comes behind.
+            logger.exception("a long request for group %s failed", group_id)
+            long.fail()
+        del self._long[group_id]
+        while long.behind:
+            following = long.behind.popleft()
+            if isinstance(following, InParts):
+                following.behind.extend(long.behind)
+                self.decide_in_parts(group_id, following)
+                break
+            self.decide(group_id, following)
 
     def close(self) -> None:
         """Leadership went: everyone who waits is sent to the new coordinator."""
@@ -113,10 +182,11 @@ class LedPartition:
             return
         self._state = ErrorCode.NOT_COORDINATOR
         self.load_ended.set()
+        self._closed.set_result(None)
         if self._timer is not None:
             self._timer.cancel()
         self._due.clear()
-        waiting, self._in_flight = self._in_flight, set()
+        waiting, self._in_flight = self._in_flight, {}
         for entry in waiting:
             entry.finish()
             _answer_all(entry.write, ErrorCode.NOT_COORDINATOR)
@@ -152,6 +222,7 @@ class LedPartition:
         # What is not committed yet could still be lost with this leader, and must not be answered.
         if end > self.hosted.start_offset and await self._end_of(end - 1) is not ErrorCode.NONE:
             return
+        await self._until_told()
         if self.error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return
         now = self._now()
@@ -168,11 +239,27 @@ class LedPartition:
         )
         if self._gone_while_loading:
             await self.forget_topics(frozenset(self._gone_while_loading))
+        await self._for_all(RemoveFormerLives(self._metadata.id_of))
+
+    async def _until_told(self) -> None:
+        """Wait until this broker knows of the topics at least what it was told with its leadership.
+
+        LeaderAndIsr comes first. Until UpdateMetadata names this leadership, a topic may be known
+        here in a former life while the log has offsets of the present one: these would be removed.
+        """
+        at, since = self.hosted.key, self.since
+        while self.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+            known = self._metadata.partition(at.topic, at.partition)
+            if known is not None and known.leader_epoch >= since:
+                return
+            changed = self._metadata.changed()
+            await asyncio.wait((changed, self._closed), return_when=asyncio.FIRST_COMPLETED)
+            changed.cancel()
 
     async def _read_to(self, end: int) -> None:
-        """Replay everything below ``end``. Grows with the log; gives way every ``SLICE_MS``."""
+        """Replay everything below ``end``. Grows with the log; gives way after each turn."""
         position = self.hosted.start_offset
-        turn = _Turn(self._clock)
+        turn = Turn(self._clock)
         while position < end:
             found = self.hosted.read(position, LOAD_CHUNK_BYTES, committed=False)
             if isinstance(found, Rejected):
@@ -193,7 +280,7 @@ class LedPartition:
                 # The cleaner may leave nothing at all between here and the end of the log.
                 return
 
-    async def _replay(self, records: Sequence[RecordOfLog], turn: _Turn) -> bool:
+    async def _replay(self, records: Sequence[RecordOfLog], turn: Turn) -> bool:
         """Replay one batch; False when the partition is not to be loaded any more."""
         for start in range(0, len(records), RECORDS_PER_LOOK):
             now = self._now()
@@ -226,10 +313,10 @@ class LedPartition:
         if self._state is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             self._gone_while_loading |= topics
         else:
-            await self._for_all(RemoveTopics(topics, self._life_of))
+            await self._for_all(RemoveTopics(topics, self._metadata.id_of))
 
     async def _for_all(self, event: Event) -> None:
-        turn = _Turn(self._clock)
+        turn = Turn(self._clock)
         for group_id in list(self.table):
             if self.error is not ErrorCode.NONE:
                 return
@@ -267,41 +354,55 @@ class LedPartition:
         if len(self._in_flight) >= MAX_IN_FLIGHT or len(hosted.isr) < hosted.required_in_sync:
             self._lost(write, ErrorCode.NOT_ENOUGH_REPLICAS)
             return
-        wall_ms = self._clock.wall_ms()
-        buffer = batches_of(write.records, wall_ms, hosted.log.configs.max_message_bytes)
-        if buffer is None:
-            self._lost(write, ErrorCode.MESSAGE_TOO_LARGE)
-            return
-        result = hosted.append(buffer, wall_ms, from_client=False)
-        if isinstance(result, Rejected):
-            logger.warning("a write of group %s was refused: %s", write.group_id, result.reason)
+        end = hosted.end_offset
+        try:
+            error = self._append_records(write)
+        except Exception:
+            # A bug must not keep the write in flight, and its group waiting, for ever. What the
+            # log has counts.
+            logger.exception("a write of group %s failed", write.group_id)
+            is_there = hosted.end_offset > end
+            error = ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_SERVER_ERROR
+        if error is not ErrorCode.NONE:
             if self._state is not ErrorCode.NONE:
                 # The disk failed under it: leadership, and with it the table, went meanwhile.
                 _answer_all(write, ErrorCode.NOT_COORDINATOR)
-                return
-            self._lost(write, result.error)
+            else:
+                self._lost(write, error)
             return
-        entry = _InFlight(write)
-        self._in_flight.add(entry)
-        hosted.when_committed(result.last_offset, partial(self._ended, entry))
+        entry = InFlight(write)
+        self._in_flight[entry] = None
+        hosted.when_committed(hosted.end_offset - 1, partial(self._ended, entry))
         if not entry.done:
             loop = asyncio.get_running_loop()
             entry.timer = loop.call_later(self._commit_timeout_ms / 1000, self._overdue, entry)
 
-    def _ended(self, entry: _InFlight, error: ErrorCode) -> None:
+    def _append_records(self, write: Write) -> ErrorCode:
+        """Append the records of a write; anything but NONE: nothing was appended."""
+        wall_ms = self._clock.wall_ms()
+        buffer = batches_of(write.records, wall_ms, self.hosted.log.configs.max_message_bytes)
+        if buffer is None:
+            return ErrorCode.MESSAGE_TOO_LARGE
+        result = self.hosted.append(buffer, wall_ms, from_client=False)
+        if isinstance(result, Rejected):
+            logger.warning("a write of group %s was refused: %s", write.group_id, result.reason)
+            return result.error
+        return ErrorCode.NONE
+
+    def _ended(self, entry: InFlight, error: ErrorCode) -> None:
         if entry.done:
             return
         entry.finish()
-        self._in_flight.discard(entry)
+        self._in_flight.pop(entry, None)
         if error is ErrorCode.NONE:
             self._perform(self.table.stored(entry.write, self._now()))
             self._arm()
         else:
             # Leadership went or the disk failed: the log decides what became of it, elsewhere.
-            self._in_flight.add(entry)
+            self._in_flight[entry] = None
             self.close()
 
-    def _overdue(self, entry: _InFlight) -> None:
+    def _overdue(self, entry: InFlight) -> None:
         if not entry.done:
             self._perform(self.table.delayed(entry.write, ErrorCode.REQUEST_TIMED_OUT, self._now()))
             self._arm()
@@ -336,9 +437,9 @@ class LedPartition:
             return
         now = self._now()
         self._due.extend(self.table.due(now))
-        turn = _Turn(self._clock)
+        turn = Turn(self._clock)
         while self._due:
-            self._perform(self.table.decide(self._due.popleft(), Tick(), now))
+            self._decide(self._due.popleft(), Tick())
             if turn.is_over:
                 break
         if self._due:
@@ -346,60 +447,6 @@ class LedPartition:
             self._timer = asyncio.get_running_loop().call_soon(self._tick)
         else:
             self._arm()
-
-
-class _Turn:
-    """A piece of long work: over after ``SLICE_MS``, then others have their turn."""
-
-    __slots__ = ("_clock", "_end_ms")
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._end_ms = clock.monotonic_ms() + SLICE_MS
-
-    @property
-    def is_over(self) -> bool:
-        """Whether others should have their turn now."""
-        return self._clock.monotonic_ms() >= self._end_ms
-
-    async def give_way(self) -> None:
-        """Let others have their turn, and begin the next."""
-        await asyncio.sleep(0)
-        self._end_ms = self._clock.monotonic_ms() + SLICE_MS
-
-
-class _InFlight:
-    """A write that is appended and not committed yet."""
-
-    __slots__ = ("done", "timer", "write")
-
-    def __init__(self, write: Write) -> None:
-        self.write = write
-        self.done = False
-        self.timer: asyncio.TimerHandle | None = None
-
-    def finish(self) -> None:
-        """Nobody waits for it any more."""
-        self.done = True
-        if self.timer is not None:
-            self.timer.cancel()
-
-
-def batches_of(records: Sequence[Record], wall_ms: int, max_bytes: int) -> bytes | None:
-    """Return the records as batches of at most ``max_bytes``; None when one alone is larger."""
-    batches: list[list[NewRecord]] = [[]]
-    room = max_bytes - HEADER_SIZE
-    for record in records:
-        key, value = encode(record)
-        size = len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
-        if size > max_bytes - HEADER_SIZE:
-            return None
-        if size > room:
-            batches.append([])
-            room = max_bytes - HEADER_SIZE
-        room -= size
-        batches[-1].append(NewRecord(wall_ms, key, value))
-    return b"".join(build_batch(batch) for batch in batches)
 
 
 def refuse_event(event: Event, error: ErrorCode) -> None:

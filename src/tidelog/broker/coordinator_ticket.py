@@ -10,8 +10,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from tidelog.groups.events import Result
-
 
 class Ticket:
     """Handed to the rules with an event; ``answer`` is what the handler returns to the router."""
@@ -19,12 +17,13 @@ class Ticket:
     __slots__ = ("_future", "_respond", "_result")
 
     def __init__(self) -> None:
-        self._result: Result | None = None
+        self._result: Any = None
         self._future: asyncio.Future[Any] | None = None
         self._respond: Callable[[Any], Any] | None = None
 
-    def give(self, result: Result) -> None:
-        """Take the result; any but the first is dropped."""
+    def give(self, result: Any) -> None:
+        """Take the result (``groups.events.Result``, of many parts ``coordinator_parts.Answers``);
+        any but the first is dropped."""
         if self._result is not None:
             return
         self._result = result

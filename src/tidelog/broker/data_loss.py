@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from tidelog.broker.loss_notes import Loss, ends_of
 from tidelog.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
@@ -67,9 +68,10 @@ async def record_what_was_lost(broker: Broker, led: Sequence[HostedPartition]) -
 
     A leader in sync that inherited the debt has nothing of its own to tell.
     """
-    unclean = [partition for partition in led if partition.state.is_unclean_leader]
+    ends = {partition: broker.data_loss.ends(partition) for partition in led}
+    unclean = [(partition, loss) for partition, found in ends.items() for loss in found]
     why = await broker.loss_reports.tell_ends(unclean) if unclean else None
-    return {} if why is None else dict.fromkeys(unclean, why)
+    return {} if why is None else dict.fromkeys((partition for partition, _ in unclean), why)
 
 
 async def reload_groups(broker: Broker, led: Sequence[HostedPartition]) -> Failures:
@@ -104,6 +106,8 @@ class _Debt:
     """One handling that is owed, in one leader epoch."""
 
     epoch: int
+    ends: Sequence[Loss] = ()
+    """Where the log ended when this broker became an unclean leader."""
     due_ms: int = 0
     failures: int = 0
     is_handled: bool = False
@@ -148,13 +152,24 @@ class DataLoss:
             if debt.is_handled:
                 self._broker.isr_changes.handled(partition)
             return
-        self._debts[partition] = _Debt(partition.leader_epoch)
+        ends: Sequence[Loss] = ()
+        if debt is not None and not debt.is_handled:
+            # It leads on: what it has appended since is not what the log ended with.
+            ends = debt.ends
+        elif state.is_unclean_leader:
+            ends = ends_of(partition)
+        self._debts[partition] = _Debt(partition.leader_epoch, ends)
         self._wake[kind_of(partition.topic)].set()
 
     def stopped(self, key: TopicPartition) -> None:
         """A replica serves no more: it owes nothing."""
         for partition in [each for each in self._debts if each.key == key]:
             del self._debts[partition]
+
+    def ends(self, partition: HostedPartition) -> Sequence[Loss]:
+        """Return where an unclean leader's log ended; nothing for a leader in sync."""
+        debt = self._debts.get(partition)
+        return () if debt is None else debt.ends
 
     def is_handled(self, partition: HostedPartition) -> bool:
         """Whether the handling is finished in this epoch, and the controller may not know yet.

@@ -12,8 +12,11 @@ import asyncio
 import functools
 import logging
 from concurrent.futures import Executor
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from tidelog.runtime.clock import Clock
+from tidelog.runtime.turns import Turn
 from tidelog.storage.syncing import run_all
 
 if TYPE_CHECKING:
@@ -21,15 +24,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MOST_PER_TRIP = 100
+TURN_MS = 5
+"""One trip takes so many logs, or what it finds in so long: what each has to sync is written on the
+loop, 20 us for most of them, more where files must be opened. The others have the next trip."""
+
 RETRY_S = 0.1
-"""How soon a log is looked at again that lacked room or file descriptors."""
+"""How soon a log is looked at again that lacked room or file descriptors, or was being cut."""
 
 
 class GroupCommit:
     """Syncs the logs of partitions that ask for it. ``before_ack`` is ``log.durability=sync``."""
 
-    def __init__(self, threads: Executor | None, *, before_ack: bool) -> None:
+    def __init__(self, threads: Executor | None, clock: Clock, *, before_ack: bool) -> None:
         self.before_ack = before_ack
+        self._clock = clock
         self.trips = 0
         self.synced_logs = 0
         self._threads = threads
@@ -72,16 +81,22 @@ class GroupCommit:
         loop = asyncio.get_running_loop()
         try:
             while self._wanted:
-                wanted, self._wanted = self._wanted, {}
+                turn = Turn(self._clock, MOST_PER_TRIP, TURN_MS)
                 trip = []
-                left = set()
-                for partition, closed_only in wanted.items():
+                taken: list[HostedPartition] = []
+                for partition, closed_only in list(islice(self._wanted.items(), MOST_PER_TRIP)):
+                    if taken and turn.is_over():
+                        break
+                    del self._wanted[partition]
+                    if partition.log.cutting:
+                        self._again_later(partition, closed_only)
+                        continue
                     try:
                         pending = partition.log.unsynced(closed_only=closed_only)
                     except OSError as error:
                         self._cannot_take(partition, closed_only, error)
-                        left.add(partition)
                         continue
+                    taken.append(partition)
                     self._late.discard(partition)
                     if pending is not None:
                         trip.append((partition, pending))
@@ -90,13 +105,14 @@ class GroupCommit:
                     await loop.run_in_executor(self._threads, run_all, pendings)
                     self.trips += 1
                     self.synced_logs += len(trip)
+                elif self._wanted:
+                    await asyncio.sleep(0)
                 for partition, pending in trip:
                     partition.log.synced(pending)
                     if pending.error is not None and partition.log.failed is not None:
                         partition.go_offline(partition.log.failed)
-                for partition in wanted:
-                    if partition not in left:
-                        self._tell(partition)
+                for partition in taken:
+                    self._tell(partition)
         finally:
             self._task = None
 
@@ -111,5 +127,8 @@ class GroupCommit:
         if partition not in self._late:
             logger.warning("%s cannot be synced yet: %s", partition.key, error)
             self._late.add(partition)
+        self._again_later(partition, closed_only)
+
+    def _again_later(self, partition: HostedPartition, closed_only: bool) -> None:
         later = functools.partial(self.want, partition, closed_only=closed_only)
         asyncio.get_running_loop().call_later(RETRY_S, later)

@@ -14,7 +14,8 @@ Which partitions are read in which order is the request's (``handlers.fetch``, `
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.errors import ErrorCode
@@ -22,19 +23,26 @@ from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.records.batch import Rejected, walk
 from tidelog.replication.closest import Candidate, closest
+from tidelog.storage.cold import ColdRead, cold_read, run_all
 from tidelog.storage.region import LEAST_BYTES, FileRegion, find_region
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.fetch_sessions import Wanted
     from tidelog.broker.partition import HostedPartition
-    from tidelog.network.router import RequestContext
+    from tidelog.network.router import RequestContext, Steps
+
+TOLD_AT_ONCE = 1000
+"""Partitions that are put into a response in one step."""
 
 READ_COMMITTED = 1
 DEBUGGING_CONSUMER = -2
 
 SMALL_READ_BYTES = 4096
 """A read of less, with later segments behind it, goes on in those."""
+
+MOST_WARM_UPS = 3
+"""Of one request: for the index, for the batches behind its entry, for the bytes."""
 
 MAX_SLICES = 64
 """Most segments that one read goes through."""
@@ -50,6 +58,7 @@ class Reading:
 
     __slots__ = (
         "broker",
+        "cold",
         "context",
         "follower",
         "full",
@@ -60,6 +69,8 @@ class Reading:
         "room",
         "size",
         "urgent",
+        "waited",
+        "warmed",
     )
 
     def __init__(
@@ -80,6 +91,34 @@ class Reading:
         ``min_bytes`` would bring nothing."""
         self.is_last = request.max_wait_ms <= 0
         """Whether the request is answered with what is found now."""
+        self.waited = False
+        """Whether it was served before, and waited for more."""
+        self.cold: list[ColdRead] = []
+        """What a thread should read before; the partitions concerned have no records yet."""
+        self.warmed = 0
+        """How often one did."""
+
+    def again(self) -> None:
+        """The wait is over: what is found now is the answer."""
+        self.is_last = self.waited = True
+        self.warmed = MOST_WARM_UPS  # what has come meanwhile was just written
+
+    async def warm_up(self) -> None:
+        """Have a thread read what is cold: then the request is read again."""
+        cold, self.cold = self.cold, []
+        self.warmed += 1
+        try:
+            threads = self.broker.seams.threads
+            await asyncio.get_running_loop().run_in_executor(threads, run_all, cold)
+        finally:
+            for each in cold:
+                each.done()
+
+    def forget_cold(self) -> None:
+        """Nobody will read what is cold: let its files go."""
+        cold, self.cold = self.cold, []
+        for each in cold:
+            each.done()
 
     def begin(self) -> None:
         """Find out how much this answer may have."""
@@ -124,6 +163,11 @@ class Reading:
         log = partition.log
         offset = wanted.fetch_offset
         most = min(room, wanted.max_bytes)
+        if self.warmed < MOST_WARM_UPS:
+            cold = cold_read(log, offset, most)
+            if cold is not None:
+                self.cold.append(cold)
+                return answer
         if room >= LEAST_BYTES and self.context.connection.can_send_files():
             region = find_region(log, offset, most)
             if region is not None:
@@ -150,7 +194,9 @@ class Reading:
         return answer
 
     def _why_not(self, wanted: Wanted, partition: HostedPartition) -> ErrorCode:
-        error = partition.why_not_serving(wanted.leader_epoch)
+        goes_on = self.waited and not self.follower
+        ask = partition.why_not_answering if goes_on else partition.why_not_serving
+        error = ask(wanted.leader_epoch)
         if self.follower:
             return error or why_not_fed(wanted, partition, self.node_id)
         if error is ErrorCode.NOT_LEADER_OR_FOLLOWER:
@@ -272,10 +318,20 @@ def refusal(index: int, error: ErrorCode) -> Any:
     return _Partition(index, int(error), -1, -1, -1)
 
 
-def respond(session_id: int, found: Iterable[tuple[Wanted, Any]]) -> Any:
-    """Make the response, and note for the session what it tells."""
+def respond(
+    session_id: int, found: Sequence[tuple[Wanted, Any]], note: Callable[[Any, Any], bool] | None
+) -> Steps:
+    """Make the response, and note for the session what it tells.
+
+    ``note`` is called with each partition's part in the step that puts it into the response; when
+    it is False, the session has gone on without this response, and None is returned.
+    """
     topics: dict[str, Any] = {}
-    for wanted, part in found:
+    for seen, (wanted, part) in enumerate(found):
+        if seen and not seen % TOLD_AT_ONCE:
+            yield 0
+        if note is not None and not note(wanted, part):
+            return None
         topic = topics.get(wanted.topic)
         if topic is None:
             topic = topics[wanted.topic] = _Topic(wanted.topic, [])

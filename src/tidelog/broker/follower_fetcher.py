@@ -6,8 +6,9 @@ source. Answers are taken in only for questions that still stand: a partition th
 leader epoch or was set aside meanwhile is a new object here.
 
 A request says only what changed since the one before (``follower_questions``). A partition that is
-added while a request waits at the leader would wait with it: the connection is then given up, and
-the session goes on over the next one, so that a new leader hears of its followers at once.
+added while a request idles at the leader would wait with it: the connection is then given up, and
+the session goes on over the next one, so that a new leader hears of its followers at once. That is
+for one request between two answers, and not while many are added (``fetch_patience``).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from tidelog.broker.fetch_patience import INTERRUPT_MS, FetchPatience
 from tidelog.broker.follower_log import committed_cut, says_where_logs_part, take_in
 from tidelog.broker.follower_questions import Followed, FollowerQuestions
 from tidelog.client.connection import Connection, connect
@@ -45,14 +47,18 @@ LOST_SHOWN_MS = 1_000
 """How long clients are told that a source is gone, without news from the controller. It replaces a
 killed leader after 200 ms; a leader that is alive and only cut off from here is shown again."""
 
+UNANSWERED_MS = 500
+"""From how much later than it should come an answer's source counts as gone: stopped, or frozen."""
+
+SILENT_SHOWN_MS = 2_000
+"""How long clients are told so. The controller replaces a leader that is stopped after about
+``broker.silence.suspect.ms``; one that is only slow is shown again."""
+
 STORED_WITHIN_MS = 1_000
 """How long a log that cannot be synced holds up the others of its source, once."""
 
 CUTS_IN_A_ROW = 8
 """A cut syncs: of so many at once others are let in between, so that no session times out."""
-
-INTERRUPT_MS = 10
-"""How long a request under way may hold up a partition that was added."""
 
 
 class FollowerFetcher:
@@ -62,10 +68,17 @@ class FollowerFetcher:
         self._broker = broker
         self._source = source
         self._questions = FollowerQuestions()
+        self._patience = FetchPatience()
         self._connection: Connection | None = None
         self._added = asyncio.Event()
         self._interrupted = False
         self._lost_at_ms: int | None = None
+        self._said = ""
+        """Why it cannot be followed, as it was said last; "" since the source has answered."""
+
+        self._due_ms: int | None = None
+        """When the question under way should be answered."""
+
         self._requests = 0
         self.proofs = 0
         """Questions that the source has answered: it was alive when it got each."""
@@ -78,11 +91,12 @@ class FollowerFetcher:
         """Fetch a partition from now on, in its present leader epoch."""
         hosted.log.forget_empty_epoch()
         self._questions.follow(hosted)
+        self._patience.added(self._broker.clock.monotonic_ms())
         if not self._added.is_set():
             # Once for all partitions that are added while one request is under way.
             self._added.set()
             loop = asyncio.get_running_loop()
-            loop.call_later(INTERRUPT_MS / 1000, self._interrupt, self._requests)
+            loop.call_later(INTERRUPT_MS / 1000, self._look_at_request, self._requests)
 
     def leave(self, key: TopicPartition) -> None:
         """Fetch a partition no more; what is under way for it is dropped."""
@@ -108,18 +122,40 @@ class FollowerFetcher:
     def source_lost_for_ms(self) -> int:
         """How much longer the source counts as lost, 0 if it does not.
 
-        It does when the connection broke and no other one was had since, for ``LOST_SHOWN_MS``.
+        It does when the connection broke and no other one was had since, for ``LOST_SHOWN_MS``,
+        and when it leaves a question unanswered, for ``SILENT_SHOWN_MS``.
         """
         if self._connection is not None and self._connection.closed:
             return LOST_SHOWN_MS
-        if self._lost_at_ms is None:
-            return 0
-        return max(0, self._lost_at_ms + LOST_SHOWN_MS - self._broker.clock.monotonic_ms())
+        now_ms = self._broker.clock.monotonic_ms()
+        left_ms = 0
+        if self._lost_at_ms is not None:
+            left_ms = self._lost_at_ms + LOST_SHOWN_MS - now_ms
+        if self._is_late(now_ms):
+            assert self._due_ms is not None
+            left_ms = max(left_ms, self._due_ms + UNANSWERED_MS + SILENT_SHOWN_MS - now_ms)
+        return max(0, left_ms)
 
-    def _interrupt(self, request: int) -> None:
-        if self._requests == request and self._connection is not None:
-            self._interrupted = True
-            self._hang_up("a partition was added")
+    def _is_late(self, now_ms: int) -> bool:
+        return self._due_ms is not None and now_ms >= self._due_ms + UNANSWERED_MS
+
+    def _look_at_request(self, request: int) -> None:
+        """Give up the request under way, if a partition was added to it and it idles."""
+        connection = self._connection
+        if self._requests != request or connection is None:
+            return
+        now_ms = self._broker.clock.monotonic_ms()
+        is_arriving = connection.is_receiving or not connection.in_flight
+        left_ms = self._patience.give_up_in_ms(now_ms, is_arriving=is_arriving)
+        if left_ms is None:
+            return
+        if left_ms:
+            loop = asyncio.get_running_loop()
+            loop.call_later(left_ms / 1000, self._look_at_request, request)
+            return
+        self._patience.gave_up()
+        self._interrupted = True
+        self._hang_up("a partition was added")
 
     def _hang_up(self, why: str) -> None:
         connection, self._connection = self._connection, None
@@ -147,13 +183,19 @@ class FollowerFetcher:
                 if broke and self._lost_at_ms is None:
                     self._lost_at_ms = self._broker.clock.monotonic_ms()
                 self._disconnect("its session is begun again")
-                logger.info("following broker %d: %s", self._source, error)
+                self._say(str(error))
             except Exception:
                 # A bug in one answer must not end the replication of everything else.
                 logger.exception("following broker %d failed", self._source)
                 self._disconnect("an answer could not be taken in")
             await self._rest(pause_ms)
             pause_ms = min(pause_ms * 2, self._longest_pause_ms)
+
+    def _say(self, why: str) -> None:
+        """Log why it cannot be followed: once, and not for each attempt that ends alike."""
+        if why != self._said:
+            logger.info("following broker %d: %s", self._source, why)
+        self._said = why
 
     @property
     def _longest_pause_ms(self) -> int:
@@ -175,7 +217,7 @@ class FollowerFetcher:
             await self._added.wait()
         configs = self._broker.configs
         now_ms = self._broker.clock.monotonic_ms()
-        wait_ms = configs.replica_fetch_wait_max_ms
+        wait_ms = self._patience.wait_ms(configs.replica_fetch_wait_max_ms, now_ms)
         wake_ms = questions.wake(now_ms)
         if wake_ms is not None:
             wait_ms = min(wait_ms, wake_ms - now_ms)
@@ -193,12 +235,19 @@ class FollowerFetcher:
         self._requests += 1
         timeout_ms = configs.replica_socket_timeout_ms + wait_ms
         self._is_asking = True
+        sent_ms = self._broker.clock.monotonic_ms()
+        self._due_ms = sent_ms + wait_ms
+        self._patience.sent(wait_ms, sent_ms)
         try:
             answer = await connection.send(request, FETCH_VERSION, timeout_ms)
+            self._patience.answered(self._broker.clock.monotonic_ms())
         finally:
             self._is_asking = False
+            self._patience.ended()
+            was_late = self._is_late(self._broker.clock.monotonic_ms())
+            self._due_ms = None
         self.proofs += 1
-        if self._lost_at_ms is not None:
+        if was_late or self._lost_at_ms is not None:
             self._lost_at_ms = None
             self._broker.metadata.wake()
         self._requests += 1
@@ -208,6 +257,7 @@ class FollowerFetcher:
         if answer.error_code:
             error = error_code(answer.error_code).name
             raise ConnectionLost(f"{connection.peer} answered a follower's fetch with {error}")
+        self._said = ""
         questions.answered(answer.session_id)
         await self._take_in(answer)
 
@@ -259,6 +309,7 @@ class FollowerFetcher:
             max_in_flight=1,
             connect_timeout_ms=CONNECT_TIMEOUT_MS,
             on_closed=lambda _: self._broker.metadata.wake(),
+            secret=self._broker.secret,
         )
         return self._connection
 
@@ -302,7 +353,8 @@ class FollowerFetcher:
         now_ms = self._broker.clock.monotonic_ms()
         wall_ms = self._broker.clock.wall_ms()
         losses = self._broker.loss_reports
-        noted = losses.before_cuts(self._committed_cuts(answer))
+        noting = losses.before_cuts(self._committed_cuts(answer))
+        noted = await self._broker.log_work.run(None, noting)
         cuts = 0
         for topic in answer.responses:
             for part in topic.partitions:
@@ -315,10 +367,13 @@ class FollowerFetcher:
                 if followed is None:
                     continue
                 try:
-                    setback = take_in(followed.hosted, part, wall_ms, losses, noted)
+                    pieces = take_in(followed.hosted, part, wall_ms, losses, noted)
+                    setback = await self._broker.log_work.run(followed.hosted.log, pieces)
                 except Exception:
                     logger.exception("the answer for %s could not be taken in", key)
                     setback = "its answer could not be taken in"
+                if self._questions.asked(key) is not followed:
+                    continue  # it left meanwhile
                 if setback is None:
                     self._questions.taken(followed)
                 else:

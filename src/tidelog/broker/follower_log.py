@@ -1,7 +1,7 @@
 """What a follower does with the answer for one partition: cut, append, watermark, log start.
 
-Owns the order of these steps; where to cut is ``replication.truncation``'s. Synchronous: nothing
-comes between.
+Owns the order of these steps; where to cut is ``replication.truncation``'s. A cut has pieces that a
+thread does: until all is done, the partition keeps its role and its leader (``log_work``).
 
 | answer | what follows |
 |---|---|
@@ -29,6 +29,7 @@ from tidelog.client.errors import error_code
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Buffer, Rejected, walk
 from tidelog.replication.truncation import Cut, where_to_cut
+from tidelog.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from tidelog.broker.loss_notes import Loss
@@ -60,24 +61,24 @@ def take_in(
     now_ms: int,
     losses: LossReports,
     noted: Collection[Loss] = (),
-) -> str | None:
-    """Apply a ``FetchResponse.PartitionData`` to a followed partition.
+) -> Pieces[str | None]:
+    """Apply a ``FetchResponse.PartitionData`` to a followed partition, in pieces.
 
     ``noted``: what is on disk already of what the cuts of this answer take. Returns why the
     partition should rest for a while, or None. The answer must be to a question that was asked at
     the log's present end, in the present leader epoch.
     """
     if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-        return _start_over(partition, part.log_start_offset, now_ms)
+        return (yield from _start_over(partition, part.log_start_offset, now_ms))
     if part.error_code:
         return error_code(part.error_code).name
     if says_where_logs_part(part):
-        return _cut(partition, part, now_ms, losses, noted)
+        return (yield from _cut(partition, part, now_ms, losses, noted))
     log = partition.log
     records = part.records
     size = 0
     if records:
-        refused = _begin_with(partition, records, part.log_start_offset, now_ms)
+        refused = yield from _begin_with(partition, records, part.log_start_offset, now_ms)
         result = refused or log.append_as_follower(records, now_ms)
         if isinstance(result, Rejected):
             partition.look_at_disk()
@@ -91,7 +92,7 @@ def take_in(
 
 def _begin_with(
     partition: HostedPartition, records: Buffer, leader_start: int, now_ms: int
-) -> Rejected | None:
+) -> Pieces[Rejected | None]:
     """Let an empty log begin where the first batch does: a log start may lie inside of one.
 
     So does a log that ends inside of it and before the leader's: its last records are another's.
@@ -101,7 +102,7 @@ def _begin_with(
         return None
     for _, header in walk(records):
         if header.base_offset < log.end_offset <= header.last_offset:
-            return log.restart_at(header.base_offset, now_ms)
+            return (yield from log.restart(header.base_offset, now_ms))
         break
     return None
 
@@ -124,7 +125,7 @@ def _cut(
     now_ms: int,
     losses: LossReports,
     noted: Collection[Loss],
-) -> str | None:
+) -> Pieces[str | None]:
     log = partition.log
     epoch, end_offset = part.diverging_epoch.epoch, part.diverging_epoch.end_offset
     cut = _where(partition, epoch, end_offset)
@@ -132,7 +133,7 @@ def _cut(
         return f"the leader's epoch {epoch} ends at {end_offset}, but there is nothing to cut"
     first, end = max(cut.offset, log.start_offset), log.high_watermark
     if cut.below_watermark:
-        why = losses.before_cut(partition, first, end, noted)
+        why = yield from losses.before_cut(partition, first, end, noted)
         if why is not None:
             return f"what is lost by a cut to {cut.offset} cannot be noted: {why}"
         logger.error(
@@ -144,15 +145,15 @@ def _cut(
         )
     logger.info("%s: cut from %d to %d", partition.key, log.end_offset, cut.offset)
     if cut.offset <= part.log_start_offset:
-        refused = _refused(partition, log.restart_at(cut.offset, now_ms))
+        refused = _refused(partition, (yield from log.restart(cut.offset, now_ms)))
     else:
-        refused = _refused(partition, log.truncate_to(cut.offset, now_ms))
+        refused = _refused(partition, (yield from log.truncation(cut.offset, now_ms)))
     if refused is None and cut.below_watermark:
         losses.after_cut(first, end)
     return refused
 
 
-def _start_over(partition: HostedPartition, leader_start: int, now_ms: int) -> str | None:
+def _start_over(partition: HostedPartition, leader_start: int, now_ms: int) -> Pieces[str | None]:
     log = partition.log
     is_empty = log.start_offset == log.end_offset
     if leader_start < 0 or (log.end_offset >= leader_start and not is_empty):
@@ -161,7 +162,7 @@ def _start_over(partition: HostedPartition, leader_start: int, now_ms: int) -> s
     if log.end_offset == leader_start:
         return f"the leader refuses offset {leader_start}, where its log begins"
     logger.info("%s: starting over from %d to %d", partition.key, log.end_offset, leader_start)
-    return _refused(partition, log.restart_at(leader_start, now_ms))
+    return _refused(partition, (yield from log.restart(leader_start, now_ms)))
 
 
 def _refused(partition: HostedPartition, result: Rejected | None) -> str | None:

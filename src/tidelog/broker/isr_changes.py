@@ -1,29 +1,31 @@
 """A leader's changes of the ISR: proposed to the controller in the background, by AlterIsr.
 
-Owns when a change is proposed and what its answer means; who is in sync is ``replication.isr``'s,
-the decision is the controller's. All partitions that want a change go in one request; one request
-is under way at a time, and a partition has one change in flight. That a data-loss handling is
-finished (``data_loss``) goes the same way, in the field that clears the flag (KIP-704), with the
-ISR as it is: a member that is refused must not hold it up.
+Owns when a change is proposed and what follows from its outcome; who is in sync is
+``replication.isr``'s, what an answer means ``replication.isr_change``'s, the decision is the
+controller's. All partitions that want a change go in one request; one request is under way at a
+time, and a partition has one change in flight: that of its ``leadership``, which is the only place
+where it stands. That a data-loss handling is finished (``data_loss``) goes the same way, in the
+field that clears the flag (KIP-704), with the ISR as it is: a member that is refused must not hold
+it up.
 
-| answer for a partition | what follows |
+| outcome | what follows |
 |---|---|
-| NONE, INVALID_UPDATE_VERSION with this leader epoch | the state in the answer holds |
-| INELIGIBLE_REPLICA, INVALID_REQUEST: one new member, or none | it is not tried for a while |
-| the same: several new members | at once again, one by one: a dead one must not keep others out |
-| FENCED_LEADER_EPOCH, another life of the topic | the proposal counts until LeaderAndIsr comes |
-| any other, or none: connection lost, NOT_CONTROLLER | the same again, after a pause |
+| a state holds | it is taken over; the partition is looked at again |
+| refused: one new member, or none | it is not tried for a while |
+| refused: several new members | at once again, one by one: a dead one must not keep others out |
+| unknown | the same again after a pause, until it is known |
 
 Until the outcome is known the high watermark counts the larger ISR. A LeaderAndIsr of a newer ISR
-version or leader epoch settles a change, whatever its answer says later.
+version or leader epoch, or the end of the leadership, settles a change, whatever its answer says
+later.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -35,6 +37,15 @@ from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.isr import UNKNOWN, Follower, lagging, may_join
+from tidelog.replication.isr_change import (
+    RETRY_MAX_MS,
+    RETRY_MS,
+    Answered,
+    IsrChange,
+    Refused,
+    Settled,
+    outcome,
+)
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -42,33 +53,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-RETRY_MS = 50
-"""First pause after a request without an answer; it doubles up to ``RETRY_MAX_MS``."""
-
-RETRY_MAX_MS = 1_000
 REFUSED_MS = 500
 """How long a member that was refused is not proposed again."""
 
 SHORTEST_LOOK_MS = 50
-
-_HOLDS = (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION)
-_DEPOSED = (
-    ErrorCode.FENCED_LEADER_EPOCH,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    ErrorCode.INCONSISTENT_TOPIC_ID,
-)
-_REFUSED = (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST)
-
-
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """One change in flight: what it stands on, and the members by their lives."""
-
-    leader_epoch: int
-    isr_version: int
-    isr: tuple[int, ...]
-    broker_epochs: tuple[int, ...]
-    unclean_handled: bool = False
 
 
 class IsrChanges:
@@ -77,8 +65,8 @@ class IsrChanges:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._lag_ms = broker.configs.replica_lag_time_max_ms
-        self._wanted: dict[HostedPartition, None] = {}
-        self._open: dict[HostedPartition, Proposal] = {}
+        self._todo: dict[HostedPartition, None] = {}
+        """Partitions to look at: one with a change in flight stays until its outcome is known."""
         self._refused_until: dict[tuple[HostedPartition, int], int] = {}
         self._one_by_one: dict[HostedPartition, int] = {}
         """Where several new members were refused, and until when one at a time is proposed."""
@@ -103,15 +91,18 @@ class IsrChanges:
         """A partition is led in a new epoch: its in-sync followers have time to come."""
         now_ms = self._broker.clock.monotonic_ms()
         self._one_by_one.pop(partition, None)
+        leadership = partition.leadership
+        assert leadership is not None, "told of each leadership as it begins"
         for member in partition.state.isr:
             if member != self._broker.node_id:
-                partition.followers[member] = Follower(caught_up_ms=now_ms)
+                leadership.followers[member] = Follower(caught_up_ms=now_ms)
 
     def fetched(self, partition: HostedPartition, node_id: int) -> None:
         """A follower's fetch was counted: it may join the ISR now. Called for every fetch."""
-        if node_id in partition.state.isr or partition.proposed_isr is not None:
+        leadership = partition.leadership
+        if leadership is None or leadership.change is not None or node_id in partition.state.isr:
             return
-        follower = partition.followers.get(node_id)
+        follower = leadership.followers.get(node_id)
         if follower is None or not self._may_join(partition, follower):
             return
         if not self._was_refused(partition, node_id, self._broker.clock.monotonic_ms()):
@@ -142,14 +133,17 @@ class IsrChanges:
     def _look(self) -> None:
         now_ms = self._broker.clock.monotonic_ms()
         for partition in self._broker.partitions.all():
-            shared = partition.is_leader and len(partition.state.isr) > 1
-            if shared and self._lagging(partition, now_ms):
-                self._wanted[partition] = None
+            leadership = partition.leadership
+            if leadership is None:
+                continue
+            shared = len(partition.state.isr) > 1
+            if leadership.change is not None or (shared and self._lagging(partition, now_ms)):
+                self._todo[partition] = None
         for key in [key for key, until_ms in self._refused_until.items() if until_ms <= now_ms]:
             del self._refused_until[key]
         for each in [each for each, until_ms in self._one_by_one.items() if until_ms <= now_ms]:
             del self._one_by_one[each]
-        if self._wanted:
+        if self._todo:
             self._wake.set()
 
     def _lagging(self, partition: HostedPartition, now_ms: int) -> set[int]:
@@ -167,51 +161,62 @@ class IsrChanges:
     async def _propose(self) -> None:
         pause_ms = RETRY_MS
         while True:
-            if not self._open:
-                await self._wake.wait()
-            self._wake.clear()
+            await self._until_due()
             try:
-                self._take_up_wanted()
-                self._drop_settled()
-                is_settled = not self._open or await self._ask(dict(self._open))
+                changes = self._due_changes()
+                is_answered = not changes or await self._ask(changes)
             except Exception:
                 logger.exception("the ISR could not be changed")
-                is_settled = False
-            if is_settled:
+                is_answered = False
+            if is_answered:
                 pause_ms = RETRY_MS
             else:
                 await asyncio.sleep(pause_ms / 1000)
                 pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
 
-    def _take_up_wanted(self) -> None:
-        while self._wanted:
-            partition, _ = self._wanted.popitem()
-            proposal = self._proposal(partition)
-            if proposal is not None:
-                partition.proposed_isr = proposal.isr
-                self._open[partition] = proposal
+    async def _until_due(self) -> None:
+        """Wait until there is something to look at, or to ask again. O(changes in flight)."""
+        changes = [_change_of(each) for each in self._todo]
+        # What has no change yet is to be looked at now.
+        due_ms = min((0 if each is None else each.due_ms for each in changes), default=None)
+        wait_ms = None if due_ms is None else due_ms - self._broker.clock.monotonic_ms()
+        if wait_ms is None or wait_ms > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
+                    await self._wake.wait()
+        self._wake.clear()
 
-    def _proposal(self, partition: HostedPartition) -> Proposal | None:
-        """Return the change that a partition needs now, from its present state."""
-        if not partition.is_leader or partition.proposed_isr is not None:
-            return None
+    def _due_changes(self) -> dict[HostedPartition, IsrChange]:
+        """Return the changes to ask about now: those in flight, and new ones. O(to look at)."""
         now_ms = self._broker.clock.monotonic_ms()
+        due: dict[HostedPartition, IsrChange] = {}
+        for partition in list(self._todo):
+            leadership = partition.leadership
+            if leadership is not None and leadership.change is None:
+                leadership.change = self._wanted_change(partition, now_ms)
+            if leadership is None or leadership.change is None:
+                del self._todo[partition]
+            elif leadership.change.due_ms <= now_ms:
+                due[partition] = leadership.change
+        return due
+
+    def _wanted_change(self, partition: HostedPartition, now_ms: int) -> IsrChange | None:
+        """Return the change that a partition needs now, from its present state."""
         state, followers = partition.state, partition.followers
         gone = self._lagging(partition, now_ms)
         isr = [member for member in state.isr if member not in gone]
         if not gone and self._broker.data_loss.is_handled(partition):
             # No member is new, so none is vouched for: a life of it that ended changes nothing.
             lives = (UNKNOWN,) * len(isr)
-            return Proposal(state.leader_epoch, state.isr_version, state.isr, lives, True)
+            return IsrChange(state.leader_epoch, state.isr_version, state.isr, lives, True)
         if not gone:
             # Who leaves goes first: a new member that is refused must not hold it up.
             isr += self._new_members(partition, now_ms)
         if len(isr) == len(state.isr):
             return None
         logger.info("%s: proposing the ISR %s instead of %s", partition.key, isr, state.isr)
-        return Proposal(
-            state.leader_epoch, state.isr_version, tuple(isr), self._lives(isr, followers)
-        )
+        lives = self._lives(isr, followers)
+        return IsrChange(state.leader_epoch, state.isr_version, tuple(isr), lives)
 
     def _new_members(self, partition: HostedPartition, now_ms: int) -> list[int]:
         """Return who may join now; one at a time where several were refused. O(replicas)."""
@@ -241,60 +246,66 @@ class IsrChanges:
             for member in isr
         )
 
-    def _drop_settled(self) -> None:
-        for partition, proposal in list(self._open.items()):
-            if not _stands(partition, proposal):
-                del self._open[partition]
-
-    async def _ask(self, proposals: Mapping[HostedPartition, Proposal]) -> bool:
+    async def _ask(self, changes: Mapping[HostedPartition, IsrChange]) -> bool:
         """Send one AlterIsr and take in its answer; False when there was none."""
         session = self._broker.session
         request = _request(
-            self._broker.node_id, session.broker_epoch, self._broker.configs.level, proposals
+            self._broker.node_id, session.broker_epoch, self._broker.configs.level, changes
         )
         answer = await ask_once(session, request, "AlterIsr")
         if answer is None:
             return False
-        by_key = {partition.key: partition for partition in proposals}
+        by_key = {partition.key: partition for partition in changes}
         for topic in answer.topics:
             for part in topic.partitions:
                 partition = by_key.pop(TopicPartition(topic.topic_name, part.partition_index), None)
                 if partition is not None:
-                    self._settle(partition, proposals[partition], part)
-        return not self._open
+                    self._take_in(partition, changes[partition], part)
+        for partition in by_key.values():
+            self._left_open(partition, changes[partition], "nothing")
+        return True
 
-    def _settle(self, partition: HostedPartition, proposal: Proposal, part: Any) -> None:
+    def _take_in(self, partition: HostedPartition, change: IsrChange, part: Any) -> None:
         """Take in the answer for one partition, unless something newer has come since."""
-        error = error_code(part.error_code)
-        if not _stands(partition, proposal):
-            self._open.pop(partition, None)
+        if _change_of(partition) is not change:
             return
-        state = partition.state
-        new = [member for member in proposal.isr if member not in state.isr]
-        same_epoch = part.leader_epoch == state.leader_epoch and part.leader_id == state.leader
-        if error in _HOLDS and same_epoch:
-            del self._open[partition]
-            if part.isr_version > state.isr_version:
-                logger.info("%s: the ISR is %s", partition.key, part.isr)
-                partition.take_isr(tuple(part.isr), part.isr_version)
-                if new and partition in self._one_by_one:
-                    self._want(partition)
-            elif error is ErrorCode.NONE:
-                partition.take_isr(state.isr, state.isr_version)
-            if proposal.unclean_handled and error is ErrorCode.NONE:
+        error, state = error_code(part.error_code), partition.state
+        answer = Answered(
+            error, part.leader_id, part.leader_epoch, tuple(part.isr), part.isr_version
+        )
+        found = outcome(change, self._broker.node_id, state.isr, answer)
+        if found is None:
+            self._left_open(partition, change, error.name)
+            return
+        new = [member for member in change.isr if member not in state.isr]
+        if isinstance(found, Settled):
+            self._settle(partition, found)
+            if change.unclean_handled and error is ErrorCode.NONE:
                 partition.settle_debt()
                 self._broker.data_loss.confirmed(partition)
-            self._tell_handled_again(partition)
-        elif error in _HOLDS or error in _DEPOSED:
-            # Whether an earlier try of it was committed is not known: it counts on.
-            del self._open[partition]
-            logger.warning("%s: AlterIsr answered %s", partition.key, error.name)
-        elif error in _REFUSED:
-            del self._open[partition]
-            logger.info("%s: the ISR %s was refused: %s", partition.key, proposal.isr, error.name)
+        else:
+            assert isinstance(found, Refused)
+            logger.info("%s: the ISR %s was refused: %s", partition.key, change.isr, error.name)
+            self._todo.pop(partition, None)
             self._note_refusal(partition, new)
             partition.take_isr(state.isr, state.isr_version)
-            self._tell_handled_again(partition)
+        self._tell_handled_again(partition)
+
+    def _settle(self, partition: HostedPartition, found: Settled) -> None:
+        is_newer = found.isr_version > partition.state.isr_version
+        partition.take_isr(found.isr, found.isr_version)
+        if is_newer:
+            # It stays to be looked at: others may have caught up, or fallen back, meanwhile.
+            logger.info("%s: the ISR is %s", partition.key, found.isr)
+        else:
+            self._todo.pop(partition, None)
+
+    def _left_open(self, partition: HostedPartition, change: IsrChange, what: str) -> None:
+        """Whether a try was committed is not known: the change counts on, and is asked again."""
+        change.left_open(self._broker.clock.monotonic_ms())
+        if not change.tries & (change.tries - 1):
+            # The 1st, 2nd, 4th … time: what lasts must not fill the log.
+            logger.warning("%s: AlterIsr answered %s (%d)", partition.key, what, change.tries)
 
     def _note_refusal(self, partition: HostedPartition, new: list[int]) -> None:
         """The controller does not say who was refused: of several new members each is tried."""
@@ -308,7 +319,7 @@ class IsrChanges:
             self._want(partition)
 
     def _want(self, partition: HostedPartition) -> None:
-        self._wanted[partition] = None
+        self._todo[partition] = None
         self._wake.set()
 
     def _tell_handled_again(self, partition: HostedPartition) -> None:
@@ -318,26 +329,20 @@ class IsrChanges:
             loop.call_later(REFUSED_MS / 1000, self.handled, partition)
 
 
-def _stands(partition: HostedPartition, proposal: Proposal) -> bool:
-    """Return whether a proposal is still the partition's change in flight."""
-    state = partition.state
-    return (
-        partition.is_leader
-        and state.leader_epoch == proposal.leader_epoch
-        and state.isr_version == proposal.isr_version
-        and partition.proposed_isr == proposal.isr
-    )
+def _change_of(partition: HostedPartition) -> IsrChange | None:
+    """Return the partition's change in flight."""
+    return None if partition.leadership is None else partition.leadership.change
 
 
 def _request(
     node_id: int,
     broker_epoch: int,
     level: Level,
-    proposals: Mapping[HostedPartition, Proposal],
+    changes: Mapping[HostedPartition, IsrChange],
 ) -> messages.AlterIsrRequest:
     request = messages.AlterIsrRequest
     topics: dict[tuple[str, UUID], Any] = {}
-    for partition, proposal in proposals.items():
+    for partition, change in changes.items():
         key = (partition.topic, partition.topic_id if level.topic_ids else NO_UUID)
         topic = topics.get(key)
         if topic is None:
@@ -345,11 +350,11 @@ def _request(
         topic.partitions.append(
             request.PartitionData(
                 partition_index=partition.partition,
-                leader_epoch=proposal.leader_epoch,
-                new_isr=list(proposal.isr),
-                isr_version=proposal.isr_version,
-                broker_epochs=list(proposal.broker_epochs),
-                unclean_handled=proposal.unclean_handled,
+                leader_epoch=change.leader_epoch,
+                new_isr=list(change.isr),
+                isr_version=change.isr_version,
+                broker_epochs=list(change.broker_epochs),
+                unclean_handled=change.unclean_handled,
             )
         )
     return request(broker_id=node_id, broker_epoch=broker_epoch, topics=list(topics.values()))

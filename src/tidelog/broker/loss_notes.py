@@ -24,11 +24,14 @@ import logging
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
+from tidelog.runtime.turns import Pieces
+from tidelog.storage.checkpointing import Checkpoints
 from tidelog.storage.directory import LogDirectory
 from tidelog.storage.log import PartitionLog
 
@@ -69,7 +72,7 @@ def loss_of(partition: HostedPartition, first: int, end: int) -> Loss:
 
 
 def ends_of(partition: HostedPartition) -> list[Loss]:
-    """Return where an unclean leader's log ends, before its first record in this epoch.
+    """Return where the log ends of one that becomes an unclean leader, before its first record.
 
     With it comes what a power loss took from it: up to the watermark that an earlier life knew of.
     Of which epochs those records were is not known; at least of that of the last one left.
@@ -102,26 +105,33 @@ def _epochs(log: PartitionLog, first: int, end: int) -> tuple[int, ...]:
 
 
 class LossNotes:
-    """The notes of one broker. Synchronous: a note is on the disk when ``add`` returns."""
+    """The notes of one broker. What waits for the disk is in pieces (``runtime.turns``)."""
 
     def __init__(self, partitions: Partitions) -> None:
         """Read what an earlier life left; lines that are damaged are named and dropped."""
         self._partitions = partitions
         self._by_directory: dict[LogDirectory, list[Loss]] = {}
+        self._on_their_way: dict[LogDirectory, list[Sequence[Loss]]] = {}
+        """What is being written, and counts when it is on the disk."""
+        self._files: dict[LogDirectory, Checkpoints] = {}
+        self._outdated: set[LogDirectory] = set()
+        """Whose file tells of notes that are forgotten."""
         for directory in partitions.directories:
             self._by_directory[directory] = _read(directory)
+            self._on_their_way[directory] = []
+            self._files[directory] = Checkpoints(directory.resources.disk)
 
     def __len__(self) -> int:
         return sum(map(len, self._by_directory.values()))
 
-    def add(self, losses: Sequence[tuple[HostedPartition, Loss]]) -> str | None:
+    def adding(self, losses: Sequence[tuple[HostedPartition, Loss]]) -> Pieces[str | None]:
         """Put losses on disk, durably; one write per log directory. Returns why it could not be."""
         added: dict[LogDirectory, list[Loss]] = {}
         for partition, loss in losses:
             added.setdefault(self._partitions.directory_of(partition), []).append(loss)
         for directory, new in added.items():
             # Once for all of them: a write tells all notes of a directory.
-            why = self._write(directory, _bounded([*self._by_directory[directory], *new]))
+            why = yield from self._writing(directory, new)
             if why is not None:
                 return why
         return None
@@ -161,36 +171,55 @@ class LossNotes:
         """Forget what the controller has answered."""
         done = set(losses)
         for directory, kept in list(self._by_directory.items()):
-            left = [each for each in kept if self._named(each) not in done]
-            if len(left) < len(kept):
-                self._forget(directory, left)
+            self._forget(directory, [each for each in kept if self._named(each) not in done])
 
     def forget_nameless(self, key: TopicPartition) -> None:
         """Forget the notes without a topic id of a replica that goes."""
         for directory, kept in list(self._by_directory.items()):
             left = [each for each in kept if (each.key, each.topic_id) != (key, NO_UUID)]
-            if len(left) < len(kept):
-                self._forget(directory, left)
+            self._forget(directory, left)
 
     def _forget(self, directory: LogDirectory, left: list[Loss]) -> None:
-        if self._write(directory, left) is not None:
-            # What the disk did not let go of is told again by the next life: nothing counts twice.
+        if len(left) < len(self._by_directory[directory]):
             self._by_directory[directory] = left
+            self._outdated.add(directory)
 
-    def _write(self, directory: LogDirectory, losses: list[Loss]) -> str | None:
+    def forgetting(self) -> Pieces[None]:
+        """Have the files forget what is forgotten.
+
+        What a disk does not let go of is told again by the next life: nothing counts twice.
+        """
+        while self._outdated:
+            yield from self._writing(self._outdated.pop())
+
+    def _writing(self, directory: LogDirectory, new: Sequence[Loss] = ()) -> Pieces[str | None]:
         """Replace a directory's file; a failure is final for it, unless its disk is full."""
         if directory.failed is not None:
             return directory.failed
         path = f"{directory.path}/{FILE}"
-        disk = directory.resources.disk
+        kept, on_their_way = self._by_directory[directory], self._on_their_way[directory]
+        is_alone = not on_their_way
+        on_their_way.append(new)
+        losses = _bounded([*kept, *chain(*on_their_way)])
         try:
-            if losses or disk.exists(path):
-                disk.replace(path, b"".join(map(_encode, losses)))
+            if losses or directory.resources.disk.exists(path):
+                content = b"".join(map(_encode, losses))
+                writing = self._files[directory].changed({path: content})
+                if writing is not None:
+                    yield writing.run
+                    if writing.error is not None:
+                        raise writing.error
+                    self._files[directory].finished(writing)
         except OSError as error:
             why = f"{path} cannot be written: {error}"
             if not directory.resources.is_full(error):
                 directory.resources.fail(why)
             return why
+        finally:
+            on_their_way.remove(new)
+        if not (is_alone and kept is self._by_directory[directory]):
+            # Others came or went while the disk was waited for.
+            losses = _bounded([*self._by_directory[directory], *new])
         self._by_directory[directory] = losses
         return None
 

@@ -12,10 +12,11 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.broker.loss_notes import Loss, LossNotes, ends_of, loss_of
+from tidelog.broker.loss_notes import Loss, LossNotes, loss_of
 from tidelog.broker.session import ask_once
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+from tidelog.runtime.turns import Pieces
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -58,22 +59,24 @@ class LossReports:
 
     def before_cut(
         self, partition: HostedPartition, first: int, end: int, noted: Collection[Loss] = ()
-    ) -> str | None:
-        """Note that committed records are about to be cut; durable on return.
+    ) -> Pieces[str | None]:
+        """Note that committed records are about to be cut, in pieces; durable on return.
 
         ``noted``: what ``before_cuts`` has noted for the same answer. Returns why it could not be
         noted: then the log must not be cut.
         """
         loss = loss_of(partition, first, end)
-        return None if loss in noted else self._notes.add([(partition, loss)])
+        return None if loss in noted else (yield from self._notes.adding([(partition, loss)]))
 
-    def before_cuts(self, cuts: Iterable[tuple[HostedPartition, int, int]]) -> Collection[Loss]:
-        """Note what several cuts are about to take, with one write per log directory.
+    def before_cuts(
+        self, cuts: Iterable[tuple[HostedPartition, int, int]]
+    ) -> Pieces[Collection[Loss]]:
+        """Note what several cuts are about to take, in pieces, with one write per log directory.
 
         Returns what is noted durably; without it a cut is to be noted by itself (``before_cut``).
         """
         losses = [(partition, loss_of(partition, first, end)) for partition, first, end in cuts]
-        if len(losses) < 2 or self._notes.add(losses) is not None:
+        if len(losses) < 2 or (yield from self._notes.adding(losses)) is not None:
             return ()
         return {loss for _, loss in losses}
 
@@ -88,18 +91,26 @@ class LossReports:
             self._wake.set()
 
     def removed(self, key: TopicPartition) -> None:
-        """A replica is about to go, and its topic with it: nobody is to be told any more."""
+        """A replica is about to go, and its topic with it: nobody is to be told any more.
+
+        Before its name is free for the next one, ``forgetting`` must have been gone through.
+        """
         self._notes.forget_nameless(key)
 
-    async def tell_ends(self, led: Sequence[HostedPartition]) -> str | None:
-        """Have the controller know where these new leaders' logs end; returns why it does not.
+    def forgetting(self) -> Pieces[None]:
+        """Have the disk forget what need not be told any more, in pieces."""
+        return self._notes.forgetting()
+
+    async def tell_ends(self, ends: Sequence[tuple[HostedPartition, Loss]]) -> str | None:
+        """Have the controller know where new leaders' logs ended; returns why it does not.
 
         Durable before it is sent. Waits for the answer as long as it takes.
         """
-        ends = [(partition, loss) for partition in led for loss in ends_of(partition)]
-        why = self._notes.add(ends)
+        why = await self._broker.log_work.run(None, self._notes.adding(ends))
         if why is not None:
             return why
+        for partition, _ in ends:
+            partition.log.watermark_note.on_record()
         self._wake.set()
         wanted = {loss for _, loss in ends}
         while not wanted.isdisjoint(self._notes.due()):
@@ -117,6 +128,7 @@ class LossReports:
             try:
                 due = self._notes.due()[:MAX_REPORTED]
                 is_done = not due or await self._ask(due)
+                await self._broker.log_work.run(None, self._notes.forgetting())
             except Exception:
                 # A bug must not keep what was lost from being told for ever.
                 logger.exception("what was cut could not be reported")

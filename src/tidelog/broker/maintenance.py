@@ -11,14 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from concurrent.futures import BrokenExecutor
 from typing import TYPE_CHECKING
 
+from tidelog.broker.cleaning import Cleaning
 from tidelog.model.topic_configs import MAX_INT64
-from tidelog.records.record import CorruptRecords
-from tidelog.storage.cleaner import compact, discard_cleaned
-from tidelog.storage.compaction import CompactionPlan, plan_compaction
-from tidelog.storage.swap import apply_compaction
+from tidelog.runtime.turns import Turn
+from tidelog.storage.producers import MAX_PRODUCERS_OF_ALL, forgotten_beyond
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -31,6 +29,21 @@ LONGEST_FLUSH_TICK_MS = 1_000
 
 REMOVAL_TICK_MS = 1_000
 """How often is looked for what ``file.delete.delay.ms`` and the like let go of."""
+
+PRODUCERS_TICK_MS = 1_000
+"""How often is looked for more idempotent producers than a process may remember."""
+
+KEEP_TICK_MS = 60_000
+"""How often is looked for replicas that do not keep their topic's configurations yet."""
+
+KEPT_AT_ONCE, KEPT_WRITES_AT_ONCE = 512, 16
+"""Replicas that are looked at, or written to, before others have a turn: about 1 ms, and on a busy
+disk ``TURN_MS``."""
+
+TURN_MS = 5
+
+FLUSHED_AT_ONCE = 1_024
+"""Logs that are asked whether they are to be synced, before others have a turn: about 1 ms."""
 
 REMOVED_AT_ONCE = 8
 """Segments that retention takes out of a log before others have a turn."""
@@ -45,10 +58,10 @@ class Maintenance:
         self._checkpoint_now = asyncio.Event()
         self._retention_now = asyncio.Event()
         self._cleaner_now = asyncio.Event()
+        self._keep_now = asyncio.Event()
         self._under_way: set[asyncio.Future[None]] = set()
         """What threads do to directories; goes on when the task that waits for it is cancelled."""
-        self._uncleanable: dict[HostedPartition, tuple[int, int]] = {}
-        """Generation and start of logs with a damaged batch in what is to be compacted."""
+        self.cleaning = Cleaning(broker)
 
     def start(self) -> None:
         """Begin; ends with ``stop``."""
@@ -62,10 +75,12 @@ class Maintenance:
         retention_ms = configs.log_retention_check_interval_ms
         self._every("retention", retention_ms, self._retention_now, self.look_at_retention)
         self._every("removals", REMOVAL_TICK_MS, asyncio.Event(), self.remove)
+        self._every("producers", PRODUCERS_TICK_MS, asyncio.Event(), self.look_at_producers)
         self._every("checkpoints", checkpoint_ms, self._checkpoint_now, self.checkpoint)
         self._every("flush", flush_ms, asyncio.Event(), self._flush)
+        self._every("configurations", KEEP_TICK_MS, self._keep_now, self.keep_configs)
         if configs.log_cleaner_enable:
-            self._every("cleaner", self._cleaner_backoff_ms, self._cleaner_now, self.clean)
+            self._every("cleaner", self._cleaner_backoff_ms, self._cleaner_now, self.cleaning.clean)
 
     async def stop(self) -> None:
         """End all timers; what a thread does to a directory for one of them is finished first."""
@@ -83,6 +98,7 @@ class Maintenance:
         """Look at retention and compaction without waiting for their turn."""
         self._retention_now.set()
         self._cleaner_now.set()
+        self._keep_now.set()
 
     def _cleaner_backoff_ms(self) -> int:
         of_file = self._broker.configs.log_cleaner_backoff_ms
@@ -131,7 +147,7 @@ class Maintenance:
         return [each for each in self._broker.partitions.all() if each.assigned]
 
     async def look_at_retention(self) -> None:
-        """Remove what retention says, renamed files that are due, and silent producers."""
+        """Take out of the logs what retention says, and forget silent producers."""
         now_ms = self._broker.clock.wall_ms()
         silence_ms = self._broker.topic_configs.number(
             "producer.id.expiration.ms", self._broker.configs.producer_id_expiration_ms
@@ -140,22 +156,60 @@ class Maintenance:
             partition.log.producer_expiration_ms = silence_ms
             while True:
                 before = partition.start_offset
-                said = partition.log.housekeep(now_ms, at_most=REMOVED_AT_ONCE)
+                # One change of a log at a time: its turn would come again only with the next look.
+                await self._broker.log_work.until_free(partition.log)
+                try:
+                    work = partition.log.housekeeping(now_ms, at_most=REMOVED_AT_ONCE)
+                    said = await self._broker.log_work.run(partition.log, work)
+                except Exception:
+                    # One bad log must not keep the others' disks from being freed.
+                    logger.exception("%s: retention failed; tried again later", partition.key)
+                    said = None
                 if partition.start_offset > before:
                     partition.waiting.start_moved()
                 await asyncio.sleep(0)
+                if partition.log.snapshots:
+                    # One that retention waits for, with the records of which it tells.
+                    self._broker.commit.want(partition)
                 if said is None:
                     break
                 logger.info("%s", said)
-                # What was renamed is removed once the renaming is durable.
+                # What was renamed goes after its delay, when a sync covers the renaming.
                 self._broker.commit.want(partition, closed_only=True)
         self._broker.repairs.look()
 
-    async def remove(self) -> None:
-        """Remove the directories of deleted and stale replicas whose delay is over.
+    async def look_at_producers(self) -> None:
+        """Forget the longest idle producers where all replicas remember too many together.
 
-        Grows with the directories that wait.
+        Any client may name a new one with each batch, in each partition.
         """
+        states = [partition.log.producers for partition in self._broker.partitions.all()]
+        for _ in forgotten_beyond(MAX_PRODUCERS_OF_ALL, states):
+            await asyncio.sleep(0)
+
+    async def keep_configs(self) -> None:
+        """Have each replica keep its topic's own configurations, for the next start."""
+        seen = 0
+        turn = Turn(self._broker.clock, KEPT_AT_ONCE, TURN_MS)
+        for topic, hosted in list(self._broker.partitions.by_topic.items()):
+            own = self._broker.topic_configs.own(topic)
+            for partition in list(hosted.values()):
+                if partition.assigned and partition.log.keep_configs(own):
+                    self._broker.commit.want(partition, closed_only=True)
+                    seen += KEPT_AT_ONCE // KEPT_WRITES_AT_ONCE
+                seen += 1
+                if turn.is_over() or seen >= KEPT_AT_ONCE:
+                    seen = 0
+                    await asyncio.sleep(0)
+                    turn = Turn(self._broker.clock, KEPT_AT_ONCE, TURN_MS)
+
+    async def remove(self) -> None:
+        """Remove what waited for its delay: files of removed segments, directories of deleted and
+        stale replicas. And end fetch sessions that nobody uses.
+
+        Grows with what is due, and the sessions that end.
+        """
+        self._broker.fetch_sessions.expire(self._broker.clock.monotonic_ms())
         for directory in self._broker.directories:
             removal = None if directory.failed else directory.due_removal()
             if removal is not None:
@@ -166,7 +220,9 @@ class Maintenance:
         """Sync logs whose ``flush.ms`` is over, and closed segments that were never synced."""
         now_ms = self._broker.clock.wall_ms()
         commit = self._broker.commit
-        for partition in self._assigned():
+        for count, partition in enumerate(self._assigned(), 1):
+            if not count % FLUSHED_AT_ONCE:
+                await asyncio.sleep(0)
             log = partition.log
             if log.synced_end_offset >= log.end_offset:
                 log.last_sync_ms = now_ms
@@ -178,76 +234,12 @@ class Maintenance:
             elif log.segments[-1].base_offset > log.synced_end_offset:
                 commit.want(partition, closed_only=True)
 
-    async def clean(self) -> None:
-        """Compact the dirtiest logs, one after another, until none is dirty enough."""
-        done: set[HostedPartition] = set()
-        known, self._uncleanable = self._uncleanable, {}
-        for partition in self._assigned():
-            if known.get(partition) == _state_of(partition):
-                # Its damage is still there: not read again and again (until a restart, at most).
-                self._uncleanable[partition] = known[partition]
-                done.add(partition)
-        while True:
-            now_ms = self._broker.clock.wall_ms()
-            dirtiest: tuple[float, HostedPartition, CompactionPlan] | None = None
-            for partition in self._assigned():
-                if partition in done or not partition.log.configs.compacted:
-                    continue
-                plan = plan_compaction(partition.log, now_ms)
-                if plan is not None and (dirtiest is None or plan.dirty_ratio > dirtiest[0]):
-                    dirtiest = (plan.dirty_ratio, partition, plan)
-            if dirtiest is None:
-                return
-            _, partition, plan = dirtiest
-            if not await self._compact(partition, plan):
-                done.add(partition)
-
-    async def _compact(self, partition: HostedPartition, plan: CompactionPlan) -> bool:
-        """Rewrite in a helper process, swap in here; False when it came to nothing."""
-        seams = self._broker.seams
-        state = _state_of(partition)
-        try:
-            result = await asyncio.get_running_loop().run_in_executor(
-                seams.processes, compact, seams.disk, plan
-            )
-        except (CorruptRecords, OSError, BrokenExecutor) as error:
-            logger.error("%s cannot be compacted: %s", partition.key, error)
-            if isinstance(error, CorruptRecords):
-                self._uncleanable[partition] = state
-            self._give_up_compaction(partition, plan, error)
-            return False
-        said = apply_compaction(partition.log, result, self._broker.clock.wall_ms())
-        if said is not None:
-            logger.info("%s", said)
-            self._broker.commit.want(partition, closed_only=True)
-        return said is not None and result.clean_end_offset > plan.first_dirty_offset
-
-    def _give_up_compaction(
-        self, partition: HostedPartition, plan: CompactionPlan, error: Exception
-    ) -> None:
-        """Leave no half-made files; a failed write or fsync is final here too (promise 25)."""
-        log = partition.log
-        if log.closed:
-            return  # deleted meanwhile, its directory renamed
-        # A file that is missing was removed by retention, or the log was cut: planned anew.
-        # A helper that was killed is replaced (``HelperProcesses``).
-        harmless = isinstance(error, FileNotFoundError | CorruptRecords | BrokenExecutor)
-        if isinstance(error, OSError) and not harmless and not log.resources.is_full(error):
-            log.resources.fail(f"compaction of {log.path} failed: {error}")
-            return
-        discard_cleaned(self._broker.seams.disk, plan)
-
     async def checkpoint(self) -> None:
         """Write recovery points, high watermarks, log starts and the cleaner's offsets."""
         for directory in self._broker.directories:
             if directory.failed is not None:
                 continue
-            checkpoint = directory.checkpoint()
-            if checkpoint is not None:
+            checkpoint = await self._broker.log_work.run(None, directory.checkpointing())
+            if checkpoint is not None and directory.failed is None:
                 await self._in_thread(checkpoint.run)
                 directory.checkpointed(checkpoint)
-
-
-def _state_of(partition: HostedPartition) -> tuple[int, int]:
-    """Return what changes when a log is cut, or loses its oldest records."""
-    return partition.log.generation, partition.log.start_offset

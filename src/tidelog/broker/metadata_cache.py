@@ -77,7 +77,7 @@ class MetadataCache:
         """Called with each topic that was deleted, also when its name lives again. One that a
         complete update only does not name is not known to be deleted."""
         self._absent: dict[str, UUID] = {}
-        self._changed: set[asyncio.Future[None]] = set()
+        self._changed: dict[asyncio.Future[None], None] = {}
 
     def topic(self, name: str) -> TopicMetadata | None:
         """Return a topic by name."""
@@ -87,6 +87,11 @@ class MetadataCache:
         """Return a topic by id."""
         name = self.names.get(topic_id)
         return None if name is None else self.topics.get(name)
+
+    def id_of(self, name: str) -> UUID:
+        """Return the id of a topic, ``NO_UUID`` when it is unknown or has none."""
+        found = self.topics.get(name)
+        return NO_UUID if found is None else found.topic_id
 
     def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
         """Return one partition, or None when the topic or the partition is unknown."""
@@ -212,13 +217,13 @@ class MetadataCache:
     def changed(self) -> asyncio.Future[None]:
         """Return a future that is done at the next change; cancel it when it is not awaited."""
         future = asyncio.get_running_loop().create_future()
-        self._changed.add(future)
-        future.add_done_callback(self._changed.discard)
+        self._changed[future] = None
+        future.add_done_callback(lambda done: self._changed.pop(done, None))
         return future
 
     def wake(self) -> None:
         """Let all look again who wait for a change: what is answered of a leader has changed."""
-        waiting, self._changed = self._changed, set()
+        waiting, self._changed = self._changed, {}
         for future in waiting:
             if not future.done():
                 future.set_result(None)

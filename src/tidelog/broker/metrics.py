@@ -29,11 +29,7 @@ class BrokerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric once."""
-        hosted = [
-            partition
-            for by_number in list(self._broker.partitions.by_topic.values())
-            for partition in list(by_number.values())
-        ]
+        hosted = _hosted(self._broker)
         yield from _counts(hosted)
         yield from _logs(hosted)
         yield from _traffic(hosted)
@@ -41,6 +37,35 @@ class BrokerCollector(Collector):
             "tidelog_committed_offsets_lost",
             "Committed records that replicas here had to cut after unclean elections (KIP-704)",
             value=self._broker.loss_reports.lost_offsets,
+        )
+        yield CounterMetricFamily(
+            "tidelog_producers_forgotten",
+            "Idempotent producers that replicas here forgot for a limit: of a partition, or of all",
+            value=sum(partition.log.producers.forgotten for partition in hosted),
+        )
+        room = self._broker.coordinator.room
+        yield GaugeMetricFamily(
+            "tidelog_group_member_bytes",
+            "What the members of all groups coordinated here take in memory",
+            value=room.held,
+        )
+        yield CounterMetricFamily(
+            "tidelog_group_requests_without_room",
+            "Joins, assignments and new groups that were refused because there is no room for more",
+            value=room.refused,
+        )
+        partitions = self._broker.partitions
+        failed = sum(each.failed is not None for each in partitions.directories)
+        yield GaugeMetricFamily(
+            "kafka_log_logmanager_offlinelogdirectorycount",
+            "Log directories that are out of service",
+            value=failed + len(partitions.away),
+        )
+        uncleanable = self._broker.maintenance.cleaning.uncleanable()
+        yield GaugeMetricFamily(
+            "kafka_log_logcleanermanager_uncleanable_partitions_count",
+            "Replicas whose logs compaction had to give up",
+            value=len(uncleanable),
         )
         yield from self._requests()
         yield from self._connections()
@@ -65,14 +90,31 @@ class BrokerCollector(Collector):
                 requests.add_metric([name], tally.requests)
                 failures.add_metric([name], tally.failures)
                 parked.add_metric([name], tally.parked)
+        refused = CounterMetricFamily(
+            "tidelog_requests_unauthorized",
+            "Requests that this broker refused for want of a proof of the cluster secret, by API",
+            labels=["request"],
+        )
+        for key, count in list(self._broker.server.audit.refused_by_api.items()):
+            refused.add_metric([key.name.title().replace("_", "")], count)
         yield requests
         yield failures
         yield parked
+        yield refused
 
     def _connections(self) -> Iterator[Metric]:
         for name, value in self._broker.server.statistics().items():
             text = name.replace("_", " ")
             yield GaugeMetricFamily(f"kafka_server_socketserver_{name}", text, value=value)
+
+
+def _hosted(broker: Broker) -> list[HostedPartition]:
+    """Return all replicas. From a copy at each level: the loop changes the maps meanwhile."""
+    return [
+        partition
+        for by_number in list(broker.partitions.by_topic.values())
+        for partition in list(by_number.values())
+    ]
 
 
 def _counts(hosted: list[HostedPartition]) -> Iterator[Metric]:
@@ -138,7 +180,7 @@ def _traffic(hosted: list[HostedPartition]) -> Iterator[Metric]:
 
 def health(broker: Broker) -> dict[str, Any]:
     """Return what ``/health`` shows: whether this broker serves, and its troubles by name."""
-    hosted = list(broker.partitions.all())
+    hosted = _hosted(broker)
     offline = sorted(str(p.key) for p in hosted if p.role is Role.OFFLINE)
     registered = broker.session.broker_epoch >= 0
     return {

@@ -12,18 +12,23 @@ Owns the state that LeaderAndIsr sets and the high watermark; the bytes are the 
 A record counts as stored when it is written or, with ``log.durability=sync``, when it is synced;
 the high watermark never passes what this broker has not stored.
 
-A leader's followers say with each fetch what they hold (``follower_fetched``). While a change of
-the ISR is in flight (``proposed_isr``, set by ``isr_changes``) the watermark counts the larger ISR.
+A leader's followers say with each fetch what they hold (``follower_fetched``). What it knows of
+them, and the change of the ISR in flight (``isr_changes``), is its ``leadership``'s, one object per
+leader epoch and set of replicas; while a change is in flight the watermark counts the larger ISR.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tidelog.broker.awaited_commits import Committed
+from tidelog.broker.leadership import Leadership
 from tidelog.broker.partition_state import NO_LEADER as NO_LEADER
+from tidelog.broker.partition_state import NO_VERSION
 from tidelog.broker.partition_state import PartitionState as PartitionState
 from tidelog.broker.partition_state import Role as Role
 from tidelog.broker.partition_state import StorageFailed as StorageFailed
@@ -35,10 +40,14 @@ from tidelog.replication.control import LocalReplica
 from tidelog.replication.isr import UNKNOWN, Follower, maximal
 from tidelog.replication.watermark import high_watermark, required_in_sync
 from tidelog.storage.log import PartitionLog
+from tidelog.storage.looking import UNLOOKED, Batches, Looks
 from tidelog.storage.results import Appended
 
 if TYPE_CHECKING:
     from tidelog.broker.durability import GroupCommit
+
+
+_NOBODY: Mapping[int, Follower] = MappingProxyType({})
 
 
 class HostedPartition:
@@ -54,15 +63,14 @@ class HostedPartition:
         "_synced",
         "bytes_in",
         "bytes_out",
-        "epoch_start",
-        "followers",
+        "has_unlooked",
         "is_leader",
         "key",
         "leader_epoch",
+        "leadership",
         "log",
         "offline_epoch",
         "offline_reason",
-        "proposed_isr",
         "required_in_sync",
         "state",
         "waiting",
@@ -81,13 +89,11 @@ class HostedPartition:
         self.offline_epoch = -1
         self.required_in_sync = 1
         self.bytes_in = 0
+        self.has_unlooked = False  # whether batches wait for ``looked_appends``
         self.bytes_out = 0
         self.waiting = Waiting()
-        self.followers: dict[int, Follower] = {}
-        """What each follower holds, as this leader epoch saw it; empty while not leading."""
-        self.epoch_start = 0
-        """Where this leader epoch began in the log; of interest while leading."""
-        self.proposed_isr: tuple[int, ...] | None = None
+        self.leadership: Leadership | None = None
+        """What this broker knows as leader; None while it does not lead."""
         self._node_id = node_id
         self._commit = commit
         self._synced = commit.before_ack
@@ -145,6 +151,22 @@ class HostedPartition:
         return self.state.replicas
 
     @property
+    def followers(self) -> Mapping[int, Follower]:
+        """What each follower holds, as this leadership saw it; empty while not leading."""
+        return _NOBODY if self.leadership is None else self.leadership.followers
+
+    @property
+    def epoch_start(self) -> int:
+        """Where the present leader epoch began in the log; 0 while not leading."""
+        return 0 if self.leadership is None else self.leadership.start
+
+    @property
+    def proposed_isr(self) -> tuple[int, ...] | None:
+        """The ISR of the change in flight."""
+        leadership = self.leadership
+        return None if leadership is None or leadership.change is None else leadership.change.isr
+
+    @property
     def start_offset(self) -> int:
         return self.log.start_offset
 
@@ -161,9 +183,11 @@ class HostedPartition:
         """Whether the high watermark is known to be what a former leader made it (KIP-207).
 
         A new leader knows of it what its last fetch said: what was committed since is confirmed
-        when its followers have fetched.
+        when its followers have fetched. One that leads on in a newer epoch has moved it itself.
         """
-        return len(self.state.replicas) <= 1 or self.log.high_watermark >= self.epoch_start
+        leadership = self.leadership
+        certain_from = 0 if leadership is None else leadership.certain_from
+        return len(self.state.replicas) <= 1 or self.log.high_watermark >= certain_from
 
     @property
     def is_following(self) -> bool:
@@ -179,6 +203,17 @@ class HostedPartition:
             isr_version=self.state.isr_version,
         )
 
+    def why_not_answering(self, leader_epoch: int) -> ErrorCode:
+        """Return why a request cannot be answered that was served in ``leader_epoch``, and waited.
+
+        Where this broker has led since then without a break, nothing has happened to it: the log
+        that it reads, or was appended to, was not cut.
+        """
+        leadership = self.leadership
+        if leadership is not None and leadership.since <= leader_epoch <= self.leader_epoch:
+            return ErrorCode.NONE
+        return self.why_not_serving(leader_epoch)
+
     def why_not_serving(self, current_leader_epoch: int = -1) -> ErrorCode:
         """Return why a client's request cannot be served here, or NONE (KIP-320)."""
         if self.offline_reason is not None:
@@ -192,29 +227,34 @@ class HostedPartition:
     # -- changes of role
 
     def become(self, state: PartitionState) -> None:
-        """Lead or follow as ``state`` says. An equal leader epoch changes ISR and flags only."""
+        """Lead or follow as ``state`` says. An equal leader epoch changes ISR and flags only.
+
+        A leader that leads on in a newer epoch keeps its log whole: who waits here goes on waiting,
+        by the rules of the new epoch. Its followers hold nothing until they have fetched in it.
+        """
         same_epoch = state.leader_epoch == self.leader_epoch
-        led_before = self.is_leader
+        former = self.leadership
         self.state = state
         if not same_epoch:
             self._leader_mark = UNKNOWN
         self.leader_epoch = state.leader_epoch
         self.is_leader = state.leader == self._node_id and self.offline_reason is None
-        # Whatever was proposed, the controller has decided since.
-        self.proposed_isr = None
         if not self.is_leader:
-            self.followers.clear()
-        elif not (same_epoch and led_before):
-            self.followers.clear()
-            self.epoch_start = self.log.end_offset
+            self.leadership = None
+        elif former is not None and same_epoch:
+            self.leadership = former.settled(state.replicas)
+        else:
+            end = self.log.end_offset
+            self.leadership = Leadership(state.leader_epoch, state.replicas, end, former)
             self.log.begin_epoch(state.leader_epoch)
             if self._synced and self.log.synced_end_offset < self.log.end_offset:
                 # A crash left a tail that is readable only when synced; no append may ever come.
                 self._commit.want(self)
-        if led_before and not (same_epoch and self.is_leader):
+        if former is not None and not self.is_leader:
             self.waiting.give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif not same_epoch:
-            wake(self.waiting.readers)
+            # What followers asked in the former epoch does not count: they are told at once.
+            wake(self.waiting.readers if former is None else self.waiting.followers)
         self.configure()
 
     def configure(self) -> None:
@@ -241,7 +281,8 @@ class HostedPartition:
     def take_isr(self, isr: tuple[int, ...], isr_version: int) -> None:
         """Take over the ISR of this leader epoch that the controller answered to a proposal."""
         self.state = replace(self.state, isr=isr, isr_version=isr_version)
-        self.proposed_isr = None
+        if self.leadership is not None:
+            self.leadership.change = None
         self.configure()
 
     def settle_debt(self) -> None:
@@ -251,8 +292,10 @@ class HostedPartition:
     def stop(self) -> None:
         """Serve nothing from now on; all that wait get NOT_LEADER_OR_FOLLOWER at once."""
         self.is_leader = False
+        self.leadership = None
         self._leader_mark = UNKNOWN
-        self.state = replace(self.state, leader=NO_LEADER)
+        # Without the ISR version: the same order again, as of a new channel, starts it again.
+        self.state = replace(self.state, leader=NO_LEADER, isr_version=NO_VERSION)
         self.waiting.give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def go_offline(self, reason: str) -> None:
@@ -261,18 +304,28 @@ class HostedPartition:
             self.offline_reason = reason
             self.offline_epoch = self.state.leader_epoch
             self.is_leader = False
+            self.leadership = None
             self.waiting.give_up(ErrorCode.KAFKA_STORAGE_ERROR)
 
     # -- appending
 
     def append(
-        self, records: Buffer, now_ms: int, *, from_client: bool = True
+        self,
+        records: Buffer,
+        now_ms: int,
+        *,
+        from_client: bool = True,
+        looks: Looks | None = None,
+        looked_into: Batches | None = None,
     ) -> Appended | Rejected:
-        """Append as leader in the current epoch. The high watermark may move at once."""
+        """Append as leader; the watermark may move. With ``looks`` it may be ``UNLOOKED``."""
         if not self.is_leader:
             return self._refuse()
-        result = self.log.append_as_leader(
-            records, self.leader_epoch, now_ms, from_client=from_client
+        if self.has_unlooked and looks is not None:
+            return UNLOOKED
+        append, epoch = self.log.append_as_leader, self.leader_epoch
+        result = append(
+            records, epoch, now_ms, from_client=from_client, looks=looks, looked_into=looked_into
         )
         if isinstance(result, Rejected):
             self.look_at_disk()
@@ -364,7 +417,7 @@ class HostedPartition:
 
     def _take_over_mark(self) -> None:
         mark = min(self._leader_mark, self.stored_end)
-        if mark > self.log.high_watermark:
+        if mark > self.log.high_watermark and not self.log.cutting:
             if self._is_short:
                 # Before anybody hears of it: what only some replicas have may be lost with them.
                 self.log.watermark_note.write(mark)
@@ -380,11 +433,12 @@ class HostedPartition:
         log_start: int = -1,
     ) -> None:
         """A follower's life holds all from ``log_start`` to ``offset`` of this leader's log."""
-        if node_id not in self.state.replicas or not self.is_leader:
+        leadership = self.leadership
+        if leadership is None or node_id not in leadership.replicas:
             return
-        follower = self.followers.get(node_id)
+        follower = leadership.followers.get(node_id)
         if follower is None:
-            follower = self.followers[node_id] = Follower()
+            follower = leadership.followers[node_id] = Follower()
         if broker_epoch < follower.broker_epoch:
             # A fetch of a former life that was under way: it says nothing of the present one.
             return
@@ -398,17 +452,19 @@ class HostedPartition:
 
     def advance(self) -> None:
         """Move the high watermark as far as the rules allow, and tell who waits."""
-        log = self.log
+        log, leadership = self.log, self.leadership
+        if leadership is None:
+            return
         own = self.stored_end
         if self._alone:
             moved = max(own, log.high_watermark)
         else:
-            isr = self.state.isr
-            ends = {node_id: each.end_offset for node_id, each in self.followers.items()}
+            isr, change = self.state.isr, leadership.change
+            ends = {node_id: each.end_offset for node_id, each in leadership.followers.items()}
             ends[self._node_id] = own
             moved = high_watermark(
                 log.high_watermark,
-                isr if self.proposed_isr is None else maximal(isr, self.proposed_isr),
+                isr if change is None else maximal(isr, change.isr),
                 ends,
                 len(isr),
                 self.required_in_sync,

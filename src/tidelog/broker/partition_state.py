@@ -12,6 +12,8 @@ from uuid import UUID
 from tidelog.protocol.primitives import NO_UUID
 
 NO_LEADER = -1
+NO_VERSION = -1
+"""The ISR version of a replica that no LeaderAndIsr holds for."""
 
 
 class StorageFailed(Exception):

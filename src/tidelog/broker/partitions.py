@@ -2,8 +2,9 @@
 
 Owns the map from (topic, partition) to ``HostedPartition`` and in which log directory each one's
 log is. What the controller may order is judged before (``control``). Those who depend on leadership
-(the groups' coordinator) are told through ``when_leader`` and ``when_not_leader``, afterwards; who
-follows (``followers``) through ``when_applied`` and ``when_stopped``; who keeps notes of a replica
+(the groups' coordinator) are told afterwards: through ``when_leader`` once in each leader epoch in
+which this broker leads, through ``when_not_leader`` when it leads no more. Who follows
+(``followers``) is told through ``when_applied`` and ``when_stopped``; who keeps notes of a replica
 through ``when_removed``, before it goes. Each is told whatever becomes of the others: a bug in one
 is logged, and keeps neither the rest nor another partition's order from being carried out.
 """
@@ -11,26 +12,30 @@ is logged, and keeps neither the rest nor another partition's order from being c
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVarTuple
 from uuid import UUID
 
 from tidelog.broker.partition import HostedPartition, PartitionState, StorageFailed
-from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.control import LocalReplica
+from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.directory import LogDirectory
 from tidelog.storage.log import PartitionLog
 
 if TYPE_CHECKING:
+    from tidelog.broker.config_cache import ConfigCache
     from tidelog.broker.durability import GroupCommit
 
 logger = logging.getLogger(__name__)
 
 Told = TypeVarTuple("Told")
+
+CONFIGURED_AT_ONCE = 50
+"""Partitions that take over a configuration before others have their turn: 1 to 5 ms."""
 
 
 class Partitions:
@@ -40,7 +45,7 @@ class Partitions:
         self,
         node_id: int,
         directories: Sequence[LogDirectory],
-        configs_of: Callable[[str], TopicConfigs],
+        configs: ConfigCache,
         commit: GroupCommit,
         stale_delay_ms: int,
     ) -> None:
@@ -51,9 +56,12 @@ class Partitions:
         self.when_stopped: list[Callable[[TopicPartition], None]] = []
         self.when_removed: list[Callable[[TopicPartition], None]] = []
         self.directories = directories
+        self.away: Sequence[str] = ()
+        """Sentences about log directories that could not be used at the start. What is not known
+        here may lie in them, unless it is in its first leader epoch: it is not made anew."""
         self.commit = commit
         self._node_id = node_id
-        self._configs_of = configs_of
+        self._configs = configs
         self._stale_delay_ms = stale_delay_ms
         for directory in directories:
             directory.resources.on_failure = lambda reason, d=directory: self._failed(d, reason)
@@ -88,14 +96,15 @@ class Partitions:
     def inventory(self) -> list[Any]:
         """Return the local replicas for BrokerRegistration (tag 10002).
 
-        Damaged ones, and those on a failed disk, have the end offset -1.
+        Damaged ones, and those on a failed disk, have the end offset -1. Each topic comes with
+        its own configurations as the first of its replicas keeps them (docs/decisions/0024).
         """
         request = messages.BrokerRegistrationRequest
         found: dict[tuple[str, UUID], Any] = {}
         for partition in self.all():
             key = (partition.topic, partition.topic_id)
             if key not in found:
-                found[key] = request.InventoryTopic(*key, [])
+                found[key] = request.InventoryTopic(*key, [], kept_configs(partition))
             log = partition.log
             ends = (log.latest_epoch, log.end_offset)
             if partition.offline_reason is not None:
@@ -125,12 +134,16 @@ class Partitions:
         existing = self.get(topic, partition)
         if existing is not None:
             return existing
+        if self.away and state.leader_epoch > 0:
+            # It may lie there: a second one would be in the way when the disk is back.
+            raise StorageFailed(f"{key} may lie in what cannot be used: {'; '.join(self.away)}")
         directory = self._emptiest()
         metadata = None
         if state.topic_id != NO_UUID:
-            metadata = PartitionMetadata(state.topic_id, state.partition_epoch)
+            own = self._configs.own(topic)
+            metadata = PartitionMetadata(state.topic_id, state.partition_epoch, own)
         try:
-            log = directory.create(key, self._configs_of(topic), metadata)
+            log = directory.create(key, self._configs.topic(topic), metadata)
         except OSError as error:
             if not directory.resources.is_full(error):
                 directory.resources.fail(f"{directory.path} cannot take {key}: {error}")
@@ -141,10 +154,9 @@ class Partitions:
         """Lead or follow as ``state`` says, and tell who depends on it."""
         led, epoch = partition.is_leader, partition.leader_epoch
         partition.become(state)
-        if led and not (partition.is_leader and partition.leader_epoch == epoch):
+        if led and not partition.is_leader:
             _tell(self.when_not_leader, partition.key, epoch)
-            led = False
-        if partition.is_leader and not led:
+        if partition.is_leader and not (led and partition.leader_epoch == epoch):
             _tell(self.when_leader, partition)
         _tell(self.when_applied, partition)
 
@@ -161,10 +173,14 @@ class Partitions:
             self._set_aside(hosted, lambda directory: directory.delete(hosted.key, durable=False))
 
     def sync_names(self) -> None:
-        """Make the deletions of ``stop`` durable. Raises StorageFailed."""
+        """Do as ``syncing_names``, at once. Blocks."""
+        at_once(self.syncing_names())
+
+    def syncing_names(self) -> Pieces[None]:
+        """Make the deletions of ``stop`` durable, in pieces. Raises StorageFailed."""
         for directory in self.directories:
             try:
-                directory.sync_names()
+                yield from directory.syncing_names()
             except OSError as error:
                 reason = f"deletions in {directory.path} cannot be made durable: {error}"
                 directory.resources.fail(reason)
@@ -186,26 +202,25 @@ class Partitions:
             lambda d: d.mark_stray(hosted.key, remove_after_ms=delay_ms, durable=durable),
         )
 
-    def replace(
-        self, hosted: HostedPartition, state: PartitionState
-    ) -> tuple[HostedPartition, LogDirectory, str]:
-        """Host an empty replica in the place of one that is set aside, for as long as it takes.
+    def keep_aside(self, hosted: HostedPartition) -> tuple[LogDirectory, str]:
+        """Stop serving; the log is set aside for as long as it takes, in the place returned.
 
-        Returns it, and in which directory under which path the old one is. Raises StorageFailed.
+        Durable with ``sync_names``. Raises StorageFailed.
         """
-        key = hosted.key
         directory = self.directory_of(hosted)
-        self._stop(*key)
+        self._stop(*hosted.key)
         paths: list[str] = []
-        self._set_aside(hosted, lambda found: paths.append(found.mark_stray(key)))
-        return self.create(*key, state), directory, paths[0]
+        self._set_aside(
+            hosted, lambda found: paths.append(found.mark_stray(hosted.key, durable=False))
+        )
+        return directory, paths[0]
 
     def adopt_topic_id(
         self, topic: str, partition: int, topic_id: UUID, partition_epoch: int
     ) -> None:
         """Write the id of a topic that existed before ids to a local replica.
 
-        Raises StorageFailed.
+        Durable with ``syncing_topic_id``. Raises StorageFailed.
         """
         hosted = self.get(topic, partition)
         if hosted is None:
@@ -214,22 +229,44 @@ class Partitions:
             # Promise 25: nothing is written or synced there any more.
             raise StorageFailed(f"{hosted.log.path} cannot take its topic id: {failed}")
         try:
-            hosted.log.set_metadata(PartitionMetadata(topic_id, partition_epoch))
+            own = self._configs.own(topic)
+            metadata = PartitionMetadata(topic_id, partition_epoch, own)
+            hosted.log.set_metadata(metadata, durable=False)
         except OSError as error:
-            reason = f"{hosted.log.path} cannot take its topic id: {error}"
-            resources = self.directory_of(hosted).resources
-            if not resources.is_full(error):
-                resources.fail(reason)
-            raise StorageFailed(reason) from error
+            raise self._topic_id_failed(hosted, error) from error
 
-    def reconfigure(self, topic: str) -> None:
-        """Apply a topic's changed configuration ("" for all topics) to what is hosted."""
-        for name, hosted in self.by_topic.items():
-            if topic in ("", name):
-                configs = self._configs_of(name)
-                for partition in hosted.values():
-                    partition.log.configure(configs)
-                    partition.configure()
+    def syncing_topic_id(self, hosted: HostedPartition) -> Pieces[None]:
+        """Make what ``adopt_topic_id`` wrote durable, in pieces. Raises StorageFailed."""
+        try:
+            yield from hosted.log.syncing_metadata()
+        except OSError as error:
+            raise self._topic_id_failed(hosted, error) from error
+
+    def _topic_id_failed(self, hosted: HostedPartition, error: OSError) -> StorageFailed:
+        reason = f"{hosted.log.path} cannot take its topic id: {error}"
+        resources = hosted.log.resources
+        if not resources.is_full(error):
+            resources.fail(reason)
+        return StorageFailed(reason)
+
+    def reconfigure(self, topics: Collection[str] | None) -> Pieces[None]:
+        """Apply the changed configuration of topics (None: of all) to what is hosted, in pieces.
+
+        Grows with their partitions. What a later change says of one meanwhile holds.
+        """
+        for done, partition in enumerate(self._hosted_of(topics), 1):
+            # It may have been removed since; what came since has the new configuration.
+            if self.get(*partition.key) is partition:
+                partition.log.configure(self._configs.topic(partition.topic))
+                partition.configure()
+            if not done % CONFIGURED_AT_ONCE:
+                yield None
+
+    def _hosted_of(self, topics: Collection[str] | None) -> list[HostedPartition]:
+        if topics is None:
+            return list(self.all())
+        of_topics = [self.by_topic.get(name, {}) for name in topics]
+        return [partition for hosted in of_topics for partition in hosted.values()]
 
     def close(self) -> None:
         """Stop serving all; the logs stay as they are."""
@@ -259,6 +296,7 @@ class Partitions:
         del of_topic[key.partition]
         if not of_topic:
             del self.by_topic[key.topic]
+            self._configs.forget(key.topic)
         try:
             action(directory)
         except OSError as error:
@@ -292,6 +330,13 @@ class Partitions:
         _tell(self.when_stopped, partition.key)
         if led:
             _tell(self.when_not_leader, partition.key, epoch)
+
+
+def kept_configs(partition: HostedPartition) -> list[Any]:
+    """Return what a replica keeps of its topic's own configurations, for the inventory."""
+    metadata = partition.log.metadata
+    config = messages.BrokerRegistrationRequest.InventoryConfig
+    return [] if metadata is None else [config(*each) for each in metadata.configs]
 
 
 def _tell(callbacks: Sequence[Callable[[*Told], None]], *what: *Told) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -28,6 +28,7 @@ from tidelog.network.limits import Limits
 from tidelog.network.router import Router
 from tidelog.network.server import ListenError, Server
 from tidelog.replication.former_life import LastLife
+from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.descriptors import Descriptors
 from tidelog.runtime.seams import Seams
 from tidelog.storage import directory as storage
@@ -37,6 +38,12 @@ logger = logging.getLogger(__name__)
 
 FIND_CONTROLLER_MS = 60_000
 """How long a start waits for a controller, and again until it is registered and told."""
+
+SAY_UNTOLD_MS = 5_000
+"""After so long registered without being told of the cluster a start says so. Divides the above."""
+
+SAY_LOADING_AFTER_S, SAY_LOADING_EVERY_S = 2.0, 10.0
+"""After so long opening the logs of a directory a start says how far it is, and then so often."""
 
 DEFAULT_DESCRIPTORS = Descriptors(log_files=4096, connections=8192)
 
@@ -50,6 +57,13 @@ _LIVES = {
     storage.LastLife.CLEAN: LastLife.CLEAN,
     storage.LastLife.CRASHED: LastLife.CRASHED,
     storage.LastLife.UNCLEAN: LastLife.UNCLEAN,
+}
+
+_BEFORE = {
+    storage.LastLife.NEW: "a new directory",
+    storage.LastLife.CLEAN: "after a clean stop",
+    storage.LastLife.CRASHED: "after a kill",
+    storage.LastLife.UNCLEAN: "after the machine stopped, so that unsynced records may be lost",
 }
 
 
@@ -66,8 +80,11 @@ class BrokerProcess:
         seams: Seams,
         controllers: Sequence[tuple[str, int]] = (),
         descriptors: Descriptors = DEFAULT_DESCRIPTORS,
+        secret: ClusterSecret | None = None,
     ) -> None:
-        """``descriptors``: how many files and connections this process may have open."""
+        """``descriptors``: how many files and connections this process may have open. ``secret`` is
+        proved to other processes, and asked for; without one all listeners are loopback's."""
+        self._secret = secret
         self.configs = configs
         self.descriptors = descriptors
         self.seams = seams
@@ -76,7 +93,11 @@ class BrokerProcess:
         self.broker: Broker
         self._controllers = list(controllers or configs.controller_quorum_bootstrap_servers)
         self._directories: list[storage.LogDirectory] = []
+        self._away: list[str] = []
+        """A sentence for each log directory that cannot be used in this life."""
         self._boot_id = ""
+        self.when_untold: Callable[[], None] = lambda: None
+        """Called once by a start whose controller took the registration and says nothing more."""
         self._session: ControllerSession | None = None
         self._server: Server | None = None
         self._coordinator: Coordinator | None = None
@@ -102,6 +123,8 @@ class BrokerProcess:
             self._report,
             self._registered,
             lambda: self.broker.partitions.failures(),
+            self._secret,
+            configs.broker_silence_suspect_ms,
         )
         cluster_id = await session.discover_cluster_id(FIND_CONTROLLER_MS)
         topic_configs = ConfigCache(configs.node_id, configs.texts)
@@ -109,12 +132,18 @@ class BrokerProcess:
         self._open_directories(cluster_id)
         await self._load(topic_configs)
         broker = self.broker = Broker(configs, seams, self._directories, topic_configs, cluster_id)
+        broker.partitions.away = tuple(self._away)
         broker.session = session
+        broker.secret = self._secret
         broker.producer_ids = ProducerIds(session, configs.node_id)
-        broker.control = Control(broker, self._directories[0].path)
+        broker.control = Control(broker, [each.path for each in self._directories])
         broker.coordinator = self._coordinator = Coordinator(broker)
         broker.server = self._server = Server(
-            Router(handlers.load()), broker, limits_of(configs, self.descriptors, topic_configs)
+            Router(handlers.load()),
+            broker,
+            limits_of(configs, self.descriptors, topic_configs),
+            self._secret,
+            seams.clock,
         )
         broker.when_brokers_configured.append(self._take_limits)
         for listener in configs.broker_listeners:
@@ -157,38 +186,78 @@ class BrokerProcess:
                     producer_expiration_ms=configs.producer_id_expiration_ms,
                 )
             except OSError as error:
-                raise StartFailed(f"log directory {path} cannot be used: {error}") from error
+                self._go_on_without(f"log directory {path} cannot be used: {error}")
+                continue
             if isinstance(found, storage.DirectoryRefused):
                 raise StartFailed(found.reason)
             self._directories.append(found)
+        self._need_one()
+
+    def _go_on_without(self, sentence: str) -> None:
+        """Serve from the other log directories, as Apache Kafka does; until the next start."""
+        self._away.append(sentence)
+        if len(self.configs.log_dirs) > 1:
+            logger.error("%s; its replicas are out of service until the next start", sentence)
+
+    def _need_one(self) -> None:
+        if not self._directories:
+            raise StartFailed("; ".join(self._away))
 
     async def _load(self, topic_configs: ConfigCache) -> None:
-        # In a thread: recovery may read for long, and a signal must still be heard.
-        loop = asyncio.get_running_loop()
-        for directory in self._directories:
-            loading = loop.run_in_executor(self.seams.threads, directory.load, topic_configs.topic)
-            try:
-                loaded = await asyncio.shield(loading)
-            except asyncio.CancelledError:
-                # Nothing is closed while the thread still works on it.
-                directory.abandon_load()
-                await asyncio.wait([loading])
-                loading.exception()
-                raise
-            except OSError as error:
-                raise StartFailed(f"{directory.path} cannot be read: {error}") from error
+        """Open all logs, those of one directory beside those of another: each has its own disk."""
+        loads = [self._loaded(each, topic_configs) for each in self._directories]
+        # All have ended before anything is closed, whatever became of one, or of the start.
+        found = await asyncio.gather(*loads, return_exceptions=True)
+        for directory, loaded in zip(list(self._directories), found, strict=True):
+            if isinstance(loaded, OSError):
+                # Not loaded: its files stay as they are.
+                self._directories.remove(directory)
+                directory.close()
+                self._go_on_without(f"log directory {directory.path} cannot be read: {loaded}")
+                continue
+            if isinstance(loaded, BaseException):
+                raise loaded
             logger.info(
-                "%s: %d logs, the last life ended %s, %d bytes checked",
+                "%s: %d logs, %s, %d bytes checked",
                 directory.path,
                 loaded.logs,
-                directory.last_life.value,
+                _BEFORE[directory.last_life],
                 loaded.recovered_bytes,
             )
             for sentence in loaded.mended:
                 logger.error("damaged: %s", sentence)
+            for sentence in loaded.compared:
+                logger.warning("%s", sentence)
             for key, why in loaded.damaged:
                 logger.error("%s is out of service: %s", key, why)
+        self._need_one()
         self._refuse_copies()
+
+    async def _loaded(
+        self, directory: storage.LogDirectory, topic_configs: ConfigCache
+    ) -> storage.Loaded:
+        # In a thread: recovery may read for long, and a signal must still be heard.
+        most = self.configs.num_recovery_threads_per_data_dir
+        make = self.seams.recovery_helpers
+        helpers = None if make is None else make(most)
+        loading = asyncio.get_running_loop().run_in_executor(
+            self.seams.threads, directory.load, topic_configs.at_start, helpers, most
+        )
+        wait_s = SAY_LOADING_AFTER_S
+        try:
+            while not (await asyncio.wait([loading], timeout=wait_s))[0]:
+                logger.info("%s: %s", directory.path, directory.resources.loading.said())
+                wait_s = SAY_LOADING_EVERY_S
+        except asyncio.CancelledError:
+            # Nothing is closed while the thread still works on it.
+            directory.abandon_load()
+            await asyncio.wait([loading])
+            loading.exception()
+            raise
+        finally:
+            if helpers is not None:
+                helpers.shutdown(cancel_futures=True)
+        return loading.result()
 
     def _refuse_copies(self) -> None:
         """Refuse a replica that lies in two directories: one is older, and must never lead."""
@@ -219,12 +288,13 @@ class BrokerProcess:
             inventory=self.broker.partitions.inventory(),
         )
 
-    def _registered(self, broker_epoch: int) -> None:
+    async def _registered(self, broker_epoch: int) -> None:
         for directory in self._directories:
             if directory.failed is None:
                 durability = self.configs.log_durability
                 try:
-                    if not directory.record_life(self._boot_id, durability=durability):
+                    recording = directory.recording_life(self._boot_id, durability=durability)
+                    if not await self.broker.log_work.run(None, recording):
                         logger.warning("%s: no room to put this start on record", directory.path)
                 except OSError as error:
                     directory.resources.fail(f"writing to {directory.path} failed: {error}")
@@ -235,17 +305,31 @@ class BrokerProcess:
         A controller that takes the registration and commands nothing has its reasons (a store that
         has gone back in time, a damaged node), and says them: it is waited for.
         """
+        said, waited_ms = False, 0
         while not await self._is_told():
-            logger.warning(
-                "registered for %d ms without being told of the cluster: see the controller's log "
-                "or `tidelog doctor`",
-                FIND_CONTROLLER_MS,
-            )
+            waited_ms += SAY_UNTOLD_MS
+            is_due = waited_ms % FIND_CONTROLLER_MS == 0
+            if not self.broker.session.is_open:
+                if is_due:
+                    raise StartFailed(
+                        f"no controller has told this broker of the cluster in {waited_ms} ms"
+                    )
+                continue
+            if not said or is_due:
+                logger.warning(
+                    "the controller took the registration and tells nothing of the cluster, for "
+                    "%d ms: see its log or `tidelog doctor`",
+                    waited_ms,
+                )
+            if not said:
+                said = True
+                self.when_untold()
 
     async def _is_told(self) -> bool:
+        """Wait to be told, for ``SAY_UNTOLD_MS``; return whether it was. Raises StartFailed."""
         session, broker = self.broker.session, self.broker
         try:
-            async with asyncio.timeout(FIND_CONTROLLER_MS / 1000):
+            async with asyncio.timeout(SAY_UNTOLD_MS / 1000):
                 while True:
                     channel = broker.control.channel
                     if channel is not None and channel.had_metadata:
@@ -259,11 +343,7 @@ class BrokerProcess:
                     # The handler notes the channel behind the change of the cache.
                     await asyncio.sleep(0)
         except TimeoutError:
-            if session.is_open:
-                return False
-            raise StartFailed(
-                f"no controller has told this broker of the cluster in {FIND_CONTROLLER_MS} ms"
-            ) from None
+            return False
 
     async def stop(self) -> None:
         """Stop cleanly; a second call does nothing."""
@@ -295,9 +375,11 @@ class BrokerProcess:
             await self.broker.data_loss.stop()
             await self.broker.loss_reports.stop()
             await self.broker.isr_changes.stop()
+            await self.broker.looked_appends.stop()
             # Requests that wait for replication or for more to read are answered now.
             self.broker.partitions.close()
             await self.broker.followers.close()
+            await self.broker.log_work.settled()
             await self._server.stop(STOP_GRACE_S)
             await self.broker.commit.settled()
             self._server = None
@@ -327,7 +409,8 @@ def limits_of(configs: ServerConfigs, descriptors: Descriptors, dynamic: ConfigC
     return Limits(
         max_request_bytes=configs.socket_request_max_bytes,
         queued_request_bytes=configs.queued_max_request_bytes,
-        max_connections=min(most, descriptors.connections),
+        frame_s=configs.request_timeout_ms / 1000,
+        max_connections=max(1, min(most, descriptors.connections)),
         max_connections_per_ip=per_ip,
         max_idle_s=idle_ms / 1000 if idle_ms >= 0 else -1,
         backlog=configs.socket_listen_backlog_size,

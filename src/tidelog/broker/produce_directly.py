@@ -20,6 +20,7 @@ from tidelog.model.topics import INTERNAL_TOPICS
 from tidelog.protocol import codec, messages
 from tidelog.protocol.primitives import DecodeError, read_uvarint
 from tidelog.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
+from tidelog.storage.looking import ONE_BATCH
 from tidelog.storage.results import Appended
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def answer(
         return None
     if acks == ALL_IN_SYNC and len(partition.state.isr) < partition.required_in_sync:
         return None
-    result = partition.append(records, broker.clock.wall_ms())
+    result = partition.append(records, broker.clock.wall_ms(), looks=ONE_BATCH)
     if result.__class__ is not Appended:
         # Nothing was appended: the long way tries again, and words the refusal.
         return None

@@ -21,9 +21,11 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from tidelog.broker.partition import HostedPartition, PartitionState
 from tidelog.model.topics import TopicPartition
+from tidelog.protocol.primitives import NO_UUID
 from tidelog.storage.directory import LogDirectory
 
 if TYPE_CHECKING:
@@ -37,43 +39,42 @@ class Repairs:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._set_aside: dict[TopicPartition, tuple[LogDirectory, str]] = {}
+        self._set_aside: dict[TopicPartition, tuple[LogDirectory, str, UUID]] = {}
+        """Where the bytes of each are, and of which life of its topic they are."""
 
-    def for_order(self, hosted: HostedPartition, state: PartitionState) -> HostedPartition:
-        """Return the replica that is to obey an order: a fresh one in the place of a damaged one.
+    def is_due(self, hosted: HostedPartition, state: PartitionState) -> bool:
+        """Whether a replica is damaged, and an order lets it be made anew.
 
         In the leader epoch in which the damaged one followed, the leader counts on what that one
         has fetched, and a fetch of it may still be on its way: the empty one would join the ISR.
-        Raises StorageFailed.
         """
-        broker = self._broker
-        damage = hosted.log.damaged
         is_safe = (
-            state.leader not in (-1, broker.node_id)
-            and broker.node_id not in state.isr
+            state.leader not in (-1, self._broker.node_id)
+            and self._broker.node_id not in state.isr
             and state.leader_epoch > hosted.offline_epoch
         )
-        if damage is None or hosted.log.resources.failed is not None or not is_safe:
-            return hosted
-        key = hosted.key
-        fresh, directory, path = broker.partitions.replace(hosted, state)
-        self._set_aside[key] = (directory, path)
-        logger.error(
-            "%s: made anew from broker %d, its bytes are kept in %s: %s",
-            key,
-            state.leader,
-            path,
-            damage,
-        )
-        return fresh
+        log = hosted.log
+        return log.damaged is not None and log.resources.failed is None and is_safe
+
+    def set_aside(self, hosted: HostedPartition) -> None:
+        """Keep the bytes of a damaged replica under another name; an empty one takes its place.
+
+        Durable with ``Partitions.sync_names``. Raises StorageFailed.
+        """
+        key, damage = hosted.key, hosted.log.damaged
+        directory, path = self._broker.partitions.keep_aside(hosted)
+        self._set_aside[key] = (directory, path, hosted.topic_id)
+        logger.error("%s: made anew, its bytes are kept in %s: %s", key, path, damage)
 
     def look(self) -> None:
         """Let go of what is not needed any more. O(replicas being made anew)."""
         broker = self._broker
-        for key, (directory, path) in list(self._set_aside.items()):
+        for key, (directory, path, topic_id) in list(self._set_aside.items()):
             hosted = broker.partitions.get(*key)
             if hosted is None:
-                del self._set_aside[key]  # deleted or moved away meanwhile: it stays a stray
+                continue  # the empty one is not here yet, or it went: then this stays a stray
+            if topic_id not in (NO_UUID, hosted.topic_id):
+                del self._set_aside[key]  # of another life of the name: it stays a stray
             elif broker.node_id in hosted.state.isr and hosted.offline_reason is None:
                 # By LeaderAndIsr: UpdateMetadata may still tell the ISR of before the damage.
                 del self._set_aside[key]

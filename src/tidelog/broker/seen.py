@@ -8,11 +8,19 @@ two slots in turn, each with a CRC, so that a torn write leaves the other.
 from __future__ import annotations
 
 import json
+import threading
 import zlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
+from tidelog.model.epochs import leaves_room
 from tidelog.runtime.disk import Disk
+from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.checkpoints import DamagedFile
+from tidelog.storage.directory import LogDirectory
+
+SEEN_FILE = "controller-seen"
 
 SLOTS = (0, 4096)
 """Positions; so far apart that no write touches both."""
@@ -27,6 +35,13 @@ class Seen:
     controller_epoch: int = -1
     store_revision: int = -1
 
+    def joined(self, other: Seen) -> Seen:
+        """Return the higher of both epochs and of both revisions."""
+        return Seen(
+            max(self.controller_epoch, other.controller_epoch),
+            max(self.store_revision, other.store_revision),
+        )
+
 
 class SeenFile:
     """One file at ``path``, made with the first ``write``."""
@@ -36,6 +51,8 @@ class SeenFile:
         self.path = path
         self._slots: list[Seen | None] | None = None
         """What each slot says (None: nothing sound); None while there is no file."""
+        self._lock = threading.Lock()
+        self._written = Seen()
 
     def read(self) -> Seen:
         """Return what was written last. DamagedFile when no slot is sound."""
@@ -48,10 +65,29 @@ class SeenFile:
             raise DamagedFile(
                 f"{self.path} is damaged: restore it, or remove it if the controllers lost nothing"
             )
-        return max(sound)
+        newest = max(sound)
+        if not leaves_room(newest.controller_epoch, newest.store_revision):
+            raise DamagedFile(
+                f"{self.path} names controller epoch {newest.controller_epoch} and store revision "
+                f"{newest.store_revision}, which leave no room above them: a stranger "
+                "must have sent them to a version that asked for no secret; remove the file if the "
+                "controllers lost nothing"
+            )
+        self._written = newest
+        return newest
 
     def write(self, seen: Seen) -> None:
-        """Keep ``seen`` durably. Once there is a file this needs no room. OSError if it fails."""
+        """Keep ``seen`` durably, and what is newer of what was kept. For any thread; it blocks.
+
+        Once there is a file this needs no room. OSError if it fails.
+        """
+        with self._lock:
+            newest = self._written.joined(seen)
+            if newest != self._written:
+                self._write(newest)
+                self._written = newest
+
+    def _write(self, seen: Seen) -> None:
         slots = self._slots
         if slots is None:
             self._disk.replace(self.path, _encode(seen).ljust(FILE_BYTES, b"\0"))
@@ -67,6 +103,48 @@ class SeenFile:
         finally:
             file.close()
         slots[turn] = seen
+
+
+class HighestSeen:
+    """What one broker has heard of, in its log directories.
+
+    The first has all of it, the others have the controller epochs: a broker whose first disk is
+    away must not obey a former controller.
+    """
+
+    def __init__(
+        self, disk: Disk, folders: Sequence[str], directories: Sequence[LogDirectory]
+    ) -> None:
+        """Read what earlier lives heard of. Raises DamagedFile when a file cannot be read."""
+        self._directories = directories
+        self._file, *self._copies = (SeenFile(disk, f"{folder}/{SEEN_FILE}") for folder in folders)
+        epochs = [copy.read().controller_epoch for copy in self._copies]
+        self.seen = self._file.read().joined(Seen(max(epochs, default=-1)))
+        if any(epoch < self.seen.controller_epoch for epoch in epochs):
+            at_once(self._noting_copies(self.seen))
+
+    def noting(self, seen: Seen) -> Pieces[None]:
+        """Keep it durably, in pieces. OSError when the first directory does not take it."""
+        try:
+            yield partial(self._file.write, seen)
+        except OSError as error:
+            resources = self._directories[0].resources
+            if not resources.is_full(error):
+                # Promise 25: a failed write is final for its directory, whatever was written.
+                resources.fail(f"writing {self._file.path} failed: {error}")
+            raise
+        if seen.controller_epoch > self.seen.controller_epoch:
+            yield from self._noting_copies(seen)
+        self.seen = self.seen.joined(seen)
+
+    def _noting_copies(self, seen: Seen) -> Pieces[None]:
+        for directory, copy in zip(self._directories[1:], self._copies, strict=False):
+            if directory.failed is None:
+                try:
+                    yield partial(copy.write, seen)
+                except OSError as error:
+                    if not directory.resources.is_full(error):
+                        directory.resources.fail(f"writing {copy.path} failed: {error}")
 
 
 def _encode(seen: Seen) -> bytes:

@@ -13,18 +13,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
+from tidelog.broker.heartbeat_pace import HeartbeatPace
+from tidelog.broker.session_patience import Patience
 from tidelog.client.connection import Connection, connect
-from tidelog.client.errors import ClientError, ConnectionLost, error_code
+from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, error_code
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST
 from tidelog.model.server_configs import Listener
 from tidelog.protocol import codec, messages
+from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.former_life import LastLife
+from tidelog.runtime.cluster_secret import ClusterSecret
 
 logger = logging.getLogger(__name__)
 
@@ -45,12 +50,23 @@ KEPT_FORWARDING = 4
 MAX_FORWARDING = 64
 """Most requests that are forwarded at once; others wait for their turn."""
 
+MAX_UNANSWERED = 16
+"""Most heartbeats under way: more would tell nothing."""
+
 HIGHEST_LEVEL = LATEST.name
 """The highest ``inter.broker.protocol.version`` that this code knows."""
 
 REGISTRATION_VERSION = HEARTBEAT_VERSION = ENVELOPE_VERSION = 0
 
-FATAL = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.UNSUPPORTED_VERSION})
+UNPROVEN = ": it asks for a proof of the cluster secret, set cluster.secret.file to the same file"
+
+FATAL = frozenset(
+    {
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
 """Answers to a registration that no waiting heals."""
 
 
@@ -95,15 +111,21 @@ class ControllerSession:
         session_timeout_ms: int,
         request_timeout_ms: int,
         report: Callable[[], Reported],
-        when_registered: Callable[[int], None],
+        when_registered: Callable[[int], Awaitable[None]],
         failures: Callable[[], Any] = _none,
+        secret: ClusterSecret | None = None,
+        silence_ms: int | None = None,
     ) -> None:
         """``report`` is asked at each registration, ``failures`` at each heartbeat (its tag 10000);
-        ``when_registered`` gets the broker epoch."""
+        ``when_registered`` gets the broker epoch, and no control channel is opened before it has
+        returned. ``secret`` is proved on each connection. ``silence_ms`` is what the broker's
+        own file makes of ``broker.silence.suspect.ms``, None if it does not matter."""
+        self._secret = secret
         self._controllers = list(controllers)
-        self._heartbeat_s = heartbeat_ms / 1000
-        # Who does not answer in this time is left while the session still lasts.
-        self._patience_ms = session_timeout_ms // 2
+        self._pace = HeartbeatPace(heartbeat_ms, silence_ms)
+        # Who does not answer in this time is left while the session still lasts. A controller that
+        # was stopped, or cut off, for half of a session keeps its brokers.
+        self._patience = Patience(session_timeout_ms * 2 // 3)
         self._timeout_ms = request_timeout_ms
         self._report = report
         self._when_registered = when_registered
@@ -114,14 +136,21 @@ class ControllerSession:
         self._forwarding: list[Connection] = []
         self._forwarding_places = asyncio.Semaphore(MAX_FORWARDING)
         self._task: asyncio.Task[None] | None = None
-        self._waiting: set[asyncio.Future[Connection]] = set()
+        self._waiting: dict[asyncio.Future[Connection], None] = {}
         self._next = 0
+        self._unproven = ""
+        """Why the controller that was tried last has another secret than ours; "" if it has not."""
+        self._unanswered = 0
+        self._why_ended: ConnectionLost | None = None
         self._stopping = False
         self._want_shut_down = False
         # Set when the next heartbeat, or the end of the connection, is not to be waited for.
         self._woken = asyncio.Event()
         self.should_shut_down = asyncio.Event()
         self.broker_epoch = -1
+        self.channel_key = NO_UUID
+        """What the controller must repeat to open a control channel; NO_UUID: it gave none."""
+        self._registering: asyncio.Future[None] | None = None
         self.registrations = 0
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done with one line when the controller refuses this broker for good."""
@@ -169,6 +198,12 @@ class ControllerSession:
         for waiting in self._waiting:
             waiting.cancel()
 
+    async def registration_settled(self) -> None:
+        """Wait for the answer to a registration that is on its way: it brings the channel key, and
+        the controller may open the channel before the answer has come."""
+        if self._registering is not None:
+            await asyncio.shield(self._registering)
+
     @property
     def is_open(self) -> bool:
         """Whether this broker is registered with an active controller now."""
@@ -190,8 +225,8 @@ class ControllerSession:
         if self._connection is not None and not self._connection.closed:
             return self._connection
         future: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
-        self._waiting.add(future)
-        future.add_done_callback(self._waiting.discard)
+        self._waiting[future] = None
+        future.add_done_callback(lambda done: self._waiting.pop(done, None))
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await future
@@ -210,8 +245,9 @@ class ControllerSession:
 
     async def forward(
         self, api_key: int, version: int, request: Any, client_host: str, timeout_ms: int
-    ) -> Any:
-        """Send a client's request to the controller in an Envelope; return the inner answer.
+    ) -> bytes:
+        """Send a client's request to the controller in an Envelope; return the inner answer, from
+        its correlation id on, in the version of the request.
 
         A controller that is active no more is left and the next one asked, in the same time; what
         it was asked when it was lost may be made and is asked again. Raises as ``request`` does,
@@ -225,8 +261,9 @@ class ControllerSession:
         )
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_ms / 1000
-        async with self._forwarding_places:
-            answer = await self._send_apart(envelope, timeout_ms)
+        await self._take_place(timeout_ms)
+        try:
+            answer = await self._send_apart(envelope, int((end - loop.time()) * 1000))
             while answer.error_code == ErrorCode.NOT_CONTROLLER:
                 left_ms = int((end - loop.time()) * 1000) - RETRY_MS
                 if left_ms <= 0:
@@ -236,25 +273,48 @@ class ControllerSession:
                 self._close_forwarding()
                 await asyncio.sleep(RETRY_MS / 1000)
                 answer = await self._send_apart(envelope, left_ms)
+        finally:
+            self._forwarding_places.release()
         if answer.error_code != ErrorCode.NONE:
             raise ForwardingRefused(ErrorCode(answer.error_code))
-        _, response = codec.decode_response(api_key, version, memoryview(answer.response_data))
-        return response
+        return bytes(answer.response_data or b"")
+
+    async def _take_place(self, timeout_ms: int) -> None:
+        """Wait for one of the places. ControllerUnreachable when none is free in time."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._forwarding_places.acquire()
+        except TimeoutError:
+            raise ControllerUnreachable(
+                f"{MAX_FORWARDING} requests wait for the controller already, and none of them was "
+                f"answered within {timeout_ms} ms: is it overloaded?"
+            ) from None
 
     async def _send_apart(self, envelope: Any, timeout_ms: int) -> Any:
         """Send on a connection that carries no heartbeats and nobody else's request.
 
         Answers come in order on a connection, and a forwarded request may take long.
         """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_ms / 1000
+
+        def left_ms() -> int:
+            return max(1, int((end - loop.time()) * 1000))
+
         await self.registered(timeout_ms)
         connection = None
         while self._forwarding and connection is None:
             kept = self._forwarding.pop()
             connection = None if kept.closed else kept
         if connection is None:
-            connection = await connect(*self._address, client_id="broker-forwarding")
+            connection = await connect(
+                *self._address,
+                client_id="broker-forwarding",
+                connect_timeout_ms=left_ms(),
+                secret=self._secret,
+            )
         try:
-            answer = await connection.send(envelope, ENVELOPE_VERSION, timeout_ms)
+            answer = await connection.send(envelope, ENVELOPE_VERSION, left_ms())
         except BaseException:
             connection.close()
             raise
@@ -266,28 +326,34 @@ class ControllerSession:
 
     def _unreachable(self) -> str:
         tried = ", ".join(f"{host}:{port}" for host, port in self._controllers)
+        if self._unproven:
+            return f"no active controller at {tried} can be used: {self._unproven}."
         return f"no active controller answers at {tried}: is one running?"
 
     async def _connect_next(self) -> Connection:
         self._address = host, port = self._controllers[self._next % len(self._controllers)]
         self._next += 1
-        return await connect(
-            *(host, port),
-            client_id="broker-session",
-            connect_timeout_ms=self._patience_ms,
-            on_closed=lambda _: self._woken.set(),
-        )
+        self._unproven = ""
+        try:
+            with self._patience.counted():
+                return await connect(
+                    *(host, port),
+                    client_id="broker-session",
+                    connect_timeout_ms=self._patience.least_ms,
+                    greeting_timeout_ms=self._patience.now_ms,
+                    on_closed=self._ended,
+                    secret=self._secret,
+                )
+        except ProofFailed as error:
+            self._unproven = str(error)
+            raise
 
     async def _ask(self, connection: Connection, request: Any, version: int) -> Any:
-        """Send what the session itself lives on. ConnectionLost when it takes too long, be it for
-        want of an answer to requests before it."""
-        try:
-            async with asyncio.timeout(self._patience_ms / 1000):
-                return await connection.send(request, version, self._patience_ms)
-        except TimeoutError:
-            name = type(request).__name__.removesuffix("Request")
-            why = f"{connection.peer} left {name} unanswered for {self._patience_ms} ms"
-            raise ConnectionLost(why) from None
+        """Send what a session begins with. Raises as ``Connection.send`` does."""
+        with self._patience.counted():
+            answer = await connection.send(request, version, self._patience.now_ms)
+        self._patience.answered()
+        return answer
 
     async def _run(self) -> None:
         pause_ms = RETRY_MS
@@ -314,22 +380,30 @@ class ControllerSession:
 
     async def _register(self, connection: Connection) -> bool:
         request = self._registration()
-        answer = await self._ask(connection, request, REGISTRATION_VERSION)
-        error = ErrorCode(answer.error_code)
+        self._registering = settled = asyncio.get_running_loop().create_future()
+        try:
+            answer = await self._ask(connection, request, REGISTRATION_VERSION)
+            error = ErrorCode(answer.error_code)
+            if error is ErrorCode.NONE:
+                self.broker_epoch, self.channel_key = answer.broker_epoch, answer.channel_key
+                self._pace.asked_for(answer.heartbeat_ms, connection.peer)
+                await self._when_registered(answer.broker_epoch)
+        finally:
+            self._registering = None
+            settled.set_result(None)
         if error is ErrorCode.NONE:
-            self.broker_epoch = answer.broker_epoch
             self.registrations += 1
             self._connection = connection
             logger.info("registered with %s, broker epoch %s", connection.peer, self.broker_epoch)
-            self._when_registered(answer.broker_epoch)
             for waiting in list(self._waiting):
                 if not waiting.done():
                     waiting.set_result(connection)
             return True
         why = f"{connection.peer} refused the registration of broker {request.broker_id}: "
         if error in FATAL:
+            advice = UNPROVEN if error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else ""
             if not self.failed.done():
-                self.failed.set_result(why + error.name)
+                self.failed.set_result(f"{why}{error.name}{advice}")
         elif error is not ErrorCode.NOT_CONTROLLER:
             logger.warning("%s%s", why, error.name)
         return False
@@ -353,26 +427,49 @@ class ControllerSession:
         )
 
     async def _beat(self, connection: Connection) -> None:
-        identity = self._identity
-        assert identity is not None
+        """Send heartbeats at their pace until the connection ends.
+
+        Answers come in order, and one that waits for what was asked before must not make this
+        broker silent: the next heartbeat does not wait for it.
+        """
         while not connection.closed:
             self._woken.clear()
-            request = messages.BrokerHeartbeatRequest(
-                broker_id=identity.node_id,
-                broker_epoch=self.broker_epoch,
-                want_shut_down=self._want_shut_down,
-                failures=self._failures(),
-            )
-            answer = await self._ask(connection, request, HEARTBEAT_VERSION)
-            if answer.error_code != ErrorCode.NONE:
-                code = ErrorCode(answer.error_code).name
-                raise ConnectionLost(f"{connection.peer} answered a heartbeat with {code}")
-            if answer.should_shut_down:
-                self.should_shut_down.set()
-            pause_s = self._heartbeat_s / 10 if self._want_shut_down else self._heartbeat_s
+            if self._unanswered < MAX_UNANSWERED:
+                self._send_heartbeat(connection)
+            pause_s = self._pace.ms / (10_000 if self._want_shut_down else 1000)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._woken.wait()
+        if self._why_ended is not None:
+            raise self._why_ended
+
+    def _send_heartbeat(self, connection: Connection) -> None:
+        identity = self._identity
+        assert identity is not None
+        request = messages.BrokerHeartbeatRequest(
+            broker_id=identity.node_id,
+            broker_epoch=self.broker_epoch,
+            want_shut_down=self._want_shut_down,
+            failures=self._failures(),
+        )
+        answer = connection.submit(request, HEARTBEAT_VERSION, self._patience.least_ms)
+        self._unanswered += 1
+        answer.add_done_callback(partial(self._heartbeat_answered, connection))
+
+    def _heartbeat_answered(self, connection: Connection, future: asyncio.Future[Any]) -> None:
+        self._unanswered -= 1
+        if future.cancelled() or future.exception() is not None:
+            # The connection ended: that is said once, with its reason.
+            return
+        answer = future.result()
+        if answer.error_code != ErrorCode.NONE:
+            connection.close(f"answered a heartbeat with {error_code(answer.error_code).name}")
+        elif answer.should_shut_down:
+            self.should_shut_down.set()
+
+    def _ended(self, why: ConnectionLost) -> None:
+        self._why_ended = why
+        self._woken.set()
 
 
 async def ask_once(session: ControllerSession, request: Any, name: str) -> Any | None:

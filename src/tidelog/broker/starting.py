@@ -8,6 +8,7 @@ connections; no broker's answer steps back (promise 13). Owns no other wait.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ def once_told(
         except TimeoutError:
             raise CloseConnection("no controller has told this broker of the cluster") from None
         answer = handle(broker, request, context)
-        return await answer if asyncio.iscoroutine(answer) else answer
+        return await answer if inspect.iscoroutine(answer) else answer
 
     def handle_or_wait(broker: Broker, request: Any, context: RequestContext) -> Any:
         if broker.metadata.brokers:

@@ -15,7 +15,7 @@ from tidelog.broker.session import ControllerUnreachable, ForwardingRefused
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.protocol import messages
+from tidelog.protocol import codec, messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -71,12 +71,13 @@ class TopicCreation:
         limit_ms = self._broker.configs.request_timeout_ms
         wanted = request(topics=[topic], timeout_ms=limit_ms)
         try:
-            answer = await self._broker.session.forward(
+            encoded = await self._broker.session.forward(
                 ApiKey.CREATE_TOPICS, CREATE_VERSION, wanted, "", limit_ms
             )
         except (ControllerUnreachable, ForwardingRefused, ClientError) as error:
             logger.warning("topic %s could not be created: %s", name, error)
             return ErrorCode.LEADER_NOT_AVAILABLE
+        _, answer = codec.decode_response(ApiKey.CREATE_TOPICS, CREATE_VERSION, memoryview(encoded))
         result = answer.topics[0]
         code = ErrorCode(result.error_code)
         if code not in (

@@ -7,6 +7,7 @@ takes long. What is asked is the command's.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError
 from tidelog.client.metadata import parse_bootstrap
 from tidelog.model.server_configs import parse_properties
+from tidelog.runtime.cluster_secret import ClusterSecret, SecretRefused
+from tidelog.runtime.seams import Seams
 
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -38,7 +41,10 @@ _TIMES = {
     "metadata.max.age.ms": "metadata_max_age_ms",
 }
 
-CLIENT_PROPERTIES = ("client.id", *_TIMES, "security.protocol", "bootstrap.servers")
+SECRET_FILE = "cluster.secret.file"
+"""The file of the cluster's secret, for what only operators may ask."""
+
+CLIENT_PROPERTIES = ("client.id", *_TIMES, "security.protocol", "bootstrap.servers", SECRET_FILE)
 """The configurations that every command takes; those of what it does are the command's."""
 
 
@@ -157,10 +163,23 @@ def settings_from(properties: Mapping[str, str]) -> ClusterSettings:
         elif name == "security.protocol":
             if value != "PLAINTEXT":
                 raise WrongUsage(f"security.protocol {value!r} is not supported: use PLAINTEXT")
+        elif name == SECRET_FILE:
+            found["secret"] = _secret_in(value)
         elif name != "bootstrap.servers":
             known = ", ".join(CLIENT_PROPERTIES)
             raise WrongUsage(f"the client configuration {name!r} is unknown; known are {known}")
     return ClusterSettings(**found)
+
+
+def _secret_in(path: str) -> ClusterSecret:
+    """Return the secret of a file. Raises WrongUsage."""
+    # The audit is the servers': a command says the same in its error line.
+    logging.getLogger("tidelog.audit").addHandler(logging.NullHandler())
+    seams = Seams()
+    try:
+        return ClusterSecret(seams.disk, path, seams.clock, seams.random)
+    except SecretRefused as error:
+        raise WrongUsage(str(error)) from None
 
 
 def run(
@@ -170,8 +189,12 @@ def run(
     command_config: Path | None = None,
     properties: Mapping[str, str] | None = None,
     progress: Callable[[], str] | None = None,
+    knowing: bool = True,
 ) -> Result:
     """Open the cluster, run ``work`` with it, close it; return what ``work`` returned.
+
+    ``knowing=False``: ``work`` asks for the cluster's metadata itself, or needs none: brokers that
+    start have none while their controller tells them nothing.
 
     When it takes over two seconds a line on a terminal's stderr shows how far it is: what
     ``progress`` returns (nothing for ""), or that it waits for the cluster. ``properties`` go
@@ -188,7 +211,8 @@ def run(
         cluster = Cluster(bootstrap, settings)
         shown = _Notice(progress or (lambda: f"waiting for {bootstrap}"))
         try:
-            await cluster.open(OPEN_TIMEOUT_MS)
+            if knowing:
+                await cluster.open(OPEN_TIMEOUT_MS)
             return await work(cluster)
         finally:
             shown.end()

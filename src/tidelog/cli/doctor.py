@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import click
 
 import tidelog.cli
-from tidelog.cli.connecting import Asked, run, subcommand_options
+from tidelog.cli.connecting import OPEN_TIMEOUT_MS, Asked, run, subcommand_options
 from tidelog.cli.failures import Failed
 from tidelog.cli.findings import Facts, Finding, Level, judge, readable
 from tidelog.cli.output import print_json, print_table, say
@@ -29,6 +29,7 @@ from tidelog.client.errors import ClientError, Refused, RequestTimedOut
 from tidelog.client.group_offsets import committed_offsets
 from tidelog.metadata.sqlite import backup as backup_store
 from tidelog.metadata.store import StoreRefused
+from tidelog.runtime.disk import keep_from_others
 
 GROUPS_LOOKED_AT = 1_000
 """Groups whose lag is asked for: each costs a request."""
@@ -56,7 +57,7 @@ def command(context: click.Context, /, **_flags: Any) -> None:
     if context.invoked_subcommand is not None:
         return
     asked = Asked.of(context)
-    facts = run(asked.bootstrap_server, look, command_config=asked.command_config)
+    facts = run(asked.bootstrap_server, look, command_config=asked.command_config, knowing=False)
     findings = judge(facts)
     is_bad = any(finding.level is Level.BAD for finding in findings)
     if asked.as_json:
@@ -132,6 +133,7 @@ def _print(facts: Facts, findings: list[Finding]) -> None:
 )
 def backup(file: Path, store: str) -> None:
     """Copy a SQLite metadata store to FILE, also while its controller runs."""
+    keep_from_others()
     try:
         backup_store(store.removeprefix("sqlite:"), str(file))
     except StoreRefused as error:
@@ -140,7 +142,14 @@ def backup(file: Path, store: str) -> None:
 
 
 async def look(cluster: Cluster) -> Facts:
-    """Ask the cluster everything that ``judge`` wants to know."""
+    """Ask the cluster everything that ``judge`` wants to know.
+
+    Raises Failed with what the controller says when no broker has been told of the cluster.
+    """
+    try:
+        await cluster.open(OPEN_TIMEOUT_MS)
+    except ClientError as error:
+        raise await _why_untold(cluster) or error from None
     # The controller first: while it is silent, other questions may wait for it in vain.
     condition = await _in_time(describe_condition(cluster), "the controller")
     described = await describe_cluster(cluster)
@@ -172,6 +181,16 @@ async def look(cluster: Cluster) -> Facts:
         },
         committed=dict(zip(ids, committed, strict=True)),
     )
+
+
+async def _why_untold(cluster: Cluster) -> Failed | None:
+    """Return what keeps the controller from telling brokers that start; None for nothing known."""
+    condition = await _in_time(describe_condition(cluster), "the controller")
+    if not isinstance(condition, dict):
+        return None
+    bad = [x for x in condition["problems"] if x["kind"] in ("store_went_back", "node_damaged")]
+    said = " ".join(f"{x['what']} {x['advice']}" for x in bad)
+    return Failed(f"the brokers wait to be told of the cluster. {said}") if bad else None
 
 
 def _is_suspected(condition: dict[str, Any] | ClientError | None, node_id: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import Asked, run, subcommand_options
+from tidelog.cli.connecting import SECRET_FILE, Asked, run, subcommand_options
 from tidelog.cli.failures import Failed
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.client.admin.restored import restored_store
@@ -27,24 +27,70 @@ NUMBERS = ("Partition", "Broker", "Epoch", "LogEnd")
     default="",
     help="Brokers that will not come back: they are not waited for.",
 )
+@click.option(
+    "--drop-unknown",
+    "dropped",
+    metavar="NAME",
+    multiple=True,
+    help="With --accept: give this up, a TOPIC, a topic id or TOPIC-PARTITION that the store does "
+    "not know. May be repeated.",
+)
+@click.option(
+    "--cluster-secret-file",
+    "secret_file",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    help="The servers' cluster.secret.file: what this command does needs a proof of it.",
+)
 @click.pass_context
-def command(context: click.Context, /, accept: bool, without: str, **_flags: Any) -> None:
+def command(
+    context: click.Context,
+    /,
+    accept: bool,
+    without: str,
+    dropped: tuple[str, ...],
+    secret_file: str | None,
+    **_flags: Any,
+) -> None:
     """Show what a restored metadata store does not know; with --accept go on with it.
 
     While a store has gone back in time no broker is commanded and nothing is deleted. With --accept
-    the replica with the newest data leads each partition, flagged as unclean. Replicas of topics
-    that the store does not know are set aside and removed after stale.partition.delete.delay.ms:
-    copy what you need first. Exit status 1 when the store has gone back and is not accepted.
+    the replica with the newest data leads each partition, flagged as unclean. Topics and partitions
+    that the store does not know come back as their replicas hold them, but for those named with
+    --drop-unknown: they are set aside, and removed after stale.partition.delete.delay.ms. Start
+    every broker first, also those that are younger than the copy. Exit status 1 when the store has
+    gone back and is not accepted.
     """
     asked = Asked.of(context)
     brokers = _numbers(without)
-    report = run(
-        asked.bootstrap_server,
-        lambda cluster: restored_store(cluster, accept=accept, without=brokers),
-        command_config=asked.command_config,
-    )
-    if report is None:
-        raise Failed("this cluster's controller knows nothing of restored stores")
+    if dropped and not accept:
+        raise click.UsageError("--drop-unknown goes with --accept")
+
+    def ask(*, accept: bool) -> dict[str, Any]:
+        report = run(
+            asked.bootstrap_server,
+            lambda cluster: restored_store(
+                cluster, accept=accept, without=brokers, drop_unknown=dropped if accept else ()
+            ),
+            command_config=asked.command_config,
+            properties={SECRET_FILE: secret_file} if secret_file else {},
+            knowing=False,
+        )
+        if report is None:
+            raise Failed("this cluster's controller knows nothing of restored stores")
+        return report
+
+    report = ask(accept=False)
+    if accept and report["went_back"] is not None:
+        if not report.get("unknown_comes_back"):
+            raise Failed(
+                "the controller is older than this command, and would give up what its store does "
+                "not know: bring the controller newer code first"
+            )
+        report = ask(accept=True)
+    elif accept:
+        # Refused, with the controller's sentence.
+        ask(accept=True)
     if asked.as_json:
         print_json({**report, "accepted": accept})
     else:
@@ -75,13 +121,33 @@ def _print(report: dict[str, Any], *, accepted: bool) -> None:
     if nowhere:
         named = ", ".join(f"{x['topic']}-{x['partition']}" for x in nowhere)
         say(f"Nobody holds a replica of: {named}.")
-    if report["unknown"]:
-        say("Of topics that the store does not know, replicas hold:")
-        print_table(COLUMNS, list(_rows(report["unknown"])), right=NUMBERS)
+    unknown = [x for x in report["unknown"] if not x["is_being_deleted"]]
+    if unknown:
+        say("The store does not know these replicas:")
+        print_table(COLUMNS, list(_rows(unknown)), right=NUMBERS)
+        _print_configs([x for x in unknown if not x.get("is_known")])
+    if deleted := [x for x in report["unknown"] if x["is_being_deleted"]]:
+        say(f"Being deleted: {', '.join(x['topic'] for x in deleted)}.")
     if accepted:
+        if given_up := report.get("given_up"):
+            say(f"Given up: {', '.join(given_up)}.")
         say("Accepted: brokers register again; see `tidelog doctor` and `tidelog doctor unclean`.")
     else:
+        if unknown:
+            say("They come back; to give one up, name it: --drop-unknown TOPIC or TOPIC-PARTITION.")
         say("To go on with it: tidelog doctor restored --accept")
+
+
+def _print_configs(topics: list[dict[str, Any]]) -> None:
+    for topic in topics:
+        configs = ", ".join(f"{name}={value}" for name, value in sorted(topic["configs"].items()))
+        if configs:
+            say(f"{topic['topic']} comes back with {configs}.")
+        else:
+            say(
+                f"{topic['topic']} comes back with default configurations: no broker keeps others. "
+                "Set what it had with `tidelog configs` afterwards."
+            )
 
 
 def _rows(unknown: list[dict[str, Any]]) -> list[list[Any]]:

@@ -21,7 +21,7 @@ COLUMNS = ("Partition", "Leader", "Epoch", "LogEnd", "Handling", "Lost", "Offset
 NUMBERS = ("Leader", "Epoch", "Lost")
 
 
-@click.command("unclean")
+@click.command("unclean", short_help="List unclean elections and what they lost.")
 @subcommand_options
 @click.option("--topic", help="A name, a list with commas, or a pattern; without it all topics.")
 @click.pass_context

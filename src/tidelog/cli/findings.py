@@ -146,7 +146,8 @@ def _partitions(facts: Facts) -> list[Finding]:
             elif len(partition.isr) < len(partition.replicas):
                 under.append(name)
     if not offline and not below and not under:
-        what = f"{total} partitions of {len(facts.topics)} topics: all lead, all in sync"
+        partitions, topics = counted(total, "partition"), counted(len(facts.topics), "topic")
+        what = f"{partitions} of {topics}: all lead, all in sync"
         return [Finding(Level.GOOD, what)]
     if facts.told is not None:
         # The controller says them itself.
@@ -255,6 +256,11 @@ def _groups(facts: Facts) -> list[Finding]:
         count = len(facts.groups)
         found.append(Finding(Level.GOOD, f"{count} group{'' if count == 1 else 's'}{said}"))
     return found
+
+
+def counted(count: int, what: str) -> str:
+    """Return a number of things in words: 1 topic, 2 topics."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def named(names: Sequence[object]) -> str:

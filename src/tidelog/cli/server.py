@@ -6,7 +6,9 @@ neither click nor rich: a server starts in a fraction of a second and stays smal
 
 Ready line on standard output, once the process serves:
 ``ready node=1 roles=broker,controller PLAINTEXT=127.0.0.1:9092 CONTROLLER=127.0.0.1:9093``, with
-``metrics=HOST:PORT`` when there is such an address. Logs go to standard error.
+``metrics=HOST:PORT`` when there is such an address. A broker whose controller took its registration
+and tells it nothing (a store that has gone back in time, a damaged node) says so before, with
+``waiting`` as the first word. Logs go to standard error.
 """
 
 from __future__ import annotations
@@ -23,12 +25,15 @@ from typing import TYPE_CHECKING, Any
 from tidelog.model.server_configs import ServerConfigs, from_mapping, parse_properties
 from tidelog.runtime import descriptors
 from tidelog.runtime import loop as runtime_loop
+from tidelog.runtime.disk import keep_from_others
+from tidelog.runtime.loop_watch import LoopWatch
 from tidelog.runtime.seams import Seams
 
 if TYPE_CHECKING:
     from tidelog.broker.process import BrokerProcess
     from tidelog.controller.process import Controller
     from tidelog.observe.endpoint import Endpoint
+    from tidelog.runtime.cluster_secret import ClusterSecret
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +74,7 @@ def main(arguments: list[str]) -> int:
     from tidelog.observe import logs
 
     logs.configure()
+    keep_from_others()
     try:
         runtime_loop.run(_Process(configs, options.until_stdin_closes).run())
     except _StartFailed as error:
@@ -104,9 +110,11 @@ class _Process:
     def __init__(self, configs: ServerConfigs, until_stdin_closes: bool) -> None:
         self._configs = configs
         self._until_stdin_closes = until_stdin_closes
+        self._secret: ClusterSecret | None = None
         self._controller: Controller | None = None
         self._broker: BrokerProcess | None = None
         self._endpoint: Endpoint | None = None
+        self._watch = LoopWatch()
 
     async def run(self) -> None:
         """Start, say so, wait for the signal, stop. Raises _StartFailed."""
@@ -118,7 +126,11 @@ class _Process:
             loop.add_reader(sys.stdin.fileno(), self._stdin_came, stop)
         threads = ThreadPoolExecutor(THREADS, "tidelog")
         processes = runtime_loop.helper_processes()
-        seams = Seams(threads=threads, processes=processes)
+        seams = Seams(
+            threads=threads,
+            processes=processes,
+            recovery_helpers=runtime_loop.recovery_helpers,
+        )
         try:
             starting = loop.create_task(self._start(seams))
             stopping = loop.create_task(stop.wait())
@@ -128,7 +140,7 @@ class _Process:
                 starting.cancel()
                 await asyncio.wait([starting])
             elif starting.exception() is None:
-                print(self._ready_line(), flush=True)
+                print(self._line("ready", self._broker), flush=True)
                 runtime_loop.tame_collector()
                 await stopping
             stopping.cancel()
@@ -136,6 +148,7 @@ class _Process:
                 starting.result()
         finally:
             await self._stop()
+            self._watch.stop()
             processes.shutdown(cancel_futures=True)
             threads.shutdown()
 
@@ -154,7 +167,17 @@ class _Process:
             stop.set()
 
     async def _start(self, seams: Seams) -> None:
+        from tidelog.cli.cluster_secret import secret_for
+        from tidelog.runtime.cluster_secret import SecretRefused
+
         configs = self._configs
+        self._import_roles()
+        # From here on: imports are long, and nobody is served meanwhile.
+        self._watch.start()
+        try:
+            self._secret = secret_for(configs, seams)
+        except SecretRefused as error:
+            raise _StartFailed(str(error)) from error
         if configs.is_controller:
             await self._start_controller(seams)
         if configs.is_broker:
@@ -162,12 +185,20 @@ class _Process:
         if configs.metrics_address is not None:
             self._start_endpoint(configs.metrics_address)
 
+    def _import_roles(self) -> None:
+        """Import what each role needs before any of them runs: a controller that has begun must not
+        stand still while its broker is imported."""
+        if self._configs.is_controller:
+            import tidelog.controller.process
+        if self._configs.is_broker:
+            import tidelog.broker.process  # noqa: F401
+
     async def _start_controller(self, seams: Seams) -> None:
         from tidelog.controller.process import Controller
         from tidelog.metadata.store import StoreRefused, StoreUnavailable
         from tidelog.network.server import ListenError
 
-        controller = Controller(self._configs, seams)
+        controller = Controller(self._configs, seams, secret=self._secret)
         try:
             await controller.start()
         except (StoreRefused, StoreUnavailable, ListenError, OSError) as error:
@@ -181,7 +212,8 @@ class _Process:
         if not controllers and self._controller is not None:
             controllers = [("127.0.0.1", self._controller.listener_port)]
         files = descriptors.share(descriptors.raise_limit())
-        broker = BrokerProcess(self._configs, seams, controllers, files)
+        broker = BrokerProcess(self._configs, seams, controllers, files, self._secret)
+        broker.when_untold = lambda: print(self._line("waiting", broker), flush=True)
         try:
             await broker.start()
         except StartFailed as error:
@@ -199,7 +231,9 @@ class _Process:
     def _collector(self) -> Any:
         from prometheus_client.registry import Collector
 
-        parts: list[Collector] = []
+        from tidelog.observe.loop_stalls import LoopStallCollector
+
+        parts: list[Collector] = [LoopStallCollector(self._watch.stalls)]
         if self._broker is not None:
             from tidelog.broker.metrics import BrokerCollector
 
@@ -227,13 +261,13 @@ class _Process:
             found["controller_active"] = self._controller.active
         return found
 
-    def _ready_line(self) -> str:
+    def _line(self, first_word: str, broker: BrokerProcess | None) -> str:
         configs = self._configs
-        words = ["ready", f"node={configs.node_id}"]
+        words = [first_word, f"node={configs.node_id}"]
         words.append(f"roles={','.join(sorted(configs.process_roles))}")
-        if self._broker is not None:
+        if broker is not None:
             hosts = {each.name: each.host for each in configs.advertised_listeners}
-            for name, port in self._broker.ports.items():
+            for name, port in broker.ports.items():
                 words.append(f"{name}={hosts.get(name, '127.0.0.1')}:{port}")
         if self._controller is not None:
             first = configs.controller_listeners[0]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -33,6 +34,9 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import why_invalid
 
 MINIMUM = "min.insync.replicas"
+
+SHOWN = 20
+"""Topics that a line of refusal names."""
 
 
 def _minimum_of(item: dict[str, Any], minimum: int) -> int:
@@ -64,6 +68,7 @@ ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
 @click.option("--config", multiple=True, metavar="NAME=VALUE", help="A configuration (--create).")
 @click.option("--if-not-exists", is_flag=True, help="With --create: an existing topic is fine.")
 @click.option("--if-exists", is_flag=True, help="A missing topic is fine.")
+@click.option("--yes", is_flag=True, help="With --delete: do not ask, whatever a pattern matches.")
 @click.option("--exclude-internal", is_flag=True, help="Leave internal topics out.")
 @click.option("--under-replicated-partitions", is_flag=True, help="Only those, of --describe.")
 @click.option("--unavailable-partitions", is_flag=True, help="Only those without a leader.")
@@ -94,6 +99,8 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
     only = [f"--{flag.replace('_', '-')}" for flag in ONLY if flags[flag]]
     if only and action != "--describe":
         raise WrongUsage(f"{only[0]} goes with --describe, not with {action}")
+    if flags["yes"] and action != "--delete":
+        raise WrongUsage(f"--yes goes with --delete, not with {action}")
     # Looked at before anything is asked: wrong usage needs no cluster.
     flags["configs"] = key_values(flags["config"], "--config")
     flags["assignment"] = parse_assignment(flags["replica_assignment"])
@@ -307,10 +314,15 @@ async def _alter(cluster: Cluster, flags: dict[str, Any]) -> None:
 
 
 async def _delete(cluster: Cluster, flags: dict[str, Any]) -> None:
-    found = [topic.name for topic in await _matching(cluster, flags)]
+    found, left_out, by_pattern = doomed(await _matching(cluster, flags), flags["topic"])
+    if left_out:
+        note(f"internal topics are left out unless they are named: {', '.join(left_out)}")
     if not found:
-        _missing(flags)
+        if not left_out:
+            _missing(flags)
         return
+    if len(by_pattern) > 1 and not flags["yes"]:
+        _ask_whether_to_delete(by_pattern, flags["topic"])
     outcomes = await admin.delete_topics(cluster, found)
     refused = {name: outcome for name, outcome in outcomes.items() if outcome is not None}
     deleted = [name for name in found if name not in refused]
@@ -321,6 +333,30 @@ async def _delete(cluster: Cluster, flags: dict[str, Any]) -> None:
             say(f"Deleted topic {name}.")
     for outcome in refused.values():
         raise outcome
+
+
+def doomed(matching: Sequence[Topic], text: str) -> tuple[list[str], list[str], list[str]]:
+    """Return which of the topics that --topic matches are to be deleted, which of them are left
+    out, and which of the first are meant by a pattern only.
+
+    A pattern never means an internal topic: who wants one deleted names it.
+    """
+    named = set(_plain_names(text))
+    left_out = [topic.name for topic in matching if topic.internal and topic.name not in named]
+    found = [topic.name for topic in matching if topic.name not in left_out]
+    return found, left_out, [name for name in found if name not in named]
+
+
+def _ask_whether_to_delete(names: Sequence[str], text: str) -> None:
+    """Show what a pattern means, and go on only with a yes. Raises Failed."""
+    if not sys.stdin.isatty():
+        shown = ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
+        raise Failed(f"{text!r} matches {len(names)} topics ({shown}): add --yes to delete them")
+    click.echo(f"The pattern {text!r} matches {len(names)} topics:", err=True)
+    for name in names:
+        click.echo(f"  {name}", err=True)
+    if not click.confirm("Delete them with all their records?", err=True):
+        raise Failed("nothing was deleted")
 
 
 def _missing(flags: dict[str, Any]) -> None:
@@ -349,6 +385,15 @@ async def _matching(cluster: Cluster, flags: dict[str, Any]) -> list[Topic]:
     ]
 
 
+def _pieces(text: str) -> list[str]:
+    return [piece.strip() for piece in text.strip("\"'").split(",") if piece.strip()]
+
+
+def _plain_names(text: str) -> list[str]:
+    """Return the pieces of --topic that name one topic each."""
+    return [piece for piece in _pieces(text) if why_invalid(piece) is None]
+
+
 def topic_pattern(text: str | None) -> re.Pattern[str]:
     """Return what a name, a comma-separated list or a regular expression matches.
 
@@ -357,7 +402,7 @@ def topic_pattern(text: str | None) -> re.Pattern[str]:
     """
     if text is None:
         return re.compile(".*")
-    pieces = [piece.strip() for piece in text.strip("\"'").split(",") if piece.strip()]
+    pieces = _pieces(text)
     plain = [re.escape(piece) if why_invalid(piece) is None else piece for piece in pieces]
     try:
         return re.compile("|".join(f"(?:{piece})" for piece in plain))

@@ -21,13 +21,15 @@ from typing import Any
 
 import click
 
+from tidelog.cli.cluster_secret import make_secret
 from tidelog.cli.connecting import key_values
 from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note, say
 from tidelog.cli.up_child import Child
 from tidelog.cli.up_files import Address, Plan
 from tidelog.model.config_definitions_kinds import StoreAddress
-from tidelog.runtime.disk import RealDisk
+from tidelog.runtime.cluster_secret import SecretRefused
+from tidelog.runtime.disk import RealDisk, keep_from_others
 
 RESTART_AFTER_S = 1.0
 """How long a child that died is left alone before ``--restart`` starts it: no tight loop."""
@@ -62,6 +64,7 @@ def command(
     if port + brokers - 1 > HIGHEST_PORT:
         raise WrongUsage(f"--port {port}: there are no {brokers} ports from there on")
     check_store(store, controllers)
+    keep_from_others()
     folder = data.absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -72,8 +75,11 @@ def command(
     if held is None:
         raise Failed(f"another `tidelog up` runs on {data}: stop it, or take another --data")
     try:
+        make_secret(str(folder))
         plan = Plan(folder, brokers, controllers, port, store, configs)
         asyncio.run(_Up(plan, restart=restart).run())
+    except SecretRefused as error:
+        raise Failed(str(error)) from None
     finally:
         held.close()
 
@@ -174,6 +180,29 @@ class _Up:
             await asyncio.gather(*starts, return_exceptions=stopping.done())
             if stopping.done():
                 return False
+        return await self._until_all_serve(stopping)
+
+    async def _until_all_serve(self, stopping: asyncio.Task[bool]) -> bool:
+        """Wait for those that the controller tells nothing; False when a signal came before.
+
+        All run by now: what keeps the controller silent is settled with all of them.
+        """
+        untold = [x for x in self._children if x.ready is not None and not x.ready.serves]
+        if untold:
+            note(
+                f"{', '.join(str(x.member) for x in untold)}: started, and told nothing of the "
+                f"cluster by the controller; see why and what to do with "
+                f"`tidelog doctor --bootstrap-server {_address(untold[0])}`"
+            )
+        waiting = asyncio.gather(*(child.until_it_serves() for child in self._children))
+        ends: list[asyncio.Future[Any]] = [waiting, stopping]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if not waiting.done():
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+            return False
+        # Raises what a child that ended has raised.
+        waiting.result()
         return True
 
     def _where_controllers_are(self) -> list[Address]:
@@ -228,8 +257,12 @@ class _Up:
 
 
 def _where(child: Child) -> str:
-    ready = child.ready
-    assert ready is not None
-    word, at = ("bootstrap", ready.broker) if ready.broker else ("at", ready.controller)
+    assert child.ready is not None
+    return f"{'bootstrap' if child.ready.broker else 'at'} {_address(child)}"
+
+
+def _address(child: Child) -> str:
+    assert child.ready is not None
+    at = child.ready.broker or child.ready.controller
     assert at is not None
-    return f"{word} {at[0]}:{at[1]}"
+    return f"{at[0]}:{at[1]}"

@@ -28,17 +28,18 @@ LOG_BYTES_READ = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a child's ready line says: its addresses as (host, port)."""
+    """What a child's first line says: its addresses as (host, port), and whether it serves yet."""
 
     broker: Address | None
     controller: Address | None
     metrics: Address | None
+    serves: bool = True
 
 
 def parse_ready(line: str) -> Ready | None:
-    """Read a server's ready line; None for any other line."""
+    """Read a server's line that says where it is; None for any other line."""
     words = line.split()
-    if words[:1] != ["ready"]:
+    if words[:1] not in (["ready"], ["waiting"]):
         return None
     found = dict(word.partition("=")[::2] for word in words[1:])
     addresses = {}
@@ -48,7 +49,9 @@ def parse_ready(line: str) -> Ready | None:
             addresses[name] = (host, int(port))
     controller, metrics = addresses.pop("CONTROLLER", None), addresses.pop("metrics", None)
     broker = next(iter(addresses.values()), None)
-    return None if broker is None and controller is None else Ready(broker, controller, metrics)
+    if broker is None and controller is None:
+        return None
+    return Ready(broker, controller, metrics, serves=words[0] == "ready")
 
 
 def error_in(log: Path) -> str | None:
@@ -83,7 +86,10 @@ class Child:
         return process.pid if process is not None and process.returncode is None else None
 
     async def start(self, controllers: Sequence[Address]) -> None:
-        """Start it and wait until it serves. Raises Failed with its own words when it does not."""
+        """Start it and wait until it serves, or says that it waits to be told of the cluster.
+
+        Raises Failed with its own words when it does neither.
+        """
         file = self._plan.folder / f"node-{self.member.node_id}.properties"
         former = self.ready.controller if self.ready is not None else None
         at = former[1] if former is not None else 0
@@ -104,7 +110,7 @@ class Child:
             )
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                ready = await self._read_ready(process)
+                ready = await _read_line(process)
         except TimeoutError:
             words = self._last_words()
             raise Failed(f"not ready within {START_TIMEOUT_S:.0f} s; {words}") from None
@@ -115,13 +121,14 @@ class Child:
             # Started again it must be found where clients know it.
             self.member = replace(self.member, port=ready.broker[1])
 
-    async def _read_ready(self, process: asyncio.subprocess.Process) -> Ready | None:
-        assert process.stdout is not None
-        while line := await process.stdout.readline():
-            found = parse_ready(line.decode("utf-8", "replace"))
-            if found is not None:
-                return found
-        return None
+    async def until_it_serves(self) -> None:
+        """Wait, for as long as it takes, until a child that waits serves. Raises Failed."""
+        while self.ready is not None and not self.ready.serves:
+            assert self._process is not None
+            ready = await _read_line(self._process)
+            if ready is None:
+                raise Failed(await self.death())
+            self.ready = ready
 
     async def death(self) -> str:
         """Wait until it has ended; return a sentence that says how."""
@@ -148,6 +155,16 @@ class Child:
     def _last_words(self) -> str:
         """Return the child's own error line, or where its log is."""
         return error_in(self._log) or f"see {self._log}"
+
+
+async def _read_line(process: asyncio.subprocess.Process) -> Ready | None:
+    """Return what the next line that says where it is says; None when the output has ended."""
+    assert process.stdout is not None
+    while line := await process.stdout.readline():
+        found = parse_ready(line.decode("utf-8", "replace"))
+        if found is not None:
+            return found
+    return None
 
 
 def _ending(status: int | None) -> str:

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tidelog.cli.cluster_secret import FILE_NAME
+
 HOST = "127.0.0.1"
 FIRST_CONTROLLER_ID = 101
 MOST_REPLICAS = 3
@@ -80,6 +82,7 @@ def server_properties(
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
         "group.initial.rebalance.delay.ms": "0",
+        "cluster.secret.file": str(plan.folder / FILE_NAME),
     }
     if member.is_broker:
         values["log.dirs"] = str(plan.folder / f"broker-{member.node_id}")

@@ -24,6 +24,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+from tidelog.runtime.cluster_secret import ClusterSecret
 
 Result = TypeVar("Result")
 
@@ -44,6 +45,8 @@ class ClusterSettings:
     metadata_max_age_ms: int = 300_000
     max_in_flight: int = 5
     backoff: Backoff = field(default_factory=Backoff)
+    secret: ClusterSecret | None = None
+    """The cluster secret to prove on each connection; only an operator's command has it."""
 
 
 class Cluster:
@@ -211,6 +214,7 @@ class Cluster:
                 client_id=self.settings.client_id,
                 max_in_flight=self.settings.max_in_flight,
                 connect_timeout_ms=self.settings.connect_timeout_ms,
+                secret=self.settings.secret,
             )
         except ConnectionLost:
             # The cluster may have moved on: look again before the next attempt.

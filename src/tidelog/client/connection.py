@@ -15,7 +15,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tidelog import __version__
 from tidelog.client.errors import (
@@ -26,9 +26,13 @@ from tidelog.client.errors import (
     error_code,
 )
 from tidelog.client.frames import MAX_FRAME_BYTES, FrameReader, OversizedFrame
+from tidelog.client.proving import prove
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages, schema
+
+if TYPE_CHECKING:
+    from tidelog.runtime.cluster_secret import ClusterSecret
 
 CONNECT_TIMEOUT_MS = 10_000
 """Kafka's socket.connection.setup.timeout.ms."""
@@ -70,14 +74,21 @@ async def connect(
     negotiate: bool = True,
     max_in_flight: int = MAX_IN_FLIGHT,
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+    greeting_timeout_ms: int | None = None,
     max_frame_bytes: int = MAX_FRAME_BYTES,
     on_closed: Callable[[ConnectionLost], None] | None = None,
+    secret: ClusterSecret | None = None,
 ) -> Connection:
     """Open a connection on the running loop and agree on versions with the peer.
 
+    With a ``secret`` both ends prove it first: the connection is one between processes. Raises
+    ProofFailed then.
+
     With ``negotiate=False`` (control channels: both sides know what they speak) nothing is sent.
     ``on_closed`` is called once, with the reason, when the connection ends, however it ends.
-    Raises ConnectionLost when the address does not answer in ``connect_timeout_ms``.
+    Raises ConnectionLost when the address does not accept in ``connect_timeout_ms``,
+    RequestTimedOut when the whole greeting that follows needs more than ``greeting_timeout_ms``
+    (None: the same).
     """
     loop = asyncio.get_running_loop()
     connection = Connection(loop, f"{host}:{port}", client_id, max_in_flight, max_frame_bytes)
@@ -92,12 +103,27 @@ async def connect(
     except OSError as error:
         raise ConnectionLost(f"{host}:{port} cannot be reached: {_why(error)}") from None
     connection._on_closed = on_closed
-    if negotiate:
-        try:
-            await connection._negotiate(connect_timeout_ms)
-        except BaseException:
-            connection.close()
-            raise
+    limit_ms = connect_timeout_ms if greeting_timeout_ms is None else greeting_timeout_ms
+    connection._greeting_ms = limit_ms
+    end = loop.time() + limit_ms / 1000
+
+    def left_ms() -> int:
+        return max(1, int((end - loop.time()) * 1000))
+
+    try:
+        if secret is not None:
+            if secret.optional:
+                await connection._negotiate(left_ms())
+            await prove(connection, secret, left_ms)
+        # After the proof: what may be used is shown by then.
+        if negotiate:
+            await connection._negotiate(left_ms())
+        else:
+            connection._peer_versions = None
+    except BaseException:
+        connection.close()
+        raise
+    connection._greeting_ms = None
     return connection
 
 
@@ -133,6 +159,8 @@ class Connection:
         self._closed: asyncio.Future[None] = loop.create_future()
         self._on_closed: Callable[[ConnectionLost], None] | None = None
         self._peer_versions: dict[int, tuple[int, int]] | None = None
+        self._greeting_ms: int | None = None
+        """While the peer is greeted: how long all of that may take."""
 
     @property
     def closed(self) -> bool:
@@ -143,6 +171,11 @@ class Connection:
     def in_flight(self) -> int:
         """How many requests wait for their answer."""
         return len(self._pending)
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether some of an answer is here and not all of it."""
+        return self._protocol.has_begun
 
     def speaks(self, api_key: int) -> bool:
         """Return whether the peer and this client share a version of an API."""
@@ -261,7 +294,13 @@ class Connection:
 
     def _give_up(self, correlation_id: int, api_key: int, timeout_ms: int) -> None:
         name = ApiKey(api_key).name
-        self._end(RequestTimedOut(f"{self.peer} did not answer {name} within {timeout_ms} ms"))
+        why = f"did not answer {name} within {timeout_ms} ms"
+        if self._greeting_ms is not None:
+            # What was left of it for this request says nothing.
+            why = (
+                f"did not complete the greeting within {self._greeting_ms} ms: {name} is unanswered"
+            )
+        self._end(RequestTimedOut(f"{self.peer} {why}"))
 
     def _answered(self, frame: memoryview) -> None:
         if not self._pending:
@@ -296,6 +335,7 @@ class Connection:
         self._reason = reason
         if self._transport is not None:
             self._transport.abort()
+        self._protocol.release()
         for request in self._pending:
             request.deadline.cancel()
             if not request.answer.done():
@@ -347,6 +387,14 @@ class _Protocol(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         why = f"was lost: {exc}" if exc is not None else "was closed by the other side"
         self._end(ConnectionLost(f"the connection to {self._connection.peer} {why}"))
+
+    @property
+    def has_begun(self) -> bool:
+        return self._reader.has_begun
+
+    def release(self) -> None:
+        """The connection has ended: its buffer is not needed any more."""
+        self._reader.release()
 
     def pause_writing(self) -> None:
         self._connection._paused = True

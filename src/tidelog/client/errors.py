@@ -30,6 +30,10 @@ class InvalidAnswer(ConnectionLost):
     """The peer sent bytes that are no answer of Kafka's protocol."""
 
 
+class ProofFailed(ClientError):
+    """The peer and this process do not prove the same cluster secret to each other."""
+
+
 class VersionUnsupported(ClientError):
     """The peer and this client share no version of a request."""
 

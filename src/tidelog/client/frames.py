@@ -10,6 +10,9 @@ from __future__ import annotations
 SHARED_BYTES = 64 * 1024
 """Size of the buffer for small frames: what one read of a socket commonly brings."""
 
+RELEASED_BYTES = 16
+"""What is left of it when a connection has ended: never nothing, for a loop may still ask."""
+
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 """Largest answer accepted; a fetch of 50 MiB (Kafka's default maximum) is far below."""
 
@@ -36,6 +39,22 @@ class FrameReader:
         if self._frame is not None:
             return self._frame[self._filled :]
         return self._view[self._end :]
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether some of a frame is here and not all of it."""
+        return self._frame is not None or self._end > 0
+
+    def release(self) -> None:
+        """Give the memory back: nothing comes any more. What was received stays valid.
+
+        Connection, protocol and transport know each other, and a server collects such circles
+        seldom: a thousand that ended would hold 64 MiB.
+        """
+        self._shared = bytearray(RELEASED_BYTES)
+        self._view = memoryview(self._shared)
+        self._frame = None
+        self._end = self._filled = 0
 
     def received(self, count: int) -> list[memoryview]:
         """Take ``count`` bytes that were written into ``buffer()``; return complete frames.

@@ -17,7 +17,7 @@ from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore
 from tidelog.metadata.records import ClusterId, ControllerNode, Counter
 from tidelog.metadata.sqlite import SqliteStore
-from tidelog.metadata.store import Create, MetadataStore, StoreRefused
+from tidelog.metadata.store import Create, MetadataStore, Node, StoreRefused
 from tidelog.model.config_definitions import BrokerLayers
 from tidelog.model.levels import LATEST, Level
 from tidelog.model.server_configs import ServerConfigs
@@ -46,6 +46,10 @@ def open_store(configs: ServerConfigs, seams: Seams) -> MetadataStore:
     return MemoryStore()
 
 
+MOST_LOADS = 3
+"""How often everything is loaded again because somebody wrote meanwhile."""
+
+
 class AnotherActive(Exception):
     """Another controller is active on this store, or was faster: stand by."""
 
@@ -67,7 +71,7 @@ async def activate(
         # Looked at first: a standby asks often, and loading everything costs.
         raise AnotherActive("Another controller is active.")
     cluster = Cluster(layers=layers, level=level)
-    load(cluster, await store.load())
+    load(cluster, await _whole(store))
     cluster.loaded_revision = cluster.revision
     for path in _INDISPENSABLE:
         if path in cluster.damaged:
@@ -98,6 +102,22 @@ async def activate(
     cluster.versions[layout.CONTROLLER] = 0
     committed(cluster, found, complete)
     return cluster
+
+
+async def _whole(store: MetadataStore) -> dict[str, Node]:
+    """Return all nodes as they stood between two commits of controllers.
+
+    A load may be no snapshot: a container that was seen empty may have got a topic since, of a
+    controller that a tool has just deposed. Every commit counts the revision, so one that is the
+    same before and after says that there was none; the first write is conditional on it.
+    """
+    for _ in range(MOST_LOADS):
+        before = await store.get(layout.REVISION)
+        nodes = await store.load()
+        after = nodes.get(layout.REVISION)
+        if before == after:
+            return nodes
+    raise AnotherActive("Another controller is writing.")
 
 
 async def _write(store: MetadataStore, cluster: Cluster, writes: Sequence[Write]) -> None:

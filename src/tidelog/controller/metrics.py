@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
@@ -26,6 +26,10 @@ KAFKAS = {
 }
 """Numbers that have a name in Kafka's KafkaController bean; the others get one of ours."""
 
+COUNTED = frozenset({"requests_unauthorized"})
+"""Numbers since the start, which only grow: Prometheus's counters, with ``_total`` behind the name.
+"""
+
 
 class ControllerCollector(Collector):
     """Collects one controller's metrics at each scrape."""
@@ -41,8 +45,11 @@ class ControllerCollector(Collector):
                 yield GaugeMetricFamily(
                     f"kafka_controller_kafkacontroller_{kafkas}", text, value=value
                 )
+                continue
+            text = name.replace("_", " ").capitalize()
+            if name in COUNTED:
+                yield CounterMetricFamily(f"tidelog_controller_{name}", text, value=value)
             else:
-                text = name.replace("_", " ").capitalize()
                 yield GaugeMetricFamily(f"tidelog_controller_{name}", text, value=value)
 
     def _statistics(self) -> Mapping[str, int]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection
+from itertools import islice
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -32,6 +33,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.codec import EncodedRequest
+from tidelog.runtime.cluster_secret import ClusterSecret
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +42,10 @@ RETRY_MS = 50
 
 RETRY_MAX_MS = 1_000
 CANCEL_AGAIN_S = 0.05
+
+TOLD_AT_ONCE = 1_000
+"""Partitions, and configurations, that one request tells of when many have changed: it takes some
+20 ms to make, and as much to read."""
 
 REVISION_EVERY_S = 1.0
 """How often a broker is told a revision alone, at most: it syncs a file for it."""
@@ -55,6 +61,10 @@ class Office(Protocol):
     cluster: Cluster
     sender: requests.Sender
     announcements: Announcements
+    secret: ClusterSecret | None
+
+    def channel_key(self, broker: int) -> UUID:
+        """Return what a broker was given at its registration, to be repeated to it."""
 
     def next_channel_number(self) -> int:
         """Return a number larger than every one before, in this controller epoch."""
@@ -138,13 +148,19 @@ class Outbox:
         if address is None:
             raise ChannelRefused("it is not registered with a listener")
         return await connect(
-            address.host, address.port, client_id="controller", negotiate=False, max_in_flight=1
+            address.host,
+            address.port,
+            client_id="controller",
+            negotiate=False,
+            max_in_flight=1,
+            secret=office.secret,
         )
 
     async def _open(self, connection: Connection) -> None:
         office = self._office
         number = office.next_channel_number()
         opening = requests.open_control_channel(office.cluster, office.sender, self.broker, number)
+        opening.channel_key = office.channel_key(self.broker)
         await self._send(connection, opening, 0)
         await self._wait_for_readable_topics()
         revision = office.cluster.revision
@@ -209,38 +225,45 @@ class Outbox:
 
     async def _tell_changes(self, connection: Connection) -> None:
         await self._something_new(connection)
-        office = self._office
-        if office.cluster.went_back is not None:
-            # What an older store says may repeat a leader epoch: no order of it is given.
-            raise ChannelRefused("the metadata store has gone back in time")
-        revision = office.cluster.revision
+        revision = self._office.cluster.revision
         changes, self._changes = self._changes, Changes()
         self._new = False
         self._changes.configs |= changes.configs
+        self._look_back()
         await self._tell_configs(connection)
         if changes.stops:
             await self._stop(connection)
-            await self._tell_configs(connection)
-        if changes.partitions:
-            orders = office.announcements.orders(
-                office.cluster, office.sender, self.broker, changes
-            )
+        for part in changes.slices(TOLD_AT_ONCE):
+            await self._tell_part(connection, part, revision)
+        self._reached(revision)
+        await self._tell_revision(connection)
+
+    def _look_back(self) -> None:
+        if self._office.cluster.went_back is not None:
+            # What an older store says may repeat a leader epoch: no order of it is given.
+            raise ChannelRefused("the metadata store has gone back in time")
+
+    async def _tell_part(self, connection: Connection, part: Changes, revision: int) -> None:
+        office = self._office
+        self._look_back()
+        await self._tell_configs(connection)
+        if part.partitions:
+            orders = office.announcements.orders(office.cluster, office.sender, self.broker, part)
             if orders.topic_states:
                 self._to_be_kept = revision
                 answer = await self._send(connection, orders, office.cluster.level.leader_and_isr)
                 self._log_refused(answer)
-        if changes.partitions or changes.gone or changes.brokers:
+        if part.partitions or part.gone or part.brokers:
             metadata = office.announcements.of_changes(
-                office.cluster, office.sender, self.broker, changes
+                office.cluster, office.sender, self.broker, part
             )
             await self._send(connection, metadata, metadata.version)
-        self._reached(revision)
-        await self._tell_revision(connection)
 
     async def _tell_configs(self, connection: Connection) -> None:
         """Tell changed configurations until none is left: a topic's go before its partitions."""
         while self._changes.configs:
-            configs, self._changes.configs = self._changes.configs, set()
+            configs = set(islice(self._changes.configs, TOLD_AT_ONCE))
+            self._changes.configs -= configs
             await self._send_configs(connection, configs)
 
     async def _send_configs(

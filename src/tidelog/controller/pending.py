@@ -7,7 +7,7 @@ Grows with what changed since the broker was told last; the state itself is the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from tidelog.controller.decisions.cluster import Cluster, Put, Remove, Write
@@ -15,7 +15,13 @@ from tidelog.controller.decisions.elections import is_unclean_election
 from tidelog.controller.decisions.losses import said_of_losses
 from tidelog.controller.requests import BROKER, TOPIC, Gone
 from tidelog.metadata import layout
-from tidelog.metadata.records import DeletionMark, DeletionNode, PartitionState, TopicMemory
+from tidelog.metadata.records import (
+    DeletionMark,
+    DeletionNode,
+    PartitionState,
+    TopicMemory,
+    TopicNode,
+)
 from tidelog.model.topics import TopicPartition
 
 
@@ -32,6 +38,29 @@ class Changes:
 
     def __bool__(self) -> bool:
         return bool(self.configs or self.partitions or self.gone or self.stops or self.brokers)
+
+    def slices(self, most: int) -> Iterator[Changes]:
+        """Yield partitions, and what is gone or came, in parts; what is to be stopped is in none.
+
+        Each has whole topics, so that no client ever sees a part of one, and at most ``most``
+        partitions, unless one topic has more. What is gone comes first: its name may live again.
+        There is one part at least.
+        """
+        part = Changes(gone=self.gone, brokers=self.brokers)
+        if len(self.partitions) <= most:
+            part.partitions = self.partitions
+            yield part
+            return
+        by_topic: dict[str, list[TopicPartition]] = {}
+        for where in self.partitions:
+            by_topic.setdefault(where.topic, []).append(where)
+        # In one order for all brokers: what one is told is made for the others, too.
+        for name in sorted(by_topic):
+            if part.partitions and len(part.partitions) + len(by_topic[name]) > most:
+                yield part
+                part = Changes()
+            part.partitions.update(by_topic[name])
+        yield part
 
     def add(self, other: Changes) -> None:
         """Take up later changes."""
@@ -85,9 +114,13 @@ def _add_topic(before: Cluster, found: Changes, write: Write, name: str) -> None
         return
     # Even if it has none: with them brokers hear of the revision before its first LeaderAndIsr.
     found.configs.add((TOPIC, name))
-    if known is not None:
-        # An assignment changed: every partition's replicas may have.
-        found.partitions.update(TopicPartition(name, index) for index in known.partitions)
+    indexes = set() if known is None else set(known.partitions)
+    if isinstance(write.record, TopicNode):
+        # Also those whose states come with a later commit, or when their broker registers: told of
+        # a part, clients would hash keys by its count, and place groups by it.
+        indexes.update(write.record.partitions)
+    # Of a known one, too: an assignment changed, so every partition's replicas may have.
+    found.partitions.update(TopicPartition(name, index) for index in indexes)
 
 
 def _add_gone(before: Cluster, found: Changes, name: str) -> None:

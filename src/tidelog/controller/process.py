@@ -17,24 +17,27 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
+from uuid import UUID
 
 from tidelog.controller.activation import AnotherActive, activate, open_store
 from tidelog.controller.announcements import Announcements
 from tidelog.controller.chance import Chance
-from tidelog.controller.decisions import deletion
+from tidelog.controller.channel_keys import ChannelKeys
+from tidelog.controller.decisions import config_effects, deletion
 from tidelog.controller.decisions.cluster import Cluster, Decision, Write
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.condition import counts
 from tidelog.controller.decisions.journal import committed, operations, parts, with_revision
 from tidelog.controller.decisions.stops import Stop
 from tidelog.controller.outbox import CANCEL_AGAIN_S, Outbox
-from tidelog.controller.outside import Outside
+from tidelog.controller.outside import NodeChanged, Outside
 from tidelog.controller.pending import Changes, audit_lines, changes_of
 from tidelog.controller.rebalancing import Rebalancing
-from tidelog.controller.requests import Sender
+from tidelog.controller.requests import Sender, epoch_of
 from tidelog.controller.routing import make_router
 from tidelog.controller.serving import NotActive
 from tidelog.controller.session_watch import SessionWatch
+from tidelog.controller.slices import between_steps, perform_in_slices
 from tidelog.controller.waiting import Waiting
 from tidelog.metadata import layout
 from tidelog.metadata.store import (
@@ -47,6 +50,7 @@ from tidelog.model.config_definitions import BrokerLayers
 from tidelog.model.server_configs import ServerConfigs
 from tidelog.network.limits import Limits
 from tidelog.network.server import Server
+from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
@@ -56,6 +60,15 @@ A = TypeVar("A")
 
 RETRY_S = 0.5
 """How soon a controller that lost its store tries to become active again."""
+
+RETRY_MAX_S = 2.0
+"""The longest pause of one that fails, or is lost again, in quick succession: it doubles."""
+
+STEADY_S = 10.0
+"""A controller that was active for so long and is lost tries again at once."""
+
+MOST_TRIES = 5
+"""How often one decision is made again because a node had changed that it writes."""
 
 STANDBY_LOOK_S = 2.0
 """How often a standby tries, should it not be told that the active controller is gone."""
@@ -69,12 +82,19 @@ class Controller:
     """One controller. ``store`` overrules ``metadata.store`` (tests, simulation)."""
 
     def __init__(
-        self, configs: ServerConfigs, seams: Seams, store: MetadataStore | None = None
+        self,
+        configs: ServerConfigs,
+        seams: Seams,
+        store: MetadataStore | None = None,
+        secret: ClusterSecret | None = None,
     ) -> None:
+        """``secret`` is proved and asked for; without one all listeners must be loopback's."""
+        self.secret = secret
         self.configs = configs
         self.seams = seams
         self.store = store if store is not None else open_store(configs, seams)
         self.chance = Chance(seams)
+        self.channel_keys = ChannelKeys(seams.random)
         self.sender = Sender(configs.node_id, configs.inter_broker_listener_name)
         self.cluster = Cluster()
         self.session_watch = SessionWatch(self)
@@ -90,11 +110,13 @@ class Controller:
         """Topics that are deleted, and the revision that says it: a broker may not know of it."""
         self._channels = 0
         self._lost = asyncio.Event()
+        self._pause_s = 0.0
+        self._active_since_ms: int | None = None
         self._store_failed = False
         self._controller_changed = asyncio.Event()
         self._outside = Outside(self)
         self._rebalancing = Rebalancing(self)
-        self._said = ""
+        self._said = self._why_lost = ""
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -105,7 +127,12 @@ class Controller:
     def statistics(self) -> Mapping[str, int]:
         """Return counts for metrics; those of the cluster only while active. Walks over all
         partitions."""
-        found = {"active": int(self.active), "epoch": self.cluster.controller_epoch}
+        refused = 0 if self.server is None else self.server.audit.refused_by_api.total()
+        found = {
+            "active": int(self.active),
+            "epoch": self.cluster.controller_epoch,
+            "requests_unauthorized": refused,
+        }
         return {**found, **counts(self.cluster)} if self.active else found
 
     # -- life
@@ -123,11 +150,11 @@ class Controller:
             except AnotherActive as other:
                 logger.info("controller %s stands by: %s", self.configs.node_id, other)
                 self._lost.set()
-            except StoreUnavailable as error:
-                self._say_why_not(error)
-                self._store_failed = True
-                self._lost.set()
-            self.server = Server(make_router(), self, _limits(self.configs))
+            except (StoreUnavailable, NotActive) as error:
+                self._failed(error)
+            self.server = Server(
+                make_router(), self, _limits(self.configs), self.secret, self.seams.clock
+            )
             for listener in self.configs.controller_listeners:
                 port = await self.server.listen(listener.name, listener.host, listener.port)
                 self.listener_port = port if self.listener_port < 0 else self.listener_port
@@ -166,6 +193,7 @@ class Controller:
         self.store.watch(layout.CONTROLLER, lambda _: self._controller_changed.set())
 
     async def _activate(self) -> None:
+        self._lost.clear()
         layers = BrokerLayers(static=self.configs.texts)
         wall_ms = self.seams.clock.wall_ms()
         cluster_id = self.chance.new_uuid()
@@ -183,14 +211,22 @@ class Controller:
         going = {node.name for node in self.cluster.deletions.values()}
         self._note_gone({*self._gone, *going}, self.cluster.revision)
         self.announcements.forget()
+        try:
+            # Before any channel opens: what the next leaders go by.
+            await self.carry_out(config_effects.of_a_start)
+            # Marks of topics to be deleted, from a controller of a lower level or from a tool.
+            await self.carry_out(self._act_on_marks)
+            self.session_watch.begin()
+            self._outside.begin()
+            if self._lost.is_set():
+                raise NotActive("its session with the store ended meanwhile")
+        except BaseException:
+            # What has begun must not outlive this try: watches are of this session of the store.
+            await self._resign()
+            raise
         self._said = ""
-        self._lost.clear()
+        self._active_since_ms = self.seams.clock.monotonic_ms()
         self.activated.set()
-        self.session_watch.begin()
-        self._outside.begin()
-        # Marks of topics to be deleted, from a controller of a lower level or from a tool.
-        with contextlib.suppress(NotActive):
-            await self._take_up_marks()
         logger.info(
             "controller %s is active, epoch %s, revision %s",
             self.configs.node_id,
@@ -212,12 +248,23 @@ class Controller:
     async def _stay_active(self) -> None:
         while True:
             await self._lost.wait()
+            self._back_off()
             await self._resign()
             while not self.active:
                 await self._try_to_activate()
 
+    def _back_off(self) -> None:
+        """Pause before the next try, unless this controller was active for a while."""
+        since, now = self._active_since_ms, self.seams.clock.monotonic_ms()
+        is_steady = since is None or now - since >= STEADY_S * 1000
+        self._pause_s = 0.0 if is_steady else self._longer_pause_s()
+
+    def _longer_pause_s(self) -> float:
+        return min(RETRY_MAX_S, max(RETRY_S, 2 * self._pause_s))
+
     async def _try_to_activate(self) -> None:
         self._controller_changed.clear()
+        await asyncio.sleep(self._pause_s)
         try:
             async with self.turn:
                 if self._store_failed:
@@ -225,56 +272,95 @@ class Controller:
                     await self._open_store()
                 await self._activate()
         except AnotherActive:
+            self._pause_s = 0.0
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STANDBY_LOOK_S):
                     await self._controller_changed.wait()
-        except (StoreRefused, StoreUnavailable) as error:
-            self._say_why_not(error)
-            self._store_failed = True
-            await asyncio.sleep(RETRY_S)
-        except Exception:
+        except StoreUnavailable as error:
+            self._pause_s = RETRY_S
+            self._failed(error)
+        except (StoreRefused, NotActive) as error:
+            self._pause_s = self._longer_pause_s()
+            self._failed(error)
+        except Exception as error:
             # Whatever it was: a controller that gives up trying is inactive until a restart.
             logger.exception("not active")
-            self._store_failed = True
-            await asyncio.sleep(RETRY_S)
+            self._pause_s = self._longer_pause_s()
+            self._failed(error)
 
-    def _say_why_not(self, error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
+        """Say why this controller is not active; the next try is by a new session of the store."""
+        self._store_failed = True
+        self._lost.set()
         # It is tried twice a second: a line for each reason, not for each try.
-        if str(error) != self._said:
-            self._said = str(error)
-            logger.error("not active, trying again: %s", error)
+        why = str(error) or self._why_lost
+        if why != self._said:
+            self._said = why
+            logger.error("not active, trying again: %s", why)
 
     # -- decide, persist, apply
 
-    async def perform(self, decide: Callable[[Cluster], Decision[A]]) -> tuple[A, int]:
+    async def perform(
+        self,
+        decide: Callable[[Cluster], Decision[A]],
+        applied: Callable[[A], None] = lambda _: None,
+    ) -> tuple[A, int]:
         """Decide, make it durable, apply it; return the answer and the revision it stands in.
 
-        ``decide`` gets the state and must not wait or keep it. Raises NotActive: then the outcome
-        is unknown.
+        ``decide`` gets the state and must not wait or keep it; ``applied`` gets the answer before
+        anybody else decides. Raises NotActive: then the outcome is unknown.
         """
         # A caller that goes away must not leave a write that is made and not applied.
-        work = asyncio.get_running_loop().create_task(self._perform(decide))
+        work = asyncio.get_running_loop().create_task(self._perform(decide, applied))
         work.add_done_callback(_look_at)
         return await asyncio.shield(work)
 
-    async def _perform(self, decide: Callable[[Cluster], Decision[A]]) -> tuple[A, int]:
+    async def _perform(
+        self, decide: Callable[[Cluster], Decision[A]], applied: Callable[[A], None]
+    ) -> tuple[A, int]:
         async with self.turn:
             if not self.active:
                 raise NotActive
-            decision = decide(self.cluster)
-            for part in parts(decision, self.store.max_write_bytes):
-                await self.commit(part)
-            return decision.answer, self.cluster.revision
+            answer = await self.carry_out(decide)
+            applied(answer)
+            return answer, self.cluster.revision
 
-    async def commit(self, decided: Sequence[Write]) -> None:
-        """Make writes durable, apply them, and have brokers told. Called in the turn of a change.
+    async def carry_out(self, decide: Callable[[Cluster], Decision[A]]) -> A:
+        """Decide, and make it durable; called in the turn of a change.
 
-        Raises NotActive: then the outcome is unknown, and everything will be loaded anew.
+        Where a node had changed that it writes, that is taken up and it is decided again. One of
+        which a part is durable already is not: everything is loaded anew, and what it left is
+        finished then. Raises NotActive: then the outcome is unknown.
         """
-        if not decided:
-            return
-        writes = with_revision(self.cluster, decided)
-        found = operations(self.cluster, writes)
+        for _ in range(MOST_TRIES):
+            decision = decide(self.cluster)
+            try:
+                for position, part in enumerate(parts(decision, self.store.max_write_bytes)):
+                    if part:
+                        self.tell(await self.commit(part, self.cluster, first=not position))
+            except NodeChanged as changed:
+                await self._outside.resolve(changed)
+            else:
+                return decision.answer
+        self.lose(f"others write what it writes, {MOST_TRIES} times in a row")
+        raise NotActive
+
+    async def commit(
+        self, decided: Sequence[Write], cluster: Cluster, *, first: bool = True
+    ) -> Changes:
+        """Make writes durable and apply them to ``cluster``; return what brokers must be told.
+
+        Called in the turn of a change. Raises NotActive when the outcome is unknown, or this
+        controller's epoch is gone: everything will be loaded anew. Raises NodeChanged when nothing
+        was done, for another has written a node; only of a ``first`` part of a decision.
+        """
+        writes = with_revision(cluster, decided)
+        await between_steps(writes)
+        found = operations(cluster, writes)
+        await between_steps(writes)
+        # Of the state before them: that stays as it is until they are applied.
+        changes, lines = changes_of(cluster, writes), audit_lines(cluster, writes)
+        await between_steps(writes)
         try:
             conflict = await self.store.multi(found)
         except WriteTooLarge:
@@ -283,18 +369,19 @@ class Controller:
         except StoreUnavailable as error:
             self.lose(str(error))
             raise NotActive from error
+        if conflict is not None and conflict.path != layout.CONTROLLER_EPOCH and first:
+            raise NodeChanged(conflict, found)
         if conflict is not None:
-            self.lose(f"another controller wrote: {conflict}")
+            self.lose(f"another wrote: {conflict}")
             raise NotActive
-        changes = changes_of(self.cluster, writes)
-        for line in audit_lines(self.cluster, writes):
+        for line in lines:
             audit.warning("%s", line)
-        committed(self.cluster, found, writes)
-        self._note_gone(changes.gone, self.cluster.revision)
-        self.tell(changes)
+        committed(cluster, found, writes)
+        return changes
 
     def tell(self, changes: Changes) -> None:
-        """Have every broker told of what changed."""
+        """Have every broker told of what changed, and stands in the state now."""
+        self._note_gone(changes.gone, self.cluster.revision)
         self.announcements.forget()
         for outbox in self.outboxes.values():
             outbox.notice(changes)
@@ -309,15 +396,12 @@ class Controller:
             for line in lines:
                 logger.warning("%s", line)
         if self.active and self.cluster.marked and self.cluster.went_back is None:
-            deletes = self.configs.delete_topic_enable
-            await self.perform(lambda cluster: deletion.take_up(cluster, deletes))
+            await self.perform(self._act_on_marks)
 
-    async def _take_up_marks(self) -> None:
-        """Act on marks of topics to be deleted. Called in the turn of a change."""
-        if self.cluster.marked and self.cluster.went_back is None:
-            decision = deletion.take_up(self.cluster, self.configs.delete_topic_enable)
-            for part in parts(decision, self.store.max_write_bytes):
-                await self.commit(part)
+    def _act_on_marks(self, cluster: Cluster) -> Decision[list[str]]:
+        if cluster.went_back is not None:
+            return Decision([])
+        return deletion.take_up(cluster, self.configs.delete_topic_enable)
 
     async def reached(self, revision: int, limit_ms: float) -> bool:
         """Wait until every live broker has been told of ``revision``; False if it took too long."""
@@ -351,11 +435,12 @@ class Controller:
             for broker, outbox in self.outboxes.items()
         )
 
-    def lose(self, why: str) -> None:
+    def lose(self, why: str, level: int = logging.ERROR) -> None:
         """Be active no more, load everything anew, and try to become active again."""
         if self.active:
-            logger.error("controller %s is not active any more: %s", self.configs.node_id, why)
+            logger.log(level, "controller %s is not active any more: %s", self.configs.node_id, why)
         self.activated.clear()
+        self._why_lost = why
         # What was seen of the store is not to be trusted any more: a new session loads it anew.
         self._store_failed = True
         self._lost.set()
@@ -367,6 +452,12 @@ class Controller:
         self._channels += 1
         return self._channels
 
+    def channel_key(self, broker: int) -> UUID:
+        """Return the key that a broker was given, or will be with its answer."""
+        cluster = self.cluster
+        epoch = epoch_of(cluster, broker)
+        return self.channel_keys.of(broker, cluster.controller_epoch, epoch)
+
     def told(self) -> None:
         """A broker has been told of a newer revision."""
         self._waiting.look()
@@ -374,12 +465,14 @@ class Controller:
     async def stopped(self, broker: int, stops: Collection[Stop]) -> None:
         """A broker confirmed that these replicas are stopped, or gone."""
 
-        def decide(cluster: Cluster) -> Decision[None]:
-            deletion.note_confirmed(cluster, broker, stops)
-            return deletion.confirm(cluster, broker, stops)
+        def decide(cluster: Cluster, part: Sequence[Sequence[Stop]]) -> Decision[list[None]]:
+            confirmed = [stop for of_topic in part for stop in of_topic]
+            deletion.note_confirmed(cluster, broker, confirmed)
+            return deletion.confirm(cluster, broker, confirmed)
 
         with contextlib.suppress(NotActive):
-            await self.perform(decide)
+            by_topic = deletion.by_topic(stops)
+            await perform_in_slices(self, by_topic, deletion.cost_of_confirmation, decide)
 
 
 def _say_end(task: asyncio.Task[None]) -> None:
@@ -398,6 +491,7 @@ def _limits(configs: ServerConfigs) -> Limits:
     return Limits(
         max_request_bytes=configs.socket_request_max_bytes,
         queued_request_bytes=configs.queued_max_request_bytes,
+        frame_s=configs.request_timeout_ms / 1000,
         max_connections=configs.max_connections,
         max_connections_per_ip=configs.max_connections_per_ip,
         # Sessions are judged by heartbeats; a standby's brokers may be silent for long.

@@ -96,8 +96,8 @@ def leader_and_isr(
 ) -> messages.LeaderAndIsrRequest:
     """Build LeaderAndIsr for the partitions among ``places`` that the broker has replicas of.
 
-    Topics that are marked for deletion are left out. A partition whose state node is damaged, or
-    not there, stands with leader -1 and epoch -1.
+    Topics that are marked for deletion, or have no id yet, are left out. A partition whose state
+    node is damaged, or not there, stands with leader -1 and epoch -1.
     """
     own = _by_topic(cluster, (where for where in places if broker in cluster.replicas(where)))
     return orders(cluster, sender, broker, own, kind, {})
@@ -249,6 +249,7 @@ def update_configs(
         broker_epoch=epoch_of(cluster, broker),
         store_revision=cluster.revision,
         entities=made,
+        min_insync_replicas=cluster.layers.static_min_insync,
     )
 
 
@@ -320,14 +321,18 @@ def _by_topic(
 ) -> dict[str, list[TopicPartition]]:
     """Group those that are assigned and not marked for deletion, in the order of partitions.
 
+    From level 1.4 on a topic without an id is left out too (KIP-516: it is told once it has one);
+    a FULL waits for it (``why_no_full``).
     This and what follows is done for every partition and each broker: it looks up each thing once.
     """
     found: dict[str, list[TopicPartition]] = {}
     for where in places:
         found.setdefault(where.topic, []).append(where)
+    with_ids = cluster.level.topic_ids
     for name, wheres in list(found.items()):
         node = cluster.topics.get(name)
-        assigned = {} if node is None or name in cluster.marked else node.partitions
+        is_told = name not in cluster.marked and (not with_ids or cluster.topic_id(name) != NO_ID)
+        assigned = node.partitions if node is not None and is_told else {}
         known = [where for where in wheres if assigned.get(where.partition)]
         if known:
             known.sort()

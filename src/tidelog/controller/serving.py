@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import MOST_ELEMENTS, Handler, RequestContext, Scope
 
 if TYPE_CHECKING:
     from tidelog.controller.process import Controller
@@ -27,6 +27,11 @@ RefuseAll = Callable[[Any, ErrorCode, str], Any]
 MAX_WAIT_FOR_BROKERS_MS = 4_000
 """How long a request on a broker's session may wait: answers leave in order, and heartbeats behind
 it must be answered well within ``broker.session.timeout.ms``."""
+
+
+MOST_ASKED = 5_000
+"""Elements of one request that a client sends to the controller's own listener, as many as brokers
+forward (``broker.forwarding``)."""
 
 
 CHANGES = frozenset(
@@ -46,6 +51,7 @@ none, so it is refused at once, with the sentence that says what to do."""
 def served(
     api_key: ApiKey,
     versions: range,
+    scope: Scope,
     serve: Serve,
     refuse_all: RefuseAll,
     pipelined: bool = False,
@@ -72,7 +78,10 @@ def served(
     def failed(request: Any, error: ErrorCode, _version: int) -> Any:
         return refuse_all(request, error, "The controller failed: see its log.")
 
-    return Handler(api_key, versions, handle, pipelined=pipelined, refuse=failed)
+    most = MOST_ASKED if scope is Scope.CLIENT else MOST_ELEMENTS
+    return Handler(
+        api_key, versions, scope, handle, pipelined=pipelined, refuse=failed, most_elements=most
+    )
 
 
 async def told_in_time(

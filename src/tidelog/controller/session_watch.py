@@ -2,6 +2,7 @@
 
 Owns the connection that is each broker's session, and the watch over all of them: who is suspected
 is replaced where that is safe, who is dead is buried. What silence means is ``decisions.sessions``.
+The loop itself is looked at all the time: while it stood still nobody could be heard.
 Registrations, heartbeats and AlterIsr count only on the connection that the broker registered on:
 what comes late on an older one is of a session that ended.
 """
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.controller.decisions import registration
 from tidelog.controller.decisions.cluster import Cluster, Decision
-from tidelog.controller.decisions.sessions import Condition, Sessions
+from tidelog.controller.decisions.sessions import Patience, Sessions
 from tidelog.controller.outbox import Outbox
 from tidelog.controller.serving import NotActive
 from tidelog.network.connection import Connection
@@ -29,7 +30,7 @@ MIN_PAUSE_MS = 10
 """The shortest pause between two looks at the sessions."""
 
 LISTEN_S = 0.1
-"""How long a controller listens before it believes that a broker is dead."""
+"""How long a controller listens before it believes in a silence, or a death."""
 
 LISTEN_TURNS = 4
 """Turns of the loop after that: one reads, the next serves, however long each of them takes."""
@@ -43,25 +44,36 @@ class SessionWatch:
 
     def __init__(self, controller: Controller) -> None:
         configs = controller.configs
-        self.sessions = Sessions(configs.broker_session_grace_ms, configs.broker_session_timeout_ms)
+        self.sessions = Sessions(
+            Patience(
+                configs.broker_session_grace_ms,
+                configs.broker_silence_suspect_ms,
+                configs.broker_session_timeout_ms,
+            )
+        )
         self._controller = controller
         self._peers: dict[int, Connection] = {}
         self._changed = asyncio.Event()
         self._judged_ms = 0
         """As of when the sessions were looked at last."""
 
+        self._next_look: asyncio.TimerHandle | None = None
+
     def begin(self) -> None:
         """Presume every registered broker alive until its session times out."""
         cluster, now = self._controller.cluster, self._now_ms()
         for broker in cluster.brokers:
-            self.sessions.heard(broker, now)
+            self.sessions.presume(broker, now)
         cluster.presumed = set(cluster.brokers)
+        self._look()
         self._changed.set()
 
     def end(self) -> None:
         """Forget all sessions."""
+        if self._next_look is not None:
+            self._next_look.cancel()
         self._peers.clear()
-        self.sessions.by_broker.clear()
+        self.sessions.clear()
 
     async def opened(self, broker: int, peer: Connection, new_channel: bool) -> None:
         """A broker registered on ``peer``: its session begins, and its channel if it is a new life.
@@ -72,7 +84,7 @@ class SessionWatch:
         self._peers[broker] = peer
         peer.on_close(lambda: self._closed(broker, peer))
         controller.cluster.presumed.discard(broker)
-        self.heard(broker)
+        self.heard(broker, is_answered=False)
         former = controller.outboxes.get(broker)
         if former is not None and not new_channel:
             return
@@ -89,10 +101,25 @@ class SessionWatch:
                 configs.delete_topic_retry_ms,
             )
 
-    def heard(self, broker: int) -> None:
-        """A broker gave a sign of life."""
-        self._controller.cluster.suspected.discard(broker)
-        self.sessions.heard(broker, self._now_ms())
+    def answered(self, broker: int, peer: Connection) -> None:
+        """The registration on ``peer`` is answered now: heartbeats come from now on."""
+        if self.is_session_of(broker, peer):
+            self.heard(broker)
+
+    def heard(self, broker: int, *, is_answered: bool = True) -> bool:
+        """A broker gave a sign of life; return whether that ended a suspicion.
+
+        Until its registration ``is_answered`` its silence is no reason for one.
+        """
+        suspected = self._controller.cluster.suspected
+        was_suspected = broker in suspected
+        suspected.discard(broker)
+        session = self.sessions.by_broker.get(broker)
+        if session is None or session.presumed or session.closed_ms is not None:
+            # Its silence is judged sooner than what is waited for now.
+            self._changed.set()
+        self.sessions.heard(broker, self._now_ms(), is_answered=is_answered)
+        return was_suspected
 
     def is_session(self, peer: Connection) -> bool:
         """Return whether a connection is the one that carries a broker's heartbeats."""
@@ -135,27 +162,50 @@ class SessionWatch:
         # As of the last look: what changed while that was acted on, was not seen by it.
         judged = self._judged_ms
         changes = [
-            session.next_change_ms(judged, sessions.grace_ms, sessions.timeout_ms) - now
+            session.next_change_ms(judged, sessions.patience) - now
             for session in sessions.by_broker.values()
         ]
         # A session that a heartbeat prolongs is looked at when it would have ended: no spinning.
-        return max(MIN_PAUSE_MS, min(changes, default=sessions.timeout_ms)) / 1000
+        return max(MIN_PAUSE_MS, min(changes, default=sessions.patience.timeout_ms)) / 1000
+
+    def _look(self) -> None:
+        """Look whether the loop stood still, now and ever again."""
+        if self._next_look is not None:
+            self._next_look.cancel()
+        stood_ms = self.sessions.look(self._now_ms())
+        if stood_ms:
+            logger.warning(
+                "the controller's loop stood still for %s ms: silences count from now on", stood_ms
+            )
+        pause_s = self.sessions.patience.look_ms / 1000
+        self._next_look = asyncio.get_running_loop().call_later(pause_s, self._look)
 
     async def judge(self) -> None:
         """Replace who is suspected, bury who is dead. Raises NotActive."""
-        controller = self._controller
+        self._look()
         now = self._judged_ms = self._now_ms()
-        suspected = self.sessions.in_condition(Condition.SUSPECTED, now)
-        cluster = controller.cluster
-        if suspected - cluster.suspected:
-            logger.warning("suspected: brokers %s", sorted(suspected - cluster.suspected))
-            cluster.suspected |= suspected
-            await controller.perform(registration.replace_unfit)
-            controller.told()
+        lost = self.sessions.without_connection(now) - self._controller.cluster.suspected
+        if lost:
+            await self._replace(lost, "the connection of its session is closed")
+        if self.sessions.silent(now):
+            await self._listen()
+            silent = self.sessions.silent(self._now_ms())
+            self.sessions.suspect(silent)
+            if silent:
+                patience = self.sessions.patience
+                await self._replace(silent, f"it was silent for {patience.silence_ms} ms")
         if self.sessions.to_bury(now):
             await self._listen()
             if self.sessions.to_bury(self._now_ms()):
                 await self._bury()
+
+    async def _replace(self, brokers: set[int], why: str) -> None:
+        controller = self._controller
+        for broker in sorted(brokers):
+            logger.warning("broker %s is suspected: %s", broker, why)
+        controller.cluster.suspected |= brokers
+        await controller.perform(registration.replace_unfit)
+        controller.told()
 
     async def _listen(self) -> None:
         """Take what has come meanwhile: a controller that was stopped, or busy, for as long as a
@@ -172,18 +222,22 @@ class SessionWatch:
             return Decision(dead, buried.writes, buried.splits)
 
         controller = self._controller
-        dead, _ = await controller.perform(decide)
+        timeout_ms = self.sessions.patience.timeout_ms
         closing: list[Outbox] = []
-        for broker in dead:
-            logger.warning("broker %s is dead: silent for %s ms", broker, self.sessions.timeout_ms)
-            self.sessions.forget(broker)
-            # A session that is only silent ends too: what still comes on it is of a dead life.
-            self._peers.pop(broker, None)
-            controller.cluster.forget(broker)
-            outbox = controller.outboxes.pop(broker, None)
-            if outbox is not None:
-                closing.append(outbox)
-        # All are forgotten before anything waits: meanwhile one may register again.
+
+        def forget(dead: list[int]) -> None:
+            # In the turn of the burial: who registers next says anew what is forgotten here.
+            for broker in dead:
+                logger.warning("broker %s is dead: silent for %s ms", broker, timeout_ms)
+                self.sessions.forget(broker)
+                # A session that is only silent ends too: what still comes on it is of a dead life.
+                self._peers.pop(broker, None)
+                controller.cluster.forget(broker)
+                outbox = controller.outboxes.pop(broker, None)
+                if outbox is not None:
+                    closing.append(outbox)
+
+        dead, _ = await controller.perform(decide, forget)
         for outbox in closing:
             await outbox.close()
         if dead:

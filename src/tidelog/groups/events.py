@@ -200,6 +200,13 @@ class RemoveTopics:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveFormerLives:
+    """The log has been read: offsets of another life of a topic than ``life_of`` gives go."""
+
+    life_of: Callable[[str], UUID]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """A deadline of the group has come: session, join or sync."""
 
@@ -218,6 +225,7 @@ Event = (
     | DeleteOffsets
     | DeleteGroup
     | RemoveTopics
+    | RemoveFormerLives
     | Tick
     | Expire
 )

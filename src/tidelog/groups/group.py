@@ -27,6 +27,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from uuid import UUID
 
+from tidelog.groups import limits
 from tidelog.groups.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
 from tidelog.groups.deadlines import Deadlines
 from tidelog.groups.events import JoinedMember, Ticket
@@ -39,6 +40,7 @@ from tidelog.groups.records import (
 )
 from tidelog.groups.settings import GroupRules
 from tidelog.model.errors import ErrorCode
+from tidelog.model.sizes import text_bytes
 from tidelog.model.topics import TopicPartition
 
 
@@ -109,6 +111,11 @@ class Member:
         """The bytes of its subscriptions, to all the assignors that it offers."""
         return sum(map(len, self.protocols.values()))
 
+    @property
+    def held_bytes(self) -> int:
+        """What it takes in memory, its assignment aside."""
+        return held_by_member(self.client_id, self.protocols)
+
     def offers(self, protocols: dict[str, bytes]) -> bool:
         """Whether it offers just these assignors, in this order, with these subscriptions."""
         return list(self.protocols.items()) == list(protocols.items())
@@ -119,7 +126,9 @@ class Group:
 
     __slots__ = (
         "ahead_ms",
+        "assignment_bytes",
         "awaiting_joins",
+        "counted_bytes",
         "deadlines",
         "first_sights",
         "generation",
@@ -128,6 +137,7 @@ class Group:
         "initial_rebalance_left_ms",
         "leader",
         "lives_in_flight",
+        "member_bytes",
         "members",
         "metadata_bytes",
         "new_member_added",
@@ -140,6 +150,7 @@ class Group:
         "protocol_type",
         "recorded",
         "rules",
+        "sights_in_flight",
         "since_ms",
         "state",
         "static_members",
@@ -162,6 +173,10 @@ class Group:
         self.static_members: dict[str, str] = {}
         self.supported: Counter[str] = Counter()
         self.metadata_bytes = 0
+        self.member_bytes = 0
+        self.assignment_bytes = 0
+        # What the table has counted of ``held_bytes``.
+        self.counted_bytes = 0
         self.awaiting_joins = 0
         self.pending_joins: set[str] = set()
         self.pending_syncs: set[str] = set()
@@ -179,6 +194,8 @@ class Group:
         self.open_writes = 0
         self.recorded = False
         self.first_sights: dict[str, FirstSight] = {}
+        # Of each topic in the order of the log, with None for a removal.
+        self.sights_in_flight: dict[str, list[FirstSight | None]] = {}
 
     @property
     def idle(self) -> bool:
@@ -190,6 +207,19 @@ class Group:
             and not self.offset_count
             and not self.open_writes
             and not self.first_sights
+        )
+
+    @property
+    def held_bytes(self) -> int:
+        """What its members, and ids that were handed out, take in memory; 0 when it has none."""
+        pending = len(self.pending_joins)
+        if not self.members and not pending:
+            return 0
+        return (
+            limits.HELD_BY_GROUP
+            + limits.HELD_BY_PENDING_ID * pending
+            + self.member_bytes
+            + self.assignment_bytes
         )
 
     @property
@@ -305,6 +335,11 @@ class Group:
         """Start a member's session anew."""
         self.deadlines.set(session_of(member.member_id), now_ms + member.session_timeout_ms)
 
+    def assign(self, member: Member, assignment: bytes) -> None:
+        """Give a member its share."""
+        self.assignment_bytes += len(assignment) - len(member.assignment)
+        member.assignment = assignment
+
     def described_members(self) -> tuple[JoinedMember, ...]:
         """Return what the leader must know of every member to assign partitions."""
         name = self.protocol_name or ""
@@ -360,13 +395,25 @@ class Group:
     def _admit(self, member: Member) -> None:
         self.supported.update(member.protocols.keys())
         self.metadata_bytes += member.metadata_bytes
+        self.member_bytes += member.held_bytes
+        self.assignment_bytes += len(member.assignment)
 
     def _withdraw(self, member: Member) -> None:
         self.metadata_bytes -= member.metadata_bytes
+        self.member_bytes -= member.held_bytes
+        self.assignment_bytes -= len(member.assignment)
         for name in member.protocols:
             self.supported[name] -= 1
             if not self.supported[name]:
                 del self.supported[name]
+
+
+def held_by_member(client_id: str, protocols: dict[str, bytes]) -> int:
+    """Return what a member takes in memory, its assignment aside."""
+    held = limits.HELD_BY_MEMBER + text_bytes(client_id)
+    for name, metadata in protocols.items():
+        held += limits.HELD_BY_PROTOCOL + text_bytes(name) + len(metadata)
+    return held
 
 
 def session_of(member_id: str) -> str:

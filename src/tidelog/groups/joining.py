@@ -11,7 +11,7 @@ from __future__ import annotations
 from tidelog.groups import limits
 from tidelog.groups.decision import Outcome, ReplaceStaticMember
 from tidelog.groups.events import UNKNOWN_MEMBER_ID, Join, JoinResult, SyncResult
-from tidelog.groups.group import Group, GroupState, Member, session_of
+from tidelog.groups.group import Group, GroupState, Member, held_by_member, session_of
 from tidelog.groups.rebalancing import (
     complete_join_if_ready,
     member_gone,
@@ -44,6 +44,23 @@ def join(group: Group, event: Join, now_ms: int, out: Outcome) -> None:
         _rejoin(group, event, now_ms, out)
 
 
+def grows_by(group: Group | None, event: Join) -> int:
+    """Return how many bytes more the members of all groups may take for a Join."""
+    held = held_by_member(event.client_id, dict(event.protocols[: limits.MAX_PROTOCOLS]))
+    if group is None:
+        return held + limits.HELD_BY_GROUP
+    known = _known(group, event)
+    return held if known is None else held - known.held_bytes
+
+
+def _known(group: Group, event: Join) -> Member | None:
+    """Return the member that asks; a static one without its id takes its own place."""
+    member_id = event.member_id
+    if member_id == UNKNOWN_MEMBER_ID and event.instance_id is not None:
+        member_id = group.static_members.get(event.instance_id, UNKNOWN_MEMBER_ID)
+    return group.members.get(member_id)
+
+
 def _why_not(group: Group, event: Join) -> ErrorCode:
     settings = group.rules.settings
     if not (
@@ -74,10 +91,7 @@ def _has_room(group: Group, event: Join) -> bool:
     that comes back without its id takes its own place (Kafka refuses it in a full group).
     """
     most = min(group.rules.settings.group_max_size, limits.MAX_MEMBERS)
-    member_id = event.member_id
-    if member_id == UNKNOWN_MEMBER_ID and event.instance_id is not None:
-        member_id = group.static_members.get(event.instance_id, UNKNOWN_MEMBER_ID)
-    known = group.members.get(member_id)
+    known = _known(group, event)
     asked_bytes = sum(len(metadata) for _, metadata in event.protocols)
     others_bytes = group.metadata_bytes - (0 if known is None else known.metadata_bytes)
     if others_bytes + asked_bytes > limits.MAX_GROUP_METADATA_BYTES:

@@ -16,7 +16,7 @@ from tidelog.groups.events import (
     StatusResult,
 )
 from tidelog.groups.group import Group, GroupState
-from tidelog.groups.rebalancing import member_gone, remove_parked
+from tidelog.groups.rebalancing import complete_join_if_ready, member_gone, remove_parked
 from tidelog.model.errors import ErrorCode
 
 
@@ -42,13 +42,18 @@ def leave(group: Group, event: Leave, now_ms: int, out: Outcome) -> None:
         return
     answers: list[tuple[Leaver, ErrorCode]] = []
     gone: list[str] = []
+    any_member = False
     for leaver in event.members:
         member_id, error = _find(group, leaver)
         if error is ErrorCode.NONE:
+            any_member = any_member or member_id in group.members
             remove_parked(group, member_id, out)
             gone.append(member_id)
         answers.append((leaver, error))
-    if gone:
+    if gone and not any_member:
+        # Ids that were handed out and not used yet: nobody's share changes (as in Kafka).
+        complete_join_if_ready(group, now_ms, out)
+    elif gone:
         said = next((leaver.reason for leaver in event.members if leaver.reason), "")
         reason = f"{len(gone)} members left; the client says: {said or 'nothing'}"
         member_gone(group, reason[: limits.MAX_REASON_CHARACTERS], now_ms, out)

@@ -24,12 +24,23 @@ MAX_GROUP_METADATA_BYTES = 16_777_216
 MAX_OFFSETS = 200_000
 """Most partitions for which one group keeps an offset."""
 
+MAX_METADATA_OF_OFFSET_BYTES = 32_767
+"""Longest text beside an offset, whatever ``offset.metadata.max.bytes`` says, as ``MAX_ID_BYTES``.
+"""
+
 MAX_EXPIRED_AT_ONCE = 1_000
 """Most offsets that one look at a group's retention removes; the rest wait for the next look."""
 
-MAX_GROUPS = 20_000
-"""Most groups of one partition of ``__consumer_offsets``; what its log has is loaded all the
-same. With 50 partitions a million, at some KB each."""
+MAX_GROUPS = 100_000
+"""Most groups of one coordinator (2.3 kB each); what its logs have is loaded all the same."""
+
+MAX_HELD_BYTES = 134_217_728
+"""Most bytes that the members of all groups of one coordinator take: subscriptions, assignments,
+names; ids that were handed out; what a group itself takes as long as it has either."""
+
+HELD_BY_GROUP, HELD_BY_PENDING_ID = 2_000, 500
+HELD_BY_MEMBER, HELD_BY_PROTOCOL = 900, 150
+"""What these take, the bytes and texts in them aside."""
 
 MAX_REASON_CHARACTERS = 255
 """How much of a client's reason to join or leave is kept for the log (KIP-800)."""

@@ -6,15 +6,17 @@ Source: KIP-211 and KIP-496 (deletion), KIP-320 (leader epochs), KIP-447 (stable
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from uuid import UUID
 
-from tidelog.groups import limits
+from tidelog.groups import first_sights, limits
 from tidelog.groups.decision import Answer, Outcome
 from tidelog.groups.events import CommitOffsets, DeleteOffsets, OffsetsResult, Ticket
 from tidelog.groups.group import Group, GroupState
-from tidelog.groups.records import NO_EXPIRY, CommittedOffset, OffsetRecord
+from tidelog.groups.records import NO_EXPIRY, NO_LIFE, CommittedOffset, OffsetRecord, Record
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topic_configs import MAX_INT64
 from tidelog.model.topics import TopicPartition
 
 
@@ -29,18 +31,28 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Outcome
     if member is not None:
         group.touch(member, now_ms)
     wall_ms = group.wall_ms(now_ms)
-    expires_ms = NO_EXPIRY if event.retention_ms < 0 else wall_ms + event.retention_ms
-    records: list[OffsetRecord] = []
+    expires_ms = NO_EXPIRY
+    if event.retention_ms >= 0:
+        # A client may name any number, and a record has 64 bits for the moment.
+        expires_ms = min(wall_ms + event.retention_ms, MAX_INT64)
+    most_metadata = min(
+        group.rules.settings.offset_metadata_max_bytes, limits.MAX_METADATA_OF_OFFSET_BYTES
+    )
+    records: list[Record] = []
     results: list[tuple[TopicPartition, ErrorCode]] = []
+    begun: set[str] = set()
     room = limits.MAX_OFFSETS - group.offset_count - len(group.in_flight)
     for at, offset in event.offsets:
         known = at.partition in group.offsets.get(at.topic, ()) or at in group.in_flight
-        if len(offset.metadata.encode()) > group.rules.settings.offset_metadata_max_bytes:
+        if len(offset.metadata.encode()) > most_metadata:
             results.append((at, ErrorCode.OFFSET_METADATA_TOO_LARGE))
         elif not known and room <= 0:
             results.append((at, ErrorCode.INVALID_COMMIT_OFFSET_SIZE))
         else:
             room -= 0 if known else 1
+            if at.topic not in begun:
+                begun.add(at.topic)
+                records += first_sights.before_commit(group, at.topic, offset.topic_id)
             value = replace(offset, committed_ms=wall_ms, expires_ms=expires_ms)
             records.append(OffsetRecord(group.group_id, at.topic, at.partition, value))
             results.append((at, ErrorCode.NONE))
@@ -67,21 +79,31 @@ def _why_no_commit(group: Group, event: CommitOffsets) -> ErrorCode:
 
 
 def fetch_offsets(
-    group: Group | None, topics: Iterable[tuple[str, Iterable[int]]] | None
+    group: Group | None,
+    topics: Iterable[tuple[str, Iterable[int]]] | None,
+    life_of: Callable[[str], UUID] = lambda _: NO_LIFE,
 ) -> list[tuple[str, list[tuple[int, CommittedOffset | None]]]]:
     """Return the committed offsets of the asked partitions, in order; None where there is none.
 
-    ``topics`` None asks for all. A group that is not known, or is being removed, has none.
+    ``topics`` None asks for all. A group that is not known, or is being removed, has none; nor has
+    another life of a topic than ``life_of`` gives (``NO_LIFE``: not known) when the group's last.
     """
-    known = {} if group is None or group.state is GroupState.DEAD else group.offsets
+    if group is None or group.state is GroupState.DEAD:
+        return (
+            [] if topics is None else [(name, [(at, None) for at in ats]) for name, ats in topics]
+        )
+
+    def known(topic: str) -> dict[int, CommittedOffset]:
+        if first_sights.is_former(group.first_sights.get(topic), life_of(topic)):
+            return {}
+        return group.offsets.get(topic, {})
+
     if topics is None:
-        return [
-            (topic, [(at, offset) for at, offset in partitions.items()])
-            for topic, partitions in known.items()
-        ]
+        return [(topic, list(found.items())) for topic in group.offsets if (found := known(topic))]
     return [
-        (topic, [(at, known.get(topic, {}).get(at)) for at in partitions])
+        (topic, [(at, found.get(at)) for at in partitions])
         for topic, partitions in topics
+        for found in (known(topic),)
     ]
 
 
@@ -93,7 +115,8 @@ def delete_offsets(group: Group, event: DeleteOffsets, out: Outcome) -> None:
     if group.state is not GroupState.EMPTY and not group.consumes:
         out.answer(event.ticket, OffsetsResult(ErrorCode.NON_EMPTY_GROUP))
         return
-    records: list[OffsetRecord] = []
+    records: list[Record] = []
+    removed: set[TopicPartition] = set()
     results: list[tuple[TopicPartition, ErrorCode]] = []
     for at in event.partitions:
         if group.state is not GroupState.EMPTY and group.is_subscribed(at.topic):
@@ -101,13 +124,15 @@ def delete_offsets(group: Group, event: DeleteOffsets, out: Outcome) -> None:
             continue
         if at.partition in group.offsets.get(at.topic, ()) or at in group.in_flight:
             records.append(OffsetRecord(group.group_id, at.topic, at.partition, None))
+            removed.add(at)
         results.append((at, ErrorCode.NONE))
+    records += first_sights.without_offsets(group, {at.topic for at in removed}, removed)
     _answer(event.ticket, records, results, out)
 
 
 def _answer(
     ticket: Ticket,
-    records: list[OffsetRecord],
+    records: list[Record],
     results: list[tuple[TopicPartition, ErrorCode]],
     out: Outcome,
 ) -> None:

@@ -140,7 +140,7 @@ def present_generation(group: Group, member: Member, *, skip: bool = False) -> J
 def drop_assignments(group: Group, error: ErrorCode, now_ms: int, out: Outcome) -> None:
     """Answer every waiting sync with ``error``; nobody has a share any more."""
     for member in group.members.values():
-        member.assignment = b""
+        group.assign(member, b"")
         if member.sync_ticket is not None:
             out.answer(member.sync_ticket, SyncResult(error))
             member.sync_ticket = None
@@ -157,7 +157,7 @@ def remove_parked(group: Group, member_id: str, out: Outcome) -> None:
 
 
 def member_gone(group: Group, reason: str, now_ms: int, out: Outcome) -> None:
-    """A member or a pending id was removed: rebalance, or go on with a rebalance it held up."""
+    """A member was removed: rebalance, or go on with a rebalance it held up."""
     if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
         prepare_rebalance(group, reason, now_ms, out)
     else:

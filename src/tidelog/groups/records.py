@@ -43,7 +43,8 @@ NO_LEADER_EPOCH = -1
 class CommittedOffset:
     """A group's position in one partition. Times in ms; ``expires_ms`` is -1 unless a client of
     OffsetCommit v2-4 named a retention time. ``topic_id`` is not in the record: which life of the
-    topic the coordinator knew when it took the commit, ``NO_LIFE`` when the log told of it."""
+    topic the coordinator knew when it took the commit, or the first sight before it in the log
+    says; ``NO_LIFE``: any."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
@@ -51,6 +52,17 @@ class CommittedOffset:
     committed_ms: int = 0
     expires_ms: int = NO_EXPIRY
     topic_id: UUID = field(default=NO_LIFE, compare=False)
+
+    def in_life(self, topic_id: UUID) -> CommittedOffset:
+        """Return the same position, as one in this life of the topic."""
+        return CommittedOffset(
+            self.offset,
+            self.leader_epoch,
+            self.metadata,
+            self.committed_ms,
+            self.expires_ms,
+            topic_id,
+        )
 
 
 @dataclass(frozen=True, slots=True)

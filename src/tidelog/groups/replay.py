@@ -27,7 +27,10 @@ def apply(group: Group, record: OffsetRecord | GroupRecord | FirstSightRecord) -
         partitions = group.offsets.setdefault(record.topic, {})
         if record.partition not in partitions:
             group.offset_count += 1
-        partitions[record.partition] = record.value
+        value, sight = record.value, group.first_sights.get(record.topic)
+        if sight is not None and value.topic_id != sight.topic_id:
+            value = value.in_life(sight.topic_id)
+        partitions[record.partition] = value
 
 
 def _remove_offset(group: Group, topic: str, partition: int) -> None:

@@ -15,9 +15,11 @@ tool sets in a group that has long been empty is removed at the next look; here 
 
 from __future__ import annotations
 
-from tidelog.groups import limits
+from collections.abc import Iterable
+
+from tidelog.groups import first_sights, limits
 from tidelog.groups.decision import Answer, Outcome, RemoveGroup
-from tidelog.groups.events import DeleteGroup, RemoveTopics, StatusResult
+from tidelog.groups.events import DeleteGroup, RemoveFormerLives, RemoveTopics, StatusResult
 from tidelog.groups.group import Group, GroupState
 from tidelog.groups.records import (
     NO_EXPIRY,
@@ -36,19 +38,25 @@ def expire(group: Group, now_ms: int, out: Outcome) -> None:
     """Remove what has expired, up to a limit; an Empty group that keeps nothing goes too."""
     if group.state is GroupState.DEAD:
         return
-    gone: list[Record] = []
+    gone: list[TopicPartition] = []
     for topic, partitions in group.offsets.items():
         if len(gone) >= limits.MAX_EXPIRED_AT_ONCE:
             break
         if not _may_expire(group, topic):
             continue
         gone.extend(
-            OffsetRecord(group.group_id, topic, partition, None)
+            at
             for partition, offset in partitions.items()
             if _expired(group, offset, group.wall_ms(now_ms))
-            and TopicPartition(topic, partition) not in group.in_flight
+            and (at := TopicPartition(topic, partition)) not in group.in_flight
         )
     gone = gone[: limits.MAX_EXPIRED_AT_ONCE]
+    # Also those that are left of a write that was cut short: they keep a group that is nothing.
+    seen = [topic for topic in first_sights.topics_seen(group) if _may_expire(group, topic)]
+    records = [
+        *_tombstones(group, gone),
+        *first_sights.without_offsets(group, seen, set(gone))[: limits.MAX_EXPIRED_AT_ONCE],
+    ]
     if gone:
         out.note("offsets expired", count=len(gone))
     unused = (
@@ -57,10 +65,10 @@ def expire(group: Group, now_ms: int, out: Outcome) -> None:
         and not group.in_flight
         and group.offset_count == len(gone)
     )
-    if unused and (gone or group.recorded):
-        _remove(group, tuple(gone), (), out)
-    elif gone:
-        out.write(*gone)
+    if unused and (records or group.recorded):
+        _remove(group, _tombstones(group, gone), (), out)
+    elif records:
+        out.write(*records)
 
 
 def _may_expire(group: Group, topic: str) -> bool:
@@ -105,14 +113,30 @@ def remove_topics(group: Group, event: RemoveTopics, out: Outcome) -> None:
         if (at := TopicPartition(topic, partition)) not in group.in_flight
         and (offset.topic_id == NO_LIFE or offset.topic_id != present)
     )
-    records: list[Record] = [
-        OffsetRecord(group.group_id, at.topic, at.partition, None) for at in sorted(found)
-    ]
-    records.extend(
+    records = _tombstones(group, sorted(found))
+    # One of the life that is known now stays, as its offsets do.
+    records += [
         FirstSightRecord(group.group_id, topic, None)
-        for topic in sorted(topics & group.first_sights.keys())
-    )
+        for topic in sorted(topics & first_sights.topics_seen(group))
+        if (sight := first_sights.latest(group, topic)) is not None
+        and sight.topic_id != event.life_of(topic)
+    ]
     if records:
+        out.write(*records)
+
+
+def remove_former_lives(group: Group, event: RemoveFormerLives, out: Outcome) -> None:
+    """The log has been read by one who may have heard of deletions that its writer had not heard
+    of: remove the offsets of lives that are over. What has no first sight may be of any life."""
+    if group.state is GroupState.DEAD:
+        return
+    records: list[Record] = []
+    for topic in sorted(first_sights.topics_seen(group)):
+        if first_sights.is_former(first_sights.latest(group, topic), event.life_of(topic)):
+            records += first_sights.all_offsets_gone(group, topic)
+            records.append(FirstSightRecord(group.group_id, topic, None))
+    if records:
+        out.note("offsets of former topics removed", count=len(records))
         out.write(*records)
 
 
@@ -128,26 +152,26 @@ def delete_group(group: Group, event: DeleteGroup, out: Outcome) -> None:
             for topic, partitions in group.offsets.items()
             for partition in partitions
         }
-        records = tuple(
-            OffsetRecord(group.group_id, at.topic, at.partition, None)
-            for at in sorted(kept | group.in_flight.keys())
-        )
+        records = _tombstones(group, sorted(kept | group.in_flight.keys()))
         answer = Answer(event.ticket, StatusResult(ErrorCode.NONE))
         _remove(group, records, (answer,), out)
 
 
-def _remove(
-    group: Group, offsets: tuple[Record, ...], answers: tuple[Answer, ...], out: Outcome
-) -> None:
+def _tombstones(group: Group, partitions: Iterable[TopicPartition]) -> list[Record]:
+    return [OffsetRecord(group.group_id, at.topic, at.partition, None) for at in partitions]
+
+
+def _remove(group: Group, offsets: list[Record], answers: tuple[Answer, ...], out: Outcome) -> None:
     # Dead from now on, so that nobody joins or commits behind the tombstone. Last in the batch:
     # a removal that is cut short by a crash leaves the group with fewer offsets, not the offsets
     # without their group.
     group.state = GroupState.DEAD
     group.pending_joins.clear()
     group.deadlines.clear()
-    sights = tuple(
-        FirstSightRecord(group.group_id, topic, None) for topic in sorted(group.first_sights)
-    )
+    sights = [
+        FirstSightRecord(group.group_id, topic, None)
+        for topic in sorted(first_sights.topics_seen(group))
+    ]
     tombstone = GroupRecord(group.group_id, None)
     out.note("the group is removed", offsets=len(offsets))
     out.write(*offsets, *sights, tombstone, answers=answers, purpose=RemoveGroup())

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tidelog.groups.room import Room
+
 
 @dataclass(frozen=True, slots=True)
 class GroupSettings:
@@ -36,3 +38,5 @@ class GroupRules:
 
     new_id: Callable[[], str]
     settings: GroupSettings = field(default_factory=GroupSettings)
+    room: Room = field(default_factory=Room)
+    """What all groups that these rules hold for may take."""

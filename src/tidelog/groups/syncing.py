@@ -38,6 +38,13 @@ def sync(group: Group, event: Sync, now_ms: int, out: Outcome) -> None:
     out.write(record, purpose=StoreAssignment(group.generation))
 
 
+def grows_by(group: Group, event: Sync) -> int:
+    """Return how many bytes more the group's members may take for a Sync."""
+    if group.leader != event.member_id:
+        return 0
+    return sum(len(share) for _, share in event.assignments) - group.assignment_bytes
+
+
 def assignment_stored(
     group: Group, generation: int, shares: dict[str, bytes], now_ms: int, out: Outcome
 ) -> None:
@@ -52,7 +59,7 @@ def assignment_stored(
         return
     group.enter(GroupState.STABLE, now_ms)
     for member in group.members.values():
-        member.assignment = shares.get(member.member_id, b"")
+        group.assign(member, shares.get(member.member_id, b""))
         if member.sync_ticket is not None:
             out.answer(member.sync_ticket, _share(group, member))
             member.sync_ticket = None

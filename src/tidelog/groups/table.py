@@ -17,9 +17,10 @@ How a shell drives it::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from uuid import UUID
 
-from tidelog.groups import describing, limits, offsets, replay, retention
+from tidelog.groups import describing, joining, limits, offsets, replay, retention, syncing
 from tidelog.groups.deadlines import Deadlines
 from tidelog.groups.decision import (
     Answer,
@@ -45,6 +46,7 @@ from tidelog.groups.events import (
     JoinResult,
     Leave,
     OffsetsResult,
+    RemoveFormerLives,
     RemoveTopics,
     Sync,
     SyncResult,
@@ -58,6 +60,7 @@ from tidelog.groups.rebalancing import tick
 from tidelog.groups.records import (
     NO_LIFE,
     CommittedOffset,
+    FirstSightRecord,
     GroupRecord,
     OffsetRecord,
     StoredGeneration,
@@ -78,9 +81,13 @@ from tidelog.model.topics import TopicPartition
 NEEDS_GROUP_ID = (Join, Sync, Heartbeat, Leave)
 """Requests for which the empty group id is none; offsets may be kept under it, as in Kafka."""
 
+NO_REQUESTS = (RemoveTopics, RemoveFormerLives, Tick, Expire)
+"""Events that nobody waits for."""
+
 
 class GroupTable:
-    """The groups of one partition. Grows to ``limits.MAX_GROUPS`` groups, or what the log has."""
+    """The groups of one partition. Grows as far as ``rules.room`` has room for all tables, or to
+    what the log has."""
 
     def __init__(self, rules: GroupRules) -> None:
         self._rules = rules
@@ -90,6 +97,8 @@ class GroupTable:
         self.ahead_ms = 0
         """The time of day less ``now_ms``, set by the shell before it calls: a steady clock counts
         the deadlines, and the records carry the time of day."""
+        self.held = 0
+        """Bytes that the members of its groups take."""
         self.unknown_records = 0
         """Records of the log that were skipped because this code does not know their version."""
 
@@ -147,13 +156,15 @@ class GroupTable:
         """Decide one event of one group at ``now_ms``, in ms of a clock that never steps."""
         out = Outcome(group_id)
         group = self._groups.get(group_id)
+        error = ErrorCode.NONE if group is not None else self._why_not_new(group_id, event)
+        if error is ErrorCode.NONE and not self._has_room(group, event):
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if error is not ErrorCode.NONE:
+            result = refuse(event, error)
+            if result is not None and not isinstance(event, NO_REQUESTS):
+                out.answer(event.ticket, result)
+            return out.decision()
         if group is None:
-            error = self._why_not_new(group_id, event)
-            if error is not ErrorCode.NONE:
-                result = refuse(event, error)
-                if result is not None and not isinstance(event, (RemoveTopics, Tick, Expire)):
-                    out.answer(event.ticket, result)
-                return out.decision()
             group = self._new(group_id, now_ms)
         group.ahead_ms = self.ahead_ms
         _dispatch(group, event, now_ms, out)
@@ -166,7 +177,7 @@ class GroupTable:
         out = Outcome(write.group_id)
         for record in write.records:
             replay.apply(group, record)
-        self._release(group, write)
+        self._release(group, write, oldest=True)
         for answer in write.answers:
             out.answer(answer.ticket, answer.result)
         match write.purpose:
@@ -175,8 +186,7 @@ class GroupTable:
             case ReplaceStaticMember() as purpose:
                 static_member_stored(group, purpose, now_ms, out)
             case RemoveGroup():
-                del self._groups[write.group_id]
-                self._deadlines.drop(write.group_id)
+                self._forget(group)
                 return out.decision()
         return self._settle(group, out)
 
@@ -203,7 +213,7 @@ class GroupTable:
     def lost(self, write: Write, error: ErrorCode, now_ms: int) -> Decision:
         """A write was refused by the log: nothing was appended and nothing will be."""
         group = self._groups[write.group_id]
-        self._release(group, write)
+        self._release(group, write, oldest=False)
         if isinstance(write.purpose, RemoveGroup):
             retention.removal_failed(group)
         return self.delayed(write, error, now_ms)
@@ -221,6 +231,7 @@ class GroupTable:
                         Answer(member.sync_ticket, SyncResult(ErrorCode.NOT_COORDINATOR))
                     )
         self._groups = {}
+        self.held = 0
         self._deadlines.clear()
         return Decision(tuple(answers))
 
@@ -238,10 +249,14 @@ class GroupTable:
     # Looking -------------------------------------------------------------------------------
 
     def offsets(
-        self, group_id: str, topics: Iterable[tuple[str, Iterable[int]]] | None
+        self,
+        group_id: str,
+        topics: Iterable[tuple[str, Iterable[int]]] | None,
+        life_of: Callable[[str], UUID] = lambda _: NO_LIFE,
     ) -> list[tuple[str, list[tuple[int, CommittedOffset | None]]]]:
-        """Return committed offsets, in the order asked; ``topics`` None asks for all."""
-        return offsets.fetch_offsets(self._groups.get(group_id), topics)
+        """Return committed offsets, in the order asked; ``topics`` None asks for all. ``life_of``
+        gives the topic id that is known now under a name, ``NO_LIFE`` for none."""
+        return offsets.fetch_offsets(self._groups.get(group_id), topics, life_of)
 
     def list_groups(
         self, states: Iterable[str] = (), types: Iterable[str] = ()
@@ -272,9 +287,18 @@ class GroupTable:
                 return ErrorCode.UNKNOWN_MEMBER_ID
         if len(group_id.encode()) > limits.MAX_ID_BYTES:
             return ErrorCode.INVALID_GROUP_ID
-        if len(self._groups) >= limits.MAX_GROUPS:
+        if not self._rules.room.has_group():
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
+
+    def _has_room(self, group: Group | None, event: Event) -> bool:
+        """Whether the members of all groups may take what ``event`` brings."""
+        room = self._rules.room
+        if isinstance(event, Join):
+            return room.has_bytes(joining.grows_by(group, event))
+        if isinstance(event, Sync) and group is not None:
+            return room.has_bytes(syncing.grows_by(group, event))
+        return True
 
     def _new(self, group_id: str, now_ms: int) -> Group:
         group = Group(group_id, self._rules, now_ms, self.ahead_ms)
@@ -291,16 +315,28 @@ class GroupTable:
                     group.in_flight[at] += 1
                     value = record.value
                     group.lives_in_flight[at] = NO_LIFE if value is None else value.topic_id
+                elif isinstance(record, FirstSightRecord):
+                    group.sights_in_flight.setdefault(record.topic, []).append(record.value)
+        held = group.held_bytes
+        self.held += held - group.counted_bytes
+        group.counted_bytes = held
         if group.idle:
-            self._groups.pop(group.group_id, None)
-            self._deadlines.drop(group.group_id)
+            self._forget(group)
         elif (at_ms := group.deadlines.next_ms) is None:
             self._deadlines.drop(group.group_id)
         else:
             self._deadlines.set(group.group_id, at_ms)
         return out.decision()
 
-    def _release(self, group: Group, write: Write) -> None:
+    def _forget(self, group: Group) -> None:
+        self._groups.pop(group.group_id, None)
+        self._deadlines.drop(group.group_id)
+        self.held -= group.counted_bytes
+        group.counted_bytes = 0
+
+    def _release(self, group: Group, write: Write, *, oldest: bool) -> None:
+        """A write is in flight no more: the ``oldest``, which was committed, or the newest, which
+        was refused."""
         group.open_writes -= 1
         for record in write.records:
             if isinstance(record, OffsetRecord):
@@ -308,6 +344,11 @@ class GroupTable:
                 group.in_flight[at] -= 1
                 if not group.in_flight[at]:
                     del group.in_flight[at], group.lives_in_flight[at]
+            elif isinstance(record, FirstSightRecord):
+                flying = group.sights_in_flight[record.topic]
+                flying.pop(0 if oldest else -1)
+                if not flying:
+                    del group.sights_in_flight[record.topic]
 
 
 def _dispatch(group: Group, event: Event, now_ms: int, out: Outcome) -> None:
@@ -328,6 +369,8 @@ def _dispatch(group: Group, event: Event, now_ms: int, out: Outcome) -> None:
             retention.delete_group(group, event, out)
         case RemoveTopics():
             retention.remove_topics(group, event, out)
+        case RemoveFormerLives():
+            retention.remove_former_lives(group, event, out)
         case Tick():
             tick(group, now_ms, out)
         case Expire():

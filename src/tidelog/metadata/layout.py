@@ -162,11 +162,21 @@ def kind_of(path: str) -> type[Record] | None:
         return fixed
     above, _, name = path.rpartition("/")
     if above in _BELOW and name:
-        return _BELOW[above]
+        return _BELOW[above] if _may_be_named(above, name) else None
     place = partition_of(path)
     if place is None:
         return None
     return records.PartitionState if path.endswith("/state") else records.PartitionNode
+
+
+def _may_be_named(above: str, name: str) -> bool:
+    """Return whether a node can be what its place says: brokers are numbers, deletions have ids.
+
+    Another one is nothing of tidelog's: whoever put it there must not keep a store from loading.
+    """
+    if above == BROKERS:
+        return name.isascii() and name.isdigit() and len(name) <= 10
+    return above != DELETIONS or parse_id(name) is not None
 
 
 _TOPICS_BELOW = f"{TOPICS}/"
@@ -182,6 +192,17 @@ def partition_of(path: str) -> tuple[str, int] | None:
     if not name or "/" in name or not (index.isascii() and index.isdigit()) or len(index) > 9:
         return None
     return name, int(index)
+
+
+_OF_TOPICS = tuple(f"{x}/" for x in (TOPICS, TOPIC_MEMORIES, TOPIC_CONFIGS, DELETE_TOPICS))
+
+
+def topic_of(path: str) -> str | None:
+    """Return the topic that a node belongs to; None for other paths."""
+    for above in _OF_TOPICS:
+        if path.startswith(above):
+            return path[len(above) :].partition("/")[0]
+    return None
 
 
 def decode(path: str, data: bytes) -> Record | Damaged | None:

@@ -8,6 +8,7 @@ so a commit is on the disk when it is answered.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import os
@@ -185,6 +186,21 @@ def backup(path: str, target: str) -> None:
             source.close()
     except sqlite3.Error as error:
         raise StoreRefused(f"{path} could not be copied to {target}: {error}.") from error
+
+
+def names_below(path: str, node: str) -> list[str] | None:
+    """Return the names below a node of a store that this process has not opened yet.
+
+    Empty where there is no file, None where it cannot be read: who opens it as a controller says
+    why. No node is written and the lock of a controller is not taken.
+    """
+    if not os.path.exists(path):
+        return []
+    try:
+        with contextlib.closing(sqlite3.connect(path, timeout=1)) as database:
+            return _children(database, node)
+    except sqlite3.Error:
+        return None
 
 
 def _connect(path: str) -> sqlite3.Connection:

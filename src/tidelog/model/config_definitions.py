@@ -19,10 +19,12 @@ from tidelog.model.config_definitions_kinds import (
     unknown,
 )
 from tidelog.model.config_definitions_resolve import (
+    MIN_INSYNC,
     BrokerLayers,
     ConfigEntry,
     ConfigSynonym,
     ResolvedTopic,
+    TopicResolver,
     check_dynamic_broker_configs,
     check_topic_configs,
     describe_broker,
@@ -33,6 +35,7 @@ from tidelog.model.config_definitions_topic import TOPIC
 
 __all__ = [
     "BROKER",
+    "MIN_INSYNC",
     "SECTIONS",
     "TOPIC",
     "BrokerLayers",
@@ -44,6 +47,7 @@ __all__ = [
     "Importance",
     "Refused",
     "ResolvedTopic",
+    "TopicResolver",
     "Update",
     "Value",
     "check_dynamic_broker_configs",

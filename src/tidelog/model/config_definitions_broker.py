@@ -72,6 +72,23 @@ _NODE = (
         _HIGH,
     ),
     row(
+        "cluster.secret.file",
+        _S,
+        None,
+        "The file with the secret that all processes of the cluster share, one line of at least 16 "
+        "characters; two lines while it is changed. It is read again when it changes. A process "
+        "with both roles and a SQLite store makes one of its own; any other without it listens on "
+        "loopback addresses only.",
+        importance=_HIGH,
+    ),
+    row(
+        "cluster.secret.optional",
+        _B,
+        "false",
+        "For the rolling restart that gives a cluster its secret: other processes may go without a "
+        "proof. While it is true, whoever reaches a listener can command this process.",
+    ),
+    row(
         "inter.broker.protocol.version",
         _S,
         LATEST.name,
@@ -140,16 +157,17 @@ _NETWORK = (
         "queued.max.request.bytes",
         _L,
         "268435456",
-        "How many bytes of requests a process holds at once; then it stops reading. -1 is no "
-        "limit.",
+        "How many bytes a process holds at once of large requests and of answers that clients do "
+        "not read; then it stops reading, but for addresses within their share. -1 is no limit.",
         Between(low=-1),
     ),
     row(
         "max.connections",
         _I,
         str(MAX_INT32),
-        "How many connections a process accepts. A change while it runs is for brokers.",
-        AT_LEAST_0,
+        "How many connections a process accepts, beside those that prove the cluster secret. A "
+        "change while it runs is for brokers.",
+        AT_LEAST_1,
         update=Update.CLUSTER_WIDE,
     ),
     row(
@@ -169,13 +187,20 @@ _NETWORK = (
         Between(low=-1),
     ),
     row(
-        "request.timeout.ms", _I, "30000", "How long a forwarded request waits, in ms.", AT_LEAST_0
+        "request.timeout.ms",
+        _I,
+        "30000",
+        "How long a forwarded request waits, and how long a request that has begun may take to "
+        "come whole, in ms.",
+        # Kafka has no bound; below one second requests that are on their way would be closed.
+        Between(low=1000),
     ),
     row(
         "max.incremental.fetch.session.cache.slots",
         _I,
         "1000",
-        "How many fetch sessions are kept.",
+        "How many fetch sessions are kept, each for five minutes without use. Together they take "
+        "at most 64 MiB (some 150,000 partitions) and a quarter of queued.max.request.bytes.",
         AT_LEAST_0,
     ),
     row(
@@ -389,6 +414,14 @@ _CONTROL = (
         _I,
         "500",
         "How often a broker tells the controller that it lives, in ms.",
+        AT_LEAST_1,
+    ),
+    row(
+        "broker.silence.suspect.ms",
+        _I,
+        "2000",
+        "A broker that was silent for so long is suspected, in ms: others lead for it. At least "
+        "three heartbeat intervals, below the session timeout; unset it follows these two.",
         AT_LEAST_1,
     ),
     row(

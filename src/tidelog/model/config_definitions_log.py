@@ -149,8 +149,13 @@ LOG = (
         AT_LEAST_1,
         update=Update.CLUSTER_WIDE,
     ),
-    idle_machinery(
-        "num.recovery.threads.per.data.dir", _I, "2", "Threads for recovery.", AT_LEAST_1
+    row(
+        "num.recovery.threads.per.data.dir",
+        _I,
+        "2",
+        "Processes that check logs at a time, where a start after a kill has much to check.",
+        AT_LEAST_1,
+        update=Update.CLUSTER_WIDE,
     ),
     idle("log.initial.task.delay.ms", _L, "30000", "Delay of the first check, in ms.", AT_LEAST_0),
 )

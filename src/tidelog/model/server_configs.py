@@ -13,6 +13,7 @@ from typing import Any
 from tidelog.model.config_definitions_broker import BROKER, RACK_AWARE_SELECTOR
 from tidelog.model.config_definitions_kinds import Refused, Value, parse, unknown
 from tidelog.model.config_definitions_resolve import BrokerLayers, resolve_topic
+from tidelog.model.config_definitions_sessions import silence_suspect_ms
 from tidelog.model.levels import Level, level_of
 from tidelog.model.topic_configs import TopicConfigs
 
@@ -49,6 +50,8 @@ class ServerConfigs:
     process_roles: frozenset[str]
     broker_rack: str | None
     metadata_store: str
+    cluster_secret_file: str | None
+    cluster_secret_optional: bool
     inter_broker_protocol_version: str
     metrics_address: tuple[str, int] | None
     listeners: tuple[Listener, ...]
@@ -80,6 +83,7 @@ class ServerConfigs:
     log_flush_scheduler_interval_ms: int
     log_flush_offset_checkpoint_interval_ms: int
     log_flush_start_offset_checkpoint_interval_ms: int
+    num_recovery_threads_per_data_dir: int
     producer_id_expiration_ms: int
     log_cleaner_enable: bool
     log_cleaner_backoff_ms: int
@@ -108,6 +112,7 @@ class ServerConfigs:
 
     broker_session_timeout_ms: int
     broker_heartbeat_interval_ms: int
+    broker_silence_suspect_ms: int
     broker_session_grace_ms: int
     controlled_shutdown_enable: bool
     controlled_shutdown_max_retries: int
@@ -186,7 +191,7 @@ def from_mapping(texts: Mapping[str, str]) -> ServerConfigs | tuple[Refused, ...
     topic = resolve_topic({}, BrokerLayers(static=texts))
     if topic.problems:
         return topic.problems
-    special = _Special(values)
+    special = _Special(values, texts)
     made = special.fields()
     if special.refusals:
         return tuple(special.refusals)
@@ -207,8 +212,9 @@ class _Special:
     # The fields that need more than their own text. Each method appends to `refusals` what it
     # cannot accept and then returns something harmless.
 
-    def __init__(self, values: Mapping[str, Value]) -> None:
+    def __init__(self, values: Mapping[str, Value], texts: Mapping[str, str]) -> None:
         self._values: Mapping[str, Any] = values
+        self._texts = texts
         self.refusals: list[Refused] = []
 
     def fields(self) -> dict[str, Any]:
@@ -229,6 +235,7 @@ class _Special:
             "inter_broker_listener_name": inter_broker,
             "controller_listener_names": controllers,
             "controller_quorum_bootstrap_servers": self._bootstrap(roles),
+            "broker_silence_suspect_ms": self._silence_suspect_ms(),
         }
 
     def _refuse(self, name: str, sentence: str) -> None:
@@ -350,6 +357,13 @@ class _Special:
                 "need metadata.store=zookeeper://HOST:PORT.",
             )
         return tuple(found)
+
+    def _silence_suspect_ms(self) -> int:
+        found = silence_suspect_ms(self._values, "broker.silence.suspect.ms" in self._texts)
+        if isinstance(found, Refused):
+            self.refusals.append(found)
+            return 0
+        return found
 
     def _metrics(self) -> tuple[str, int] | None:
         text = self._values["metrics_port"]

@@ -64,6 +64,14 @@ class TopicConfigs:
         return "compact" in self.cleanup_policy
 
     @property
+    def roll_ms(self) -> int:
+        """How long a segment takes records: ``segment.ms``, in a compacted topic at most
+        ``max.compaction.lag.ms``, for the active segment is never compacted (KIP-354)."""
+        if self.compacted:
+            return min(self.segment_ms, self.max_compaction_lag_ms)
+        return self.segment_ms
+
+    @property
     def expires(self) -> bool:
         """Whether old segments are deleted (``cleanup.policy`` has ``delete``)."""
         return "delete" in self.cleanup_policy

@@ -11,10 +11,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidelog.network.limits import Account
+    from tidelog.network.limits import Account, Holder
 
 FIRST_BYTES = 65_536
 """A connection's buffer while its requests are small; it is not counted in the account."""
+
+SMALL_BYTES = 4096
+"""What a new connection gets, and all that is not counted before its first whole request."""
 
 SHRINK_AFTER = 256
 """Times that a buffer ran empty after which one that was much too large is made smaller."""
@@ -25,6 +28,7 @@ class ReceiveBuffer:
 
     __slots__ = (
         "_account",
+        "_free_bytes",
         "_owner",
         "_until_shrink",
         "_when_room",
@@ -37,8 +41,9 @@ class ReceiveBuffer:
         "view",
     )
 
-    def __init__(self, account: Account, owner: object, when_room: Callable[[], None]) -> None:
+    def __init__(self, account: Account, owner: Holder, when_room: Callable[[], None]) -> None:
         self._account = account
+        self._free_bytes = SMALL_BYTES
         self._owner = owner
         self._when_room = when_room
         self._until_shrink = SHRINK_AFTER
@@ -47,7 +52,7 @@ class ReceiveBuffer:
         self.start = 0
         self.end = 0
         self.held = 0
-        """Bytes taken from the account: all above ``FIRST_BYTES``."""
+        """Bytes taken from the account: all above ``SMALL_BYTES``, later above ``FIRST_BYTES``."""
         self.need = 0
         """Length of the frame that begins at ``start``, its size field included; 0 if unknown."""
         self.largest = 0
@@ -56,7 +61,7 @@ class ReceiveBuffer:
     def free(self) -> memoryview:
         """Return where the next bytes go; never empty."""
         if self.end == self.capacity:
-            self._replace(max(FIRST_BYTES, 2 * self.capacity))
+            self._replace(max(SMALL_BYTES, 2 * self.capacity))
         return self.view[self.end :] if self.end else self.view
 
     def make_room(self) -> bool:
@@ -66,6 +71,9 @@ class ReceiveBuffer:
         """
         pending = self.end - self.start
         if not pending:
+            if self.end == self.capacity < self._free_bytes:
+                # More came at once than a small buffer has: the peer has much to say.
+                self._replace(self._free_bytes)
             self.start = self.end = 0
             if self.held and self._account.contended:
                 self._replace(FIRST_BYTES)
@@ -74,13 +82,28 @@ class ReceiveBuffer:
                 self._shrink()
             return True
         need = self.need or 4
-        if self.end < self.capacity and self.start + need <= self.capacity:
+        is_new = self._free_bytes == SMALL_BYTES
+        has_room = self.end < self.capacity
+        if has_room and (is_new or not self.start or self.start + need <= self.capacity):
             return True
-        if need <= self.capacity and pending < self.capacity:
+        if pending < self.capacity:
             self.view[:pending] = self.view[self.start : self.end]
             self.start, self.end = 0, pending
             return True
-        return self._replace(min(2 * self.capacity, _rounded(need)))
+        return self._replace(min(max(2 * self.capacity, self._free_bytes), _rounded(need)))
+
+    def accept(self) -> None:
+        """The first whole request has come: ``FIRST_BYTES`` are not counted from now on."""
+        self._free_bytes = FIRST_BYTES
+        surplus = self.held - max(0, self.capacity - FIRST_BYTES)
+        self.held -= surplus
+        self._account.give(surplus, self._owner)
+
+    def leave_account(self, outside: Account) -> None:
+        """Count in ``outside`` from now on: the connection has proved the cluster secret."""
+        self._account.forget(self._owner, self.held)
+        self._account = outside
+        outside.take(self.held, self._owner, self._when_room)
 
     def drop(self) -> None:
         """Give everything back; the connection has ended."""
@@ -95,7 +118,7 @@ class ReceiveBuffer:
             self._replace(0)
 
     def _replace(self, capacity: int) -> bool:
-        extra = max(0, capacity - FIRST_BYTES) - self.held
+        extra = max(0, capacity - self._free_bytes) - self.held
         if extra > 0 and not self._account.take(extra, self._owner, self._when_room):
             return False
         self.held += extra

@@ -1,16 +1,17 @@
 """One connection of a server: bytes -> requests -> handlers -> answers in order.
 
-Owns the receive buffer, the order of answers and when to stop reading. Frames are parsed in place;
-record bytes in a request are views of the buffer until the handler has returned. Requests are not
-taken while any of the reasons in ``_blocked`` stands; bytes that arrive then stay in the buffer,
-and reading stops when it is full.
+Owns the receive buffer, and when to stop reading; answers are ``answering``'s. Frames are parsed in
+place; record bytes in a request are views of the buffer until the handler has returned. Requests
+are not taken while any of the reasons in ``_blocked`` stands; bytes that arrive then stay in the
+buffer, and reading stops when it is full.
 
     HANDLER   a handler that is not pipelined has not answered yet (as in Kafka)
-    DEPTH     too many pipelined requests are unanswered
+    DEPTH     too many pipelined requests are unanswered, or answers wait for an earlier one
     CLIENT    the client does not read its answers (the transport's buffer is above its mark)
     FILES     part of a file is on its way to the client (``sending``)
-    ANSWERS   a request with a large answer waits until other clients have read theirs
-    TURN      the connection had its turn of the loop; it goes on in the next
+    ANSWERS   a request waits until other clients have read their answers
+    TURN      the connection waits for its turn of the loop (``turns``)
+    WORK      a request is done in steps, a turn of the loop after the other
     STOPPING  the server stops; answers that are pending still go out
     CLOSED    closing
 """
@@ -18,98 +19,78 @@ and reading stops when it is full.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from types import GeneratorType
+from typing import TYPE_CHECKING
 
 from tidelog.model.api_keys import ApiKey
-from tidelog.network import api_versions, frames
+from tidelog.network import api_versions, frames, proving
+from tidelog.network.answering import CLOSED, Answering
 from tidelog.network.buffer import ReceiveBuffer
-from tidelog.network.router import CloseConnection, RequestContext, Route, Router
-from tidelog.network.sending import FileSender, as_buffer, can_send_files, sender_for
+from tidelog.network.outgoing import WRITE_HIGH_BYTES
+from tidelog.network.router import CloseConnection, RequestContext, Route, Router, Steps
 from tidelog.protocol import codec
 from tidelog.protocol.codec import DecodeError
-from tidelog.protocol.primitives import Buffer
 
 if TYPE_CHECKING:
-    from tidelog.network.limits import Account
+    from tidelog.network.proving import Exchange
     from tidelog.network.server import Server
-
-logger = logging.getLogger(__name__)
-
-WRITE_HIGH_BYTES = 1_048_576
-"""Unsent bytes of one connection above which it is not served: one large Fetch answer."""
 
 REQUESTS_PER_TURN = 64
 """Requests of one connection before others have their turn: under 1 ms of the loop."""
 
-ANSWERS_RETRY_S = 0.02
-"""How soon a request with a large answer asks again for room: only under pressure."""
+PARSED_AT_ONCE_BYTES = 65_536
+"""A longer request is parsed in steps, unless most of it are records (``Route.long_records``)."""
 
-HANDLER, DEPTH, CLIENT, ANSWERS, TURN, STOPPING, CLOSED, FILES = 1, 2, 4, 8, 16, 32, 64, 128
-
-_BUFFERS = (bytes, bytearray, memoryview)
+TURN, STOPPING = 16, 32
 
 
-class _Slot:
-    # The place of one answer in the order of answers.
-    __slots__ = ("chunks", "done")
-
-    def __init__(self, chunks: list[Buffer] | None = None) -> None:
-        self.done = chunks is not None
-        self.chunks = chunks
-
-
-class Connection(asyncio.BufferedProtocol):
+class Connection(Answering, asyncio.BufferedProtocol):
     """The server's side of one client connection."""
 
     def __init__(self, server: Server, listener_name: str) -> None:
         self.server = server
         self.listener_name = listener_name
         self.router: Router = server.router
-        self._routes = server.router.routes
-        self.answers: Account = server.unsent
+        self.is_trusted = server.trusts_all
+        """Whether this connection may act as a process of the cluster."""
+        self.exchange: Exchange | None = None
+        self._proof_steps = proving.STEPS
+        self._routes = server.router.routes_for(self.is_trusted)
         self.principal = "User:ANONYMOUS"
         self.client_host = ""
         self.opened_at = self.last_active = server.loop.time()
         self._context = server.context
-        self._limits = server.limits
-        self._transport: Any = None
-        self._in = ReceiveBuffer(server.requests, self, self._room_again)
-        self._unsent = 0
+        Answering.__init__(self)
+        self._in = ReceiveBuffer(server.memory, self, self._room_again)
+        self._is_new = True
+        self._frame_begun = False
         self._blocked = 0
         self._reading = True
-        self._starved = False
-        self._depth = 0
-        self._pending: deque[_Slot] = deque()
-        self._futures: dict[asyncio.Future[Any], None] = {}
-        self._out: list[Any] = []
-        self._sender: FileSender | None = None
-        self._sends_files: bool | None = None
+        self.is_starved = False
+        """Whether it waits for memory, and is not read until there is some."""
+        self._first_request_left_s = 0.0
         self._in_turn = False
         self._on_close: list[Callable[[], None]] = []
+        self.closing_since: float | None = None
+        """When it began to close: its client has still to read what is written."""
 
     def __str__(self) -> str:
         return f"the connection from {self.client_host} on {self.listener_name}"
+
+    def trust(self) -> None:
+        """Serve what is asked from now on as a process of the cluster asks it."""
+        self.is_trusted = True
+        self._takes_turns = False
+        self._routes = self.router.routes_for(True)
+        outside = self.server.outside
+        self._in.leave_account(outside)
+        self._leave_account(outside)
 
     @property
     def is_closing(self) -> bool:
         """Whether no further request of this connection will be served."""
         return bool(self._blocked & CLOSED)
-
-    @property
-    def is_sending(self) -> bool:
-        """Whether part of a file is on its way."""
-        return bool(self._blocked & FILES)
-
-    @property
-    def unanswered(self) -> int:
-        """Requests whose answer is still to come."""
-        return self._depth
 
     # -- called by the transport
 
@@ -125,10 +106,10 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._blocked |= CLOSED
         self._in.drop()
-        if self._sender is not None:
-            self._sender.close()
-        self.server.unsent.forget(self, self._unsent)
-        self._unsent = 0
+        self._forget_answers()
+        if self.server.answer_queue.left(self) and self._work is not None:
+            # Its steps are given up.
+            self._in_another_turn()
         self._pending.clear()
         for future in list(self._futures):
             # A task finishes what it began; a future only waited for this client.
@@ -139,21 +120,6 @@ class Connection(asyncio.BufferedProtocol):
         callbacks, self._on_close = self._on_close, []
         for callback in callbacks:
             callback()
-
-    def eof_received(self) -> bool:
-        return False
-
-    def pause_writing(self) -> None:
-        self._blocked |= CLIENT
-        self._unsent = self._transport.get_write_buffer_size()
-        self.server.unsent.used += self._unsent
-
-    def resume_writing(self) -> None:
-        self._blocked &= ~CLIENT
-        self.last_active = self.server.loop.time()
-        count, self._unsent = self._unsent, 0
-        self.server.unsent.give(count, self)
-        self._go_on()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._in.free()
@@ -168,6 +134,11 @@ class Connection(asyncio.BufferedProtocol):
             if received.end == received.capacity:
                 self._pause_reading()
             return
+        turns = server.turns
+        turns.left -= 1
+        if turns.left < 0 and self._takes_turns and turns.is_over and not self._proves():
+            self._wait_for_turn()
+            return
         self._run()
 
     # -- frames
@@ -179,6 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         view, start, end = received.view, received.start, received.end
         turns = REQUESTS_PER_TURN
         received.need = 0
+        turn_ends_ms = 0
         while not self._blocked and end - start >= 4:
             (size,) = frames.size_at(view, start)
             if size < frames.MIN_REQUEST_BYTES or size > self._limits.max_request_bytes:
@@ -194,18 +166,33 @@ class Connection(asyncio.BufferedProtocol):
                 break
             start = stop
             turns -= 1
-            if not turns:
-                self._blocked |= TURN
-                self.server.loop.call_soon(self._next_turn)
+            if end - start >= 4 and not self._blocked:
+                # There is more; else the turn is over, anyway.
+                turn_ends_ms = turn_ends_ms or self._turn_ends_ms()
+                if not turns or self.server.clock.monotonic_ms() >= turn_ends_ms:
+                    self._blocked |= TURN
+                    self._in_another_turn()
         self._in_turn = False
         if self._out:
             self._flush()
         if self._blocked & CLOSED:
             return
         served, received.start = start != received.start, start
-        if served and received.held and self.server.requests.contended:
-            self.server.requests.give(0, self)
+        if served and received.held and self.account.contended:
+            self.account.give(0, self)
         self._make_room()
+        if self._is_new and (served or self._blocked):
+            # Blocked: a whole request is here, and waits.
+            self._is_new = False
+            received.accept()
+            self.server.awaited.pop(self, None)
+        if start != end and not self._blocked and not self.is_starved:
+            if (served or not self._frame_begun) and not self._is_new:
+                self._frame_begun = True
+                self.server.await_frame(self, self._limits.frame_s)
+        elif self._frame_begun:
+            self._frame_begun = False
+            self.server.awaited.pop(self, None)
 
     def _make_room(self) -> None:
         received = self._in
@@ -213,20 +200,54 @@ class Connection(asyncio.BufferedProtocol):
             # A whole frame may already be here; what is behind it waits outside.
             if received.end == received.capacity:
                 self._pause_reading()
-        elif not received.make_room():
-            self._starved = True
+        elif received.make_room():
+            self.is_starved = False
+        else:
+            self.is_starved = True
             self._pause_reading()
+            if self._is_new:
+                # Its time does not run while others have the memory that its request needs.
+                self._first_request_left_s = self.server.time_left_s(self)
             self.server.reclaim()
 
-    def _next_turn(self) -> None:
-        self._blocked &= ~TURN
-        self._go_on()
+    def _wait_for_turn(self) -> None:
+        self._blocked |= TURN
+        self._in_another_turn()
+        if self._in.end == self._in.capacity:
+            self._pause_reading()
+
+    def _proves(self) -> bool:
+        """Whether a step of a proof is here: it does not wait, however much clients ask."""
+        received = self._in
+        if not self._proof_steps or received.end - received.start < frames.MIN_REQUEST_BYTES:
+            return False
+        if frames.key_at(received.view, received.start + 4)[0] not in proving.KEYS:
+            return False
+        self._proof_steps -= 1
+        return True
+
+    def take_turn(self) -> None:
+        """See ``turns.Waiter``."""
+        if self._blocked & TURN:
+            self._blocked &= ~TURN
+            self._serve()
+        else:
+            self._work_on()
 
     def _go_on(self) -> None:
         if self._blocked or self._in_turn or self._transport is None:
             return
+        pending = self._in.end - self._in.start
+        if pending >= 4 and self._takes_turns and self.server.turns.is_over:
+            self._wait_for_turn()
+            return
+        self._serve()
+
+    def _serve(self) -> None:
+        if self._blocked or self._transport is None:
+            return
         self._run()
-        if not self._blocked and not self._starved and not self._reading:
+        if not self._blocked and not self.is_starved and not self._reading:
             self._reading = True
             self._transport.resume_reading()
 
@@ -236,8 +257,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _room_again(self) -> None:
-        self._starved = False
+        self.is_starved = False
         self.last_active = self.server.loop.time()
+        if self._is_new and not self.is_closing:
+            self.server.await_frame(self, self._first_request_left_s)
         self._go_on()
 
     def release_idle_buffer(self) -> None:
@@ -249,13 +272,20 @@ class Connection(asyncio.BufferedProtocol):
 
     def _take(self, frame: memoryview) -> bool:
         """Serve one request; False when it must be taken again later (or never)."""
+        self._taken = len(frame)
         try:
             header = frames.header_at(frame)
             api_key, version, correlation_id, length = header
-            route = self._routes.get(api_key << 16 | version) or self.router.route(api_key, version)
+            route = self._routes.get(api_key << 16 | version)
+            if route is None:
+                route = self.router.route(api_key, version, self.is_trusted)
             if route is None:
                 return self._refuse_version(header)
-            if route.large_answer and not self._room_for_answer():
+            if (
+                self.account.answers >= self._limits.unsent_answer_bytes
+                and api_key not in proving.KEYS
+                and not self._room_for_answer(route)
+            ):
                 return False
             route.tally.requests += 1
             if route.direct is not None and (position := frames.message_at(length, route, frame)):
@@ -269,15 +299,18 @@ class Connection(asyncio.BufferedProtocol):
                     if answer.__class__ is not bytes:
                         self._park(route, None, correlation_id, answer)
                     elif self._pending:
-                        self._pending.append(_Slot([answer]))
+                        self._wait_for_earlier([answer])
                     else:
                         self._out.append(answer)
                     return True
             client_id, position = frames.read_rest(header, route, frame)
+            if len(frame) > PARSED_AT_ONCE_BYTES and not route.long_records:
+                context = RequestContext(self, version, correlation_id, client_id, self.principal)
+                steps = self._parsed_in_steps(route, frame, position, context)
+                return self._begin(route, None, correlation_id, len(frame), steps)
             request, stop = route.decode(frame, position)
-            # librdkafka (2.16) writes bytes behind its Metadata requests; see the codec.
-            if stop != len(frame) and route.api_key != ApiKey.METADATA:
-                raise DecodeError(f"{len(frame) - stop} bytes are left behind the message")
+            if stop != len(frame):
+                _check_rest(route, frame, stop)
         except frames.UNREADABLE as error:
             self.close(f"it sent bytes that are no request: {error}")
             return False
@@ -291,165 +324,51 @@ class Connection(asyncio.BufferedProtocol):
             result = self._failed(route, request)
             if result is None:
                 return False
-        if isinstance(result, msgspec.Struct):
-            chunks = self._encoded(route, header[2], result)
-            if chunks is None:
-                return False
-            if self._pending:
-                self._pending.append(_Slot(chunks))
-            else:
-                self._out += chunks
-        elif result is not None:
-            self._park(route, request, header[2], result)
-        return True
-
-    def _room_for_answer(self) -> bool:
-        if self.server.unsent.left:
+        if result is None:
             return True
-        self._blocked |= ANSWERS
-        self.server.loop.call_later(ANSWERS_RETRY_S, self._answers_read)
-        return False
+        if result.__class__ is GeneratorType:
+            return self._begin(route, request, header[2], len(frame), result)
+        return self._answer(route, request, header[2], result)
 
-    def _answers_read(self) -> None:
-        self._blocked &= ~ANSWERS
-        self._go_on()
+    def _parsed_in_steps(
+        self, route: Route, frame: memoryview, position: int, context: RequestContext
+    ) -> Steps:
+        """Parse a long request and serve it."""
+        try:
+            request, stop = yield from route.decode_in_steps(frame, position)
+            if stop != len(frame):
+                _check_rest(route, frame, stop)
+        except frames.UNREADABLE as error:
+            raise CloseConnection(f"it sent bytes that are no request: {error}") from None
+        if self._work is not None:
+            # From now on a failure can be answered.
+            self._work.request = request
+        result = route.handle(self._context, request, context)
+        if isinstance(result, GeneratorType):
+            return (yield from result)
+        return result
+
+    def _served(self, size: int) -> None:
+        received = self._in
+        received.start += 4 + size
+        if self._blocked and received.held:
+            # Its answer is waited for: others may have the memory and the favour meanwhile.
+            if self.account.contended:
+                self.account.give(0, self)
+            self._make_room()
 
     def _refuse_version(self, header: tuple[int, int, int, int]) -> bool:
         api_key, version, correlation_id, _ = header
         if api_key == ApiKey.API_VERSIONS and version >= 0:
-            answer = api_versions.unsupported(self.router)
+            answer = api_versions.unsupported(self.router, self.is_trusted)
             chunks = codec.encode_response(api_key, 0, correlation_id, answer)
             if self._pending:
-                self._pending.append(_Slot(chunks))
+                self._wait_for_earlier(chunks)
             else:
                 self._out += chunks
             return True
         self.close(f"API {api_key} version {version} is not served here")
         return False
-
-    def _failed(self, route: Route, request: Any) -> Any | None:
-        """Log the exception being handled; return an answer, or None after closing."""
-        route.tally.failures += 1
-        if self.server.may_say():
-            logger.exception("%s failed for %s", route.handler.api_key.name, self)
-        answer = None if request is None else route.failure(request)
-        if answer is None:
-            self.close(f"the answer of {route.handler.api_key.name} has no room for an error")
-        return answer
-
-    def _park(self, route: Route, request: Any, correlation_id: int, result: Any) -> None:
-        """Wait for a handler's answer."""
-        future = asyncio.ensure_future(result, loop=self.server.loop)
-        slot = _Slot()
-        self._pending.append(slot)
-        self._depth += 1
-        route.tally.parked += 1
-        if not route.pipelined:
-            self._blocked |= HANDLER
-        elif self._depth >= self._limits.max_pipelined:
-            self._blocked |= DEPTH
-        self._futures[future] = None
-        future.add_done_callback(partial(self._unpark, slot, route, request, correlation_id))
-
-    def _unpark(
-        self,
-        slot: _Slot,
-        route: Route,
-        request: Any,
-        correlation_id: int,
-        future: asyncio.Future[Any],
-    ) -> None:
-        self._futures.pop(future, None)
-        self._depth -= 1
-        route.tally.parked -= 1
-        if self._transport is None or self._blocked & CLOSED:
-            if not future.cancelled() and future.exception() is not None:
-                logger.error("%s failed", route.handler.api_key.name, exc_info=future.exception())
-            return
-        try:
-            answer = future.result()
-        except asyncio.CancelledError:
-            self.close("its request was given up")
-            return
-        except CloseConnection as error:
-            self.close(str(error))
-            return
-        except Exception:
-            answer = self._failed(route, request)
-            if answer is None:
-                return
-        slot.done = True
-        if answer is not None:
-            slot.chunks = self._encoded(route, correlation_id, answer)
-            if slot.chunks is None:
-                return
-        if not route.pipelined:
-            self._blocked &= ~HANDLER
-        self._blocked &= ~DEPTH
-        self._release_in_order()
-        if self._out and not self._in_turn:
-            self._flush()
-        self._go_on()
-
-    # -- answers
-
-    def _encoded(self, route: Route, correlation_id: int, answer: Any) -> list[Buffer] | None:
-        """Return the answer's frame; None, after closing, when it cannot be written."""
-        try:
-            return frames.encode_answer(route, correlation_id, answer)
-        except frames.UNWRITABLE:
-            name = route.handler.api_key.name
-            logger.exception("an answer of %s version %d cannot be written", name, route.version)
-            self.close("its answer cannot be written")
-            return None
-
-    def _release_in_order(self) -> None:
-        pending = self._pending
-        while pending and pending[0].done:
-            chunks = pending.popleft().chunks
-            if chunks is not None:
-                self._out += chunks
-
-    def _flush(self) -> None:
-        if self._transport is None or self._sender is not None:
-            return
-        chunks, self._out = self._out, []
-        self.server.bytes_out += sum(map(len, chunks))
-        if self._sends_files and not all(isinstance(chunk, _BUFFERS) for chunk in chunks):
-            self._send_files(chunks)
-        elif len(chunks) == 1:
-            self._transport.write(chunks[0])
-        else:
-            self._transport.writelines(chunks)
-
-    def can_send_files(self) -> bool:
-        """Whether answers may have parts of files (``sending.FilePart``) among their chunks."""
-        if self._sends_files is None and self._transport is not None:
-            self._sends_files = can_send_files(self._transport)
-        return bool(self._sends_files)
-
-    def _send_files(self, chunks: list[Any]) -> None:
-        sender = None
-        # While the transport has still to write, nothing may overtake that.
-        if not self._transport.get_write_buffer_size():
-            sender = sender_for(self.server.loop, self._transport, self._files_sent, self.abort)
-        if sender is None:
-            self._transport.writelines([as_buffer(chunk) for chunk in chunks])
-        elif sender.send(chunks):
-            sender.close()
-        else:
-            self._sender = sender
-            self._blocked |= FILES
-
-    def _files_sent(self) -> None:
-        if self._sender is not None:
-            self._sender.close()
-            self._sender = None
-        self._blocked &= ~FILES
-        self.last_active = self.server.loop.time()
-        if self._out:
-            self._flush()
-        self._go_on()
 
     # -- ends
 
@@ -458,13 +377,15 @@ class Connection(asyncio.BufferedProtocol):
         self._on_close.append(callback)
 
     def close(self, reason: str | None) -> None:
-        """Serve no further request and close once written answers are out.
+        """Serve no further request and close once written answers are out; the client has
+        ``Limits.frame_s`` to read them.
 
         ``reason`` goes into one log line; None says nothing.
         """
         if self._blocked & CLOSED:
             return
         self._blocked |= CLOSED
+        self.closing_since = self.server.loop.time()
         if reason is not None:
             self.server.say_closed(self, reason)
         if self._out:
@@ -473,6 +394,21 @@ class Connection(asyncio.BufferedProtocol):
             self._sender.close()
         if self._transport is not None:
             self._transport.close()
+
+    def frame_is_late(self) -> None:
+        """The frame that was awaited did not become whole in its time."""
+        if self._blocked & TURN:
+            # It waits for the loop, not the loop for it.
+            self.server.await_frame(self, self._limits.first_request_s)
+            return
+        if not self._is_new:
+            self.close(f"a request was not whole {self._limits.frame_s:g} s after its first byte")
+        elif self._in.end:
+            limit_s = self._limits.first_request_s
+            self.close(f"its first request was not whole {limit_s:g} s after it connected")
+        else:
+            self.close(None)
+        self.abort()
 
     def stop_taking(self) -> None:
         """Serve no further request, but let the answers that are pending go out."""
@@ -488,4 +424,11 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_holding(self) -> bool:
         """Whether it holds memory that others may wait for and that cannot just be given back."""
-        return bool(self._unsent or (self._in.held and self._in.end))
+        return bool(self._charged or (self._in.held and self._in.end))
+
+
+def _check_rest(route: Route, frame: memoryview, stop: int) -> None:
+    """Refuse bytes behind a message. librdkafka (2.16) writes some behind its Metadata requests;
+    see the codec."""
+    if route.api_key != ApiKey.METADATA:
+        raise DecodeError(f"{len(frame) - stop} bytes are left behind the message")

@@ -14,7 +14,7 @@ from tidelog.protocol.codec import DecodeError
 from tidelog.protocol.primitives import Buffer
 
 if TYPE_CHECKING:
-    from tidelog.network.router import Route
+    from tidelog.network.router import Route, Steps
 
 MIN_REQUEST_BYTES = 8
 
@@ -28,8 +28,10 @@ Header = tuple[int, int, int, int]
 """API key, version, correlation id, length of the client id."""
 
 size_at = struct.Struct(">i").unpack_from
+key_at = struct.Struct(">h").unpack_from
 header_at = struct.Struct(">hhih").unpack_from
 _HEADER_BYTES = 10
+_CORRELATION_BYTES = 4
 _pack_size_into = struct.Struct(">i").pack_into
 _pack_head = struct.Struct(">ii").pack
 
@@ -58,15 +60,45 @@ def read_rest(header: Header, route: Route, frame: memoryview) -> tuple[str | No
 def encode_answer(route: Route, correlation_id: int, answer: Any) -> list[Buffer]:
     """Return an answer's frame as buffers to send in order. Raises one of ``UNWRITABLE``.
 
-    An answer that is bytes is the whole frame already (``router.Direct``).
+    An answer that is bytes is the whole frame already (``router.Direct``), a list its buffers.
     """
     if answer.__class__ is bytes:
         return [answer]
+    if answer.__class__ is list:
+        encoded: list[Buffer] = answer
+        return encoded
+    head = _head(route, correlation_id)
+    chunks: list[Buffer] = []
+    chunks.append(route.encode(answer, chunks, head))
+    return _sized(head, chunks)
+
+
+def encode_in_steps(route: Route, correlation_id: int, answer: Any) -> Steps:
+    """Do as ``encode_answer``, and yield now and then."""
+    head = _head(route, correlation_id)
+    chunks: list[Buffer] = []
+    chunks.append((yield from route.encode_in_steps(answer, chunks, head)))
+    return _sized(head, chunks)
+
+
+def answer_of(correlation_id: int, answer: bytes) -> list[Buffer]:
+    """Return the frame of an answer that another process wrote, from its own correlation id on.
+
+    Raises DecodeError when it is too short to be one.
+    """
+    if len(answer) < _CORRELATION_BYTES:
+        raise DecodeError(f"an answer of {len(answer)} bytes")
+    return [_pack_head(len(answer), correlation_id), memoryview(answer)[_CORRELATION_BYTES:]]
+
+
+def _head(route: Route, correlation_id: int) -> bytearray:
     head = bytearray(_pack_head(0, correlation_id))
     if route.flexible_answer:
         head.append(0)
-    chunks: list[Buffer] = []
-    chunks.append(route.encode(answer, chunks, head))
+    return head
+
+
+def _sized(head: bytearray, chunks: list[Buffer]) -> list[Buffer]:
     size = len(head) if len(chunks) == 1 else sum(map(len, chunks))
     _pack_size_into(head, 0, size - 4)
     return chunks

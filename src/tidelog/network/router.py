@@ -1,13 +1,16 @@
 """API key and version -> handler: the registry that a broker or a controller serves from.
 
 Owns the ``Handler`` that every handler file exports, what a handler is told (``RequestContext``),
-and the list that ApiVersions answers. Does no I/O; the connection calls the handlers.
+who may use it (``Scope``), and the list that ApiVersions answers. Does no I/O; the connection calls
+the handlers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
+from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,6 +21,25 @@ from tidelog.protocol import codec, messages
 
 if TYPE_CHECKING:
     from tidelog.network.connection import Connection
+
+
+class Scope(Enum):
+    """Whose request a handler serves. On a connection that may not act as a process of the cluster
+    (``Connection.is_trusted``) all but ``CLIENT`` is CLUSTER_AUTHORIZATION_FAILED."""
+
+    CLIENT = "client"
+    """Anybody's who may connect."""
+
+    BROKER = "broker"
+    """A broker's, or an operator's who holds the cluster secret."""
+
+    CONTROLLER = "controller"
+    """The active controller's orders: OpenControlChannel with the channel key, and what is obeyed
+    only on the control channel that it opened."""
+
+
+FOLLOWERS = frozenset((ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH))
+"""What followers ask about all that they follow, as clients ask it, too."""
 
 
 class CloseConnection(Exception):
@@ -54,13 +76,50 @@ class RequestContext(msgspec.Struct):
         """The registry that this request was found in."""
         return self.connection.router
 
+    def may_name_replica(self, replica_id: int, api_key: ApiKey) -> bool:
+        """Whether a request may say so: a replica (0 or more) only on a trusted connection.
+
+        -1 is a consumer, -2 one who looks without being one. A refusal is noted for the audit.
+        """
+        if replica_id < 0 or self.connection.is_trusted:
+            return True
+        self.connection.server.audit.refused(
+            self.connection, api_key, f"it names replica {replica_id} {WITHOUT_PROOF}"
+        )
+        return False
+
     def answer_budget(self) -> int:
         """How many bytes of records this answer may have before clients must read others first."""
-        return self.connection.answers.left
+        return self.connection.answer_budget()
 
+
+WITHOUT_PROOF = "without a proof of the cluster secret"
+"""How a line for the audit says why a request is out of scope."""
+
+Steps = Generator[int, None, Any]
+"""Work that gives its turn back: it yields by how many bytes the answer has grown, returns it."""
+
+
+def begun(steps: Steps) -> Any:
+    """Do steps up to their first ``yield``; return the result if they have ended, else the rest."""
+    try:
+        grown = next(steps)
+    except StopIteration as end:
+        return end.value
+    return _rest(grown, steps)
+
+
+def _rest(grown: int, steps: Steps) -> Steps:
+    yield grown
+    return (yield from steps)
+
+
+MOST_ELEMENTS = 50_000
+"""Elements of one request (of arrays, and tagged fields) on a connection that proved nothing."""
 
 Handle = Callable[[Any, Any, RequestContext], Any]
-"""(server context, request, request context) -> response, None for no answer, or an awaitable."""
+"""(server context, request, request context) -> response, None for no answer, an awaitable, or a
+generator (``Steps``) that returns one of these."""
 
 Refuse = Callable[[Any, ErrorCode, int], Any]
 """(request, error code, version) -> a response that carries it for everything asked."""
@@ -76,22 +135,30 @@ class Handler:
     """One API as a server serves it. Each handler file exports one as ``HANDLER``.
 
     ``handle`` returns a response, None (no answer: acks=0), a coroutine (run to its end even if
-    the client goes away), or a future (cancelled when the client goes away). Record bytes in the
-    request are memoryviews of the receive buffer, valid until ``handle`` returns; a coroutine has
-    not begun by then, so a handler that reads record bytes is a plain ``def``.
+    the client goes away), a future (cancelled when the client goes away), or ``Steps`` (given up
+    when the client goes away). Record bytes in the request are memoryviews of the receive buffer,
+    valid until ``handle`` returns, or until its steps end; a coroutine has not begun by then, so a
+    handler that reads record bytes is a plain ``def``. One that goes over many items is made of
+    steps, or its requests have fewer ``most_elements``.
 
     While the answer of a handler is pending its connection is not served, as in Kafka, unless the
-    handler is ``pipelined``. A ``large_answer`` waits while too many answers are unread.
+    handler is ``pipelined`` and has not returned a task of its own: that one holds a copy of the
+    request. A ``large_answer`` waits while too many answers are unread.
     """
 
     api_key: ApiKey
     versions: range
+    scope: Scope
     handle: Handle
     pipelined: bool = False
     large_answer: bool = False
     refuse: Refuse | None = None
     """How an exception in ``handle`` is answered; without it an ``error_code`` at the top of the
     response is set, and where there is none the connection is closed."""
+    most_elements: int = MOST_ELEMENTS
+    """What one request may have, on a connection that proved nothing; more closes it."""
+    long_records: bool = False
+    """Whether long requests are long for their records: they are parsed at once."""
     direct: Direct | None = None
     """A shorter way for the requests that matter most; what it does not answer ``handle`` gets."""
 
@@ -113,19 +180,25 @@ class Route:
     __slots__ = (
         "api_key",
         "decode",
+        "decode_in_steps",
         "direct",
         "encode",
+        "encode_in_steps",
         "flexible",
         "flexible_answer",
         "handle",
         "handler",
         "large_answer",
+        "long_records",
         "pipelined",
         "tally",
         "version",
     )
 
-    def __init__(self, handler: Handler, version: int, tally: Tally) -> None:
+    def __init__(
+        self, handler: Handler, version: int, tally: Tally, most: int | None = None
+    ) -> None:
+        """``most``: elements of one request; None is what the codec allows."""
         key = int(handler.api_key)
         self.handler = handler
         self.api_key = key
@@ -135,11 +208,32 @@ class Route:
         self.direct = handler.direct
         self.pipelined = handler.pipelined
         self.large_answer = handler.large_answer
-        self.decode = codec.request_decoder(key, version)
+        self.long_records = handler.long_records
+        self.decode = codec.request_decoder(key, version, most)
         self.encode = codec.response_encoder(key, version)
+        self.decode_in_steps = partial(codec.decode_in_steps, key, version, most)
+        self.encode_in_steps = partial(codec.encode_in_steps, key, version)
         self.flexible = codec.is_flexible(key, version)
         # The answer to ApiVersions has the old header always: the client knows no version yet.
         self.flexible_answer = self.flexible and key != ApiKey.API_VERSIONS
+
+    def refuse_always(self, response_class: Any) -> None:
+        """Answer CLUSTER_AUTHORIZATION_FAILED whatever is asked, without reading it."""
+        key = self.handler.api_key
+
+        def refuse(_: Any, __: Any, context: RequestContext) -> Any:
+            context.connection.server.audit.refused(
+                context.connection,
+                key,
+                f"it is for {self.handler.scope.value}s, and was asked {WITHOUT_PROOF}",
+            )
+            return response_class(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+        self.handle = refuse
+        self.direct = None
+        self.large_answer = False
+        self.decode = lambda frame, _: (None, len(frame))
+        self.long_records = True
 
     def failure(self, request: Any) -> Any | None:
         """Return a response with UNKNOWN_SERVER_ERROR, or None if there is no room for one."""
@@ -149,8 +243,9 @@ class Route:
 class Router:
     """The handlers of one process: ``Router([produce.HANDLER, fetch.HANDLER, …])``.
 
-    ApiVersions is served without being named. ValueError for two handlers of one API, or for a
-    version that the protocol's schema does not have.
+    ApiVersions is served without being named. ValueError for two handlers of one API, for a version
+    that the protocol's schema does not have, or for one out of client scope whose response has no
+    error code at its top: it could not be refused.
     """
 
     def __init__(self, handlers: Iterable[Handler]) -> None:
@@ -158,10 +253,18 @@ class Router:
 
         self._handlers: dict[int, Handler] = {}
         self.routes: dict[int, Route] = {}
-        """Those asked for so far, by API key << 16 | version."""
+        """Those asked for so far, by API key << 16 | version, as trusted connections have them."""
+        self.client_routes: dict[int, Route] = {}
+        """The same for connections that proved nothing: what is out of their scope refuses."""
         self.tallies: dict[ApiKey, Tally] = {}
         for handler in (api_versions.HANDLER, *handlers):
             self._add(handler)
+
+    def add(self, handlers: Iterable[Handler]) -> None:
+        """Serve these, too; what is served already stays as it is."""
+        for handler in handlers:
+            if handler.api_key not in self._handlers:
+                self._add(handler)
 
     def _add(self, handler: Handler) -> None:
         key = handler.api_key
@@ -170,30 +273,43 @@ class Router:
         known = codec.api_of(key).versions
         if handler.versions.start not in known or handler.versions.stop - 1 not in known:
             raise ValueError(f"{key.name} has no versions {handler.versions}")
+        if handler.scope is not Scope.CLIENT and not hasattr(_response_class(key)(), "error_code"):
+            raise ValueError(f"{key.name} cannot be refused: its response has no error code")
         self._handlers[key] = handler
         self.tallies[key] = Tally()
 
-    def route(self, api_key: int, version: int) -> Route | None:
-        """Return who serves an API in a version, or None."""
-        found = self.routes.get(api_key << 16 | version)
+    def routes_for(self, trusted: bool) -> dict[int, Route]:
+        """Return the routes that a connection looks into first: chosen once, not per request."""
+        return self.routes if trusted else self.client_routes
+
+    def route(self, api_key: int, version: int, trusted: bool = True) -> Route | None:
+        """Return who serves an API in a version on such a connection, or None."""
+        routes = self.routes_for(trusted)
+        found = routes.get(api_key << 16 | version)
         if found is None:
             handler = self._handlers.get(api_key)
             if handler is None or version not in handler.versions:
                 return None
-            found = Route(handler, version, self.tallies[handler.api_key])
-            self.routes[api_key << 16 | version] = found
+            most: int | None = handler.most_elements
+            if handler.scope is not Scope.CLIENT or (trusted and handler.api_key in FOLLOWERS):
+                most = None
+            found = Route(handler, version, self.tallies[handler.api_key], most)
+            if not (trusted or handler.scope is Scope.CLIENT):
+                found.refuse_always(_response_class(handler.api_key))
+            routes[api_key << 16 | version] = found
         return found
 
     def handler(self, api_key: int) -> Handler | None:
         """Return the handler of an API, in any version (Envelope unpacks requests with it)."""
         return self._handlers.get(api_key)
 
-    def api_versions(self) -> list[Any]:
-        """Return the entries of an ApiVersions response, by key."""
+    def api_versions(self, trusted: bool = True) -> list[Any]:
+        """Return the entries of an ApiVersions response, by key: what this connection may use."""
         entry = messages.ApiVersionsResponse.ApiVersion
         return [
             entry(int(key), handler.versions.start, handler.versions.stop - 1)
             for key, handler in sorted(self._handlers.items())
+            if trusted or handler.scope is Scope.CLIENT
         ]
 
 
@@ -201,9 +317,12 @@ def refusal(handler: Handler, request: Any, error: ErrorCode, version: int) -> A
     """Return a response of this API that says ``error``, or None if there is no room for it."""
     if handler.refuse is not None:
         return handler.refuse(request, error, version)
-    response_class = messages.classes_of(codec.api_of(handler.api_key).response)[""]
-    response = response_class()
+    response = _response_class(handler.api_key)()
     if not hasattr(response, "error_code"):
         return None
     response.error_code = int(error)
     return response
+
+
+def _response_class(api_key: ApiKey) -> Any:
+    return messages.classes_of(codec.api_of(api_key).response)[""]

@@ -10,18 +10,28 @@ import asyncio
 import contextlib
 import errno
 import logging
-from collections import Counter
 from functools import partial
 from typing import Any
 
+from tidelog.model.addresses import is_loopback, why_secret_first
+from tidelog.network import proving
+from tidelog.network.answer_queue import AnswerQueue
+from tidelog.network.audit import Audit
 from tidelog.network.connection import Connection
 from tidelog.network.limits import Account, Limits
+from tidelog.network.places import Places
 from tidelog.network.router import Router
+from tidelog.network.turns import Turns
+from tidelog.runtime.clock import Clock, RealClock
+from tidelog.runtime.cluster_secret import ClusterSecret
 
 logger = logging.getLogger(__name__)
 
 SWEEP_S = 5.0
 """How often idle and stalled connections are looked for; the work grows with the connections."""
+
+FRAME_LOOK_S = 0.5
+"""How often frames are looked for that do not become whole, while there are any incomplete ones."""
 
 RECLAIM_S = 0.05
 """How often empty buffers are taken back while memory is short."""
@@ -37,31 +47,56 @@ class ListenError(Exception):
 class Server:
     """Listeners that share one router, one context for the handlers and one set of limits."""
 
-    def __init__(self, router: Router, context: Any, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        router: Router,
+        context: Any,
+        limits: Limits | None = None,
+        secret: ClusterSecret | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """``secret``: what a connection has to prove before it may act as a process; ``clock``: by
+        which turns of the loop are measured."""
         self.router = router
         self.context = context
         self.limits = limits or Limits()
+        self.secret = secret
+        self.clock = clock or RealClock()
+        self.trusts_all = secret is None or secret.optional
+        """Whether every connection may act as a process: there is no secret, or it is optional."""
+        if secret is not None:
+            router.add(proving.HANDLERS)
         self.loop = asyncio.get_running_loop()
-        self.requests = Account(self.limits.queued_request_bytes)
-        self.unsent = Account(self.limits.unsent_answer_bytes)
+        self.audit = Audit(self.loop.time)
+        self.turns = Turns(self.loop, self.clock)
+        self.memory = Account(self.limits.queued_request_bytes)
+        self.outside = Account(-1)
+        """What connections hold that proved the cluster secret: counted, and not limited."""
+        self.answer_queue = AnswerQueue(self.loop, self.memory)
+        self.awaited: dict[Connection, float] = {}
+        """When a frame must be whole, of the connections that have begun one, or are new."""
         # A dict: everything that goes through it does so in the same order every time.
         self.connections: dict[Connection, None] = {}
         self.bytes_in = 0
         self.bytes_out = 0
         self.accepted = 0
-        self._per_ip: Counter[str] = Counter()
+        self.places = Places(not self.trusts_all, self.loop)
         self._servers: list[asyncio.AbstractServer] = []
         self._stopping = False
         self._lines = 0
         self._reclaim_again_at = 0.0
         self._sweeper: asyncio.TimerHandle | None = None
+        self._frame_timer: asyncio.TimerHandle | None = None
+        self._frames_due = 0.0
         self._empty: asyncio.Event = asyncio.Event()
 
     async def listen(self, name: str, host: str, port: int) -> int:
         """Listen as ``name`` on an address; return the port (the one bound, if 0 was asked for).
 
-        ``host`` "" is every interface. Raises ListenError.
+        ``host`` "" is every interface. Raises ListenError; without a secret for all but loopback.
         """
+        if self.secret is None and not is_loopback(host):
+            raise ListenError(why_secret_first(name, host, port))
         # With port 0 each address family would get a port of its own.
         address = host or (None if port else "0.0.0.0")
         try:
@@ -79,8 +114,10 @@ class Server:
     async def stop(self, grace_s: float = 5.0) -> None:
         """Accept nothing more, let pending requests be answered for ``grace_s``, close the rest."""
         self._stopping = True
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self.audit.say_rest()
+        for timer in (self._sweeper, self._frame_timer):
+            if timer is not None:
+                timer.cancel()
         for server in self._servers:
             server.close()
         for connection in list(self.connections):
@@ -95,6 +132,7 @@ class Server:
                     await self._empty.wait()
         for connection in list(self.connections):
             connection.abort()
+        self.answer_queue.stop()
 
     async def _wait_for_answers(self, grace_s: float) -> None:
         end = self.loop.time() + grace_s
@@ -112,8 +150,8 @@ class Server:
             "connections_accepted": self.accepted,
             "bytes_in": self.bytes_in,
             "bytes_out": self.bytes_out,
-            "request_bytes_held": self.requests.used,
-            "answer_bytes_unsent": self.unsent.used,
+            "request_bytes_held": self.memory.used - self.memory.answers,
+            "answer_bytes_unsent": self.memory.answers,
             "requests_parked": sum(tally.parked for tally in self.router.tallies.values()),
         }
 
@@ -123,25 +161,48 @@ class Server:
         """Count a connection; return why it is refused, or None."""
         self.connections[connection] = None
         self.accepted += 1
-        self._per_ip[connection.client_host] += 1
+        self.await_frame(connection, self.limits.first_request_s)
         if self._stopping:
             return "the server is stopping"
-        if len(self.connections) > self.limits.max_connections:
-            return f"there are max.connections={self.limits.max_connections} already"
-        if self._per_ip[connection.client_host] > self.limits.max_connections_per_ip:
-            limit = self.limits.max_connections_per_ip
-            return f"its address has max.connections.per.ip={limit} already"
-        return None
+        return self.places.taken(connection, self.limits)
 
     def closed(self, connection: Connection) -> None:
         """Uncount a connection."""
         self.connections.pop(connection, None)
-        host = connection.client_host
-        self._per_ip[host] -= 1
-        if self._per_ip[host] <= 0:
-            del self._per_ip[host]
+        self.awaited.pop(connection, None)
+        self.places.left(connection)
         if not self.connections:
             self._empty.set()
+
+    def await_frame(self, connection: Connection, seconds: float) -> None:
+        """Close the connection unless its frame is whole (``awaited.pop``) in this time."""
+        self.awaited[connection] = self.loop.time() + seconds
+        if self._frame_timer is None:
+            self._look_again_at_frames()
+
+    def time_left_s(self, connection: Connection) -> float:
+        """Stop the time of the frame that is awaited of a connection; return how much was left."""
+        end = self.awaited.pop(connection, None)
+        return 0.0 if end is None else max(0.0, end - self.loop.time())
+
+    def _look_again_at_frames(self) -> None:
+        if not self._stopping:
+            self._frames_due = self.loop.time() + FRAME_LOOK_S
+            self._frame_timer = self.loop.call_at(self._frames_due, self._look_at_frames)
+
+    def _look_at_frames(self) -> None:
+        self._frame_timer = None
+        now = self.loop.time()
+        # What came while the loop stood still could not be read, and timers go before reading.
+        stood_still_s = now - self._frames_due
+        for connection, end in list(self.awaited.items()):
+            if now >= end + stood_still_s:
+                del self.awaited[connection]
+                connection.frame_is_late()
+            else:
+                self.awaited[connection] = end + stood_still_s
+        if self.awaited:
+            self._look_again_at_frames()
 
     def reclaim(self) -> None:
         """Take back the empty buffers of connections, once in a while: someone waits for memory."""
@@ -171,11 +232,22 @@ class Server:
             more = self._lines - LINES_PER_SWEEP
             logger.warning("%d more lines about clients were left out", more)
         self._lines = 0
+        self.audit.say_rest()
         now = self.loop.time()
-        contended = self.requests.contended or not self.unsent.left
+        much = self.limits.unsent_answer_bytes
+        contended = self.memory.contended or self.memory.answers >= much
         for connection in list(self.connections):
+            if connection in self.answer_queue:
+                # It is not idle: the clients are that do not read what they asked for.
+                connection.last_active = now
+            since = connection.closing_since
+            if since is not None and now - since > self.limits.frame_s:
+                connection.abort()
+                continue
             idle_s = now - connection.last_active
-            if contended and connection.is_holding and idle_s > self.limits.max_stall_s:
+            # Who waits for memory itself has the time after which clients give a request up.
+            stall_s = self.limits.frame_s if connection.is_starved else self.limits.max_stall_s
+            if contended and connection.is_holding and idle_s > stall_s:
                 connection.close(f"it holds memory that others wait for, idle for {idle_s:.0f} s")
                 connection.abort()
             elif 0 <= self.limits.max_idle_s < idle_s and not connection.unanswered:

@@ -1,23 +1,32 @@
 """The HTTP address of a process for those who watch it: ``/metrics`` and ``/health``.
 
 Owns the little server, which runs in a thread of its own and gives each connection another, at
-most ``MAX_CONNECTIONS``; what is counted is asked for at each scrape through a collector, so that
-counting costs the hot path nothing but an addition.
+most ``MAX_CONNECTIONS``: one more takes the place of the oldest that has not sent its whole
+request, or else has been answered for long, so that nobody keeps the others out by being slow. A
+request and its answer have a deadline. Who asks without end takes a share of a processor and no
+more (``paced``). What is counted is asked for at each scrape through a collector, so that counting
+costs the hot path nothing but an addition.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import math
+import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
-from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.registry import Collector
+
+from tidelog.observe.paced import Paced
 
 logger = logging.getLogger(__name__)
 
@@ -26,35 +35,98 @@ Health = Callable[[], dict[str, Any]]
 
 
 MAX_CONNECTIONS = 16
-"""Connections that are served at once; one more is closed unanswered."""
+"""Connections at once. While all of them are being answered one more is closed unanswered, or takes
+the place of one that has not taken its answer for ``TAKEN_S``."""
 
-IDLE_S = 5
-"""How long a client may be silent within a request, in seconds."""
+REQUEST_S = 5.0
+"""How long a whole request may take to come, in seconds, however its bytes are spread."""
+
+ANSWER_S = 30.0
+"""How long a whole answer may take, in seconds: to be made, and to be read by the client."""
+
+TAKEN_S = 2.0
+"""How long an answer may take while others want the place, in seconds from its last byte made."""
+
+LOOK_S = 0.5
+"""How often deadlines are looked at."""
+
+
+REQUEST = "tidelog.request"
+"""Where an environment has the connection's socket."""
 
 
 class PortInUse(Exception):
     """The metrics address is taken: one line that names it."""
 
 
+class _Open:
+    # One connection: until when it may be there, whether its request has come, and until when it
+    # keeps its place while others want it, from the moment that its answer is made.
+    __slots__ = ("end", "taken_by", "whole")
+
+    def __init__(self) -> None:
+        self.end = time.monotonic() + REQUEST_S
+        self.whole = False
+        self.taken_by = math.inf
+
+
 class _Server(ThreadingMixIn, WSGIServer):
-    """A client that connects and says nothing must hold up neither the others nor the stop."""
+    """A client that connects and says little must hold up neither the others nor the stop."""
 
     daemon_threads = True
     block_on_close = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._places = threading.Semaphore(MAX_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, _Open] = {}
         super().__init__(*args, **kwargs)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Take a place for the connection, if one is free."""
-        return self._places.acquire(blocking=False)
+        """Take a place for the connection, if need be that of the oldest without a request, or of
+        the oldest that does not take its answer."""
+        with self._lock:
+            if len(self._open) >= MAX_CONNECTIONS:
+                now = time.monotonic()
+                late = [each for each, open_ in self._open.items() if now >= open_.taken_by]
+                slow = [each for each, open_ in self._open.items() if not open_.whole] or late
+                if not slow:
+                    return False
+                self._cut(slow[0])
+            self._open[request] = _Open()
+        return True
+
+    def request_is_whole(self, request: socket.socket) -> None:
+        """The connection is answered from now on."""
+        with self._lock:
+            if (found := self._open.get(request)) is not None:
+                found.whole = True
+                found.end = time.monotonic() + ANSWER_S
+
+    def answer_is_made(self, request: socket.socket) -> None:
+        """The connection has to take its answer from now on."""
+        with self._lock:
+            if (found := self._open.get(request)) is not None:
+                found.taken_by = time.monotonic() + TAKEN_S
+
+    def service_actions(self) -> None:
+        """Cut what is over its time. Called every ``LOOK_S``, and after each connection."""
+        now = time.monotonic()
+        with self._lock:
+            for each in [each for each, open_ in self._open.items() if now >= open_.end]:
+                self._cut(each)
+
+    def _cut(self, request: socket.socket) -> None:
+        # Its thread wakes, and closes it.
+        del self._open[request]
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            with self._lock:
+                self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say in one line what ended a connection; mostly the client's silence did."""
@@ -62,7 +134,16 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Quiet(WSGIRequestHandler):
-    timeout = IDLE_S
+    def parse_request(self) -> bool:
+        """Read the rest of the request's head; its body, if any, is never read."""
+        parsed = super().parse_request()
+        if parsed and isinstance(self.server, _Server):
+            self.server.request_is_whole(self.request)
+        return parsed
+
+    def get_environ(self) -> dict[str, Any]:
+        """Say whose request it is."""
+        return {**super().get_environ(), REQUEST: self.request}
 
     def log_message(self, format: str, *args: Any) -> None:
         """Scrapes are no events."""
@@ -75,18 +156,24 @@ class Endpoint:
         """Listen and serve at once. Raises PortInUse."""
         registry = CollectorRegistry(auto_describe=False)
         registry.register(collector)
-        metrics = make_wsgi_app(registry)
+        metrics = Paced(lambda: generate_latest(registry))
+        state = Paced(health)
 
         def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-            path = environ.get("PATH_INFO", "/")
+            answer = page(environ.get("PATH_INFO", "/"), start_response)
+            self._server.answer_is_made(environ[REQUEST])
+            return answer
+
+        def page(path: str, start_response: Callable[..., Any]) -> Iterable[bytes]:
             if path == "/health":
-                found = health()
+                found = state()
                 status = "200 OK" if found.get("healthy", True) else "503 Service Unavailable"
                 start_response(status, [("Content-Type", "application/json")])
                 return [json.dumps(found).encode() + b"\n"]
             if path == "/metrics":
-                served: Iterable[bytes] = metrics(environ, start_response)
-                return served
+                text = metrics()
+                start_response("200 OK", [("Content-Type", CONTENT_TYPE_LATEST)])
+                return [text]
             start_response("404 Not Found", [("Content-Type", "text/plain")])
             return [b"/metrics and /health are served here\n"]
 
@@ -97,7 +184,7 @@ class Endpoint:
             raise PortInUse(sentence) from None
         self.port = self._server.server_port
         self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.5}, daemon=True
+            target=self._server.serve_forever, kwargs={"poll_interval": LOOK_S}, daemon=True
         )
         self._thread.start()
 

@@ -1,7 +1,12 @@
 """Structured logs of a process: one line an event, in logfmt, on standard error.
 
-Owns the format only. Modules log through ``logging.getLogger(__name__)``; what they pass as
-``extra`` becomes fields of the line. No secret may be logged (promise 32).
+Owns the format, one line for an event whatever characters it names, and how much is written: what
+clients cause fills no disk. A line has at most ``LINE_CHARACTERS``. Lines of one kind (the same
+text before its arguments are put in) have at most ``KIND_CHARACTERS`` in ``KIND_S``, and the next
+one says how many were left out. Of the audit nothing is left out: its lines are bounded where they
+are made, or each is a change that was committed. Modules log through
+``logging.getLogger(__name__)``; what they pass as ``extra`` becomes fields of the line. No secret
+may be logged (promise 32).
 """
 
 from __future__ import annotations
@@ -9,8 +14,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator
-from typing import TextIO
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
+
+LINE_CHARACTERS = 8_192
+"""The longest line; a traceback fits."""
+
+KIND_CHARACTERS, KIND_S = 262_144, 5.0
+"""Some 1,500 lines: what a failover of so many partitions says is not left out."""
+
+MAX_KINDS = 1_000
+"""Kinds that are told apart: there are fewer texts in the code."""
+
+AUDIT = "tidelog.audit"
 
 
 def configure(level: str = "INFO", stream: TextIO | None = None) -> None:
@@ -29,9 +46,10 @@ def configure(level: str = "INFO", stream: TextIO | None = None) -> None:
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
             structlog.processors.LogfmtRenderer(key_order=["ts", "level", "logger", "event"]),
+            _escape,
         ],
     )
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = BoundedHandler(stream or sys.stderr)
     handler.setFormatter(formatter)
     root = logging.getLogger()
     for old in list(root.handlers):
@@ -39,6 +57,83 @@ def configure(level: str = "INFO", stream: TextIO | None = None) -> None:
     root.addHandler(handler)
     root.setLevel(level)
     logging.getLogger("asyncio").setLevel("WARNING")
+
+
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
+    code: f"\\u{code:04x}"
+    for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
+"""Characters that end a line, command a terminal or turn its writing around -> what is shown."""
+
+
+def _escape(_logger: Any, _method: str, line: Any) -> str:
+    """Return a line without control characters: names that clients choose are in it (N11)."""
+    text = str(line)
+    if len(text) > LINE_CHARACTERS:
+        text = f"{text[:LINE_CHARACTERS]}... and {len(text) - LINE_CHARACTERS} characters more"
+    return text.translate(_CONTROLS)
+
+
+class _Kind:
+    # Lines of one kind: since when they are counted, their characters, how many were left out.
+    __slots__ = ("characters", "left_out", "since")
+
+    def __init__(self, now: float) -> None:
+        self.since = now
+        self.characters = 0
+        self.left_out = 0
+
+
+class BoundedHandler(logging.StreamHandler[TextIO]):
+    """Writes lines to a stream, of each kind no more than its bound."""
+
+    def __init__(self, stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(stream)
+        self._now = now
+        self._kinds: dict[tuple[str, str], _Kind] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, or count it. Called with the handler's lock held."""
+        if record.name == AUDIT:
+            super().emit(record)
+            return
+        kind = self._kind(record)
+        now = self._now()
+        left_out = 0
+        if now - kind.since >= KIND_S:
+            kind.since, kind.characters = now, 0
+            left_out, kind.left_out = kind.left_out, 0
+        if kind.characters > KIND_CHARACTERS:
+            kind.left_out += 1
+            return
+        if left_out:
+            said = "%d more lines like the next one were left out"
+            more = logging.LogRecord(
+                record.name,
+                logging.WARNING,
+                record.pathname,
+                record.lineno,
+                said,
+                (left_out,),
+                None,
+            )
+            super().emit(more)
+        super().emit(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, which counts from now on."""
+        line = super().format(record)
+        self._kind(record).characters += len(line)
+        return line
+
+    def _kind(self, record: logging.LogRecord) -> _Kind:
+        key = (record.name, str(record.msg))
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= MAX_KINDS:
+                key = ("", "")
+            kind = self._kinds.setdefault(key, _Kind(self._now()))
+        return kind
 
 
 @contextlib.contextmanager

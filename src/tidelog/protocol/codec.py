@@ -47,13 +47,46 @@ def api_of(api_key: int) -> schema.Api:
 
 
 @cache
-def request_decoder(api_key: int, version: int) -> compiler.Decoder:
-    """Return the compiled decoder of a request; KeyError when there is no such version."""
+def request_decoder(api_key: int, version: int, most: int | None = None) -> compiler.Decoder:
+    """Return the compiled decoder of a request; KeyError when there is no such version.
+
+    It refuses more than ``most`` elements of arrays, and ``MAX_ELEMENTS`` in any case.
+    """
     api = api_of(api_key)
     if version not in api.versions:
         raise KeyError(f"{api.name} has no version {version}")
     classes = messages.classes_of(api.request)
-    return compiler.decoder(api.request, classes, version, api.is_flexible(version))
+    return compiler.decoder(api.request, classes, version, api.is_flexible(version), most)
+
+
+@cache
+def _stepping_decoder(api_key: int, version: int, most: int | None) -> Any:
+    api = api_of(api_key)
+    classes = messages.classes_of(api.request)
+    flexible = api.is_flexible(version)
+    return compiler.decoder(api.request, classes, version, flexible, most, in_steps=True)
+
+
+@cache
+def _stepping_encoder(api_key: int, version: int) -> Any:
+    api = api_of(api_key)
+    return compiler.encoder(api.response, version, api.is_flexible(version), in_steps=True)
+
+
+def decode_in_steps(
+    api_key: int, version: int, most: int | None, frame: memoryview, position: int
+) -> compiler.Steps:
+    """Do as ``request_decoder``, as a generator that yields 0 now and then."""
+    steps: compiler.Steps = _stepping_decoder(api_key, version, most)(frame, position)
+    return steps
+
+
+def encode_in_steps(
+    api_key: int, version: int, answer: Any, chunks: list[Buffer], head: bytearray
+) -> compiler.Steps:
+    """Do as ``response_encoder``, as a generator that yields 0 now and then."""
+    steps: compiler.Steps = _stepping_encoder(api_key, version)(answer, chunks, head)
+    return steps
 
 
 @cache
@@ -198,6 +231,19 @@ def encode_response(api_key: int, version: int, correlation_id: int, response: A
     if is_flexible(api_key, version) and api_key != ApiKey.API_VERSIONS:
         buffer.append(0)
     return _write(response_encoder(api_key, version), response, buffer)
+
+
+def encode_response_in_steps(
+    api_key: int, version: int, correlation_id: int, response: Any
+) -> compiler.Steps:
+    """Do as ``encode_response``, as a generator that yields 0 now and then."""
+    head = bytearray(_SIZE_AND_CORRELATION.pack(0, correlation_id))
+    if is_flexible(api_key, version) and api_key != ApiKey.API_VERSIONS:
+        head.append(0)
+    chunks: list[Buffer] = []
+    chunks.append((yield from encode_in_steps(api_key, version, response, chunks, head)))
+    struct.pack_into(">i", head, 0, sum(map(len, chunks)) - 4)
+    return chunks
 
 
 def _write(encode: compiler.Encoder, message: Any, buffer: bytearray) -> list[Buffer]:

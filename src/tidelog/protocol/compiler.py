@@ -9,7 +9,7 @@ and version; after that each field costs one or two bytecodes.
 from __future__ import annotations
 
 import struct as _struct
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +23,13 @@ Decoder = Callable[[memoryview, int], tuple[Any, int]]
 
 Encoder = Callable[[Any, list[Buffer], bytearray], bytearray]
 """(message, chunks, buffer to go on in) -> buffer to go on in; chunks get what is full."""
+
+
+Steps = Generator[int, None, Any]
+"""A decoder or encoder that yields 0 every ``STEP`` elements and returns what the other returns."""
+
+STEP = 64
+"""Elements between two yields: a tenth of a millisecond, or some ms where tags are added."""
 
 
 class _Code:
@@ -45,7 +52,23 @@ class _Code:
         self.message = message
         self.version = version
         self.flexible = flexible
+        self.in_steps = False
+        self.allowed = primitives.MAX_ELEMENTS
         self._count = 0
+
+    def begin_steps(self) -> None:
+        """Make the function a generator."""
+        self.in_steps = True
+        self.put(1, f"left = {STEP}")
+        self.put(1, "if not left: yield 0")
+
+    def step(self, depth: int) -> None:
+        """Emit what gives the turn back, at the start of each round of a loop."""
+        if self.in_steps:
+            self.put(depth, "left -= 1")
+            self.put(depth, "if not left:")
+            self.put(depth + 1, f"left = {STEP}")
+            self.put(depth + 1, "yield 0")
 
     def fresh(self, prefix: str) -> str:
         self._count += 1
@@ -94,15 +117,28 @@ def _bad(what: str) -> primitives.DecodeError:
 
 
 def decoder(
-    message: Message, classes: dict[str, type[Any]], version: int, flexible: bool
+    message: Message,
+    classes: dict[str, type[Any]],
+    version: int,
+    flexible: bool,
+    most: int | None = None,
+    *,
+    in_steps: bool = False,
 ) -> Decoder:
-    """Generate the decoder of ``message`` in ``version``."""
+    """Generate the decoder of ``message`` in ``version``; ``in_steps``: one that returns ``Steps``.
+
+    ``most``: elements of arrays and unknown tags that one message may have.
+    """
     code = _Code(message, version, flexible)
     for name, made in classes.items():
         code.names[f"C_{name}"] = made
     code.put(0, "def decode(b, p):")
     code.put(1, "end = len(b)")
-    code.put(1, f"budget = {primitives.MAX_ELEMENTS}")
+    allowed = primitives.MAX_ELEMENTS if most is None else min(most, primitives.MAX_ELEMENTS)
+    code.put(1, f"budget = {allowed}")
+    code.allowed = allowed
+    if in_steps:
+        code.begin_steps()
     result = _decode_struct(code, 1, "", message.fields)
     code.put(1, f"return {result}, p")
     made_decoder: Decoder = code.compile("decode")
@@ -196,7 +232,8 @@ def _decode_array(code: _Code, depth: int, field: Field, value: str) -> None:
         depth, f"if {length} * {least} > end - p: raise bad('{field.name}: too many elements')"
     )
     code.put(depth, f"budget -= {length}")
-    code.put(depth, f"if budget < 0: raise bad('{field.name}: too many elements')")
+    many = f"{field.name}: more than {code.allowed} elements in one message"
+    code.put(depth, f"if budget < 0: raise bad('{many}')")
     if field.type in FIXED:
         _, size = code.fixed(FIXED[field.type], "unpack_from")
         codes = FIXED[field.type]
@@ -205,6 +242,7 @@ def _decode_array(code: _Code, depth: int, field: Field, value: str) -> None:
         return
     code.put(depth, f"{value} = []")
     code.put(depth, f"for _ in range({length}):")
+    code.step(depth + 1)
     if field.type in code.message.structs:
         inner = _decode_struct(code, depth + 1, field.type, code.struct(field.type).fields)
     else:
@@ -226,6 +264,9 @@ def _decode_tags(code: _Code, depth: int, fields: list[Field], values: dict[str,
     code.put(depth, f"{count} = b[p]; p += 1")
     code.put(depth, f"if {count}:")
     code.put(depth + 1, f"if {count} > 127: {count}, p = uv(b, p, {count})")
+    code.put(depth + 1, f"budget -= {count}")
+    many = f"more than {code.allowed} tagged fields and elements in one message"
+    code.put(depth + 1, f"if budget < 0: raise bad('{many}')")
     if not known:
         code.put(depth + 1, f"p = skip_tags(b, p, {count}, end)")
         return
@@ -264,10 +305,12 @@ def _least_size(code: _Code, field: Field, seen: set[str]) -> int:
     return max(total, 1)
 
 
-def encoder(message: Message, version: int, flexible: bool) -> Encoder:
-    """Generate the encoder of ``message`` in ``version``."""
+def encoder(message: Message, version: int, flexible: bool, *, in_steps: bool = False) -> Encoder:
+    """Generate the encoder of ``message`` in ``version``; ``in_steps``: it returns ``Steps``."""
     code = _Code(message, version, flexible)
     code.put(0, "def encode(m, chunks, w):")
+    if in_steps:
+        code.begin_steps()
     _encode_struct(code, 1, "m", message.fields, "w")
     code.put(1, "return w")
     made: Encoder = code.compile("encode")
@@ -352,6 +395,7 @@ def _encode_array(code: _Code, depth: int, field: Field, value: str, out: str) -
         return
     item = code.fresh("e")
     code.put(depth, f"for {item} in {value}:")
+    code.step(depth + 1)
     if field.type in code.message.structs:
         _encode_struct(code, depth + 1, item, code.struct(field.type).fields, out)
     else:

@@ -18,6 +18,8 @@ from crc32c import crc32c
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import CREATE_TIME, TopicConfigs
+from tidelog.records.compression import MAX_DECOMPRESSED_BYTES
+from tidelog.records.record import LEAST_RECORD_BYTES
 
 Buffer = bytes | bytearray | memoryview
 
@@ -29,6 +31,7 @@ CRC_POSITION = 17
 ATTRIBUTES_POSITION = 21
 MAGIC_POSITION = 16
 MAX_INT32 = 2**31 - 1
+MAX_INT64 = 2**63 - 1
 
 CODEC_MASK = 0x07
 LOG_APPEND_TIME_BIT = 0x08
@@ -36,6 +39,9 @@ TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
 HIGHEST_CODEC = 4
+
+MOST_COMPRESSED_RECORDS = MAX_DECOMPRESSED_BYTES // LEAST_RECORD_BYTES
+"""Records that a compressed batch may claim: more have no room in what a reader decompresses."""
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
@@ -204,6 +210,11 @@ def check_client_batch(
         return Rejected(ErrorCode.CORRUPT_MESSAGE, "the CRC of the batch is wrong")
     if delta < 0 or count != delta + 1:
         return _invalid(f"a batch with last offset delta {delta} says it has {count} records")
+    if count * LEAST_RECORD_BYTES > len(batch) - HEADER_SIZE and (
+        not attributes & CODEC_MASK or count > MOST_COMPRESSED_RECORDS
+    ):
+        # Offsets are given out by this count, and nobody here looks whether the records are there.
+        return _invalid(f"a batch of {len(batch)} bytes cannot hold the {count} records it claims")
     if attributes > HIGHEST_CODEC or attributes < 0:
         refusal = _check_attributes(attributes)
         if refusal is not None:

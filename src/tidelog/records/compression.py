@@ -1,7 +1,9 @@
 """The codecs of record batches: none, gzip, snappy (xerial framing), lz4 (frame), zstd.
 
 Owns compressing and the bounded decompressing of a batch's payload. Does not know records.
-A decompressed size is bounded (promise 30): more is ``PayloadTooLarge``, a ``CorruptRecords``.
+A decompressed size is bounded (promise 30): more is ``PayloadTooLarge``, a ``CorruptRecords``. What
+a payload may be made of is bounded, too: the time grows with its bytes and those that it becomes.
+All codecs release the GIL.
 """
 
 from __future__ import annotations
@@ -23,6 +25,22 @@ _XERIAL_MAGIC = b"\x82SNAPPY\0"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _STEP_BYTES = 64 * 1024
+
+_LZ4_HEAD = bytes.fromhex("04224d18604082")
+"""Magic, version 1 with independent blocks of up to 64 KiB and no checksums, the check of these."""
+
+_LZ4_BLOCK_BYTES = 64 * 1024
+_LZ4_END = bytes(4)
+_LZ4_CONTENT_SIZE_BIT = 8
+
+MOST_GZIP_MEMBERS = 256
+"""Clients write one; each costs a reader as much as some kilobytes."""
+
+MOST_SNAPPY_BLOCKS = 16_384
+"""Clients write one for each 32 KiB: twice as many as ``MAX_DECOMPRESSED_BYTES`` has."""
+
+_SNAPPY_RATIO = 22
+"""A snappy element of 3 bytes copies 64: what claims to become more is damaged."""
 
 
 class Codec(IntEnum):
@@ -64,14 +82,33 @@ def compress(codec: int, payload: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, payload: Buffer, limit: int = MAX_DECOMPRESSED_BYTES) -> bytes:
-    """Return the plain payload of at most ``limit`` bytes; CorruptRecords otherwise."""
+    """Return the plain payload; CorruptRecords, PayloadTooLarge for more than ``limit`` bytes.
+
+    A payload that is plain already has no limit: those bytes are here.
+    """
+    if codec == Codec.NONE:
+        return bytes(payload)
+    plain, complete = decompress_start(codec, payload, limit)
+    if not complete:
+        raise PayloadTooLarge(f"a payload decompresses to more than {limit} bytes")
+    return bytes(plain)
+
+
+def decompress_start(codec: int, payload: Buffer, limit: int) -> tuple[Buffer, bool]:
+    """Return the beginning of the plain payload, at most ``limit`` bytes, and whether it is all.
+
+    What follows is not looked at. A plain payload is given as it is. CorruptRecords for a beginning
+    that does not decompress. Of snappy only whole blocks are given.
+    """
     try:
         if codec == Codec.NONE:
-            return bytes(payload)
+            return (
+                (payload, True) if len(payload) <= limit else (memoryview(payload)[:limit], False)
+            )
         if codec == Codec.GZIP:
-            return _gunzip(payload, limit)
+            return _gunzip(memoryview(payload), limit)
         if codec == Codec.SNAPPY:
-            return _decompress_snappy(payload, limit)
+            return _decompress_snappy(memoryview(payload), limit)
         if codec == Codec.LZ4:
             return _stream(_cramjam().lz4, payload, limit)
         if codec == Codec.ZSTD:
@@ -89,29 +126,43 @@ def _cramjam() -> Any:
     return cramjam
 
 
-def _gunzip(payload: Buffer, limit: int) -> bytes:
-    out = []
-    total = 0
-    rest: Buffer = payload
-    while len(rest):
+def _gunzip(payload: memoryview, limit: int) -> tuple[Buffer, bool]:
+    out = bytearray()
+    at = 0
+    for _ in range(MOST_GZIP_MEMBERS):
         # gzip files may have several members one after another.
         stream = zlib.decompressobj(31)
-        part = stream.decompress(rest, limit - total + 1)
-        total += len(part)
-        if total > limit:
-            raise _too_large(limit)
-        if not stream.eof:
-            raise CorruptRecords("a gzip payload is cut short")
-        out.append(part)
-        rest = stream.unused_data
-    return b"".join(out)
+        while not stream.eof:
+            if at == len(payload):
+                raise CorruptRecords("a gzip payload is cut short")
+            # In pieces: what a member leaves unused is copied, and must not be all that there is.
+            piece: Buffer = payload[at : at + _STEP_BYTES]
+            at += len(piece)
+            while len(piece) and not stream.eof:
+                out += stream.decompress(piece, limit - len(out) + 1)
+                if len(out) > limit:
+                    return memoryview(out)[:limit], False
+                piece = stream.unconsumed_tail
+        at -= len(stream.unused_data)
+        if at == len(payload):
+            return bytes(out), True
+    raise CorruptRecords(f"a gzip payload of more than {MOST_GZIP_MEMBERS} members")
 
 
 def _compress_lz4(payload: Buffer, level: int | None) -> bytes:
-    # Independent blocks: Kafka's reader refuses frames whose blocks depend on each other.
-    frame = _cramjam().lz4.Compressor(level=level, content_checksum=False, block_linked=False)
-    frame.compress(payload)
-    return bytes(frame.finish())
+    # Independent blocks: Kafka's reader refuses frames whose blocks depend on each other. The
+    # library makes such frames only while it holds the GIL; so each block is taken out of a frame
+    # of its own.
+    lz4 = _cramjam().lz4
+    view = memoryview(payload)
+    parts: list[Buffer] = [_LZ4_HEAD]
+    for start in range(0, len(view), _LZ4_BLOCK_BYTES):
+        frame = memoryview(lz4.compress(view[start : start + _LZ4_BLOCK_BYTES], level=level))
+        block = 15 if frame[4] & _LZ4_CONTENT_SIZE_BIT else 7
+        size = int.from_bytes(frame[block : block + 4], "little") & 0x7FFF_FFFF
+        parts.append(frame[block : block + 4 + size])
+    parts.append(_LZ4_END)
+    return b"".join(parts)
 
 
 def _compress_xerial(payload: Buffer) -> bytes:
@@ -124,38 +175,44 @@ def _compress_xerial(payload: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(payload: Buffer, limit: int) -> bytes:
-    view = memoryview(payload)
+def _decompress_snappy(view: memoryview, limit: int) -> tuple[Buffer, bool]:
     if bytes(view[:8]) != _XERIAL_MAGIC:
         # Some clients (librdkafka among them) send one raw block.
-        return _raw_snappy(view, limit)
+        block = _raw_snappy(view, limit)
+        return (b"", False) if block is None else (block, True)
     position = len(_XERIAL_HEADER)
-    out = []
+    out: list[bytes] = []
     total = 0
     while position < len(view):
         (size,) = struct.unpack_from(">i", view, position)
         position += 4
         if size < 0 or position + size > len(view):
             raise CorruptRecords("a snappy block is cut short")
+        if len(out) == MOST_SNAPPY_BLOCKS:
+            raise CorruptRecords(f"a snappy payload of more than {MOST_SNAPPY_BLOCKS} blocks")
         block = _raw_snappy(view[position : position + size], limit - total)
+        if block is None:
+            return b"".join(out), False
         total += len(block)
         out.append(block)
         position += size
-    return b"".join(out)
+    return b"".join(out), True
 
 
-def _raw_snappy(block: memoryview, limit: int) -> bytes:
-    snappy = _cramjam().snappy
+def _raw_snappy(block: memoryview, limit: int) -> bytes | None:
+    """Return what a block becomes, None when that is more than ``limit`` bytes."""
+    cramjam = _cramjam()
     try:
-        if snappy.decompress_raw_len(block) > limit:
-            raise _too_large(limit)
-        return bytes(snappy.decompress_raw(block))
-    except _cramjam().DecompressionError as error:
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > _SNAPPY_RATIO * len(block):
+            raise CorruptRecords(f"a snappy block of {len(block)} bytes claims to become {size}")
+        return None if size > limit else bytes(cramjam.snappy.decompress_raw(block))
+    except cramjam.DecompressionError as error:
         raise CorruptRecords(f"a snappy block does not decompress: {error}") from None
 
 
-def _stream(library: Any, payload: Buffer, limit: int) -> bytes:
-    """Decompress into a buffer that doubles up to the limit: memory follows the real size."""
+def _stream(library: Any, payload: Buffer, limit: int) -> tuple[Buffer, bool]:
+    """Decompress into a buffer that grows up to the limit: memory follows the real size."""
     cramjam = _cramjam()
     capacity = min(limit, max(_STEP_BYTES, 8 * len(payload)))
     while True:
@@ -165,14 +222,9 @@ def _stream(library: Any, payload: Buffer, limit: int) -> bytes:
         except (cramjam.DecompressionError, OSError) as error:
             if "whole buffer" not in str(error):
                 raise CorruptRecords(f"the payload does not decompress: {error}") from None
-            if capacity >= limit:
-                raise _too_large(limit) from None
-            capacity = min(limit, capacity * 4)
-            continue
-        if size > limit:
-            raise _too_large(limit)
-        return bytes(memoryview(target)[:size])
-
-
-def _too_large(limit: int) -> PayloadTooLarge:
-    return PayloadTooLarge(f"a payload decompresses to more than {limit} bytes")
+            size = capacity + 1  # the buffer is full, and there is more
+        if size <= capacity:
+            return bytes(memoryview(target)[:size]), True
+        if capacity >= limit:
+            return memoryview(target)[:limit], False
+        capacity = min(limit, capacity * 4)

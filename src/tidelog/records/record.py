@@ -14,6 +14,9 @@ from typing import NamedTuple
 Buffer = bytes | bytearray | memoryview
 Header = tuple[str, bytes | None]
 
+LEAST_RECORD_BYTES = 7
+"""Length, attributes, timestamp delta, offset delta, no key, no value, no headers: a byte each."""
+
 
 class Record(NamedTuple):
     """One record. ``timestamp`` in ms since 1970 or -1."""

@@ -8,6 +8,7 @@ LeaderAndIsr, in this order (KIP-516, KIP-253; the design, "Order on the control
 | local replica | request | decision |
 |---|---|---|
 | none | any | CREATE |
+| another topic id, or another partition epoch | UNSPECIFIED | refused: it makes nothing stale |
 | another topic id, or another partition epoch | | REPLACE: the local one is stale |
 | no topic id | has one, topic marked as migrated | adopts it, then as below |
 | no topic id | has one, topic was created with it | REPLACE |
@@ -69,6 +70,8 @@ class LeaderAndIsrOrder:
     topic_id: UUID = NO_TOPIC_ID
     partition_epoch: int = ANY_PARTITION_EPOCH
     migrated: bool = False
+    kind: LeaderAndIsrType = LeaderAndIsrType.INCREMENTAL
+    """That of its request."""
 
 
 class Action(Enum):
@@ -109,14 +112,14 @@ def decide_leader_and_isr(local: LocalReplica | None, order: LeaderAndIsrOrder) 
         if local.topic_id == NO_TOPIC_ID:
             if not order.migrated:
                 why = f"it has no topic id, but its topic was created with {order.topic_id}"
-                return Obey(Action.REPLACE, why=why)
+                return _stale(order, ErrorCode.INCONSISTENT_TOPIC_ID, why)
             adopt = True
         elif local.topic_id != order.topic_id:
             why = f"its topic id is {local.topic_id}, the topic's is {order.topic_id}"
-            return Obey(Action.REPLACE, why=why)
+            return _stale(order, ErrorCode.INCONSISTENT_TOPIC_ID, why)
     if _other_life(local.partition_epoch, order.partition_epoch):
         why = f"its partition epoch is {local.partition_epoch}, not {order.partition_epoch}"
-        return Obey(Action.REPLACE, why=why)
+        return _stale(order, ErrorCode.FENCED_LEADER_EPOCH, why)
     if order.leader_epoch < local.leader_epoch:
         why = f"leader epoch {order.leader_epoch} is older than {local.leader_epoch}"
         return Rejected(ErrorCode.STALE_CONTROLLER_EPOCH, why)
@@ -125,6 +128,13 @@ def decide_leader_and_isr(local: LocalReplica | None, order: LeaderAndIsrOrder) 
     if order.isr_version > local.isr_version:
         return Obey(Action.UPDATE, adopt)
     return Obey(Action.IGNORE, adopt, "it is already applied")
+
+
+def _stale(order: LeaderAndIsrOrder, error: ErrorCode, why: str) -> Obey | Rejected:
+    """Replace a replica of another life, unless the request makes nothing stale (KIP-516)."""
+    if order.kind == LeaderAndIsrType.UNSPECIFIED:
+        return Rejected(error, f"{why}, and a request of type UNSPECIFIED makes nothing stale")
+    return Obey(Action.REPLACE, why=why)
 
 
 def _other_life(known: int, asked: int) -> bool:

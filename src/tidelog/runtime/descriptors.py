@@ -13,18 +13,23 @@ RESERVED = 64
 """Descriptors for the loop, the store, logs of the process, pipes to helpers."""
 
 
+PER_CONNECTION = 2
+"""A connection to which parts of files are sent has a second descriptor (``network.sending``)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """The shares: ``log_files`` of all log directories together, ``connections`` of clients."""
+    """The shares: ``log_files`` of all log directories together, ``connections`` of clients, of
+    which each may need ``PER_CONNECTION``."""
 
     log_files: int
     connections: int
 
 
 def share(limit: int) -> Descriptors:
-    """Split a limit: a quarter for logs, the rest for connections."""
-    usable = max(limit - RESERVED, 4)
-    return Descriptors(usable // 4, usable - usable // 4)
+    """Split a limit: a quarter for logs, the rest for connections, each with two."""
+    usable = max(limit - RESERVED, 8)
+    return Descriptors(usable // 4, (usable - usable // 4) // PER_CONNECTION)
 
 
 def raise_limit() -> int:

@@ -20,6 +20,11 @@ from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
 
+READ_AHEAD_BYTES = 128 * 1024
+"""What Linux reads ahead by default: the pieces in which a file comes into the page cache."""
+
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
 MAX_IOVEC = 1024
 """Most chunks one pwritev takes (Linux IOV_MAX)."""
 
@@ -51,6 +56,18 @@ class File(Protocol):
         """Release the file; a second call does nothing."""
 
 
+class Directory(Protocol):
+    """An open directory: its syncs need no descriptor any more, so none fails for want of one."""
+
+    path: str
+
+    def sync(self) -> None:
+        """Make the names in it durable. Blocks; a failure is final (promise 25)."""
+
+    def close(self) -> None:
+        """Release the directory; a second call does nothing."""
+
+
 class Disk(Protocol):
     """All that tidelog asks of a file system. Paths are strings with "/"."""
 
@@ -72,7 +89,12 @@ class Disk(Protocol):
 
     def remove(self, path: str) -> None: ...
     def remove_tree(self, path: str) -> None: ...
-    def sync_directory(self, path: str) -> None: ...
+    def sync_directory(self, path: str) -> None:
+        """Make the names in a directory durable; opens it for that."""
+
+    def open_directory(self, path: str) -> Directory:
+        """Open a directory for many syncs. OSError when there is no descriptor left."""
+
     def free_bytes(self, path: str) -> int: ...
     def total_bytes(self, path: str) -> int: ...
     def read(self, path: str) -> bytes: ...
@@ -95,6 +117,16 @@ def replace_durably(disk: Disk, path: str, content: bytes) -> None:
         file.close()
     disk.rename(temporary, path)
     disk.sync_directory(os.path.dirname(path) or ".")
+
+
+FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
+"""Data is for the server's user, and for its group to read."""
+
+
+def keep_from_others() -> None:
+    """Let no file that this process makes be read by other users, SQLite's among them."""
+    present = os.umask(0o777)
+    os.umask(present | 0o027)
 
 
 class RealFile:
@@ -139,9 +171,45 @@ class RealFile:
     def size(self) -> int:
         return os.fstat(self._fd).st_size
 
+    def in_memory(self, position: int, size: int) -> bool:
+        """Whether the page cache has a part of the file: a byte of each 128 KiB, and the last one.
+
+        True, too, where the file system cannot say (RWF_NOWAIT). A few microseconds.
+        """
+        byte = bytearray(1)
+        try:
+            for at in (
+                *range(position, position + size - 1, READ_AHEAD_BYTES),
+                position + size - 1,
+            ):
+                os.preadv(self._fd, (byte,), at, _NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
     def fileno(self) -> int:
         """Return the descriptor, for ``os.sendfile``; files of a simulation have none."""
         return self._fd
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealDirectory:
+    """A ``Directory`` on a file descriptor."""
+
+    __slots__ = ("_fd", "path")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.path = path
+        self._fd = fd
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
 
     def close(self) -> None:
         if self._fd >= 0:
@@ -156,7 +224,7 @@ class RealDisk:
         flags = os.O_RDONLY if read_only else os.O_RDWR
         if create:
             flags |= os.O_CREAT
-        return RealFile(path, os.open(path, flags | os.O_CLOEXEC, 0o644))
+        return RealFile(path, os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -174,7 +242,17 @@ class RealDisk:
         return sorted(os.listdir(path))
 
     def make_directory(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        if not os.path.isdir(path):
+            above = os.path.dirname(path.rstrip("/"))
+            if above:
+                self.make_directory(above)
+            # makedirs would give its mode to the last one only.
+            try:
+                os.mkdir(path, DIRECTORY_MODE)
+            except FileExistsError:
+                # Another thread was faster; a file of that name is an error.
+                if not os.path.isdir(path):
+                    raise
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
@@ -186,11 +264,15 @@ class RealDisk:
         shutil.rmtree(path)
 
     def sync_directory(self, path: str) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        directory = self.open_directory(path)
         try:
-            os.fsync(fd)
+            directory.sync()
         finally:
-            os.close(fd)
+            directory.close()
+
+    def open_directory(self, path: str) -> Directory:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return RealDirectory(path, fd)
 
     def free_bytes(self, path: str) -> int:
         found = os.statvfs(path)
@@ -208,7 +290,7 @@ class RealDisk:
         replace_durably(self, path, content)
 
     def lock(self, path: str) -> RealFile | None:
-        file = RealFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        file = RealFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
         try:
             fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -23,12 +23,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 class HelperProcesses(Executor):
-    """An executor with one helper process at a time.
+    """An executor with one helper process at a time, or ``most``.
 
     The task of a helper that was killed fails with BrokenProcessPool; the next gets a new helper.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 1, niceness: int = NICENESS) -> None:
+        self._most = most
+        self._niceness = niceness
         self._pool: ProcessPoolExecutor | None = None
         self._ended = False
 
@@ -37,13 +39,23 @@ class HelperProcesses(Executor):
         if self._ended:
             raise RuntimeError("the helper processes have been ended")
         if self._pool is None:
-            self._pool = _new_pool()
+            self._pool = self._new_pool()
         try:
             return self._pool.submit(fn, *args, **kwargs)
         except BrokenProcessPool:
             self._pool.shutdown(wait=False)
-            self._pool = _new_pool()
+            self._pool = self._new_pool()
             return self._pool.submit(fn, *args, **kwargs)
+
+    def _new_pool(self) -> ProcessPoolExecutor:
+        # Not forked: the threads and sockets of the server would be forked along.
+        return ProcessPoolExecutor(
+            max_workers=self._most,
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_begin,
+            initargs=(self._niceness,),
+            max_tasks_per_child=TASKS_PER_HELPER,
+        )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the helper. A task that runs is waited for, but ended with ``cancel_futures``:
@@ -57,17 +69,7 @@ class HelperProcesses(Executor):
         self._pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
-def _new_pool() -> ProcessPoolExecutor:
-    # Not forked: the threads and sockets of the server would be forked along.
-    return ProcessPoolExecutor(
-        max_workers=1,
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_begin,
-        max_tasks_per_child=TASKS_PER_HELPER,
-    )
-
-
-def _begin() -> None:
+def _begin(niceness: int) -> None:
     import contextlib
     import ctypes
     import os
@@ -75,7 +77,7 @@ def _begin() -> None:
 
     # Ctrl-C goes to the whole process group; the server ends its helper itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(NICENESS)
+    os.nice(niceness)
     with contextlib.suppress(OSError, AttributeError):
         # Linux only: elsewhere a helper outlives a server that was killed.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

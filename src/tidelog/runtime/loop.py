@@ -48,3 +48,11 @@ def helper_processes() -> Executor:
     from tidelog.runtime.helper_processes import HelperProcesses
 
     return HelperProcesses()
+
+
+def recovery_helpers(most: int) -> Executor:
+    """Return an executor for what a start has to check (``Seams.recovery_helpers``): nobody is
+    served meanwhile, so they are as urgent as the start."""
+    from tidelog.runtime.helper_processes import HelperProcesses
+
+    return HelperProcesses(most, niceness=0)

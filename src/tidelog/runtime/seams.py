@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -30,6 +31,8 @@ class Seams:
     disk: Disk = field(default_factory=RealDisk)
     threads: Executor | None = None
     processes: Executor | None = None
+    recovery_helpers: Callable[[int], Executor] | None = None
+    """Makes an executor of so many processes for what a start has to check, None: it does it."""
 
     def new_uuid(self) -> uuid.UUID:
         """Return a random UUID (version 4) from this process's randomness."""

@@ -1,8 +1,8 @@
 """Getting a leader's batches ready to be written.
 
-Owns the checks and the rare rewriting (compression.type, LogAppendTime) of produced batches, and
-the chunks that go to disk. Does not write. Records are never decoded here, with one exception:
-a compacted topic needs a key in every record, and that can only be seen by looking.
+Owns the checks and the rare rewriting (LogAppendTime) of produced batches, and the chunks that go
+to disk. Does not write. Records are never decoded; where the topic wants something of them,
+``looking`` looks.
 """
 
 from __future__ import annotations
@@ -14,68 +14,97 @@ from tidelog.model.topic_configs import LOG_APPEND_TIME, TopicConfigs
 from tidelog.records.batch import (
     HEADER_SIZE,
     MAGIC_POSITION,
-    BatchHeader,
+    MAX_INT32,
     Buffer,
     Rejected,
     check_client_batch,
     pack_header,
     pack_prefix,
-    read_header,
     split,
     stamped_header,
 )
-from tidelog.records.builder import recompress
-from tidelog.records.compression import CODEC_NAMES
-from tidelog.records.reader import payload_of
-from tidelog.records.record import CorruptRecords, PayloadTooLarge, without_key
-
-LOOKED_INTO_BYTES = 16 * 1024 * 1024
-"""Decompressed size up to which the server looks into a batch (or 4 times max.message.bytes, if
-that is more): the event loop waits meanwhile, and few bytes can decompress to very many."""
-
-LOOKED_INTO_RECORDS = 131_072
-"""Most records of a batch of a compacted topic; each one's key is looked at."""
-
-NAMED_RECORDS = 1000
-"""Most records of a batch that a refusal names (KIP-467)."""
+from tidelog.runtime.turns import Pieces, at_once
+from tidelog.storage.looking import (
+    Batches,
+    Looks,
+    look_at_once,
+    look_into,
+)
 
 COPIED_BYTES = 2048
 """Batches up to this size are copied behind their new prefix: the kernel takes one buffer in less
 time than two, by more than the copy takes."""
 
-Batches = list[tuple[BatchHeader, memoryview]]
-
 
 def prepare(
-    buffer: Buffer, configs: TopicConfigs, now_ms: int, *, from_client: bool
+    buffer: Buffer,
+    configs: TopicConfigs,
+    now_ms: int,
+    *,
+    from_client: bool,
+    looks: Looks | None = None,
 ) -> Batches | Rejected:
     """Return the batches of a produce payload, checked and as they will be kept.
 
     The server's own batches (``from_client`` False) may be control batches and pass unchecked.
+    With ``looks`` it never takes long: ``UNLOOKED`` when it would, for ``prepare_in_pieces``.
     """
     found = split(buffer)
-    if found.__class__ is not list:
+    if not isinstance(found, list):
         return found
     if from_client:
         for header, batch in found:
             refusal = check_client_batch(header, batch, configs, now_ms)
             if refusal is not None:
                 return refusal
-        if "compact" in configs.cleanup_policy:
-            refusal = _check_keys(found, configs)
-            if refusal is not None:
-                return refusal
-    if configs.compression_type != "producer":
-        try:
-            found = [_recompressed(header, batch, configs) for header, batch in found]
-        except CorruptRecords as error:
-            return _unusable(error)
+    seen: Batches | Rejected
+    if configs.compression_type != "producer" or (
+        from_client and "compact" in configs.cleanup_policy
+    ):
+        if looks is None:
+            seen = at_once(look_into(found, configs, Looks(), from_client=from_client))
+        else:
+            seen = look_at_once(found, configs, looks, from_client=from_client)
+        return finished(seen, configs, now_ms) if isinstance(seen, list) else seen
+    if (
+        len(found) > 1
+        or len(buffer) > configs.segment_bytes
+        or configs.message_timestamp_type is LOG_APPEND_TIME
+    ):
+        return finished(found, configs, now_ms)
+    return found
+
+
+def prepare_in_pieces(
+    buffer: Buffer, configs: TopicConfigs, now_ms: int, looks: Looks
+) -> Pieces[Batches | Rejected]:
+    """Do what ``prepare`` does for a client's batches, but for ``finished``, in pieces.
+
+    The buffer must stay as it is until the end.
+    """
+    found = split(buffer)
+    if not isinstance(found, list):
+        return found
+    for header, batch in found:
+        refusal = check_client_batch(header, batch, configs, now_ms)
+        if refusal is not None:
+            return refusal
+    return (yield from look_into(found, configs, looks, from_client=True))
+
+
+def finished(found: Batches, configs: TopicConfigs, now_ms: int) -> Batches | Rejected:
+    """Return checked batches with the broker's time, if the topic wants it, and as many as fit."""
     if configs.message_timestamp_type is LOG_APPEND_TIME:
         found = [(stamped_header(header, batch, now_ms), batch) for header, batch in found]
-    if len(buffer) > configs.segment_bytes:
+    if sum(len(batch) for _, batch in found) > configs.segment_bytes:
         return Rejected(
             ErrorCode.RECORD_LIST_TOO_LARGE,
             f"the batches of one request are larger than segment.bytes={configs.segment_bytes}",
+        )
+    if len(found) > 1 and sum(header.last_offset_delta + 1 for header, _ in found) > MAX_INT32:
+        return Rejected(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            "the batches of one request have more records than a segment has offsets",
         )
     return found
 
@@ -107,67 +136,24 @@ def chunks_for(
     return chunks
 
 
-def groups_that_fit(batches: Batches, size: int, segment_bytes: int) -> list[Batches]:
+def groups_that_fit(
+    batches: Batches, size: int, base_offset: int, end_offset: int, segment_bytes: int
+) -> list[Batches]:
     """Cut fetched batches into groups that a segment takes: the leader's segments differ.
 
-    ``size`` is what the active segment has already.
+    ``size`` and ``base_offset`` are those of the active segment, ``end_offset`` is the log's: the
+    next segment begins there, or at the end of the group before. Bytes stay within
+    ``segment_bytes``, offsets within the 32 bits of the indexes.
     """
     groups: list[Batches] = []
     for header, batch in batches:
-        if groups and size + len(batch) <= segment_bytes:
+        fits = size + len(batch) <= segment_bytes and header.last_offset - base_offset <= MAX_INT32
+        if not fits:
+            size, base_offset = 0, end_offset
+        if groups and fits:
             groups[-1].append((header, batch))
         else:
-            if groups or size + len(batch) > segment_bytes:
-                size = 0
             groups.append([(header, batch)])
         size += len(batch)
+        end_offset = header.next_offset
     return groups
-
-
-def _largest_payload(configs: TopicConfigs) -> int:
-    """Return how many bytes a batch may decompress to where the server must look inside."""
-    return max(LOOKED_INTO_BYTES, 4 * configs.max_message_bytes)
-
-
-def _unusable(error: CorruptRecords) -> Rejected:
-    # Too large is nothing to try again as it is, as a damaged one may be: clients cut it.
-    too_large = isinstance(error, PayloadTooLarge)
-    code = ErrorCode.MESSAGE_TOO_LARGE if too_large else ErrorCode.CORRUPT_MESSAGE
-    return Rejected(code, str(error))
-
-
-def _check_keys(batches: Batches, configs: TopicConfigs) -> Rejected | None:
-    limit = _largest_payload(configs)
-    for header, batch in batches:
-        if header.record_count > LOOKED_INTO_RECORDS:
-            return Rejected(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"a batch of a compacted topic has at most {LOOKED_INTO_RECORDS} records, "
-                f"not {header.record_count}",
-            )
-        try:
-            payload = payload_of(header, batch, limit)
-            missing = without_key(payload, header.record_count, NAMED_RECORDS)
-        except CorruptRecords as error:
-            return _unusable(error)
-        if missing:
-            which = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
-            sentence = f"no key, and the topic is compacted by key: record {which} of the batch"
-            return Rejected(ErrorCode.INVALID_RECORD, sentence, missing)
-    return None
-
-
-def _recompressed(
-    header: BatchHeader, batch: memoryview, configs: TopicConfigs
-) -> tuple[BatchHeader, memoryview]:
-    codec = CODEC_NAMES[configs.compression_type]
-    if header.codec == codec or header.control:
-        return header, batch
-    levels = {
-        "gzip": configs.compression_gzip_level,
-        "lz4": configs.compression_lz4_level,
-        "zstd": configs.compression_zstd_level,
-    }
-    level = levels.get(configs.compression_type)
-    changed = recompress(header, batch, codec, level, _largest_payload(configs))
-    return read_header(changed), memoryview(changed)

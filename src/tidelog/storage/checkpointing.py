@@ -1,7 +1,7 @@
 """Writing the checkpoint files of a log directory: in any thread, one moment after the other.
 
 Owns their order: what a checkpoint of an older moment says never replaces what a newer one wrote,
-whichever thread is late. Does not know what the files say.
+whichever thread is late. Does not know what the offsets mean.
 """
 
 from __future__ import annotations
@@ -9,14 +9,27 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
+from tidelog.model.topics import TopicPartition
 from tidelog.runtime.disk import Disk
+from tidelog.storage.checkpoints import encode_offsets
+
+Content = bytes | dict[TopicPartition, int]
+"""Of a file: as it is, or the offsets of an offset checkpoint, which the thread encodes."""
 
 
 class Checkpoint:
     """The checkpoint files of one moment, written by ``run`` in any thread."""
 
-    def __init__(self, owner: Checkpoints, number: int, files: dict[str, bytes]) -> None:
+    def __init__(
+        self,
+        owner: Checkpoints,
+        number: int,
+        files: dict[str, Content],
+        named: frozenset[TopicPartition],
+    ) -> None:
         self.number = number
+        self.named = named
+        """The partitions that the files tell of."""
         self.files = files
         self.error: OSError | None = None
         self._owner = owner
@@ -39,9 +52,12 @@ class Checkpoints:
         self._lock = threading.Lock()
         self._number = 0
         self._newest_begun = 0
-        self._written: dict[str, bytes] = {}
+        self._newest_failure: OSError | None = None
+        self._written: dict[str, Content] = {}
 
-    def changed(self, contents: Mapping[str, bytes]) -> Checkpoint | None:
+    def changed(
+        self, contents: Mapping[str, Content], named: frozenset[TopicPartition] = frozenset()
+    ) -> Checkpoint | None:
         """Return what to write so that the files say ``contents``; None when they do."""
         files = {
             path: content
@@ -54,18 +70,32 @@ class Checkpoints:
             # Until it is known how this ends, nobody knows what the file says.
             self._written.pop(path, None)
         self._number += 1
-        return Checkpoint(self, self._number, files)
+        return Checkpoint(self, self._number, files, named)
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Replace the files of ``checkpoint``, one checkpoint at a time. OSError if it fails."""
+        """Replace the files of ``checkpoint``, one checkpoint at a time. OSError if it fails.
+
+        One that a newer one has overtaken is as durable as that one: who waits for it is told of
+        that one's failure.
+        """
         with self._lock:
             if checkpoint.number < self._newest_begun:
+                if self._newest_failure is not None:
+                    raise self._newest_failure
                 return
-            self._newest_begun = checkpoint.number
-            for path, content in checkpoint.files.items():
-                self._disk.replace(path, content)
+            self._newest_begun, self._newest_failure = checkpoint.number, None
+            try:
+                for path, content in checkpoint.files.items():
+                    if not isinstance(content, bytes):
+                        content = encode_offsets(content)
+                    self._disk.replace(path, content)
+            except OSError as error:
+                self._newest_failure = error
+                raise
 
-    def finished(self, checkpoint: Checkpoint) -> None:
-        """Note that ``checkpoint`` was run without an error."""
-        if checkpoint.number == self._number:
+    def finished(self, checkpoint: Checkpoint) -> bool:
+        """Note that ``checkpoint`` was run without an error; whether it is the newest taken."""
+        is_newest = checkpoint.number == self._number
+        if is_newest:
             self._written.update(checkpoint.files)
+        return is_newest

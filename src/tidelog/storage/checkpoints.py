@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import ne
+from urllib.parse import parse_qsl, urlencode
 
 from crc32c import crc32c
 
@@ -24,17 +26,27 @@ CRC_ENTRY = "#crc32c"
 
 CRC_LINE = "crc32c"
 
+_CHECKSUMS = struct.Struct(">II")
+
 
 class DamagedFile(ValueError):
     """A checkpoint whose content is not of its format."""
 
 
+KeptConfigs = tuple[tuple[str, str], ...]
+"""Names and texts of a topic's own configurations, sorted: what was set for it, no defaults."""
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionMetadata:
-    """``partition.metadata``: the topic's life, and the partition's life in it (-1 unknown)."""
+    """``partition.metadata``: the topic's life, and the partition's life in it (-1 unknown).
+
+    ``configs`` are the topic's own configurations, sorted (docs/decisions/0024).
+    """
 
     topic_id: uuid.UUID
     partition_epoch: int = -1
+    configs: KeptConfigs = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +121,29 @@ def decode_epochs(content: bytes) -> list[tuple[int, int]]:
     return found
 
 
+def encode_checksums(content: bytes, former: int | None) -> tuple[bytes, int]:
+    """Return what stands beside a file before it says ``content``, and the CRC-32C of that.
+
+    ``former``: the CRC of what the file says now, None if nobody knows. Written first, the two
+    CRCs fit the file before and after it is replaced, so a kill between the two does no harm.
+    """
+    crc = crc32c(content)
+    return _CHECKSUMS.pack(crc, crc if former is None else former), crc
+
+
+def fits_checksums(crc: int, checksums: bytes) -> bool:
+    """Whether a file with this CRC is what ``encode_checksums`` was made for."""
+    return len(checksums) == _CHECKSUMS.size and crc in _CHECKSUMS.unpack(checksums)
+
+
 def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
-    """Return Kafka's version 0, followed by our lines: the partition epoch, if known, the CRC."""
+    """Return Kafka's version 0, followed by our lines: partition epoch, configurations, the CRC."""
     text = f"version: 0\ntopic_id: {encode_uuid(metadata.topic_id)}\n"
     if metadata.partition_epoch >= 0:
         text += f"partition_epoch: {metadata.partition_epoch}\n"
+    if metadata.configs:
+        # One line of ASCII without a colon, whatever the texts have in them.
+        text += f"configs: {urlencode(metadata.configs)}\n"
     return f"{text}{CRC_LINE}: {crc32c(text.encode())}\n".encode()
 
 
@@ -134,7 +164,8 @@ def decode_partition_metadata(content: bytes) -> PartitionMetadata:
     elif len(fields) > 2:
         raise DamagedFile("partition.metadata has lost its CRC")
     epoch = _number(fields.get("partition_epoch", "-1"))
-    return PartitionMetadata(decode_uuid(fields["topic_id"]), epoch)
+    configs = tuple(parse_qsl(fields.get("configs", ""), keep_blank_values=True))
+    return PartitionMetadata(decode_uuid(fields["topic_id"]), epoch, configs)
 
 
 def encode_meta_properties(meta: MetaProperties) -> bytes:

@@ -11,14 +11,17 @@ another boot: unsynced bytes may be gone).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from functools import partial
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime.disk import File
+from tidelog.runtime.disk import Directory, File
 from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage import names
+from tidelog.storage.checking import Checks
 from tidelog.storage.checkpointing import Checkpoint, Checkpoints
 from tidelog.storage.checkpoints import (
     DamagedFile,
@@ -26,46 +29,22 @@ from tidelog.storage.checkpoints import (
     PartitionMetadata,
     decode_offsets,
     encode_clean_shutdown,
-    encode_offsets,
 )
+from tidelog.storage.claims import ASKED_AT_ONCE, CLAIMS, Offsets, claims_of
 from tidelog.storage.closing import close_all
 from tidelog.storage.files import DEFAULT_OPEN_FILES
 from tidelog.storage.identity import DirectoryRefused as DirectoryRefused
 from tidelog.storage.identity import LastLife as LastLife
 from tidelog.storage.identity import how_it_ended, identify
+from tidelog.storage.loaded import Loaded as Loaded
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.logfiles import PRODUCER_EXPIRATION_MS
-from tidelog.storage.opening import create_log, open_log
+from tidelog.storage.opening import ConfigsOf, create_log, open_log
 from tidelog.storage.recovery import Ending
-from tidelog.storage.removals import Removal, Removals
+from tidelog.storage.removals import Removal
 from tidelog.storage.resources import Resources
-from tidelog.storage.soundness import Unsound
-
-Offsets = dict[TopicPartition, int]
-
-_CHECKPOINTED: dict[str, Callable[[PartitionLog], int]] = {
-    names.RECOVERY_POINTS: lambda log: log.synced_end_offset,
-    names.LOG_STARTS: lambda log: log.start_offset,
-    names.HIGH_WATERMARKS: lambda log: log.high_watermark,
-    names.CLEANER_OFFSETS: lambda log: log.first_dirty_offset,
-}
-
-
-class LoadAbandoned(Exception):
-    """``load`` ended early because it was told to."""
-
-
-@dataclass(slots=True)
-class Loaded:
-    """What a start found: for the log lines and the inventory."""
-
-    logs: int = 0
-    recovered_bytes: int = 0
-    damaged: list[tuple[TopicPartition, str]] = field(default_factory=list)
-    strays: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    mended: list[str] = field(default_factory=list)
-    """Damaged files that were done without, a sentence each."""
+from tidelog.storage.rewriting import sync_anew
+from tidelog.storage.side_by_side import Opening
 
 
 class LogDirectory:
@@ -78,6 +57,7 @@ class LogDirectory:
         lock: File,
         meta: MetaProperties,
         last_life: LastLife,
+        names_of_directory: Directory,
         *,
         ran_synced: bool,
         open_files: int,
@@ -91,24 +71,24 @@ class LogDirectory:
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.resources = Resources.of(seams.disk, open_files)
         self.resources.random = seams.random
-        self.resources.before_cut = self._write_checkpoint
+        self.resources.before_cut = self._writing_checkpoint
         self._seams = seams
         self._disk = seams.disk
         self._lock = lock
+        self._names = names_of_directory
+        """The directory, open for its syncs: it does not fail for want of a descriptor."""
         self._producer_expiration_ms = producer_expiration_ms
         self._noted: set[TopicPartition] = set()
         """Partitions that the checkpoint files may name, living or not."""
-        self._reborn: set[TopicPartition] = set()
-        """Created since the last checkpoint was taken, under a name that it may hold."""
-        self._removals = Removals(seams.disk)
         self._checkpoints = Checkpoints(seams.disk)
+        self._asked_at_once = 0
+        """How many checkpoints were taken in one turn."""
         self._loaded = False
         self._claims_what_is_gone = False
         """Whether a power loss took records that the checkpoint files tell of."""
         self._registered = False
         self._life: bytes | None = None
         """What ``record_life`` could not write on a full disk."""
-        self._load_abandoned = False
         self._renamed = False
 
     @property
@@ -119,9 +99,18 @@ class LogDirectory:
     # Loading ---------------------------------------------------------------------------------
 
     def load(
-        self, configs_of: Callable[[str], TopicConfigs], *, delete_delay_ms: int = 60_000
+        self,
+        configs_of: ConfigsOf,
+        helpers: Executor | None = None,
+        most_helpers: int = 1,
+        *,
+        delete_delay_ms: int = 60_000,
     ) -> Loaded:
         """Open all logs; ``-delete`` directories are taken for removal, ``-stray`` ones listed.
+
+        No controller has spoken yet: ``configs_of`` makes a topic's configuration of what each
+        replica keeps of it on disk. ``helpers``, processes, check ``most_helpers`` logs at a time
+        where that takes long.
 
         The clean marker is removed, durably, at the end: from then on this life counts. Blocks
         for as long as recovery takes; damage is listed, not raised. OSError for an unreadable disk,
@@ -129,17 +118,10 @@ class LogDirectory:
         """
         found = Loaded()
         now_ms = self._seams.clock.wall_ms()
-        recovery, starts, watermarks, cleaned = (
-            self._offsets(name, found)
-            for name in (
-                names.RECOVERY_POINTS, names.LOG_STARTS, names.HIGH_WATERMARKS,
-                names.CLEANER_OFFSETS,
-            )
-        )  # fmt: skip
+        recovery, starts, watermarks, cleaned = (self._offsets(name, found) for name in CLAIMS)
         self._noted = {*recovery, *starts, *watermarks, *cleaned}
+        living: list[tuple[TopicPartition, str]] = []
         for name in self._disk.list(self.path):
-            if self._load_abandoned:
-                raise LoadAbandoned(self.path)
             path = f"{self.path}/{name}"
             if not self._disk.is_directory(path):
                 continue
@@ -147,19 +129,22 @@ class LogDirectory:
             if parsed is None:
                 found.unknown.append(name)
             elif parsed.ending == names.DELETE_DIRECTORY:
-                self._removals.add(path, now_ms + delete_delay_ms)
+                self.resources.removals.add(path, now_ms + delete_delay_ms)
             elif parsed.ending == names.STRAY_DIRECTORY:
                 found.strays.append(name)
             else:
-                partition = parsed.partition
-                ending = Ending(
-                    recovery_point=recovery.get(partition, 0),
-                    high_watermark=watermarks.get(partition, 0),
-                    log_start=starts.get(partition, 0),
-                    clean=self.last_life is LastLife.CLEAN,
-                    unsynced_may_be_gone=self.last_life is LastLife.UNCLEAN,
-                )
-                self._load_one(found, partition, path, configs_of(partition.topic), ending, cleaned)
+                living.append((parsed.partition, path))
+        clean, unclean = (self.last_life is each for each in (LastLife.CLEAN, LastLife.UNCLEAN))
+
+        def ending_of(key: TopicPartition) -> Ending:
+            at = recovery.get(key, 0), watermarks.get(key, 0), starts.get(key, 0)
+            return Ending(*at, clean=clean, unsynced_may_be_gone=unclean)
+
+        self.resources.loading.logs = len(living)
+        Opening(self._disk, self.resources.loading, helpers, most_helpers).open_all(
+            self._load_one(found, partition, path, configs_of, ending_of(partition), cleaned)
+            for partition, path in living
+        )
         self._remove_clean_marker()
         self._loaded = True
         self._claims_what_is_gone = any(
@@ -169,23 +154,24 @@ class LogDirectory:
         return found
 
     def abandon_load(self) -> None:
-        """Have a ``load`` that runs in another thread end before its next log."""
-        self._load_abandoned = True
+        """Have a ``load`` that runs in another thread end before its next read."""
+        self.resources.loading.abandoned = True
 
     def _load_one(
         self,
         found: Loaded,
         partition: TopicPartition,
         path: str,
-        configs: TopicConfigs,
+        configs_of: ConfigsOf,
         ending: Ending,
         cleaned: Offsets,
-    ) -> None:
-        log = open_log(
+    ) -> Checks[None]:
+        self.resources.loading.begin(path)
+        log = yield from open_log(
             self.resources,
             path,
             partition,
-            configs,
+            configs_of,
             ending,
             now_ms=self._seams.clock.wall_ms(),
             first_dirty_offset=cleaned.get(partition, 0),
@@ -194,23 +180,14 @@ class LogDirectory:
         self.logs[partition] = log
         if self.ran_synced and self.last_life is not LastLife.CLEAN and not log.failed:
             # It led up to what was synced; now that must be known again before it is read.
-            self._sync_anew(log)
+            sync_anew(log)
+        self.resources.loading.opened += 1
         found.logs += 1
         found.recovered_bytes += log.recovered.scanned_bytes
         found.mended += log.mended
+        found.compared += log.compared
         if log.damaged is not None:
             found.damaged.append((partition, log.damaged))
-
-    def _sync_anew(self, log: PartitionLog) -> None:
-        try:
-            log.write_again()
-        except OSError as error:
-            self.resources.fail(f"a write to {log.path} failed: {error}")
-            return
-        except Unsound as error:
-            log.found_damaged(f"{log.path}: {error}")
-            return
-        log.sync()
 
     def _offsets(self, name: str, found: Loaded) -> Offsets:
         try:
@@ -232,18 +209,22 @@ class LogDirectory:
         *,
         start_offset: int = 0,
     ) -> PartitionLog:
-        """Create the log of a new replica, or return the existing one. OSError if it fails."""
+        """Create the log of a new replica, or return the existing one.
+
+        OSError if it fails, ``names.InvalidName`` for what can have no directory.
+        """
         existing = self.logs.get(partition)
         if existing is not None:
             return existing
+        path = f"{self.path}/{names.directory_name(partition)}"
         if partition in self._noted:
             # A former life of the same name: its recovery point must not be taken for this one's.
-            self._write_checkpoint()
+            # Once for many: the files name none of the dead afterwards.
+            at_once(self._writing_checkpoint())
             self._noted.discard(partition)
-            self._reborn.add(partition)
         log = create_log(
             self.resources,
-            f"{self.path}/{names.directory_name(partition)}",
+            path,
             partition,
             configs,
             now_ms=self._seams.clock.wall_ms(),
@@ -253,6 +234,11 @@ class LogDirectory:
         log.producer_expiration_ms = self._producer_expiration_ms
         self.logs[partition] = log
         return log
+
+    def is_noted(self, partition: TopicPartition) -> bool:
+        """Whether the checkpoint files may name a former replica: then ``create`` writes them anew,
+        and blocks for that long. A ``checkpoint`` that was run before spares it."""
+        return partition in self._noted and partition not in self.logs
 
     def delete(
         self, partition: TopicPartition, *, delay_ms: int | None = None, durable: bool = True
@@ -267,7 +253,7 @@ class LogDirectory:
         if durable:
             self.sync_names()
         delay = log.configs.file_delete_delay_ms if delay_ms is None else delay_ms
-        self._removals.add(path, self._seams.clock.wall_ms() + delay)
+        self.resources.removals.add(path, self._seams.clock.wall_ms() + delay)
 
     def mark_stray(
         self,
@@ -285,12 +271,12 @@ class LogDirectory:
             self.sync_names()
         if remove_after_ms is not None:
             due = self._seams.clock.wall_ms() + remove_after_ms
-            self._removals.add(path, due)
+            self.resources.removals.add(path, due)
         return path
 
     def remove_later(self, path: str, delay_ms: int) -> None:
         """Remove a directory that was set aside without an end, after a delay."""
-        self._removals.add(path, self._seams.clock.wall_ms() + delay_ms)
+        self.resources.removals.add(path, self._seams.clock.wall_ms() + delay_ms)
 
     def _set_aside(self, log: PartitionLog, ending: str) -> str:
         unique = self._seams.new_uuid().hex
@@ -302,23 +288,28 @@ class LogDirectory:
         return target
 
     def sync_names(self) -> None:
-        """Make what was set aside durable. OSError if it fails."""
+        """Do as ``syncing_names``, at once. Blocks."""
+        at_once(self.syncing_names())
+
+    def syncing_names(self) -> Pieces[None]:
+        """Make what was set aside durable, in pieces. OSError if it fails."""
         if self._renamed:
             self._renamed = False
-            self._disk.sync_directory(self.path)
+            yield self._names.sync
 
     def due_removal(self) -> Removal | None:
-        """Return the directories whose delay is over: ``run`` it anywhere, then ``removed``."""
-        return self._removals.due(self._seams.clock.wall_ms())
+        """Return what of all logs is to be removed now: ``run`` it anywhere, then ``removed``."""
+        self.resources.files.take_up()  # asked here every few seconds, also where nothing is read
+        return self.resources.removals.due(self._seams.clock.wall_ms())
 
     def removed(self, removal: Removal) -> None:
         """Take back a removal that was run; a failure is final, what is left is tried again."""
-        self._removals.finished(removal, self._seams.clock.wall_ms())
+        self.resources.removals.finished(removal, self._seams.clock.wall_ms())
         if removal.error is not None and not self.resources.is_full(removal.error):
             self.resources.fail(f"removing from {self.path} failed: {removal.error}")
 
     def remove_due(self) -> int:
-        """Remove the directories whose delay is over, now; return how many. Blocks."""
+        """Remove what is due, now; return how many files and directories. Blocks."""
         removal = self.due_removal()
         if removal is None:
             return 0
@@ -334,25 +325,37 @@ class LogDirectory:
         ``run`` it anywhere, then hand it to ``checkpointed``. Recovery points are those that syncs
         have returned for. None before all logs are loaded: the files would forget the others.
         """
-        if not self._loaded:
-            return None
-        self._reborn.clear()
-        # From now on the files may say it: a thread may write them at any later moment.
-        self._noted |= set(self.logs)
-        contents = {
-            f"{self.path}/{name}": encode_offsets(
-                {partition: of(log) for partition, log in self.logs.items()}
-            )
-            for name, of in _CHECKPOINTED.items()
+        self._asked_at_once += 1
+        return at_once(self._checkpointing(len(self.logs) + 1))
+
+    def checkpointing(self) -> Pieces[Checkpoint | None]:
+        """Do as ``checkpoint``, in turns: asking thousands of logs takes long."""
+        return self._checkpointing(ASKED_AT_ONCE)
+
+    def _checkpointing(self, at_a_time: int) -> Pieces[Checkpoint | None]:
+        while self._loaded:
+            asked = self._asked_at_once
+            claims = yield from claims_of(self.logs, at_a_time)
+            if asked == self._asked_at_once:
+                return self._changed(claims)
+            # One that was taken meanwhile may claim less, for a cut that waits for it.
+        return None
+
+    def _changed(self, claims: Mapping[str, Offsets]) -> Checkpoint | None:
+        contents: dict[str, bytes | Offsets] = {
+            f"{self.path}/{name}": offsets for name, offsets in claims.items()
         }
         if self._life is not None:
             contents[f"{self.path}/{names.LIFE}"] = self._life
-        return self._checkpoints.changed(contents)
+        named = frozenset(claims[names.RECOVERY_POINTS])
+        # From now on the files may say it: a thread may write them at any later moment.
+        self._noted |= named
+        return self._checkpoints.changed(contents, named)
 
-    def _write_checkpoint(self) -> None:
+    def _writing_checkpoint(self) -> Pieces[None]:
         checkpoint = self.checkpoint()
         if checkpoint is not None:
-            checkpoint.run()
+            yield checkpoint.run
             if checkpoint.error is not None:
                 raise checkpoint.error
             self.checkpointed(checkpoint)
@@ -360,19 +363,21 @@ class LogDirectory:
     def checkpointed(self, checkpoint: Checkpoint) -> None:
         """Take back a checkpoint that was run; a failure other than a full disk is final."""
         if checkpoint.error is None:
-            self._checkpoints.finished(checkpoint)
-            self._noted |= set(self.logs)
-            if self._reborn:
-                # It was taken before they were created, and may hold what their names had before.
-                self._reborn.clear()
-                self._write_checkpoint()
+            if self._checkpoints.finished(checkpoint):
+                # No other is under way, and an older one that is late writes nothing.
+                self._noted = set(checkpoint.named)
         elif not self.resources.is_full(checkpoint.error):
             self.resources.fail(f"writing checkpoints in {self.path} failed: {checkpoint.error}")
 
     # Life ------------------------------------------------------------------------------------
 
     def record_life(self, boot_id: str, *, durability: str) -> bool:
-        """Put this boot of the operating system on record (when the registration was answered).
+        """Do as ``recording_life``, at once. Blocks."""
+        return at_once(self.recording_life(boot_id, durability=durability))
+
+    def recording_life(self, boot_id: str, *, durability: str) -> Pieces[bool]:
+        """Put this boot of the operating system on record (when the registration was answered), in
+        pieces.
 
         False when the disk is too full for it: it is written with the checkpoints, then. What is
         on record makes the next start more careful meanwhile, not less; else OSError.
@@ -386,11 +391,11 @@ class LogDirectory:
         self._registered = True
         try:
             if self._claims_what_is_gone:
-                self._write_checkpoint()
+                yield from self._writing_checkpoint()
                 self._claims_what_is_gone = False
             if self._disk.exists(path) and self._disk.read(path) == content:
                 return True
-            self._disk.replace(path, content)
+            yield partial(self._disk.replace, path, content)
         except OSError as error:
             claims_more = self.ran_synced and durability != "sync"
             if claims_more or not self.resources.is_full(error):
@@ -439,13 +444,14 @@ class LogDirectory:
 
     def _unlock(self) -> None:
         self.resources.files.close()
+        self._names.close()
         self._lock.close()
 
     def _remove_clean_marker(self) -> None:
         marker = f"{self.path}/{names.CLEAN_SHUTDOWN}"
         if self._disk.exists(marker):
             self._disk.remove(marker)
-            self._disk.sync_directory(self.path)
+            self._names.sync()
 
 
 def open_directory(
@@ -475,8 +481,9 @@ def open_directory(
         lock.close()
         return meta
     found, last_life = meta
+    directory = disk.open_directory(path)
     # What a killed life created may have no durable name yet.
-    disk.sync_directory(path)
+    directory.sync()
     ran_synced = False
     if last_life is not LastLife.NEW:
         last_life, ran_synced = how_it_ended(disk, path, boot_id)
@@ -486,6 +493,7 @@ def open_directory(
         lock,
         found,
         last_life,
+        directory,
         ran_synced=ran_synced,
         open_files=open_files,
         producer_expiration_ms=producer_expiration_ms,

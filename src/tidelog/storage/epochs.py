@@ -15,6 +15,8 @@ class LeaderEpochs:
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self.entries = list(entries)
+        self._below: list[tuple[int, int]] = []
+        """What ``truncate_start`` took, as it was: up to the epoch that holds the log's start."""
 
     @property
     def latest(self) -> int:
@@ -58,6 +60,7 @@ class LeaderEpochs:
         keep = bisect_left(self.entries, end_offset, key=lambda entry: entry[1])
         changed = keep < len(self.entries)
         del self.entries[keep:]
+        del self._below[bisect_left(self._below, end_offset, key=lambda entry: entry[1]) :]
         return changed
 
     def truncate_start(self, start_offset: int) -> bool:
@@ -65,5 +68,25 @@ class LeaderEpochs:
         at = bisect_right(self.entries, start_offset, key=lambda entry: entry[1])
         if at == 0 or (at == 1 and self.entries[0][1] == start_offset):
             return False
+        taken = self.entries[:at]
+        if self._below and self._below[-1][0] == taken[0][0]:
+            del taken[0]  # where it really began is known
+        self._below += taken
         self.entries[:at] = [(self.entries[at - 1][0], start_offset)]
         return True
+
+    def all_from(self, offset: int) -> list[tuple[int, int]]:
+        """Return the epochs from an offset on, those below the log's start too, where known."""
+        entries = self.entries
+        if self._below:
+            whole = LeaderEpochs()
+            for epoch, start in self._below + entries:
+                whole.begin(epoch, start)  # that of the log's start stays where it began
+            whole.truncate_start(offset)
+            entries = whole.entries
+        return list(entries)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.entries.clear()
+        self._below.clear()

@@ -1,49 +1,75 @@
-"""Open files of all logs of one directory: at most so many at a time, the least used closed first.
+"""Open files and directories of all logs of one log directory: at most so many at a time, the least
+used closed first.
 
 Owns file handles, not their content. A pinned file (one that a thread is syncing) stays open
 until it is released, so that no other file can get its descriptor meanwhile. The limit is one of
 handles beyond the pinned ones.
+
+One thread owns the counts. Whoever holds a pin and may be gone at any moment, in any thread (the
+garbage collector runs wherever it is due), leaves it with ``let_go``; the owner takes it up later.
 """
 
 from __future__ import annotations
 
 import errno
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import TypeVar, cast
 
-from tidelog.runtime.disk import Disk, File
+from tidelog.runtime.disk import Directory, Disk, File
 
 DEFAULT_OPEN_FILES = 4096
 _TOO_MANY = frozenset({errno.EMFILE, errno.ENFILE})
 
 
+_Opened = TypeVar("_Opened", File, Directory)
+
+
 class OpenFiles:
-    """A bounded cache of open files by path. Used by one thread; a pinned ``File`` by any."""
+    """A bounded cache of open files by path. Used by one thread, but for ``let_go``; a pinned
+    ``File`` by any."""
 
     def __init__(self, disk: Disk, limit: int = DEFAULT_OPEN_FILES) -> None:
         self.disk = disk
         self._limit = max(2, limit)
-        self._open: OrderedDict[str, File] = OrderedDict()
-        self._pins: dict[File, int] = {}
+        self._open: OrderedDict[str, File | Directory] = OrderedDict()
+        self._pins: dict[File | Directory, int] = {}
+        self._let_go: deque[File] = deque()
+        """Pins that nobody holds any more and that still count. Its ``append`` is atomic."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     def get(self, path: str, *, create: bool = False) -> File:
         """Return the open file; valid until the next call. OSError as ``Disk.open`` raises it."""
+        if self._let_go:
+            self.take_up()
         file = self._open.get(path)
         if file is not None:
             self._open.move_to_end(path)
-            return file
+            return cast(File, file)
+        return self._opened(path, lambda: self.disk.open(path, create=create))
+
+    def get_directory(self, path: str) -> Directory:
+        """Return the open directory; valid until the next call."""
+        key = _key(path)
+        found = self._open.get(key)
+        if found is not None:
+            self._open.move_to_end(key)
+            return found
+        return self._opened(key, lambda: self.disk.open_directory(path))
+
+    def _opened(self, key: str, opening: Callable[[], _Opened]) -> _Opened:
         try:
-            file = self.disk.open(path, create=create)
+            file = opening()
         except OSError as error:
             if error.errno not in _TOO_MANY or len(self._open) < 2:
                 raise
             # The operating system allows fewer than we were told: live with half of what we have.
             self._limit = max(2, len(self._open) // 2)
             self._shrink()
-            file = self.disk.open(path, create=create)
-        self._open[path] = file
+            file = opening()
+        self._open[key] = file
         self._shrink()
         return file
 
@@ -54,32 +80,60 @@ class OpenFiles:
 
     def pin(self, path: str) -> File:
         """Return the open file, which stays open until ``release``."""
-        file = self.get(path)
+        return self._pin(self.get(path))
+
+    def pin_directory(self, path: str) -> Directory:
+        """Return the open directory, which stays open until ``release``."""
+        return self._pin(self.get_directory(path))
+
+    def _pin(self, file: _Opened) -> _Opened:
         self._pins[file] = self._pins.get(file, 0) + 1
         return file
 
-    def release(self, file: File) -> None:
+    def release(self, file: File | Directory) -> None:
         """Undo one ``pin``; closes a file that was forgotten or evicted meanwhile."""
         count = self._pins[file] - 1
         if count:
             self._pins[file] = count
             return
         del self._pins[file]
-        if self._open.get(file.path) is not file:
+        if file not in (self._open.get(file.path), self._open.get(_key(file.path))):
             file.close()
+
+    def let_go(self, file: File) -> None:
+        """Undo one ``pin`` at the owner's next ``get`` or ``take_up``; in any thread."""
+        self._let_go.append(file)
+
+    def take_up(self) -> None:
+        """Release what was let go: a descriptor keeps the room of a file that was removed."""
+        while self._let_go:
+            self.release(self._let_go.popleft())
 
     def forget(self, path: str) -> None:
         """Close a file before it is renamed or removed; nothing when it is not open."""
-        file = self._open.pop(path, None)
+        self._forget(path)
+
+    def forget_directory(self, path: str) -> None:
+        """Close a directory before it is renamed; nothing when it is not open."""
+        self._forget(_key(path))
+
+    def _forget(self, key: str) -> None:
+        file = self._open.pop(key, None)
         if file is not None:
             self._close(file)
 
     def close(self) -> None:
         """Close every file that is not pinned."""
+        self.take_up()
         while self._open:
             _, file = self._open.popitem()
             self._close(file)
 
-    def _close(self, file: File) -> None:
+    def _close(self, file: File | Directory) -> None:
         if file not in self._pins:
             file.close()
+
+
+def _key(directory: str) -> str:
+    """Return what stands for a directory among the paths of files."""
+    return f"{directory}/"

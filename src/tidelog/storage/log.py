@@ -1,8 +1,9 @@
 """One partition's log: its segments, leader epochs, producers, and what of it is durable.
 
-Owns every change of one partition's files; synchronous, used by one thread (the event loop). Does
-not know leaders, replicas or the wire. Reading is ``reading``, opening ``opening``, rewriting by
-key ``compaction``.
+Owns appending; synchronous, used by one thread (the event loop), but for what is handed to others
+as a value or a call of ``Pieces``. Does not know leaders, replicas or the wire. Reading is
+``reading``, expiry ``expiring``, cuts ``cutting``, opening ``opening``, rewriting by key
+``compaction``.
 
 Ordering rules: bytes are in the file before offsets are given out; indexes and snapshots may be
 behind (recovery rebuilds them); the recovery point only ever claims what a sync has returned for.
@@ -13,6 +14,7 @@ behind (recovery rebuilds them); the recovery point only ever claims what a sync
 | disk full            | KAFKA_STORAGE_ERROR, heals  | yes                         |
 | ``failed`` (fatal)   | KAFKA_STORAGE_ERROR         | as far as the disk gives it |
 | ``damaged``          | KAFKA_STORAGE_ERROR         | KAFKA_STORAGE_ERROR         |
+| ``cutting``          | KAFKA_STORAGE_ERROR, passes | yes, below the cut          |
 """
 
 from __future__ import annotations
@@ -21,20 +23,26 @@ from collections.abc import Sequence
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import LOG_APPEND_TIME
-from tidelog.records.batch import Buffer, Rejected, crc_is_right, walk
-from tidelog.storage import names
-from tidelog.storage.appending import Batches, chunks_for, groups_that_fit, prepare
-from tidelog.storage.logfiles import new_segment
+from tidelog.records.batch import MAX_INT32, MAX_INT64, Buffer, Rejected, crc_is_right, walk
+from tidelog.records.record import CorruptRecords
+from tidelog.runtime.turns import Pieces
+from tidelog.storage.appending import (
+    chunks_for,
+    finished,
+    groups_that_fit,
+    prepare,
+    prepare_in_pieces,
+)
+from tidelog.storage.cutting import LogCutting
+from tidelog.storage.looking import Batches, Looks
 from tidelog.storage.producers import KnownBatch
-from tidelog.storage.reading import LogReading
 from tidelog.storage.results import Appended, as_appended
-from tidelog.storage.retention import expired, must_roll, room_in
-from tidelog.storage.snapshots import load_producers, remove_snapshots, snapshot_path
-from tidelog.storage.soundness import Unsound
+from tidelog.storage.retention import must_roll, room_in
 
 
-class PartitionLog(LogReading):
-    """The log of one replica: appending, cutting, expiring; reading is ``LogReading``'s.
+class PartitionLog(LogCutting):
+    """The log of one replica: appending; cutting is ``LogCutting``'s, expiring ``LogExpiry``'s,
+    reading ``LogReading``'s.
 
     ``high_watermark`` is set by the caller; retention and compaction never pass it. Made by
     ``opening.create_log`` and ``opening.open_log``.
@@ -53,18 +61,31 @@ class PartitionLog(LogReading):
     # Appending -------------------------------------------------------------------------------
 
     def append_as_leader(
-        self, buffer: Buffer, leader_epoch: int, now_ms: int, *, from_client: bool = True
+        self,
+        buffer: Buffer,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        from_client: bool = True,
+        looks: Looks | None = None,
+        looked_into: Batches | None = None,
     ) -> Appended | Rejected:
         """Append a produced buffer of batches, all or none, with offsets from ``end_offset`` on.
 
         A retried batch of an idempotent producer is not appended again: its first offset is
-        answered (``duplicate``). Cost: constant per batch, a CRC and one write.
+        answered (``duplicate``). Cost: constant per batch, a CRC and one write; where the topic has
+        its batches looked into, more. With ``looks`` it is ``UNLOOKED``, with nothing done, when
+        that would hold the loop: then ``look_into`` makes ``looked_into``, which stands for the
+        buffer.
         """
-        if self.damaged or self.resources.failed or self.closed:
+        if self.damaged or self.resources.failed or self.closed or self.cutting:
             return self._out_of_service()
         configs = self.configs
-        batches = prepare(buffer, configs, now_ms, from_client=from_client)
-        if isinstance(batches, Rejected):
+        if looked_into is None:
+            batches = prepare(buffer, configs, now_ms, from_client=from_client, looks=looks)
+        else:
+            batches = finished(looked_into, configs, now_ms)
+        if not isinstance(batches, list):
             return batches
         if from_client and (len(batches) > 1 or batches[0][0].producer_id >= 0):
             known = self._judge_producers(batches)
@@ -85,13 +106,17 @@ class PartitionLog(LogReading):
             Appended, (first_offset, self.end_offset - 1, time_ms, self.start_offset, False)
         )
 
+    def look_into(self, buffer: Buffer, now_ms: int, looks: Looks) -> Pieces[Batches | Rejected]:
+        """Return a client's batches as the topic wants them, in pieces; nothing is appended."""
+        return prepare_in_pieces(buffer, self.configs, now_ms, looks)
+
     def append_as_follower(self, buffer: Buffer, now_ms: int) -> Appended | Rejected:
         """Append fetched batches as they are; an incomplete last one is ignored.
 
         CORRUPT_MESSAGE for a wrong CRC (promise 27), INVALID_RECORD for offsets that do not go on
         from ``end_offset`` (gaps are fine: the leader may have compacted).
         """
-        if self.damaged or self.resources.failed or self.closed:
+        if self.damaged or self.resources.failed or self.closed or self.cutting:
             return self._out_of_service()
         view = memoryview(buffer)
         batches = [(header, view[at : at + header.size]) for at, header in walk(view)]
@@ -109,12 +134,25 @@ class PartitionLog(LogReading):
                     ErrorCode.INVALID_RECORD,
                     f"fetched offset {header.base_offset} where {expected} was expected",
                 )
+            if header.last_offset - expected > MAX_INT32 or header.next_offset > MAX_INT64:
+                return Rejected(
+                    ErrorCode.INVALID_RECORD,
+                    f"fetched offset {header.last_offset} is too far from {expected}: the indexes "
+                    f"of a segment have 32 bits for it",
+                )
             expected = header.next_offset
-        for group in groups_that_fit(batches, self._active.size, self.configs.segment_bytes):
+        active = self._active
+        for group in groups_that_fit(
+            batches, active.size, active.base_offset, self.end_offset, self.configs.segment_bytes
+        ):
+            end = self.end_offset
             for header, _ in group:
                 if header.leader_epoch > self.epochs.latest:
-                    self.epochs.begin(header.leader_epoch, header.base_offset)
+                    # In a gap that compaction left with the leader it may have begun anywhere:
+                    # who believed a later start would keep what was never committed.
+                    self.epochs.begin(header.leader_epoch, end)
                     self._write_epochs()
+                end = header.next_offset
             refusal = self._write(group, [batch for _, batch in group], now_ms, assigned=True)
             if refusal is not None:
                 return refusal
@@ -162,7 +200,10 @@ class PartitionLog(LogReading):
     def _write(
         self, batches: Batches, chunks: Sequence[Buffer], now_ms: int, *, assigned: bool = False
     ) -> Rejected | None:
-        """Write batches in one go and account for each; a refusal leaves no trace."""
+        """Write batches in one go and account for each; a refusal leaves no trace.
+
+        What can fail is done before the bytes are in the file: behind them are plain sums.
+        """
         size = 0
         newest = -1
         last_offset = self.end_offset - 1
@@ -189,7 +230,7 @@ class PartitionLog(LogReading):
         except OSError as error:
             return self._write_failed(error)
         if not position:
-            self._dirty_directories.add(self.path)  # the file may be new (``first_segment``)
+            self._note_names()  # the file may be new (``first_segment``)
         interval = self.configs.index_interval_bytes
         first = self.end_offset
         for header, batch in batches:
@@ -210,185 +251,22 @@ class PartitionLog(LogReading):
         self, size: int, newest: int, last_offset: int, now_ms: int
     ) -> Rejected | None:
         active, configs, jitter_ms = self._active, self.configs, self._jitter_ms
-        if must_roll(active, configs, size, newest, last_offset, jitter_ms, now_ms):
-            return self.roll(now_ms)
-        active.room = room_in(active, configs, jitter_ms)
+        try:
+            if must_roll(active, configs, size, newest, last_offset, jitter_ms, now_ms):
+                return self.roll(now_ms)
+            active.room = room_in(active, configs, jitter_ms)
+            # ``note`` needs them when the bytes are in the file already, and reading may fail.
+            _ = active.newest, active.index, active.time_index
+        except (OSError, CorruptRecords) as error:
+            return self._unreadable(error)
         return None
 
     def _write_failed(self, error: OSError) -> Rejected:
         """Undo a partial write on a full disk; anything else is final (promises 25 and 28)."""
-        self._undone = True
+        self._undone += 1
         self._dirty_files.add(self._active.log_path)
         try:
             self._active.open_log().truncate(self._active.size)
         except OSError as second:
             return self._trouble(second)
         return self._trouble(error)
-
-    # Cutting ---------------------------------------------------------------------------------
-
-    def truncate_to(self, offset: int, now_ms: int) -> Rejected | None:
-        """Drop every record from ``offset`` on; a batch across it goes as a whole.
-
-        The log then ends where the last batch that stays does, at or below ``offset``. Below the
-        first segment: everything goes. Producers and epochs follow. Durable at once, so that no
-        power loss can bring back what new batches replaced. A refusal leaves all as it was,
-        or the directory out of service.
-        """
-        if self.failed or self.closed:
-            return self._out_of_service()
-        if offset >= self.end_offset:
-            return None
-        if offset < self.segments[0].base_offset:
-            return self.restart_at(offset, now_ms)
-        at = self.segment_at(offset)
-        segment = self.segments[at]
-        try:
-            position, end = segment.cut_for(offset)
-            self._claim_no_more_than(end)
-        except OSError as error:
-            return self._trouble(error)
-        except Unsound as error:
-            return self.found_damaged(f"{self.path}: {error}")
-        try:
-            self.remove_segments(self.segments[:at:-1], now_ms)
-            self._active = segment
-            segment.active = True
-            self.resources.indexes.forget(segment)
-            segment.truncate(position, end)
-            self.end_offset = end
-            self._after_cut(now_ms)
-            segment.open_log().sync()
-            self.resources.disk.sync_directory(self.path)
-        except OSError as error:
-            return self._cut_short(error)
-        except Unsound as error:
-            return self.found_damaged(f"{self.path}: {error}")
-        return None
-
-    def restart_at(self, offset: int, now_ms: int) -> Rejected | None:
-        """Drop everything and go on with an empty log that begins at ``offset``."""
-        if self.failed or self.closed:
-            return self._out_of_service()
-        try:
-            self._claim_no_more_than(offset)
-        except OSError as error:
-            return self._trouble(error)
-        try:
-            self.remove_segments(self.segments[::-1], now_ms)
-            remove_snapshots(self.resources, self.path, below=2**63 - 1)
-            self.start_offset = self.end_offset = offset
-            self._activate(new_segment(self.resources, self.path, offset, now_ms))
-            self.synced_end_offset = min(self.synced_end_offset, offset)
-            self.epochs.entries.clear()
-            self._after_cut(now_ms)
-            self.resources.disk.sync_directory(self.path)
-        except OSError as error:
-            return self._cut_short(error)
-        return None
-
-    def _claim_no_more_than(self, offset: int) -> None:
-        """Lower the checkpoints before a cut: else the next start takes it for damage.
-
-        An OSError leaves memory as it was: nothing is cut then, and what was read stays readable.
-        """
-        former = self.synced_end_offset, self.high_watermark
-        self.synced_end_offset = min(self.synced_end_offset, offset)
-        self.high_watermark = min(self.high_watermark, offset)
-        lower = former != (self.synced_end_offset, self.high_watermark)
-        try:
-            if lower and self.resources.before_cut is not None:
-                self.resources.before_cut()
-            self.watermark_note.lower(offset)
-        except OSError:
-            self.synced_end_offset, self.high_watermark = former
-            raise
-        self.generation += 1
-
-    def _after_cut(self, now_ms: int) -> None:
-        end = self.end_offset
-        self._hints.clear()
-        self._snapshot_size = 0
-        self.start_offset = min(self.start_offset, end)
-        self.high_watermark = max(min(self.high_watermark, end), self.start_offset)
-        self.synced_end_offset = min(self.synced_end_offset, end)
-        self.first_dirty_offset = min(self.first_dirty_offset, end)
-        self.epochs.truncate_end(end)
-        self._write_epochs()
-        remove_snapshots(self.resources, self.path, above=end)
-        self.producers = load_producers(self.resources, self.path, self.segments, end, now_ms)
-
-    def advance_start(self, offset: int) -> Rejected | None:
-        """Begin the log at ``offset`` (DeleteRecords, a leader's log start): older records go.
-
-        OFFSET_OUT_OF_RANGE above the high watermark; below the present start nothing happens.
-        """
-        if self.damaged or self.closed:
-            return self._out_of_service()
-        if offset > self.high_watermark:
-            return Rejected(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset} is above the high watermark {self.high_watermark}",
-            )
-        if offset > self.start_offset:
-            self.start_offset = offset
-            self.first_dirty_offset = max(self.first_dirty_offset, offset)
-            if self.epochs.truncate_start(offset):
-                self._write_epochs()
-        return None
-
-    # Expiry ----------------------------------------------------------------------------------
-
-    def housekeep(self, now_ms: int, *, at_most: int | None = None) -> str | None:
-        """Apply retention, remove what is due, forget silent producers.
-
-        Returns a sentence for the log when segments went: ``at_most`` so many, each of which costs
-        a sync of the directory, and the files of so many. Grows with the number of segments.
-        """
-        if self.failed or self.closed:
-            return None
-        self.producers.expire(now_ms - self.producer_expiration_ms)
-        try:
-            sentence = self._apply_retention(now_ms, at_most)
-            files = None if at_most is None else at_most * len(names.SEGMENT_SUFFIXES)
-            purged = self.purge(now_ms, at_most=files)
-        except OSError as error:
-            self._trouble(error)
-            return None
-        if sentence is None and files is not None and purged == files:
-            sentence = f"{self.partition}: {purged} files of removed segments deleted"
-        return sentence
-
-    def _apply_retention(self, now_ms: int, at_most: int | None) -> str | None:
-        expiry = expired(
-            self.segments,
-            self.configs,
-            start_offset=self.start_offset,
-            high_watermark=self.high_watermark,
-            now_ms=now_ms,
-        )
-        count = expiry.count if at_most is None else min(expiry.count, at_most)
-        if count and count == len(self.segments) and self.roll(now_ms) is not None:
-            # A full disk has no room for a new segment: what makes room goes all the same.
-            count -= 1
-        if not count or self.failed:
-            return None
-        doomed = self.segments[:count]
-        start = self.segments[count].base_offset
-        snapshot = snapshot_path(self.path, start)
-        if self.resources.disk.exists(snapshot):
-            # It alone knows the producers of what goes: their retries must still be recognised.
-            self.resources.files.get(snapshot).sync()
-        # First: where the removal stops half-way (no descriptor left), readers must not pass over
-        # what went as if it had never been.
-        self.advance_start(start)
-        if self.failed:
-            return None
-        self.remove_segments(doomed, now_ms)
-        remove_snapshots(self.resources, self.path, below=start)
-        self.synced_end_offset = max(self.synced_end_offset, start)
-        removed = sum(segment.size for segment in doomed)
-        return (
-            f"{self.partition}: {count} segments with {removed} bytes removed "
-            f"({expiry.reason}), the log begins at offset {self.start_offset}"
-        )

@@ -7,26 +7,24 @@ were replaced are renamed first and removed later, when the renaming is durable.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 
-from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected
-from tidelog.runtime.disk import File
+from tidelog.runtime.disk import Directory, File
+from tidelog.runtime.turns import Pieces
 from tidelog.storage import names
-from tidelog.storage.checkpoints import (
-    PartitionMetadata,
-    encode_epochs,
-    encode_partition_metadata,
-)
-from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.departing import Departing
+from tidelog.storage.fresh_segments import new_segment
 from tidelog.storage.producers import ProducerState
 from tidelog.storage.recovery import Recovered
 from tidelog.storage.resources import Resources
 from tidelog.storage.retention import NO_ROOM
 from tidelog.storage.segment import Segment
-from tidelog.storage.snapshots import snapshot_path, thin_out, write_snapshot
+from tidelog.storage.small_files import SmallFiles
+from tidelog.storage.snapshots import WaitingSnapshots, snapshot_path
 from tidelog.storage.syncing import PendingSync
 from tidelog.storage.watermark_note import WatermarkNote
 
@@ -34,13 +32,16 @@ SNAPSHOT_INTERVAL_BYTES = 64 * 1024 * 1024
 """After so many bytes a sync writes a producer snapshot too, so that a start after a crash need
 not walk the headers of the whole active segment."""
 
-REWRITE_BYTES = 1024 * 1024
+INDEX_ENTRIES_UNWRITTEN = 1024
+INDEX_BYTES_UNWRITTEN = 4 * 1024 * 1024
+"""A sync writes the indexes of the active segment from so many new entries, or bytes, on: a start
+after a crash trusts what is below the recovery point only as far as they go."""
 
 PRODUCER_EXPIRATION_MS = 86_400_000
 """Default of ``producer.id.expiration.ms``."""
 
 
-class LogFiles:
+class LogFiles(SmallFiles):
     """Segments and files of one replica. Offsets from ``start_offset`` to ``end_offset``."""
 
     def __init__(
@@ -51,11 +52,8 @@ class LogFiles:
         configs: TopicConfigs,
         segments: list[Segment],
     ) -> None:
-        self.resources = resources
-        self.path = path
-        self.partition = partition
+        super().__init__(resources, path, partition)
         self.configs = configs
-        self.metadata: PartitionMetadata | None = None
         self.segments = segments
         self.start_offset = segments[0].base_offset
         self.end_offset = segments[-1].next_offset
@@ -65,13 +63,12 @@ class LogFiles:
         """The recovery point: everything below survives a power loss."""
         self.first_dirty_offset = self.start_offset
         """The cleaner's checkpoint: everything below was compacted once."""
-        self.epochs = LeaderEpochs()
         self.producers = ProducerState()
         self.producer_expiration_ms = PRODUCER_EXPIRATION_MS
-        self.damaged: str | None = None
         self.mended: list[str] = []
         """Damaged files beside the log that it could do without, as a start found them."""
-        self.closed = False
+        self.compared: list[str] = []
+        """Files that a start could not simply believe, and has held against the batches."""
         self.recovered = Recovered()
         self.generation = 0
         """+1 whenever offsets may be given out again (truncation)."""
@@ -80,23 +77,17 @@ class LogFiles:
         self._active.active = True
         self._jitter_ms = 0
         self._hints: dict[int, tuple[Segment, int]] = {}
-        self._dirty_files: set[str] = set()
-        self._dirty_directories: set[str] = set()
         self._directories_in_flight = 0
-        self._undone = False
-        """Whether a partial write to the active segment was cut off again since it began."""
+        self._undone = 0
+        """How many partial writes to the active segment were cut off again and are not synced."""
         self._snapshot_size = self._active.size
         """Bytes of the active segment that the newest snapshot covers, as far as we know."""
-        self._doomed: list[tuple[int, str]] = []
-        self._epochs_unwritten = False
+        self.snapshots = WaitingSnapshots(resources, path)
+        self._doomed: deque[tuple[int, int, str]] = deque()
+        """Files that are renamed: the number of the change, when they may go, their path."""
         self.configure(configs)
 
     # State -----------------------------------------------------------------------------------
-
-    @property
-    def failed(self) -> str | None:
-        """Why appends are refused for good: damage, a failed disk, or None."""
-        return self.damaged or self.resources.failed
 
     @property
     def size(self) -> int:
@@ -107,10 +98,14 @@ class LogFiles:
     def _names_unsynced(self) -> bool:
         return self.path in self._dirty_directories or self._directories_in_flight > 0
 
+    def _lowest_offset(self) -> int:
+        """See ``SmallFiles``."""
+        return self.segments[0].base_offset
+
     def configure(self, configs: TopicConfigs) -> None:
         """Apply changed topic configurations to everything from now on."""
         self.configs = configs
-        jitter = min(configs.segment_jitter_ms, configs.segment_ms)
+        jitter = min(configs.segment_jitter_ms, configs.roll_ms)
         self._jitter_ms = self.resources.random.randrange(jitter) if jitter > 0 else 0
         self._active.room = NO_ROOM
 
@@ -125,23 +120,19 @@ class LogFiles:
         need be on the disk: a later power loss would take them, synced records included.
         """
         self.mark_created()
-        small = (names.EPOCH_CHECKPOINT, names.PARTITION_METADATA, names.SNAPSHOT)
+        small = (
+            names.EPOCH_CHECKPOINT,
+            names.EPOCH_CHECKSUM,
+            names.PARTITION_METADATA,
+            names.SNAPSHOT,
+        )
         for name in self.resources.disk.list(self.path):
             if name.endswith(small):
                 self._dirty_files.add(f"{self.path}/{name}")
-
-    def mark_epochs_unwritten(self) -> None:
-        """Have the next sync write the leader epochs: the file does not say what is in memory."""
-        self._epochs_unwritten = True
-
-    def set_metadata(self, metadata: PartitionMetadata, *, durable: bool = True) -> None:
-        """Write ``partition.metadata``; a new log's becomes durable with its first sync."""
-        content = encode_partition_metadata(metadata)
-        if durable:
-            self.resources.disk.replace(f"{self.path}/{names.PARTITION_METADATA}", content)
-        else:
-            self._write_file(names.PARTITION_METADATA, content)
-        self.metadata = metadata
+        for segment in self.segments[:-1]:
+            if segment.next_offset >= self.synced_end_offset:
+                # It may have been rolled behind the sync of its bytes, and its indexes with it.
+                self._dirty_files |= set(segment.index_paths)
 
     # Segments --------------------------------------------------------------------------------
 
@@ -157,28 +148,50 @@ class LogFiles:
                 # A closed segment is not scanned below the recovery point: a power loss must not
                 # bring back what was cut off its end.
                 active.open_log().sync()
-                self._undone = False
+                self._undone = 0
             if len(self.segments) == 1 and self._names_unsynced:
                 # A power loss must not take the log's beginning and leave what follows.
-                self.resources.disk.sync_directory(self.path)
-            path = write_snapshot(self.resources, self.path, self.end_offset, self.producers)
+                self.sync_names()
             active.close_indexes()
             fresh = new_segment(self.resources, self.path, self.end_offset, now_ms)
         except OSError as error:
             return self._trouble(error)
-        self._dirty_files.add(path)
-        if self.end_offset <= self.synced_end_offset:
-            # Its bytes are synced, its indexes are not, and no sync of bytes to come covers them.
-            self._dirty_files |= {active.index_path, active.time_index_path}
-        self._dirty_directories.add(self.path)
+        self._take_snapshot()
+        # Its bytes may be synced, or about to be by a thread: no sync of bytes to come covers them.
+        self._dirty_files |= set(active.index_paths)
+        self._note_names()
         active.active = False
         active.hold_in_cache()
         self._activate(fresh)
-        try:
-            thin_out(self.resources, self.path, self.segments)
-        except OSError as error:
-            return self._trouble(error)
         return None
+
+    def _syncing_before_roll(self) -> Pieces[None]:
+        """Have a thread sync what ``roll`` would sync now. OSError as usual."""
+        files, undone = self.resources.files, self._undone
+        if undone:
+            active, file = self._active, files.pin(self._active.log_path)
+            try:
+                yield file.sync
+            finally:
+                files.release(file)
+            if self._active is active and self._undone == undone:
+                self._undone = 0
+        if len(self.segments) == 1 and self._names_unsynced:
+            directory = files.pin_directory(self.path)
+            try:
+                yield from self.syncing_names(directory)
+            finally:
+                files.release(directory)
+
+    def roll_overdue(self, now_ms: int) -> None:
+        """Begin a new segment where the active one has waited for ``max.compaction.lag.ms``.
+
+        An append does it in time; this is for a log that nothing is appended to.
+        """
+        if self.configs.compacted and not (self.failed or self.closed or self.cutting):
+            first = self._active.first_timestamp
+            if first is not None and 0 <= first < now_ms - self.configs.max_compaction_lag_ms:
+                self.roll(now_ms)
 
     def _activate(self, segment: Segment) -> None:
         segment.active = True
@@ -188,45 +201,86 @@ class LogFiles:
         self._snapshot_size = segment.size
         self.configure(self.configs)  # a new jitter for each segment
 
-    def remove_segments(self, doomed: Sequence[Segment], now_ms: int) -> None:
-        """Take segments out of the log, in this order; their files go after
-        ``file.delete.delay.ms``.
+    def let_go(self, doomed: Sequence[Segment]) -> Departing:
+        """Take segments out of the log, in this order; readers find them no more.
 
-        Each is gone durably before the next goes: no crash leaves a hole between two others.
+        ``run`` what is returned anywhere, then hand it to ``gone``, always. OSError: nothing has
+        changed.
         """
-        if self._names_unsynced:
-            # The segment that takes over must not be lost when the old ones are gone.
-            self.resources.disk.sync_directory(self.path)
+        files = self.resources.files
+        directory = files.pin_directory(self.path)
         gone = set(doomed)
         self.segments = [segment for segment in self.segments if segment not in gone]
+        paths = [self._forget_segment(segment) for segment in doomed]
+        return Departing(
+            self.resources.disk, directory, paths, self._names_changed, self._names_unsynced
+        )
+
+    def _forget_segment(self, segment: Segment) -> list[str]:
+        """Close the files of a segment that goes; return their paths."""
+        files = self.resources.files
         self._hints.clear()
-        for segment in doomed:
-            self.resources.indexes.forget(segment)
-            for suffix in names.SEGMENT_SUFFIXES:
-                self._doom(segment.path(suffix), now_ms)
-            if segment is not doomed[-1]:
-                self.resources.disk.sync_directory(self.path)
-
-    def _doom(self, path: str, now_ms: int) -> None:
-        disk = self.resources.disk
-        if disk.exists(path):
-            self.resources.files.forget(path)
-            disk.rename(path, path + names.DELETED)
-            self._dirty_directories.add(self.path)
+        self.resources.indexes.forget(segment)
+        paths = [segment.path(suffix) for suffix in names.SEGMENT_SUFFIXES]
+        for path in paths:
+            files.forget(path)
             self._dirty_files.discard(path)
-            self._doomed.append((now_ms + self.configs.file_delete_delay_ms, path + names.DELETED))
+        return paths
 
-    def purge(self, now_ms: int, *, at_most: int | None = None) -> int:
-        """Remove renamed files whose delay is over and whose renaming is durable; how many."""
-        if not self._doomed or self._dirty_directories or self._directories_in_flight:
-            return 0
-        due = [path for due_ms, path in self._doomed if due_ms <= now_ms][:at_most]
-        gone = set(due)
-        self._doomed = [entry for entry in self._doomed if entry[1] not in gone]
-        for path in due:
-            if self.resources.disk.exists(path):
-                self.resources.disk.remove(path)
-        return len(due)
+    def exchange(self, former: Sequence[Segment], fresh: Segment) -> list[str]:
+        """Let another segment, whose files are there, take the place of some neighbours; return the
+        paths of theirs. Readers find it from now on."""
+        at = self.segments.index(former[0])
+        self.segments[at : at + len(former)] = [fresh]
+        return [path for segment in former for path in self._forget_segment(segment)]
+
+    def remove_renamed(self, paths: Iterable[str], now_ms: int) -> None:
+        """Have files go that were renamed: when that is durable, and after
+        ``file.delete.delay.ms``."""
+        number, due_ms = self._note_names(), now_ms + self.configs.file_delete_delay_ms
+        self._doomed.extend((number, due_ms, path) for path in paths)
+
+    def gone(self, departing: Departing, now_ms: int) -> None:
+        """Take renamed files back: they are removed when that is durable, and after
+        ``file.delete.delay.ms``."""
+        self.resources.files.release(departing.directory)
+        if self.closed:
+            return  # the next start finds them
+        if departing.synced:
+            self._names_are_durable(departing.names)
+        due_ms = now_ms + self.configs.file_delete_delay_ms
+        for path in departing.renamed[: departing.durable]:
+            self.resources.removals.add(path, due_ms)
+        if len(departing.renamed) > departing.durable:
+            self.remove_renamed(departing.renamed[departing.durable :], now_ms)
+
+    def sync_names(self) -> None:
+        """Make the names in the log's directory durable now. Blocks. OSError as usual."""
+        number = self._names_changed
+        self.resources.files.get_directory(self.path).sync()
+        self._names_synced(number)
+
+    def syncing_names(self, directory: Directory) -> Pieces[None]:
+        """Do as ``sync_names`` with the log's open directory, in pieces."""
+        number = self._names_changed
+        yield directory.sync
+        self._names_synced(number)
+
+    def _names_synced(self, number: int) -> None:
+        """Take note of a sync of the directory that came after the first ``number`` changes."""
+        if number == self._names_changed:
+            self._dirty_directories.discard(self.path)
+        self._names_are_durable(number)
+
+    def _names_are_durable(self, number: int) -> None:
+        """Let the files go, in their time, whose renaming is one of the first ``number`` changes.
+
+        Before that a power loss could bring back one name and not another, and leave a hole.
+        """
+        self._names_durable = max(self._names_durable, number)
+        while self._doomed and self._doomed[0][0] <= self._names_durable:
+            _, due_ms, path = self._doomed.popleft()
+            self.resources.removals.add(path, due_ms)
 
     # Syncing ---------------------------------------------------------------------------------
 
@@ -236,7 +290,7 @@ class LogFiles:
         ``run`` it anywhere, then hand it to ``synced`` on the log's own thread, always. An OSError
         (too many open files, a full disk) leaves everything to the next call; others are final.
         """
-        if self.failed or self.closed:
+        if self.failed or self.closed or self.cutting:
             return None  # promise 25: nothing is synced after a failure
         try:
             return self._take_unsynced(closed_only)
@@ -251,11 +305,10 @@ class LogFiles:
         self._write_missing_epochs()
         synced = self.synced_end_offset
         grown = self._active.size - self._snapshot_size
-        if not closed_only and grown > SNAPSHOT_INTERVAL_BYTES and not self.failed:
-            try:
-                self._snapshot()
-            except OSError as error:
-                self._trouble(error)  # without room, the next sync tries again
+        if not closed_only and not self.failed:
+            if grown > SNAPSHOT_INTERVAL_BYTES:
+                self._take_snapshot()
+            self._write_index_of_active()
         paths = []
         for segment in reversed(self.segments):
             if segment.next_offset <= synced and segment is not self._active:
@@ -264,77 +317,85 @@ class LogFiles:
                 if not closed_only and self.end_offset > synced:
                     paths.append(segment.log_path)
                 continue
-            paths += (segment.log_path, segment.index_path, segment.time_index_path)
-        if not (paths or self._dirty_files or self._dirty_directories):
+            paths += (segment.log_path, *segment.index_paths)
+        if not (paths or self._dirty_files or self._dirty_directories or self.snapshots):
             return None
-        pinned = self._pin(paths + sorted(self._dirty_files))
-        directories = sorted(self._dirty_directories)
+        dirty = self._dirty_directories | ({self.path} if self.snapshots else set())
+        pinned, directories = self._pin(
+            paths + sorted(self._dirty_files.difference(paths)), sorted(dirty)
+        )
+        bases = frozenset(segment.base_offset for segment in self.segments)
+        snapshots = self.snapshots.for_sync(bases) if self.snapshots else []
+        names_changed = self._names_changed if self.path in dirty else 0
         self._dirty_files, self._dirty_directories = set(), set()
         self._directories_in_flight += len(directories)
         end = self._active.base_offset if closed_only else self.end_offset
-        disk, above = self.resources.disk, self.path.rpartition("/")[0]
-        return PendingSync(disk, above, pinned, directories, end, self.generation)
+        above = self.path.rpartition("/")[0]
+        return PendingSync(
+            above, pinned, directories, names_changed, end, self.generation, snapshots
+        )
 
-    def _snapshot(self) -> None:
-        """Note the producers of the active segment so far. OSError leaves the older snapshots."""
-        path = write_snapshot(self.resources, self.path, self.end_offset, self.producers)
-        self._dirty_files.add(path)
-        self._dirty_directories.add(self.path)
-        self._snapshot_size = self._active.size
-        thin_out(self.resources, self.path, self.segments)
-
-    def _pin(self, paths: Sequence[str]) -> list[File]:
-        pinned: list[File] = []
-        files = self.resources.files
-        for path in paths:
+    def _write_index_of_active(self) -> None:
+        index, written = self._active.index, self._active.index.written
+        new = len(index) - written
+        behind = self._active.size - (index.entry(written - 1)[0] if written else 0)
+        if new >= INDEX_ENTRIES_UNWRITTEN or (new and behind >= INDEX_BYTES_UNWRITTEN):
             try:
-                pinned.append(files.pin(path))
-            except FileNotFoundError:
-                # Removed since it was noted (an old snapshot, an index of a removed segment).
-                continue
-            except OSError:
-                for file in pinned:
-                    files.release(file)
-                raise
-        return pinned
+                self._active.write_indexes()
+            except OSError as error:
+                self._trouble(error)  # without room, the next sync tries again
+
+    def _take_snapshot(self) -> None:
+        """Have the next sync write the producers as they are now."""
+        self._snapshot_size = self._active.size
+        self.snapshots.take(self.end_offset, self.producers)
+
+    def _snapshots_written(self, pending: PendingSync) -> None:
+        for error in self.snapshots.written(pending.snapshots):
+            self._trouble(error)  # without room, the next sync tries again
+        for snapshot in pending.snapshots:
+            for path in snapshot.thinned_out:
+                self.resources.files.forget(path)
+
+    def _pin(
+        self, paths: Sequence[str], directories: Sequence[str]
+    ) -> tuple[list[File], list[Directory]]:
+        """Open all that a sync needs: what is wanting is known before the sync, and passes."""
+        pinned: list[File] = []
+        opened: list[Directory] = []
+        files = self.resources.files
+        try:
+            for path in paths:
+                try:
+                    pinned.append(files.pin(path))
+                except FileNotFoundError:
+                    # Removed since it was noted (an old snapshot, an index of a removed segment).
+                    continue
+            opened.extend(map(files.pin_directory, directories))
+        except OSError:
+            for file in (*pinned, *opened):
+                files.release(file)
+            raise
+        return pinned, opened
 
     def synced(self, pending: PendingSync) -> None:
         """Take back a pending sync that was run: the recovery point moves, or the log fails."""
-        for file in pending.files:
+        for file in (*pending.files, *pending.directories):
             self.resources.files.release(file)
         self._directories_in_flight -= len(pending.directories)
+        if pending.snapshots:
+            self._snapshots_written(pending)
         if pending.overtaken and self.closed:
             return
         if pending.error is not None:
             self.resources.fail(f"fsync in {self.path} failed: {pending.error}")
-        elif pending.generation == self.generation and pending.end_offset > self.synced_end_offset:
+            return
+        if not self.closed:
+            self._names_are_durable(pending.names)
+        if self.cutting or pending.generation != self.generation:
+            return  # what is cut may be given out again
+        if pending.end_offset > self.synced_end_offset:
             self.synced_end_offset = pending.end_offset
-
-    def write_again(self) -> None:
-        """Write everything above the recovery point once more, as it is. OSError as usual.
-
-        After an fsync that failed in an earlier life the page cache may hold bytes that are not on
-        the disk and count as clean: no later fsync writes them, unless they are written anew.
-        """
-        for segment in self.segments:
-            located = segment.locate(max(self.synced_end_offset, segment.base_offset))
-            position = segment.size if located is None else located[0]
-            while position < segment.size:
-                content = segment.read_bytes(position, min(REWRITE_BYTES, segment.size - position))
-                segment.open_log().write_at(position, [content])
-                position += len(content)
-        if self.end_offset <= self.synced_end_offset and self.resources.disk.exists(
-            self._active.log_path
-        ):
-            # No sync covers it, yet it may have been cut there, and the cut not be synced: a power
-            # loss would bring back what was cut off. Its length is made anew, as its bytes are.
-            file = self._active.open_log()
-            file.truncate(self._active.size + 1)
-            file.truncate(self._active.size)
-            file.sync()
-        for path in sorted(self._dirty_files):
-            content = self.resources.disk.read(path)
-            self.resources.files.get(path).write_at(0, [content])
 
     def sync(self) -> None:
         """Make everything durable now. Blocks; check ``failed`` afterwards.
@@ -378,10 +439,10 @@ class LogFiles:
                 segment.write_indexes()
             if not active.indexes_are_complete():
                 active.close_indexes()
-                self._dirty_files |= {active.index_path, active.time_index_path}
-                self._dirty_directories.add(self.path)
+                self._dirty_files |= set(active.index_paths)
+                self._note_names()
             if not self.resources.disk.exists(snapshot_path(self.path, self.end_offset)):
-                self._snapshot()
+                self._take_snapshot()
             return self.unsynced()
         except OSError as error:
             return self._trouble(error)
@@ -390,62 +451,24 @@ class LogFiles:
         """Take back the sync of ``write_before_stop``; whether all of it worked."""
         if isinstance(pending, PendingSync):
             self.synced(pending)
+        unwritten = bool(self._dirty_files or self.snapshots)
         self.forget_files()
-        return not (isinstance(pending, Rejected) or self.failed or self._dirty_files)
+        return not (isinstance(pending, Rejected) or self.failed or unwritten)
 
     def forget_files(self) -> None:
         """Close all files without writing anything (before the directory is renamed)."""
         self.closed = True
+        self.snapshots.cancel()
         for segment in self.segments:
             self.resources.indexes.forget(segment)
             for suffix in names.SEGMENT_SUFFIXES:
                 self.resources.files.forget(segment.path(suffix))
+        self.resources.files.forget(f"{self.path}/{names.EPOCH_CHECKSUM}")
+        self.resources.files.forget_directory(self.path)
+        self.resources.removals.forget_below(self.path)
         self.watermark_note.close()
 
     # Trouble ---------------------------------------------------------------------------------
-
-    def _write_epochs(self, *, later: bool = False) -> None:
-        """Write the leader epochs; what a full disk refuses is written before the next sync.
-
-        ``later``: before the next sync in any case.
-        """
-        self._epochs_unwritten = True
-        if later:
-            return
-        try:
-            self._write_missing_epochs()
-        except OSError as error:
-            self._trouble(error)
-
-    def _write_missing_epochs(self) -> None:
-        if self._epochs_unwritten:
-            self._write_file(names.EPOCH_CHECKPOINT, encode_epochs(self.epochs.entries))
-            self._epochs_unwritten = False
-
-    def _write_file(self, name: str, content: bytes) -> None:
-        """Replace a small file: a kill leaves the old or the new one. The next sync covers it."""
-        path = f"{self.path}/{name}"
-        disk = self.resources.disk
-        file = disk.open(path + names.TEMPORARY, create=True)
-        try:
-            if file.size():
-                # Only then: ext4 writes a file out at its close that was cut to nothing.
-                file.truncate(0)
-            file.write_at(0, [content])
-        finally:
-            file.close()
-        self.resources.files.forget(path)
-        disk.rename(path + names.TEMPORARY, path)
-        self._dirty_files.add(path)
-        self._dirty_directories.add(self.path)
-
-    def _trouble(self, error: OSError) -> Rejected:
-        """A full disk heals (promise 28); any other failed write is final (promise 25)."""
-        passing = self.resources.passing(error)
-        if passing is not None:
-            return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{passing}: {self.path}")
-        self.resources.fail(f"a write to {self.path} failed: {error}")
-        return self._out_of_service()
 
     def found_damaged(self, reason: str) -> Rejected:
         """Take the log out of service: its bytes are not what was written (promise 26).
@@ -467,25 +490,3 @@ class LogFiles:
         an append would put new batches behind those that should be gone."""
         self.resources.fail(f"a cut of {self.path} was not finished: {error}")
         return self._out_of_service()
-
-    def _out_of_service(self) -> Rejected:
-        reason = self.failed or f"{self.path} is closed"
-        return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, reason)
-
-
-def first_segment(resources: Resources, directory: str, now_ms: int) -> Segment:
-    """Return the segment of a log that never had one; its file is made by the first write."""
-    segment = Segment(resources, directory, 0, 0, 0)
-    segment.created_ms = now_ms
-    segment.start_indexes()
-    return segment
-
-
-def new_segment(resources: Resources, directory: str, base_offset: int, now_ms: int) -> Segment:
-    """Create an empty segment; after an OSError it does not exist."""
-    segment = Segment(resources, directory, base_offset, 0, base_offset)
-    segment.created_ms = now_ms
-    # The log file comes last: once it exists, nothing may be appended to the segment before it.
-    segment.restart_indexes()
-    resources.files.get(segment.log_path, create=True).truncate(0)
-    return segment

@@ -2,14 +2,15 @@
 
 Owns the names only. Segment files are named by their base offset with 20 digits, partition
 directories ``TOPIC-PARTITION``, deleted ones ``TOPIC-PARTITION.UUID-delete``, those of unknown
-origin ``…-stray``.
+origin ``…-stray``. A name that came over the wire becomes part of a path here and nowhere else, and
+only if ``why_no_directory`` finds nothing wrong with it.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidelog.model.topics import MAX_NAME_LENGTH, TopicPartition, why_invalid
+from tidelog.model.topics import TopicPartition, why_invalid
 
 LOG = ".log"
 INDEX = ".index"
@@ -27,6 +28,9 @@ DELETE_DIRECTORY = "-delete"
 STRAY_DIRECTORY = "-stray"
 
 EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+EPOCH_CHECKSUM = "tidelog.leader-epochs.crc32c"
+"""Our own: the checksum of the file before, in which Kafka's format has no room for one."""
+
 PARTITION_METADATA = "partition.metadata"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
@@ -42,6 +46,9 @@ LIFE = "tidelog.life"
 """Our own: the boot id of the operating system and the durability of the life that wrote it."""
 
 CHECKPOINTS = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS)
+
+MAX_DIRECTORY_LENGTH = 255
+"""Longest name in a directory, in bytes (NAME_MAX); topic names are ASCII."""
 
 _DIGITS = 20
 
@@ -66,15 +73,39 @@ def offset_of(name: str, suffix: str) -> int | None:
     return int(stem)
 
 
+class InvalidName(ValueError):
+    """A topic name or partition that must not become part of a path; the text says why."""
+
+
+def why_no_directory(partition: TopicPartition) -> str | None:
+    """Return one clause that says why a partition can have no directory, or None if it can.
+
+    The one check of names on every way to a path: orders of a controller, recovery, removal.
+    """
+    if partition.partition < 0:
+        return f"its partition {partition.partition} is negative"
+    why = why_invalid(partition.topic)
+    if why is None and len(str(partition)) > MAX_DIRECTORY_LENGTH:
+        return f"{partition} is longer than {MAX_DIRECTORY_LENGTH} characters"
+    return why
+
+
 def directory_name(partition: TopicPartition) -> str:
-    """Return the directory of a living replica."""
-    return f"{partition.topic}-{partition.partition}"
+    """Return the directory of a living replica. Raises InvalidName."""
+    why = why_no_directory(partition)
+    if why is not None:
+        raise InvalidName(f"{partition!r} can have no directory: {why}")
+    return str(partition)
 
 
 def marked_name(partition: TopicPartition, unique: str, ending: str) -> str:
-    """Return the name of a deleted or stray directory, cut to what a file system takes."""
+    """Return the name of a deleted or stray directory, cut to what a file system takes.
+
+    Raises InvalidName.
+    """
     tail = f"-{partition.partition}.{unique}{ending}"
-    return partition.topic[: MAX_NAME_LENGTH + 6 - len(tail)] + tail
+    cut = partition._replace(topic=partition.topic[: MAX_DIRECTORY_LENGTH - len(tail)])
+    return directory_name(cut).removesuffix(f"-{cut.partition}") + tail
 
 
 def parse_directory(name: str) -> DirectoryName | None:
@@ -87,6 +118,7 @@ def parse_directory(name: str) -> DirectoryName | None:
                 name, ending = stem, candidate
             break
     topic, dash, number = name.rpartition("-")
-    if not dash or not (number.isascii() and number.isdigit()) or why_invalid(topic):
+    if not dash or not (number.isascii() and number.isdigit()):
         return None
-    return DirectoryName(TopicPartition(topic, int(number)), ending)
+    partition = TopicPartition(topic, int(number))
+    return None if why_no_directory(partition) else DirectoryName(partition, ending)

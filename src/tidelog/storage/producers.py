@@ -1,7 +1,8 @@
 """What a partition remembers of its idempotent producers, and the rules of their sequences.
 
-Owns the last five batches of each producer and their snapshot format. Pure: ``log`` reads and
-writes the files.
+Owns the last five batches of each producer and their snapshot format. Pure: ``snapshots`` reads and
+writes the files. What was copied for a snapshot does not change any more, so that a thread can
+encode it while appends go on; what a snapshot says of a producer is decoded when it sends again.
 
 | the batch's first sequence                              | answer                           |
 |---------------------------------------------------------|----------------------------------|
@@ -22,25 +23,40 @@ batch is answered rightly after a restart too.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heapreplace
+from operator import attrgetter
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from tidelog.model.errors import ErrorCode
-from tidelog.records.batch import MAX_INT32, NO_SEQUENCE, BatchHeader, Rejected
+from tidelog.records.batch import CONTROL_BIT, MAX_INT32, NO_SEQUENCE, BatchHeader, Rejected
+from tidelog.runtime.turns import Pieces
 from tidelog.storage.checkpoints import DamagedFile
 
 BATCHES_REMEMBERED = 5
 """A client may have five requests in flight (``max.in.flight.requests.per.connection``)."""
 
+MAX_PRODUCERS = 100_000
+"""Of one partition: 50 MB with one batch each, 155 MB with five. Each start of a producer is one
+more until it expires."""
+
+MAX_PRODUCERS_OF_ALL = 300_000
+"""Of all replicas of a process, together: 150 to 465 MB."""
+
+FORGOTTEN_IN_A_TURN = 200
+
 SNAPSHOT_VERSION = 1
 _SNAPSHOT_HEAD = struct.Struct(">hI")
 _COUNT = struct.Struct(">i")
 _ENTRY = struct.Struct(">qhiqiqiq")
-_NO_COORDINATOR = -1
-_NO_TRANSACTION = -1
+_pack = _ENTRY.pack
+"""Producer, epoch, last sequence and offset, offset delta, time, coordinator epoch and first offset
+of its transaction (both -1: none)."""
+_WHOSE = struct.Struct(">qh16xq12x")
+_as_known = tuple.__new__
 
 
 class KnownBatch(NamedTuple):
@@ -53,30 +69,76 @@ class KnownBatch(NamedTuple):
     appended_ms: int
 
 
-@dataclass(slots=True)
 class ProducerEntry:
     """One producer's epoch and its last batches, oldest first."""
 
-    epoch: int
-    batches: list[KnownBatch] = field(default_factory=list)
-    last_ms: int = -1
+    __slots__ = ("_batches", "_stored", "epoch", "last_ms", "moment", "producer_id")
+
+    def __init__(
+        self,
+        producer_id: int,
+        epoch: int,
+        batches: list[KnownBatch] | None,
+        last_ms: int,
+        moment: int = 0,
+        stored: bytes = b"",
+    ) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.last_ms = last_ms
+        self.moment = moment
+        """Of ``ProducerState``: what an earlier moment made may have been copied."""
+        self._batches = batches
+        self._stored = stored
+        """As a snapshot has them, while ``batches`` are not decoded."""
+
+    @property
+    def batches(self) -> list[KnownBatch]:
+        found = self._batches
+        if found is None:
+            found = self._batches = _known_batches(self._stored, self.epoch)
+        return found
 
     @property
     def last_sequence(self) -> int:
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+        batches = self.batches
+        return batches[-1].last_sequence if batches else NO_SEQUENCE
 
     @property
     def last_offset(self) -> int:
-        return self.batches[-1].last_offset if self.batches else -1
+        batches = self.batches
+        return batches[-1].last_offset if batches else -1
+
+    def encoded(self) -> bytes:
+        """Return its entries in a snapshot."""
+        batches = self._batches
+        if batches is None:
+            return self._stored
+        producer_id, epoch = self.producer_id, self.epoch
+        return b"".join(
+            [
+                _pack(producer_id, epoch, sequence, last, last - first, appended_ms, -1, -1)
+                for _, sequence, first, last, appended_ms in batches
+            ]
+        )
 
 
 class ProducerState:
-    """All producers of one partition. Memory grows with the producers seen within the expiry."""
+    """All producers of one partition, ``limit`` at most: one more, and the one that has been idle
+    for the longest is forgotten (no transaction is ever open below level 2).
 
-    __slots__ = ("entries",)
+    Memory grows with the producers seen within the expiry, up to the limit.
+    """
 
-    def __init__(self) -> None:
-        self.entries: dict[int, ProducerEntry] = {}
+    __slots__ = ("_moment", "entries", "forgotten", "limit")
+
+    def __init__(self, limit: int | None = None) -> None:
+        self.limit = MAX_PRODUCERS if limit is None else limit
+        self.entries: OrderedDict[int, ProducerEntry] = OrderedDict()
+        """By producer id, the longest idle first."""
+        self.forgotten = 0
+        """How many the limit has cost."""
+        self._moment = 0
 
     def judge(self, header: BatchHeader) -> KnownBatch | Rejected | None:
         """Say of a client's batch: a duplicate (which one), refused, or to be appended (None)."""
@@ -89,7 +151,7 @@ class ProducerState:
             if first == last + 1 or (first == 0 and last == MAX_INT32):
                 return None
             last = header.last_sequence
-            for batch in entry.batches:
+            for batch in entry._batches or entry.batches:
                 if batch.first_sequence == first and batch.last_sequence == last:
                     return batch
             return Rejected(
@@ -112,68 +174,97 @@ class ProducerState:
 
     def note(self, header: BatchHeader, first_offset: int, appended_ms: int) -> None:
         """Remember a batch that was appended at ``first_offset``."""
-        if header.control:
+        # Without the properties of a header: a start after a crash notes millions.
+        _, _, _, _, _, attributes, delta, _, _, producer_id, epoch, first, _ = header
+        if attributes & CONTROL_BIT:
             return
-        entry = self.entries.get(header.producer_id)
-        if entry is None:
-            entry = self.entries[header.producer_id] = ProducerEntry(header.producer_epoch)
-        elif entry.epoch != header.producer_epoch:
-            entry.epoch = header.producer_epoch
-            entry.batches.clear()
-        entry.batches.append(
-            KnownBatch(
-                header.base_sequence,
-                header.last_sequence,
-                first_offset,
-                first_offset + header.last_offset_delta,
-                appended_ms,
-            )
+        last = NO_SEQUENCE if first < 0 else (first + delta) & MAX_INT32
+        known = _as_known(
+            KnownBatch, (first, last, first_offset, first_offset + delta, appended_ms)
         )
-        entry.last_ms = appended_ms
-        if len(entry.batches) > BATCHES_REMEMBERED:
-            del entry.batches[0]
+        entries = self.entries
+        entry = entries.get(producer_id)
+        if entry is None or entry.epoch != epoch:
+            if entry is None and len(entries) >= self.limit:
+                self.forget_longest_idle()
+            entry = ProducerEntry(producer_id, epoch, [known], appended_ms, self._moment)
+            entries[producer_id] = entry
+        else:
+            batches = entry._batches or entry.batches
+            if entry.moment != self._moment:
+                # A thread may be encoding the former one.
+                batches = batches.copy()
+                entry = ProducerEntry(producer_id, epoch, batches, appended_ms, self._moment)
+                entries[producer_id] = entry
+            batches.append(known)
+            entry.last_ms = appended_ms
+            if len(batches) > BATCHES_REMEMBERED:
+                del batches[0]
+        entries.move_to_end(producer_id)
+
+    def follow(self, later: ProducerState, from_offset: int) -> None:
+        """Remember what ``later`` does of batches from an offset on, as if they were noted.
+
+        ``later`` was noted by itself.
+        """
+        self.forgotten += later.forgotten
+        for producer_id, entry in later.entries.items():
+            batches = [each for each in entry.batches if each.first_offset >= from_offset]
+            if not batches:
+                continue
+            former = self.entries.pop(producer_id, None)
+            if former is not None and former.epoch == entry.epoch:
+                batches = [*former.batches, *batches][-BATCHES_REMEMBERED:]
+            elif former is None and len(self.entries) >= self.limit:
+                self.forget_longest_idle()
+            self.entries[producer_id] = ProducerEntry(
+                producer_id, entry.epoch, batches, entry.last_ms, self._moment
+            )
 
     def copy_of(self, producer_ids: set[int]) -> ProducerState:
         """Return a state of its own with these producers, to try batches on."""
         copy = ProducerState()
+        copy._moment = -1  # so that nothing of this one is changed
         for producer_id in producer_ids & self.entries.keys():
-            entry = self.entries[producer_id]
-            copy.entries[producer_id] = ProducerEntry(
-                entry.epoch, list(entry.batches), entry.last_ms
-            )
+            copy.entries[producer_id] = self.entries[producer_id]
         return copy
 
-    def expire(self, before_ms: int) -> int:
-        """Forget producers silent since ``before_ms``; return how many."""
-        silent = [pid for pid, entry in self.entries.items() if entry.last_ms <= before_ms]
-        for producer_id in silent:
-            del self.entries[producer_id]
-        return len(silent)
+    def expire(self, before_ms: int, at_most: int = MAX_PRODUCERS) -> int:
+        """Forget producers silent since ``before_ms``, the longest idle first; return how many.
 
-    def encode(self) -> bytes:
-        """Return the snapshot file's content."""
-        entries = b"".join(self._encoded())
-        body = _COUNT.pack(len(entries) // _ENTRY.size) + entries
-        return _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+        Grows with their number.
+        """
+        count = 0
+        while self.entries and count < at_most:
+            longest_idle = next(iter(self.entries.values()))
+            if longest_idle.last_ms > before_ms:
+                break
+            self.entries.popitem(last=False)
+            count += 1
+        return count
 
-    def _encoded(self) -> Iterator[bytes]:
-        for producer_id, entry in self.entries.items():
-            for batch in entry.batches:
-                yield _ENTRY.pack(
-                    producer_id,
-                    entry.epoch,
-                    batch.last_sequence,
-                    batch.last_offset,
-                    batch.last_offset - batch.first_offset,
-                    batch.appended_ms,
-                    _NO_COORDINATOR,
-                    _NO_TRANSACTION,
-                )
+    @property
+    def idle_since_ms(self) -> int:
+        """When the longest idle producer sent last; there is one."""
+        return next(iter(self.entries.values())).last_ms
+
+    def forget_longest_idle(self) -> None:
+        """Forget one producer, for a limit; there is one."""
+        self.entries.popitem(last=False)
+        self.forgotten += 1
+
+    def copied(self) -> list[ProducerEntry]:
+        """Return all that is remembered, in no order: 0.5 ms for 100,000 producers.
+
+        ``encode`` makes it a snapshot, in any thread.
+        """
+        self._moment += 1
+        # Those of a plain dictionary: an OrderedDict's own follow its order, ten times slower.
+        return list(dict.values(self.entries))
 
     @classmethod
     def decode(cls, content: bytes) -> ProducerState:
         """Return the state in a snapshot; DamagedFile for a torn or foreign one."""
-        state = cls()
         if len(content) < _SNAPSHOT_HEAD.size + _COUNT.size:
             raise DamagedFile("a producer snapshot is cut short")
         version, crc = _SNAPSHOT_HEAD.unpack_from(content)
@@ -183,19 +274,82 @@ class ProducerState:
         (count,) = _COUNT.unpack_from(body)
         if len(body) != _COUNT.size + count * _ENTRY.size:
             raise DamagedFile("a producer snapshot of a wrong length")
-        for fields in _ENTRY.iter_unpack(body[_COUNT.size :]):
-            state._restore(*fields[:6])
+        found = _decoded(content[_SNAPSHOT_HEAD.size + _COUNT.size :])
+        state = cls()
+        if len(found) > state.limit:
+            state.forgotten = len(found) - state.limit
+        recent = found[state.forgotten :]
+        state.entries = OrderedDict((entry.producer_id, entry) for entry in recent)
         return state
 
-    def _restore(
-        self, producer_id: int, epoch: int, last: int, last_offset: int, delta: int, appended: int
-    ) -> None:
-        entry = self.entries.get(producer_id)
-        if entry is None or entry.epoch != epoch:
-            entry = self.entries[producer_id] = ProducerEntry(epoch)
-        entry.last_ms = max(entry.last_ms, appended)
-        if last == NO_SEQUENCE:
+
+def forgotten_beyond(limit: int, states: Sequence[ProducerState]) -> Pieces[None]:
+    """Forget the longest idle producers of all states until these have ``limit`` together.
+
+    In turns; grows with the states, and with what is forgotten.
+    """
+    surplus = sum(len(state.entries) for state in states) - limit
+    if surplus <= 0:
+        return
+    heap = [(state.idle_since_ms, at) for at, state in enumerate(states) if state.entries]
+    heapify(heap)
+    for count in range(1, surplus + 1):
+        if count % FORGOTTEN_IN_A_TURN == 0:
+            yield None
+        # Meanwhile it may have sent again, or gone.
+        while heap and not _is_at_head(states[heap[0][1]], heap[0][0]):
+            _next_of(states, heap)
+        if not heap:
             return
-        first = (last - delta) & MAX_INT32
-        entry.batches.append(KnownBatch(first, last, last_offset - delta, last_offset, appended))
-        del entry.batches[:-BATCHES_REMEMBERED]
+        states[heap[0][1]].forget_longest_idle()
+        _next_of(states, heap)
+
+
+def _is_at_head(state: ProducerState, idle_since_ms: int) -> bool:
+    return bool(state.entries) and state.idle_since_ms == idle_since_ms
+
+
+def _next_of(states: Sequence[ProducerState], heap: list[tuple[int, int]]) -> None:
+    """Put the state at the head where its present longest idle producer belongs."""
+    at = heap[0][1]
+    if states[at].entries:
+        heapreplace(heap, (states[at].idle_since_ms, at))
+    else:
+        heappop(heap)
+
+
+def encode(entries: Iterable[ProducerEntry]) -> bytes:
+    """Return the content of a snapshot file."""
+    encoded = b"".join([entry.encoded() for entry in entries])
+    body = _COUNT.pack(len(encoded) // _ENTRY.size) + encoded
+    return _SNAPSHOT_HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+
+
+def _decoded(content: bytes) -> list[ProducerEntry]:
+    """Return the producers of a snapshot's entries, the longest idle first.
+
+    Their batches stay as they are: about 1 µs for each producer.
+    """
+    found: dict[int, ProducerEntry] = {}
+    size = _ENTRY.size
+    at = 0
+    for producer_id, epoch, appended_ms in _WHOSE.iter_unpack(content):
+        stored = content[at : at + size]
+        at += size
+        entry = found.get(producer_id)
+        if entry is None:
+            found[producer_id] = ProducerEntry(producer_id, epoch, None, appended_ms, 0, stored)
+        else:
+            entry.epoch = epoch
+            entry.last_ms = max(entry.last_ms, appended_ms)
+            entry._stored += stored
+    return sorted(found.values(), key=attrgetter("last_ms"))
+
+
+def _known_batches(stored: bytes, epoch: int) -> list[KnownBatch]:
+    found = []
+    for _, of_epoch, last, last_offset, delta, appended_ms, _, _ in _ENTRY.iter_unpack(stored):
+        if of_epoch == epoch and last != NO_SEQUENCE:
+            first = (last - delta) & MAX_INT32
+            found.append(KnownBatch(first, last, last_offset - delta, last_offset, appended_ms))
+    return found[-BATCHES_REMEMBERED:]

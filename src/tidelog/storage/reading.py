@@ -12,11 +12,17 @@ from bisect import bisect_right
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import BatchHeader, Rejected, read_header, walk
 from tidelog.records.record import CorruptRecords
+from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage import lookup
 from tidelog.storage.logfiles import LogFiles
 from tidelog.storage.results import TimeOffset
 from tidelog.storage.segment import Segment, Slice
 from tidelog.storage.soundness import Unsound
+
+TimeFound = TimeOffset | Rejected | None
+
+MOST_BYTES = 1024 * 1024
+"""Of one read, for all of it is checked; a first batch that is larger is given whole."""
 
 _HINTS = 64
 _EMPTY = memoryview(b"")
@@ -50,7 +56,7 @@ class LogReading(LogFiles):
         if offset >= limit:
             return _EMPTY
         try:
-            return self._read(offset, max_bytes, limit, at_least_one)
+            return self._read(offset, min(max_bytes, MOST_BYTES), limit, at_least_one)
         except (OSError, CorruptRecords) as error:
             return self._unreadable(error)
 
@@ -138,22 +144,29 @@ class LogReading(LogFiles):
 
     def offset_for_time(self, timestamp: int) -> TimeOffset | Rejected | None:
         """Return the first record not older than ``timestamp`` (ms), None when all are older."""
-        if self.damaged or self.closed:
-            return self._out_of_service()
-        try:
-            return lookup.first_at_or_after(self.segments, timestamp, self.start_offset)
-        except (OSError, CorruptRecords) as error:
-            return self._unreadable(error)
+        return at_once(self.search_time(timestamp, lookup.Allowance()))
 
     def newest_record(self, limit_offset: int) -> TimeOffset | Rejected | None:
         """Return the first record below ``limit_offset`` with the greatest timestamp there
         (ListOffsets -3)."""
-        if self.damaged or self.closed:
-            return self._out_of_service()
-        try:
-            return lookup.newest(self.segments, self.start_offset, limit_offset)
-        except (OSError, CorruptRecords) as error:
-            return self._unreadable(error)
+        return at_once(self.search_newest(limit_offset, lookup.Allowance()))
+
+    def search_time(self, timestamp: int, allowance: lookup.Allowance) -> Pieces[TimeFound]:
+        """Do as ``offset_for_time``, in pieces; the log may change between two of them."""
+        return self._search(lookup.first_at_or_after(self, timestamp, allowance))
+
+    def search_newest(self, limit_offset: int, allowance: lookup.Allowance) -> Pieces[TimeFound]:
+        """Do as ``newest_record``, in pieces; the log may change between two of them."""
+        return self._search(lookup.newest(self, limit_offset, allowance))
+
+    def _search(self, pieces: Pieces[TimeOffset | None]) -> Pieces[TimeFound]:
+        found = None
+        if not (self.damaged or self.closed):
+            try:
+                found = yield from pieces
+            except (OSError, CorruptRecords) as error:
+                return self._unreadable(error)
+        return self._out_of_service() if self.damaged or self.closed else found
 
     def _unreadable(self, error: OSError | CorruptRecords) -> Rejected:
         if isinstance(error, Unsound):
@@ -161,7 +174,7 @@ class LogReading(LogFiles):
         if isinstance(error, CorruptRecords):
             # As its producer sent it: nothing was harmed here.
             return Rejected(ErrorCode.CORRUPT_MESSAGE, f"{self.partition}: {error}")
-        passing = self.resources.passing(error)
+        passing = self.resources.refused_for(error)
         if passing is not None:
             return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{passing}: {self.path}")
         self.resources.fail(f"a read of {self.path} failed: {error}")

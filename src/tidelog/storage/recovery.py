@@ -4,8 +4,9 @@ Owns the judgement of what is on disk; ``opening`` builds the log from it. Rules
 
 - Unfinished work of the cleaner (``.cleaned``) goes, finished work (``.swap``) is completed,
   ``.deleted`` and ``.tmp`` files go.
-- After a clean stop nothing is scanned. Otherwise everything from the recovery point on is read
-  and its CRCs checked: cost grows with the bytes behind the recovery point only.
+- After a clean stop nothing is scanned (``neighbours`` looks at where segments end). Otherwise
+  everything from the recovery point on is read and its CRCs checked: cost grows with the bytes
+  behind the recovery point only.
 - A torn tail (a last batch that is incomplete or has a wrong CRC) is cut, nothing else: sound
   batches behind the damage, or an end below the recovery point or the high watermark, are damage
   (promise 26) and leave the files as they are.
@@ -20,8 +21,10 @@ from dataclasses import dataclass, field
 
 from tidelog.records.batch import HEADER_SIZE
 from tidelog.storage import names
+from tidelog.storage.checking import Check, Checks, Told
+from tidelog.storage.index_files import open_indexes, read_indexes
 from tidelog.storage.resources import Resources
-from tidelog.storage.scan import HEADERS_BYTES, indexable, scan, sound_batch_after
+from tidelog.storage.scan import HEADERS_BYTES, scan, sound_batch_after
 from tidelog.storage.segment import Segment
 
 
@@ -49,13 +52,15 @@ class Recovered:
     cut_bytes: int = 0
     cut_at: int | None = None
     """The end offset after a cut."""
-    epochs: list[tuple[int, int]] = field(default_factory=list)
-    """(leader epoch, first offset) of the batches that were read."""
+    told: Told | None = None
+    """By the batches that were checked, which are all from one on; None without any."""
     lost_sound_batches: bool = False
     """Whether the cut (after a power loss) had sound batches behind it."""
 
 
-def recover(resources: Resources, directory: str, ending: Ending, interval: int) -> Recovered:
+def recover(
+    resources: Resources, directory: str, ending: Ending, interval: int, now_ms: int
+) -> Checks[Recovered]:
     """Return the sound segments of a directory in order; none when it has no log file yet."""
     _tidy(resources, directory)
     found = Recovered()
@@ -65,7 +70,7 @@ def recover(resources: Resources, directory: str, ending: Ending, interval: int)
     segments = found.segments
     segments[-1].active = True
     if not (ending.clean and _open_last_clean(resources, segments[-1])):
-        _check_from_recovery_point(resources, found, ending, interval)
+        yield from _check_from_recovery_point(resources, found, ending, interval, now_ms)
     end = found.segments[-1].next_offset
     if found.damaged is None and end < ending.recovery_point:
         found.damaged = (
@@ -141,12 +146,11 @@ def _segments(resources: Resources, directory: str) -> list[Segment]:
 
 def _open_last_clean(resources: Resources, last: Segment) -> bool:
     """Find the end of the last segment from its index; False when it is not as a stop left it."""
-    index, time_index = last.read_indexes()
-    if index is None or time_index is None:
+    both = open_indexes(resources, last.base_offset, *last.index_paths)
+    if both is None:
         return False
-    last.set_indexes(index, time_index)
-    start = index.positions[-1] if len(index) else 0
-    end = start
+    last.set_indexes(*both)
+    start = end = both[0].last_position()
     file = resources.files.get(last.log_path)
     for position, header in scan(file, start, last.size, check=False, chunk_bytes=HEADERS_BYTES):
         end = position + header.size
@@ -155,15 +159,18 @@ def _open_last_clean(resources: Resources, last: Segment) -> bool:
 
 
 def _check_from_recovery_point(
-    resources: Resources, found: Recovered, ending: Ending, interval: int
-) -> None:
+    resources: Resources, found: Recovered, ending: Ending, interval: int, now_ms: int
+) -> Checks[None]:
     segments = found.segments
     for at, segment in enumerate(segments):
         last = at + 1 == len(segments)
         if not last and segment.next_offset <= ending.recovery_point and not ending.was_damaged:
             continue
         begins_next = segment.next_offset
-        position = _check_segment(resources, found, segment, ending, interval)
+        start = _begin_check(resources, segment, ending)
+        if found.told is None:
+            found.told = Told(segment.base_offset, start, now_ms)
+        position = yield from _check_segment(found, segment, start, interval, found.told)
         if found.damaged is not None:
             return
         if not last and segment.next_offset == begins_next:
@@ -180,56 +187,57 @@ def _check_from_recovery_point(
         return
 
 
-def _check_segment(
-    resources: Resources, found: Recovered, segment: Segment, ending: Ending, interval: int
-) -> int:
-    """Check a segment's batches from the recovery point on; return where the sound ones end."""
-    start = 0 if ending.was_damaged else _trusted_start(segment, ending)
+def _begin_check(resources: Resources, segment: Segment, ending: Ending) -> int:
+    """Return where the batches of a segment are to be checked from; it is as if it ended there."""
+    start = 0 if ending.was_damaged else _trusted_start(resources, segment, ending)
     segment.next_offset = segment.base_offset
     if start:
         segment.next_offset = segment.header_at(start).base_offset
         segment.truncate_indexes(start, segment.next_offset)
     else:
         segment.restart_indexes()
-    end = start
-    # After the indexes: an open file is valid until the next one is asked for.
-    file = resources.files.get(segment.log_path)
-    batches = scan(file, start, segment.size, check=True)
-    for position, header in indexable(batches, segment.base_offset):
-        if header.base_offset < segment.next_offset:
-            break
-        if found.epochs and 0 <= header.leader_epoch < found.epochs[-1][0]:
-            # No leader epoch follows a higher one, and no CRC covers it.
-            found.damaged = (
-                f"{segment.log_path} says leader epoch {header.leader_epoch} at offset "
-                f"{header.base_offset}, behind epoch {found.epochs[-1][0]}"
-            )
-            break
-        segment.note(position, header.size, header.last_offset, header.newest_time, interval)
-        found.scanned_bytes += header.size
-        if not found.epochs or header.leader_epoch > found.epochs[-1][0]:
-            found.epochs.append((header.leader_epoch, header.base_offset))
-        end = position + header.size
-    return end
+    return start
 
 
-def _trusted_start(segment: Segment, ending: Ending) -> int:
+def _check_segment(
+    found: Recovered, segment: Segment, start: int, interval: int, told: Told
+) -> Checks[int]:
+    """Check a segment's batches from ``start`` on; return where the sound ones end."""
+    newest, next_offset = segment.newest, segment.next_offset
+    path, base_offset = segment.log_path, segment.base_offset
+    check = yield Check(path, segment.size, base_offset, interval, told, start, next_offset, newest)
+    found.told = check.told
+    segment.index.extend(*check.entries)
+    segment.time_index.extend(*check.times)
+    segment.noted(check.next_offset, check.newest, check.bytes_since_entry)
+    found.scanned_bytes += check.position - start
+    if check.falling_epoch is not None:
+        # No leader epoch follows a higher one, and no CRC covers it.
+        epoch, offset = check.falling_epoch
+        found.damaged = (
+            f"{segment.log_path} says leader epoch {epoch} at offset {offset}, "
+            f"behind epoch {check.told.epochs[-1][0]}"
+        )
+    return check.position
+
+
+def _trusted_start(resources: Resources, segment: Segment, ending: Ending) -> int:
     """Return the position of an index entry below the recovery point that is true, or 0."""
     trusted = ending.recovery_point - 1
     if trusted < segment.base_offset:
         return 0
-    index, time_index = segment.read_indexes()
-    if index is None or time_index is None:
+    both = read_indexes(resources, segment.base_offset, *segment.index_paths, segment.size)
+    if both is None:
         return 0
+    index, time_index = both
     if ending.unsynced_may_be_gone:
         # No sync covers the indexes of an active segment: the times may end before the offsets do,
         # and a newest time that is too old would let retention remove the segment too early.
         trusted = min(trusted, (time_index.last() or (0, -1))[1])
-    position = index.position_for(trusted)
+    position, expected = index.entry_for(trusted) or (0, -1)
     if position == 0 or position + HEADER_SIZE > segment.size:
         return 0
     header = segment.header_at(position)
-    expected = index.base_offset + index.offsets[index.positions.index(position)]
     if header.magic != 2 or header.last_offset != expected:
         return 0
     segment.set_indexes(index, time_index)

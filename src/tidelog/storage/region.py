@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 LEAST_BYTES = 65_536
 """Below this a copy costs less than the system call and the bookkeeping that it saves."""
 
+UNCHECKED_BYTES = 1024 * 1024
+"""Most that is checked for one region; of what was checked before it may have any size."""
+
 
 class FileRegion:
     """``size`` bytes of an open file from ``position`` on; the file stays open until it is gone.
@@ -49,6 +52,7 @@ class FileRegion:
         return self.size
 
     def __del__(self) -> None:
+        # By the garbage collector it may be in any thread, and in the midst of anything.
         self._release()
 
 
@@ -68,8 +72,9 @@ def find_region(log: PartitionLog, offset: int, max_bytes: int) -> FileRegion | 
     try:
         start = _start_of(segment, offset) if known is None else known[1]
         end = segment.size
-        if end - start > max_bytes:
-            end, last_offset = segment.index.entry_before(start + max_bytes)
+        most = min(start + max_bytes, segment.checked_until(start) + UNCHECKED_BYTES)
+        if end > most:
+            end, last_offset = segment.index.entry_before(most)
         if end - start < LEAST_BYTES:
             return None
         boundary, end = end, segment.sound_until(start, end, log.epochs)
@@ -88,7 +93,7 @@ def find_region(log: PartitionLog, offset: int, max_bytes: int) -> FileRegion | 
         files.release(file)
         return None
     more = end < segment.size or segment.next_offset < log.high_watermark
-    return FileRegion(fileno(), start, end - start, lambda: files.release(file), more_follows=more)
+    return FileRegion(fileno(), start, end - start, lambda: files.let_go(file), more_follows=more)
 
 
 def _start_of(segment: Segment, offset: int) -> int:

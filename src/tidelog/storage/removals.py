@@ -1,11 +1,13 @@
-"""Directories that were set aside and are removed after a delay.
+"""Directories that were set aside, and files of segments, that are removed after a delay.
 
-Owns which ones and when. Removing a large log takes long: it is a value that any thread can run.
-What somebody else has removed meanwhile, to make room, counts as removed.
+Owns which ones and when. Each comes here when its renaming is durable, not before. Removing a large
+log takes long: it is a value that any thread can run. What somebody else has removed meanwhile, to
+make room, counts as removed.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +16,7 @@ from tidelog.runtime.disk import Disk
 
 @dataclass(slots=True)
 class Removal:
-    """Directories that are due, removed by ``run`` in any thread."""
+    """What is due, removed by ``run`` in any thread."""
 
     disk: Disk
     paths: Sequence[str]
@@ -26,7 +28,10 @@ class Removal:
         """Remove them with all that is in them. Blocks; a failure is kept in ``error``."""
         for path in self.paths:
             try:
-                self.disk.remove_tree(path)
+                if self.disk.is_directory(path):
+                    self.disk.remove_tree(path)
+                else:
+                    self.disk.remove(path)
             except FileNotFoundError:
                 if self.disk.exists(path):
                     self.left.append(path)
@@ -36,22 +41,48 @@ class Removal:
 
 
 class Removals:
-    """The directories that wait for their removal. Used by one thread."""
+    """What waits for its removal. Used by one thread."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._waiting: list[tuple[int, str]] = []
+        """A heap by time; what was let go of stays in it until its time has come."""
+        self._due: dict[str, dict[str, int]] = {}
+        """By directory, the paths that wait directly below it, and since when they are due."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._due.values()))
 
     def add(self, path: str, due_ms: int) -> None:
-        """Have ``path`` removed from ``due_ms`` (wall clock) on."""
-        self._waiting.append((due_ms, path))
+        """Have ``path`` removed from ``due_ms`` (wall clock) on. O(log what waits)."""
+        self._due.setdefault(_above(path), {})[path] = due_ms
+        heapq.heappush(self._waiting, (due_ms, path))
+
+    def forget_below(self, directory: str) -> None:
+        """Let go of what lies directly in a directory that is renamed. O(1), however much waits:
+        thousands of partitions are deleted one after another."""
+        self._due.pop(directory, None)
 
     def due(self, now_ms: int) -> Removal | None:
         """Return what is to be removed now; None if nothing is. Hand it to ``finished``."""
-        due = [path for due_ms, path in self._waiting if due_ms <= now_ms]
-        self._waiting = [entry for entry in self._waiting if entry[0] > now_ms]
+        due = []
+        while self._waiting and self._waiting[0][0] <= now_ms:
+            due_ms, path = heapq.heappop(self._waiting)
+            above = _above(path)
+            siblings = self._due.get(above, {})
+            # Else it was let go of; a later file of this name has a time of its own.
+            if siblings.get(path) == due_ms:
+                due.append(path)
+                del siblings[path]
+                if not siblings:
+                    del self._due[above]
         return Removal(self._disk, due) if due else None
 
     def finished(self, removal: Removal, now_ms: int) -> None:
         """Take back a removal that was run: what is left of it has another turn."""
-        self._waiting += [(now_ms, path) for path in removal.left]
+        for path in removal.left:
+            self.add(path, now_ms)
+
+
+def _above(path: str) -> str:
+    return path.rpartition("/")[0]

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING
 
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime.disk import Disk
+from tidelog.runtime.turns import Pieces
 from tidelog.storage import names
 from tidelog.storage.files import DEFAULT_OPEN_FILES, OpenFiles
+from tidelog.storage.loaded import Loading
+from tidelog.storage.removals import Removals
 
 if TYPE_CHECKING:
     from tidelog.storage.segment import Segment
@@ -67,13 +70,23 @@ class Resources:
     files: OpenFiles
     indexes: IndexCache = field(default_factory=IndexCache)
     random: random.Random = field(default_factory=random.Random)
+    removals: Removals = field(init=False)
+    """What is removed after a delay, in a thread."""
     failed: str | None = None
+    loading: Loading = field(default_factory=Loading)
+    """How far the start has come with the directory."""
     on_failure: Callable[[str], None] | None = None
     """Called once, with the sentence, when the directory fails."""
+    on_refused: Callable[[str], None] | None = None
+    """Called with the want, each time that one which heals refused a write or a read."""
     on_damage: Callable[[TopicPartition], None] | None = None
     """Called when a log is found to be damaged."""
-    before_cut: Callable[[], None] | None = None
-    """Makes lowered checkpoints durable before a log is cut below them. OSError if it fails."""
+    before_cut: Callable[[], Pieces[None]] | None = None
+    """Makes lowered checkpoints durable before a log is cut below them, in pieces. OSError if it
+    fails."""
+
+    def __post_init__(self) -> None:
+        self.removals = Removals(self.disk)
 
     @classmethod
     def of(cls, disk: Disk, open_files: int = DEFAULT_OPEN_FILES) -> Resources:
@@ -82,6 +95,13 @@ class Resources:
     def passing(self, error: OSError) -> str | None:
         """Name a want that heals (a full disk); None for any other failed write, which is final."""
         return _HEALS.get(error.errno or 0)
+
+    def refused_for(self, error: OSError) -> str | None:
+        """As ``passing``, of what is refused now: it is told, too."""
+        want = self.passing(error)
+        if want is not None and self.on_refused is not None:
+            self.on_refused(want)
+        return want
 
     def is_full(self, error: OSError) -> bool:
         """Whether the want heals: the same work may be tried again later."""

@@ -113,7 +113,7 @@ def room_in(active: Segment, configs: TopicConfigs, jitter_ms: int) -> Room:
     entries = configs.segment_index_bytes // TIME_ENTRY_BYTES - 2 - active.entry_count
     return Room(
         min(configs.segment_bytes, active.size + max(0, entries) * configs.index_interval_bytes),
-        first + configs.segment_ms - jitter_ms,
+        first + configs.roll_ms - jitter_ms,
         active.base_offset + MAX_INT32,
     )
 
@@ -139,7 +139,7 @@ def must_roll(
         waited = max_timestamp - first
     else:
         waited = now_ms - active.created_ms
-    if waited > configs.segment_ms - jitter_ms:
+    if waited > configs.roll_ms - jitter_ms:
         return True
     # The time index, never longer than the offset index, is full first unless times stand still.
     limit = configs.segment_index_bytes

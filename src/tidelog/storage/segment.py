@@ -15,6 +15,7 @@ from tidelog.runtime.disk import Buffer, File
 from tidelog.storage import names
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES, OffsetIndex, TimeIndex
+from tidelog.storage.index_files import open_indexes
 from tidelog.storage.resources import Resources
 from tidelog.storage.retention import NO_ROOM
 from tidelog.storage.scan import HEADERS_BYTES, indexable, scan
@@ -44,7 +45,7 @@ class Segment:
         *,
         ending: str = "",
     ) -> None:
-        self._resources = resources
+        self.resources = resources
         self._disk = resources.disk
         self.directory = directory
         self._ending = ending
@@ -57,6 +58,7 @@ class Segment:
         self.log_path = self.path(names.LOG)
         self.index_path = self.path(names.INDEX)
         self.time_index_path = self.path(names.TIME_INDEX)
+        self.index_paths = self.index_path, self.time_index_path
         self._index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._newest: tuple[int, int] | None = None
@@ -64,6 +66,7 @@ class Segment:
         """Why ``newest`` may not be true."""
         self._first_time: int | None = None
         self._bytes_since_entry = 0
+        self.opened_size = size
         self._checked = (size, size)
         """The part of the file that was written or checked in this life of the process."""
         self.room = NO_ROOM
@@ -79,7 +82,7 @@ class Segment:
         """Append bytes; return their position. OSError leaves ``size`` as it was."""
         position = self.size
         # As ``open_log``, without the call: this is the way of every append.
-        file = self._resources.files.get(self.log_path, create=not position)
+        file = self.resources.files.get(self.log_path, create=not position)
         file.write_at(position, chunks)
         self.size = end = position + size
         if self._checked[1] == position:
@@ -105,6 +108,11 @@ class Segment:
         self.time_index.add(*newest)
         self._bytes_since_entry = size
 
+    def noted(self, next_offset: int, newest: tuple[int, int], bytes_since_entry: int) -> None:
+        """Account for batches and their entries that were checked, as ``note`` does for each."""
+        self.next_offset, self._newest, self._first_time = next_offset, newest, None
+        self._bytes_since_entry = bytes_since_entry
+
     def write_indexes(self) -> None:
         """Bring the index files up to what is in memory; OSError leaves the rest for later.
 
@@ -114,7 +122,7 @@ class Segment:
         for path, index in both:
             if index is not None and index.written < len(index):
                 position, content = index.unwritten()
-                self._resources.files.get(path, create=True).write_at(position, [content])
+                self.resources.files.get(path, create=True).write_at(position, [content])
                 index.written = len(index)
 
     def close_indexes(self) -> None:
@@ -122,7 +130,7 @@ class Segment:
         self.time_index.add(*self.newest)
         self.write_indexes()
         for path in (self.index_path, self.time_index_path):
-            self._resources.files.get(path, create=True)
+            self.resources.files.get(path, create=True)
 
     def indexes_are_complete(self) -> bool:
         """Whether the index files are as ``close_indexes`` leaves them."""
@@ -156,14 +164,14 @@ class Segment:
         if self._index is None:
             self._load_indexes()
         elif not self.active:
-            self._resources.indexes.used(self)
+            self.resources.indexes.used(self)
         assert self._index is not None
         return self._index
 
     @property
     def entry_count(self) -> int:
         """The entries of the offset index."""
-        return len((self.index if self._index is None else self._index).offsets)
+        return len(self.index if self._index is None else self._index)
 
     @property
     def time_index(self) -> TimeIndex:
@@ -186,28 +194,16 @@ class Segment:
     def hold_in_cache(self) -> None:
         """Let the shared cache decide from now on how long the indexes stay in memory."""
         if self._index is not None and self._time_index is not None and not self.active:
-            size = 8 * len(self._index) + 12 * len(self._time_index)
-            self._resources.indexes.hold(self, size)
+            size = self._index.memory_bytes + self._time_index.memory_bytes
+            self.resources.indexes.hold(self, size)
 
     def _load_indexes(self) -> None:
-        index, time_index = self.read_indexes()
-        if index is None or time_index is None:
+        both = open_indexes(self.resources, self.base_offset, *self.index_paths)
+        if both is None:
             self.rebuild_indexes()
         else:
-            self.set_indexes(index, time_index)
+            self.set_indexes(*both)
         self.hold_in_cache()
-
-    def read_indexes(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
-        """Return what the index files hold, None for one that is missing or not sane."""
-        try:
-            offsets = self._disk.read(self.index_path)
-            times = self._disk.read(self.time_index_path)
-        except FileNotFoundError:
-            return None, None
-        return (
-            OffsetIndex.parse(self.base_offset, offsets, self.size),
-            TimeIndex.parse(self.base_offset, times),
-        )
 
     def rebuild_indexes(self, interval: int = 4096) -> bool:
         """Make both indexes anew from the headers of all batches, and write them; False when the
@@ -229,7 +225,7 @@ class Segment:
         try:
             self.close_indexes()
         except OSError as error:
-            if not self._resources.is_full(error):
+            if not self.resources.is_full(error):
                 raise
         if end != self.size:
             self._unsound = Unsound(f"{self.log_path} has no batch at position {end}")
@@ -238,11 +234,10 @@ class Segment:
     def restart_indexes(self) -> None:
         """Begin both indexes and the newest time anew, in memory and on disk."""
         self.start_indexes()
-        # The files of a fresh segment come with their first entries: creating files is what
-        # creating a topic of many partitions costs.
+        # The files of a fresh segment come with their first entries: creating files costs.
         for path in (self.index_path, self.time_index_path):
             if self._disk.exists(path):
-                self._resources.files.get(path).truncate(0)
+                self.resources.files.get(path).truncate(0)
 
     def start_indexes(self) -> None:
         """Begin both indexes and the newest time, in memory."""
@@ -266,7 +261,7 @@ class Segment:
         ):
             # One that is not there holds nothing, and a full disk may have no room for it.
             if self._disk.exists(path):
-                self._resources.files.get(path).truncate(written)
+                self.resources.files.get(path).truncate(written)
         self._newest = self.time_index.last() or (UNKNOWN_TIME, self.base_offset)
 
     # Times -----------------------------------------------------------------------------------
@@ -279,14 +274,14 @@ class Segment:
             index, time_index = self.index, self.time_index
             self._newest = time_index.last() or (UNKNOWN_TIME, self.base_offset)
             # Batches behind the last entry may be newer.
-            end = index.positions[-1] if len(index) else 0
+            end = index.last_position()
             file = self.open_log()
             for at, header in scan(file, end, self.size, check=False, chunk_bytes=HEADERS_BYTES):
                 end = at + header.size
                 if header.newest_time > self._newest[0]:
                     self._newest = (header.newest_time, header.last_offset)
             if end != self.size:
-                self._unsound = Unsound(f"{self.log_path} has no batch at position {end}")
+                self.rebuild_indexes()  # its last entry may lie; a bad batch makes it unsound
         return self._newest
 
     @property
@@ -369,11 +364,8 @@ class Segment:
     # Reading ---------------------------------------------------------------------------------
 
     def open_log(self) -> File:
-        """Return the open log file; valid until the next file is asked for.
-
-        That of a new log is made here: creating files is what creating many partitions costs.
-        """
-        return self._resources.files.get(self.log_path, create=not self.size)
+        """Return the open log file, made if it is new; valid until the next file is asked for."""
+        return self.resources.files.get(self.log_path, create=not self.size)
 
     def header_at(self, position: int) -> BatchHeader:
         """Return the header of the batch at ``position``."""
@@ -442,6 +434,8 @@ class Segment:
         low, high = self._checked
         if low <= start and end <= high:
             return end
+        if low <= start < high:
+            start = high
         data = self.read_bytes(start, end - start)
         last = self.next_offset
         size, next_offset = sound_part(data, self.base_offset, last, last, epochs)
@@ -450,6 +444,11 @@ class Segment:
         apart = start > high or end < low
         self._checked = (start, end) if apart else (min(low, start), max(high, end))
         return end
+
+    def checked_until(self, start: int) -> int:
+        """Return up to where ``sound_until`` from a position on has nothing to read."""
+        low, high = self._checked
+        return high if low <= start < high else start
 
     def remake_indexes(self) -> None:
         """Make both indexes anew: what their files had is not true. Unsound for a bad batch."""

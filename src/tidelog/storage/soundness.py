@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from itertools import repeat
 
 from crc32c import crc32c
 
@@ -35,6 +36,9 @@ _LEAST_LENGTH = HEADER_SIZE - LENGTH_OVERHEAD
 _NO_EPOCH = -1
 _FOR_EVER = 2**63
 
+MOST_BATCHES = 4_096
+"""Checked at a time: about 5 ms."""
+
 
 class Unsound(CorruptRecords):
     """Bytes of a log are not what was written to it."""
@@ -47,14 +51,16 @@ def sound_part(
 
     ``least_offset``: what the first one may begin with at least; ``end_offset``: where all that is
     in the file ends. Every whole batch is checked, the one behind the limit too. Unsound for the
-    first bad one. One CRC and about 1 µs per batch.
+    first bad one. One CRC and about 1 µs per batch, of ``MOST_BATCHES`` at most.
     """
     view = memoryview(data)
     total = len(view)
     at = size = 0
     next_offset = least_offset
     epoch, epoch_end = _NO_EPOCH, -1
-    while at + HEADER_SIZE <= total:
+    for _ in repeat(None, MOST_BATCHES):
+        if at + HEADER_SIZE > total:
+            break
         base, length, batch_epoch, magic, crc, _, delta = _BEGINNING(view, at)
         following = base + delta + 1
         if (

@@ -1,17 +1,26 @@
 """Putting cleaned segments in the place of the old ones, so that a crash at any moment is harmless.
 
-Owns the order of renames:
+Owns the order of renames, in pieces (``runtime.turns``): a thread waits for the disk.
 
-1. ``.cleaned`` -> ``.swap``, the log file last, then the directory is synced. Before this the old
-   segments count, after it the new one does: a start completes the swap.
-2. The old files -> ``.deleted``.
-3. ``.swap`` -> the final names, the log file last.
+| step | where | a crash after it finds |
+|---|---|---|
+| ``.cleaned`` -> ``.swap``, the log file last; the names are synced | a thread | the new segments |
+| the old files -> ``.deleted``; readers find the ``.swap`` ones | the owner, in turns | the same |
+| the names are synced: an old segment that came back would hold its offsets twice | a thread | |
+| ``.swap`` -> the final names, the log file last | the owner, in turns | the same |
 
-Readers see the old or the new segment: all of it happens between two calls of the log.
+Before the first sync the old segments count, after it the new ones do: a start completes the swap.
+A turn is a group's. What is appended meanwhile stays; no other change of the log comes in between
+(``PartitionLog.changing``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
+from tidelog.runtime.disk import Directory
+from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage import names
 from tidelog.storage.cleaner import discard_cleaned
 from tidelog.storage.compaction import CleanedGroup, CompactionResult
@@ -22,27 +31,51 @@ _LOG_LAST = (names.INDEX, names.TIME_INDEX, names.LOG)
 
 
 def apply_compaction(log: PartitionLog, result: CompactionResult, now_ms: int) -> str | None:
-    """Swap in what ``compact`` made; a sentence for the log, or None when it no longer fits.
+    """Do as ``applying``, at once. Blocks."""
+    return at_once(applying(log, result, now_ms))
+
+
+def applying(log: PartitionLog, result: CompactionResult, now_ms: int) -> Pieces[str | None]:
+    """Swap in what ``compact`` made, in pieces; a sentence for the log, or None when it no longer
+    fits. What has begun must be gone through to its end.
 
     It no longer fits when the log was cut, or lost or changed a segment of the plan, meanwhile:
-    then the ``.cleaned`` files are removed. One directory sync per call.
+    then the ``.cleaned`` files are removed. Two directory syncs.
     """
-    disk = log.resources.disk
+    if log.failed or log.closed or not _fits(log, result):
+        yield partial(discard_cleaned, log.resources.disk, result.plan)
+        return None
+    log.changing = True
     try:
-        if log.failed or log.closed or not _fits(log, result):
-            discard_cleaned(disk, result.plan)
+        return (yield from _apply(log, result, now_ms))
+    finally:
+        log.changing = False
+
+
+def _apply(log: PartitionLog, result: CompactionResult, now_ms: int) -> Pieces[str | None]:
+    files, discard = log.resources.files, partial(discard_cleaned, log.resources.disk, result.plan)
+    try:
+        if not (yield from _keeps_producers(log, result)) or log.failed or log.closed:
+            yield discard
             return None
-        for group in result.groups:
-            _rename(log, group, names.CLEANED, names.SWAP)
+        directory = files.pin_directory(log.path)
+    except OSError as error:
+        # Nothing has begun: a want of descriptors passes, and the plan is made anew.
+        if log.resources.is_full(error):
+            yield discard
+        else:
+            log.resources.fail(f"compaction of {log.path} failed: {error}")
+        return None
+    try:
         if result.groups:
-            disk.sync_directory(log.path)
-        for group in result.groups:
-            _replace(log, group, now_ms)
+            yield from _swap(log, result.groups, directory, now_ms)
         log.first_dirty_offset = max(log.first_dirty_offset, result.clean_end_offset)
     except OSError as error:
         # Half-renamed files are completed by the next start, not by this life.
         log.resources.fail(f"swapping cleaned segments of {log.path} failed: {error}")
         return None
+    finally:
+        files.release(directory)
     return (
         f"{log.partition}: compacted to offset {result.clean_end_offset}, "
         f"{result.records_kept} of {result.records_read} records and "
@@ -50,8 +83,50 @@ def apply_compaction(log: PartitionLog, result: CompactionResult, now_ms: int) -
     )
 
 
+def _swap(
+    log: PartitionLog, groups: Sequence[CleanedGroup], directory: Directory, now_ms: int
+) -> Pieces[None]:
+    disk = log.resources.disk
+
+    def make_ready() -> None:
+        for group in groups:
+            _rename(log, group, names.CLEANED, names.SWAP)
+        directory.sync()
+
+    yield make_ready
+    for group in groups:
+        bases = {source.base_offset for source in group.sources}
+        former = [segment for segment in log.segments if segment.base_offset in bases]
+        fresh = _segment(log, group, former[0].created_ms, names.SWAP)
+        there = [path for path in log.exchange(former, fresh) if disk.exists(path)]
+        for path in there:
+            disk.rename(path, path + names.DELETED)
+        log.remove_renamed([path + names.DELETED for path in there], now_ms)
+        yield None
+    yield from log.syncing_names(directory)
+    for group in groups:
+        base = group.sources[0].base_offset
+        former = [segment for segment in log.segments if segment.base_offset == base]
+        log.exchange(former, _segment(log, group, former[0].created_ms))
+        _rename(log, group, names.SWAP, "")
+        log._note_names()
+        yield None
+
+
+def _keeps_producers(log: PartitionLog, result: CompactionResult) -> Pieces[bool]:
+    """Whether what goes is known of its producers: of five batches only the last one stays."""
+    if not result.groups:
+        return True
+    try:
+        return (yield from log.keeping_producers(result.plan.end_offset))
+    except OSError as error:
+        if log.resources.is_full(error):
+            return False
+        raise
+
+
 def _fits(log: PartitionLog, result: CompactionResult) -> bool:
-    if log.generation != result.plan.generation:
+    if log.changing or log.generation != result.plan.generation:
         return False
     sizes = {segment.base_offset: segment.size for segment in log.segments[:-1]}
     return all(
@@ -68,15 +143,8 @@ def _rename(log: PartitionLog, group: CleanedGroup, old: str, new: str) -> None:
         log.resources.disk.rename(path + old, path + new)
 
 
-def _replace(log: PartitionLog, group: CleanedGroup, now_ms: int) -> None:
-    bases = {source.base_offset for source in group.sources}
-    doomed = [segment for segment in log.segments if segment.base_offset in bases]
-    at = log.segments.index(doomed[0])
-    log.remove_segments(doomed, now_ms)
-    # An old segment that came back beside the new one would hold its offsets twice.
-    log.resources.disk.sync_directory(log.path)
-    _rename(log, group, names.SWAP, "")
+def _segment(log: PartitionLog, group: CleanedGroup, created_ms: int, ending: str = "") -> Segment:
     base, end = group.sources[0].base_offset, group.sources[-1].next_offset
-    fresh = Segment(log.resources, log.path, base, group.size, end)
-    fresh.created_ms = doomed[0].created_ms
-    log.segments.insert(at, fresh)
+    fresh = Segment(log.resources, log.path, base, group.size, end, ending=ending)
+    fresh.created_ms = created_ms
+    return fresh

@@ -9,39 +9,46 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidelog.runtime.disk import Disk, File
+from tidelog.runtime.disk import Directory, File
+from tidelog.storage.snapshots import PendingSnapshot
 
 
 class PendingSync:
     """What must reach the disk so that everything below ``end_offset`` survives a power loss."""
 
     __slots__ = (
-        "_disk",
         "directories",
         "end_offset",
         "error",
         "files",
         "generation",
         "log_directory",
+        "names",
+        "snapshots",
     )
 
     def __init__(
         self,
-        disk: Disk,
         log_directory: str,
         files: Sequence[File],
-        directories: Sequence[str],
+        directories: Sequence[Directory],
+        names: int,
         end_offset: int,
         generation: int,
+        snapshots: Sequence[PendingSnapshot] = (),
     ) -> None:
-        self._disk = disk
         self.log_directory = log_directory
         """For which a failure is final."""
         self.files = files
         self.directories = directories
+        """Open ones: that a descriptor is wanting is known before, and fails no sync."""
+        self.names = names
+        """How many changes of names in the log's directory this covers."""
         self.end_offset = end_offset
         self.generation = generation
         """Of the log when this was taken: a truncation in between voids the claim."""
+        self.snapshots = snapshots
+        """Of producers, written before the directories are synced; each keeps its own error."""
         self.error: OSError | None = None
 
     @property
@@ -54,8 +61,14 @@ class PendingSync:
         try:
             for file in self.files:
                 file.sync()
+            for snapshot in self.snapshots:
+                # After the records of which it tells.
+                snapshot.write()
             for directory in self.directories:
-                self._disk.sync_directory(directory)
+                directory.sync()
+            for newest in self.snapshots[-1:]:
+                # Those before it are not needed once its name is durable.
+                newest.thin_out()
         except OSError as error:
             self.error = error
 

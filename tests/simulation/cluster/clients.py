@@ -18,6 +18,7 @@ from uuid import UUID
 from tests.simulation.clients import Target
 from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.nodes import PORT, Cluster
+from tests.simulation.secret import secret_outside
 
 from tidelog.client.connection import Connection, connect
 from tidelog.client.errors import ClientError, ConnectionLost
@@ -25,6 +26,7 @@ from tidelog.metadata import layout
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
+from tidelog.runtime.cluster_secret import ClusterSecret
 
 TEMPORARY = "temporary"
 """The name that comes and goes; every other topic has one life."""
@@ -77,17 +79,20 @@ class Outside:
         self.rng = rng
         self.states = states
         self.metadata = MetadataBook()
+        self.secret = secret_outside(cluster.world)
         self.epochs: dict[str, int] = {}
         """The highest leader epoch heard of, by a partition's name and the life of its topic."""
 
-    async def any_broker(self) -> Connection:
-        """Connect to some broker. Raises ConnectionLost."""
+    async def any_broker(self, secret: ClusterSecret | None = None) -> Connection:
+        """Connect to some broker. Raises ClientError."""
         node = self.rng.choice(self.cluster.brokers)
-        return await connect(node.host, PORT, connect_timeout_ms=CONNECT_MS)
+        return await connect(node.host, PORT, connect_timeout_ms=CONNECT_MS, secret=secret)
 
     async def ask_anyone(self, request: object, timeout_ms: int = ANSWER_MS) -> Any:
-        """Send one request to some broker. Raises ClientError, OSError."""
-        connection = await self.any_broker()
+        """Send one request to some broker; an operator proves the secret. Raises ClientError,
+        OSError."""
+        is_operators = isinstance(request, messages.RestoredStoreRequest)
+        connection = await self.any_broker(self.secret if is_operators else None)
         try:
             return await connection.send(request, timeout_ms=timeout_ms)
         finally:

@@ -156,6 +156,17 @@ class DiskWatch:
         key = (node.host, directory)
         return topic_id_in(disk, directory) or self._recorded.get(key) or self._made.get(key, "")
 
+    def forgot_its_id(self, node: Node, directory: str) -> bool:
+        """Whether a power loss took the topic id of a log that nothing was synced of, nor is in it.
+
+        The id becomes durable with the log's first sync: the replica comes back as nobody's.
+        """
+        disk = node.machine.disk
+        if (node.host, directory) not in self._recorded or topic_id_in(disk, directory):
+            return False
+        logs = [path for path in disk.walk(directory) if path.endswith(LOG)]
+        return not any(len(disk.file(path).data) for path in logs)
+
     def _directory_made(self, node: BrokerNode, path: str) -> None:
         above, _, name = path.rpartition("/")
         found = parse_directory(name)

@@ -1,8 +1,9 @@
 """The faults of ``promises.md`` on a simulated cluster: which comes when, and how all of them end.
 
 Owns the weights and the healing; what each fault does is in ``faults_nodes``, ``faults_links``,
-``faults_disks``, ``faults_store``, ``faults_joins`` and ``rolls``. A node is in the hands of one
-fault at a time; everything else may overlap. A directed scenario gives weights of its own.
+``faults_disks``, ``faults_store``, ``faults_joins``, ``faults_tools`` and ``rolls``. A node is in
+the hands of one fault at a time; everything else may overlap. A directed scenario gives weights of
+its own.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tests.simulation.cluster.faults_joins import JoinFaults
 from tests.simulation.cluster.faults_links import LinkFaults
 from tests.simulation.cluster.faults_nodes import NodeFaults
 from tests.simulation.cluster.faults_store import StoreFaults
+from tests.simulation.cluster.faults_tools import ToolFaults
 from tests.simulation.cluster.nodes import BrokerNode
 from tests.simulation.cluster.rolls import RollFaults
 
@@ -61,7 +63,7 @@ ALL: Mapping[str, float] = {
 """How often each fault comes, relative to the others."""
 
 
-class Faults(NodeFaults, LinkFaults, DiskFaults, StoreFaults, JoinFaults, RollFaults):
+class Faults(NodeFaults, LinkFaults, DiskFaults, StoreFaults, JoinFaults, RollFaults, ToolFaults):
     """Does things to a cluster; ``heal`` ends all of them."""
 
     async def run(self, seconds: float, pause: tuple[float, float] = (0.1, 4.0)) -> None:
@@ -99,6 +101,7 @@ class Faults(NodeFaults, LinkFaults, DiskFaults, StoreFaults, JoinFaults, RollFa
         self.restore_refused()
         for controller in self.cluster.controllers:
             controller.cut_off = False
+            controller.slow_store_s = 0.0
             controller.fate_of_a_write = lambda: ""
         for node in self.cluster.nodes:
             node.machine.disk.plan = None

@@ -26,6 +26,7 @@ KINDS: dict[str, float] = {
     names.TIME_INDEX: 1,
     names.SNAPSHOT: 1,
     names.EPOCH_CHECKPOINT: 2,
+    names.EPOCH_CHECKSUM: 0.5,
     names.PARTITION_METADATA: 1,
     "tidelog.high-watermark": 1,
     names.RECOVERY_POINTS: 1,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tests.simulation.cluster.disks import topic_id_in
 from tests.simulation.cluster.nodes import LOGS, Cluster, Node
-from tests.simulation.cluster.store import Commit
+from tests.simulation.cluster.store import TOOL, Commit
 
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
@@ -77,6 +77,7 @@ class StateWatch:
         self.when_elected: Callable[[Place, Known], None] = lambda place, known: None
         self.when_grown: Callable[[Place, Known, int], None] = lambda place, known, member: None
         self.when_buried: Callable[[int], None] = lambda broker: None
+        self.forgot_its_id: Callable[[Node, str], bool] = lambda node, path: False
         self.id_on_disk: Callable[[Node, str], str] = lambda node, path: topic_id_in(
             node.machine.disk, path
         )
@@ -239,6 +240,8 @@ class StateWatch:
 
         One below level 1.4 marks topics before it is active, while the epoch stands that it found.
         """
+        if commit.controller == TOOL:
+            return
         wrote_epoch = any(
             isinstance(operation, Create | Set) and operation.path == layout.CONTROLLER_EPOCH
             for operation in commit.operations
@@ -376,7 +379,8 @@ class StateWatch:
             return True  # it was away when it became a member, and had no replica
         if loss is not None and loss.at >= known.admitted[member]:
             return True
-        return self.id_on_disk(self.cluster.broker(member), f"{LOGS}/{place}") != place.topic_id
+        node, path = self.cluster.broker(member), f"{LOGS}/{place}"
+        return self.forgot_its_id(node, path) or self.id_on_disk(node, path) != place.topic_id
 
     def _check_flag(self, place: Place, state: PartitionState, before: PartitionState) -> None:
         if before.is_unclean_leader and not state.is_unclean_leader:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.simulation.cluster.store import SESSION_SECONDS, JournalTree, SimulatedStore
 from tests.simulation.kernel import UNLIMITED, Machine, Process, World
+from tests.simulation.secret import put_secret, secret_of
 
 from tidelog.broker.process import BOOT_ID, BrokerProcess, StartFailed
 from tidelog.controller.process import Controller
@@ -82,6 +83,7 @@ class Node:
         # The kernel's files take no room on a disk.
         capacity, self.machine.disk.capacity = self.machine.disk.capacity, UNLIMITED
         view.replace(BOOT_ID, f"{self.host}-boot-{self.boots}\n".encode())
+        put_secret(view)
         self.machine.disk.capacity = capacity
 
     def start(self) -> None:
@@ -177,12 +179,14 @@ class ControllerNode(Node):
         self.cut_off = False
         """Whether the store cannot be reached from here."""
         self.fate_of_a_write: Callable[[], str] = lambda: ""
+        self.slow_store_s = 0.0
+        """How much longer a write takes."""
         self.controller: Controller | None = None
 
     async def serve(self, process: Process) -> None:
         rng = self.world.random(f"store/{self.host}/{self.starts}")
         store = SimulatedStore(self.tree, self, process, rng)
-        self.controller = Controller(self.configs, process.seams, store)
+        self.controller = Controller(self.configs, process.seams, store, secret_of(process))
         await self.controller.start()
 
     def stopping(self) -> Coroutine[Any, Any, None] | None:
@@ -232,7 +236,9 @@ class BrokerNode(Node):
         """Whether something was appended since the last clean stop, which syncs everything."""
 
     async def serve(self, process: Process) -> None:
-        self.running = BrokerProcess(self.configs, process.seams, self.controllers)
+        self.running = BrokerProcess(
+            self.configs, process.seams, self.controllers, secret=secret_of(process)
+        )
         await self.running.start()
 
     def stopping(self) -> Coroutine[Any, Any, None] | None:

@@ -30,6 +30,9 @@ from tidelog.metadata.store import (
 if TYPE_CHECKING:
     from tests.simulation.cluster.nodes import ControllerNode
 
+TOOL = "a tool"
+"""Who writes to the store beside the controllers, and checks no epoch."""
+
 SESSION_SECONDS = 4.0
 """How long a session outlives the last sign of its process: the design's session timeout."""
 
@@ -124,6 +127,8 @@ class SimulatedStore(MemoryStore):
 
     async def multi(self, operations: Sequence[Operation]) -> Conflict | None:
         await self._travel()
+        if self._node.slow_store_s:
+            await asyncio.sleep(self._node.slow_store_s)
         fate = self._node.fate_of_a_write()
         if fate == "lost":
             raise StoreUnavailable("the write was lost on its way")

@@ -23,8 +23,11 @@ from typing import Any, NamedTuple
 from tests.simulation.cluster.clients import TEMPORARY
 from tests.simulation.cluster.nodes import CONTROLLER_PORT, PORT, BrokerNode, Cluster
 from tests.simulation.kernel.connection import Endpoint
+from tests.simulation.secret import secret_outside
 
 from tidelog.broker.handlers import leader_and_isr, stop_replica
+from tidelog.client.connection import connect
+from tidelog.client.errors import ClientError
 from tidelog.metadata import layout
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol import codec, messages
@@ -60,6 +63,7 @@ class Tape:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.replayed = 0
+        self.secret = secret_outside(cluster.world)
         self._kept: dict[tuple[str, ApiKey], deque[Taken]] = {}
         self._servers = {(node.host, PORT) for node in cluster.brokers} | {
             (node.host, CONTROLLER_PORT) for node in cluster.controllers
@@ -169,16 +173,22 @@ class Tape:
         )
 
     async def _send(self, taken: Taken) -> None:
-        loop = self.cluster.world.loop
+        """Send it on a connection of its own that has proved the secret: scopes let it pass."""
         try:
-            transport, _ = await asyncio.wait_for(
-                loop.create_connection(asyncio.Protocol, taken.host, taken.port), 2.0
+            connection = await connect(
+                taken.host,
+                taken.port,
+                negotiate=False,
+                connect_timeout_ms=2000,
+                secret=self.secret,
             )
-        except (OSError, TimeoutError):
+        except ClientError:
             return
-        transport.write(taken.frame)
+        transport = connection._transport
+        if transport is not None:
+            transport.write(taken.frame)
         await asyncio.sleep(1.0)
-        transport.abort()
+        connection.close()
 
 
 async def _handled(handle: Callable[..., Any], *arguments: Any) -> None:

@@ -328,6 +328,22 @@ class SimulatedFile:
                 self._node.locked_by = None
 
 
+class SimulatedDirectory:
+    """A ``Directory`` of one life of a process: it follows its directory through renames."""
+
+    def __init__(self, view: DiskView, path: str, node: DirectoryNode) -> None:
+        self.path = path
+        self._view = view
+        self._node = node
+
+    def sync(self) -> None:
+        disk = self._view.disk
+        disk.change(self._view, "sync_directory", self.path, lambda: disk.sync_names(self._node))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 class DiskView:
     """A ``Disk`` of one life of a process."""
 
@@ -445,8 +461,11 @@ class DiskView:
 
     def sync_directory(self, path: str) -> None:
         self.check_alive(path)
-        directory = self.disk.directory(path)
-        self.disk.change(self, "sync_directory", path, lambda: self.disk.sync_names(directory))
+        self.open_directory(path).sync()
+
+    def open_directory(self, path: str) -> SimulatedDirectory:
+        self.check_alive(path)
+        return SimulatedDirectory(self, path, self.disk.directory(path))
 
     def free_bytes(self, path: str) -> int:
         self.check_alive(path)

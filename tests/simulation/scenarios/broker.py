@@ -39,6 +39,7 @@ from tests.simulation.kernel import (
     World,
 )
 from tests.simulation.scenarios.result import Result
+from tests.simulation.secret import put_secret, secret_of
 
 from tidelog.broker.process import BOOT_ID, BrokerProcess
 from tidelog.controller.process import Controller
@@ -102,6 +103,7 @@ class Server:
         view = self.machine.disk.view("kernel")
         view.make_directory(BOOT_ID.rpartition("/")[0])
         view.replace(BOOT_ID, f"boot-{self.boots}\n".encode())
+        put_secret(view)
 
     def start(self) -> None:
         assert self.process is None or not self.process.alive
@@ -113,10 +115,11 @@ class Server:
         configs = self.run.configs
         self.store = MemoryStore(self.tree)
         try:
-            self.controller = Controller(configs, process.seams, self.store)
+            secret = secret_of(process)
+            self.controller = Controller(configs, process.seams, self.store, secret)
             await self.controller.start()
             controllers = [(HOST, self.controller.listener_port)]
-            self.broker = BrokerProcess(configs, process.seams, controllers)
+            self.broker = BrokerProcess(configs, process.seams, controllers, secret=secret)
             await self.broker.start()
         except Exception as error:
             self.refused.append(f"{type(error).__name__}: {error}")

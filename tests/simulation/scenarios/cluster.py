@@ -84,6 +84,9 @@ class Course:
     fetch_bytes: int | None = None
     """What followers fetch of a partition at once: little makes them catch up slowly."""
 
+    deletes: bool = True
+    """Whether topics can be deleted (``delete.topic.enable``), and are."""
+
     harmed: Mapping[str, float] = field(default_factory=lambda: KINDS)
     """Which kinds of files have bits turned over, and how often."""
 
@@ -114,6 +117,7 @@ class ClusterRun:
         self.states = StateWatch(self.cluster, self.say)
         self.disks = DiskWatch(self.states.assigned, self.states.life_without_id)
         self.states.id_on_disk = self.disks.id_of
+        self.states.forgot_its_id = self.disks.forgot_its_id
         for broker in self.cluster.brokers:
             self.disks.watch(broker)
         self.tape = Tape(self.cluster)
@@ -183,6 +187,7 @@ class ClusterRun:
             "stale.partition.delete.delay.ms": "2000",
             "log.segment.delete.delay.ms": "1000",
             "delete.topic.retry.ms": "1000",
+            "delete.topic.enable": str(self.course.deletes).lower(),
             "log.flush.offset.checkpoint.interval.ms": "2000",
             "replica.high.watermark.checkpoint.interval.ms": "2000",
         }
@@ -307,7 +312,8 @@ class ClusterRun:
         self.group.start()
         work.append(asyncio.create_task(self.loner.run()))
         work.append(asyncio.create_task(self.audit.run()))
-        work.append(asyncio.create_task(self._churn()))
+        if self.course.deletes:
+            work.append(asyncio.create_task(self._churn()))
         work.append(asyncio.create_task(self._administer()))
         work.append(asyncio.create_task(self._send_odd_ones()))
         return work

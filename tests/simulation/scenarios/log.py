@@ -18,8 +18,14 @@ import errno
 import random
 import traceback
 import uuid
+from dataclasses import replace
 
-from tests.simulation.checkers import ALL, only_the_torn_tail_is_cut, violations
+from tests.simulation.checkers import (
+    ALL,
+    epochs_end_where_they_did,
+    only_the_torn_tail_is_cut,
+    violations,
+)
 from tests.simulation.history import Final, History, Outcome
 from tests.simulation.kernel import (
     UNLIMITED,
@@ -38,6 +44,7 @@ from tests.simulation.scenarios.log_model import (
 )
 from tests.simulation.scenarios.log_steps import PATH, RETENTION_MS, ManualClock, Steps
 from tests.simulation.scenarios.result import Result
+from tests.support.storage_logs import resolve, texts_of
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
@@ -53,6 +60,7 @@ from tidelog.storage.syncing import PendingSync
 
 DELETE = frozenset({"delete"})
 COMPACT = frozenset({"compact"})
+NEVER = 1 << 30
 METADATA = PartitionMetadata(uuid.UUID(int=7), 3)
 
 
@@ -72,10 +80,11 @@ class LogRun(Steps):
         self.found: list[str] = []
         """Violations that the driver itself saw."""
         self.counts = {"appends": 0, "crashes": 0, "duplicates": 0, "refusals": 0, "reads": 0}
-        self.counts["compactions"] = 0
+        self.counts["compactions"] = self.counts["pieces of cuts"] = 0
         self.regime = self.rng.choice(("kill", "power", "lossy"))
         self.boot = 1
         self.life = 0
+        self.leader_epoch = 0
         self.logs: dict[str, PartitionLog] = {}
         self.pending: dict[str, PendingSync] = {}
         self.cleaned: dict[str, CompactionResult] = {}
@@ -114,7 +123,8 @@ class LogRun(Steps):
             self.found.append(f"unreadable bytes were served: {error}")
         except (Exception, ProcessKilled):
             self.found.append(f"the run ended with an error:\n{traceback.format_exc()}")
-        checkers = (only_the_torn_tail_is_cut,) if self.regime == "lossy" else ALL
+        lossy = only_the_torn_tail_is_cut, epochs_end_where_they_did
+        checkers = lossy if self.regime == "lossy" else ALL
         return Result(
             self.scenario,
             self.seed,
@@ -128,9 +138,9 @@ class LogRun(Steps):
         kind = {"kill": "kill", "lossy": "power"}.get(self.regime) or self.rng.choice(
             ("kill", "power")
         )
-        crash_in = int(2 ** self.rng.uniform(0, 11))
+        crash_in, at_append = self._when_to_crash()
         fail_in = self.rng.randint(1, 250) if self.rng.random() < 0.4 else 0
-        self._plan(crash_in, kind, fail_in)
+        self._plan(crash_in, at_append, kind, fail_in)
         try:
             self._open()
             for _ in range(self.rng.randint(20, 200)):
@@ -148,17 +158,30 @@ class LogRun(Steps):
                 self.disk.kill(self.view)
         self._crashed(kind)
 
-    def _plan(self, crash_in: int, kind: str, fail_in: int) -> None:
+    def _when_to_crash(self) -> tuple[int, int]:
+        """Return after how many operations of the disk it crashes, and in which append.
+
+        Half of the lives end by the first, at first in the start itself. The others live
+        for a while: only then there is something to compact, and a tail to tear.
+        """
+        if self.rng.random() < 0.5:
+            return int(2 ** self.rng.uniform(0, 11)), NEVER
+        return NEVER, self.rng.randint(1, 80)
+
+    def _plan(self, crash_in: int, at_append: int, kind: str, fail_in: int) -> None:
         base = self.disk.operations
         part = self.rng.random()
         kinds = ("sync", self.rng.choice(("sync", "write")))
         if self.regime != "power":
             kinds = ("write",)
         self.disk_failed = False
+        appends = 0
 
         def plan(operation: DiskOperation) -> Crash | Fail | None:
+            nonlocal appends
             number = operation.number - base
-            if number >= crash_in:
+            appends += operation.kind == "write" and operation.path.endswith(".log")
+            if number >= crash_in or appends >= at_append:
                 return Crash(kind, part)
             if self.disk_failed and operation.kind == "sync":
                 self.history.directory(PATH, str(self.life), "sync")
@@ -207,6 +230,7 @@ class LogRun(Steps):
             if self.regime == "lossy":
                 model.start = min(model.start, log.start_offset)
             self._trust_what_is_there(model, kind, was)
+            model.ask_epochs(self.history, log)
         self.disk.kill(self.view)
         self.logs.clear()
 
@@ -240,18 +264,20 @@ class LogRun(Steps):
         )
         assert isinstance(opened, LogDirectory), opened
         self.directory = opened
-        opened.load(lambda _topic: self.models[0].configs)
+        opened.load(resolve)
         for model in self.models:
             existing = opened.logs.get(model.partition)
             if existing is None and not register:
                 continue
-            log = existing or opened.create(model.partition, model.configs, METADATA)
+            metadata = replace(METADATA, configs=texts_of(model.configs))
+            log = existing or opened.create(model.partition, model.configs, metadata)
             log.configure(model.configs)
             self.logs[model.name] = log
         if register:
             durability = "sync" if self.regime == "power" else "replicated"
             if opened.failed is None:
                 opened.record_life(str(self.boot), durability=durability)
+            self.leader_epoch += 1
             for model in self.models:
                 self._begin_leading(model)
 
@@ -264,6 +290,10 @@ class LogRun(Steps):
             # The only replica: what it has is committed.
             log.high_watermark = log.end_offset
         model.readable = max(model.readable, log.high_watermark)
+        model.ask_epochs(self.history, log)
+        model.led(self.leader_epoch, log.end_offset)
+        if not log.failed:
+            log.begin_epoch(self.leader_epoch)
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -287,6 +317,7 @@ class LogRun(Steps):
         for model in self.models:
             log = self.logs[model.name]
             found = self._read_back(log)
+            model.ask_epochs(self.history, log)
             keys = {offset: model.keys.get(offset) for offset in found}
             self.history.finals.append(
                 Final(

@@ -1,7 +1,7 @@
 """What the log scenario remembers about each partition and producer, beside the product.
 
 Owns the books: what was appended where, what a sync has claimed, what a producer still has to send
-again. Calls nothing of the product but the batch builder.
+again. Calls nothing of the product but the batch builder, and a log for its leader epochs.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from tests.simulation.history import History, Outcome, Recovery, Write
+from tests.simulation.history import EpochAnswer, History, Outcome, Recovery, Write
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import NewRecord, Producer, build_batch
+from tidelog.storage.log import PartitionLog
 
 REMEMBERED = 5
 """Batches of a producer that may be sent again, as many as may be in flight."""
@@ -83,6 +84,8 @@ class ModelPartition:
     """Offset to value, also of what was compacted away: until a sync it may come back."""
     first_of: dict[int, int] = field(default_factory=dict)
     """Offset to the first offset of its batch."""
+    epochs: list[tuple[int, int]] = field(default_factory=list)
+    """(leader epoch, the log's end when it began), both rising."""
 
     @property
     def name(self) -> str:
@@ -111,9 +114,31 @@ class ModelPartition:
         """The log ends earlier now: after a crash, or by truncation."""
         self.records = {at: value for at, value in self.records.items() if at < end}
         self.first_of = {at: first for at, first in self.first_of.items() if at < end}
+        # One without records makes way for the next one there.
+        self.epochs = [(epoch, start) for epoch, start in self.epochs if start < end]
         self.end = end
         self.claimed = min(self.claimed, end)
         self.readable = min(self.readable, end)
+
+    def led(self, epoch: int, end: int) -> None:
+        """A leader epoch is about to begin at the log's end, if it has not begun yet."""
+        if not self.epochs or self.epochs[-1][0] < epoch:
+            self.epochs = [(one, start) for one, start in self.epochs if start < end]
+            self.epochs.append((epoch, end))
+
+    def ask_epochs(self, history: History, log: PartitionLog) -> None:
+        """Ask a log where its epochs ended, as a follower of each does."""
+        for asked, began in self.epochs:
+            epoch, said = log.end_offset_for_epoch(asked)
+            lowest = log.start_offset
+            if epoch < 0:
+                # A start forgets an epoch that got no records.
+                epoch, lowest = asked, max(lowest, began)
+            ended = min((at for one, at in self.epochs if one > epoch), default=log.end_offset)
+            kept = max((at + 1 for at in self.records if lowest <= at < ended), default=-1)
+            history.epochs.append(
+                EpochAnswer(self.name, epoch, said, ended, kept, log.start_offset)
+            )
 
     def _forgive_compaction(self, after: dict[int, bytes]) -> None:
         """Forget records that are gone and have a newer one of their key."""
@@ -163,7 +188,8 @@ def new_batch(
     for _ in range(rng.randint(1, 3)):
         value = f"{model.name}/{producer.name}/{producer.number}/".encode()
         value += b"x" * rng.choice((0, 5, 100, 400))
-        key = b"k%d" % rng.randrange(5)
+        # Most keys come again soon; of the others, compaction has the newest value in its hands.
+        key = b"k%d" % (rng.randrange(4) if rng.random() < 0.7 else rng.randrange(4, 60))
         writes.append(history.send(model.name, producer.name, producer.number, value, key=key))
         records.append(NewRecord(now_ms, key, value))
         producer.number += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Callable, Iterator, Sequence
 
 from tests.simulation.history import History, Outcome
 from tests.simulation.kernel import UNLIMITED, DiskView, SimulatedDisk
@@ -16,12 +17,16 @@ from tests.simulation.scenarios.log_model import REMEMBERED, Batch, ModelPartiti
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_all
+from tidelog.runtime.turns import Pieces
 from tidelog.storage.cleaner import compact, discard_cleaned
 from tidelog.storage.compaction import CompactionResult, plan_compaction
 from tidelog.storage.directory import LogDirectory
 from tidelog.storage.log import PartitionLog
-from tidelog.storage.swap import apply_compaction
+from tidelog.storage.results import Appended
+from tidelog.storage.swap import applying
 from tidelog.storage.syncing import PendingSync
+
+Step = Callable[[ModelPartition, PartitionLog], None]
 
 PATH = "/data/logs"
 START_MS = 1_767_225_600_000
@@ -53,6 +58,7 @@ class Steps:
     counts: dict[str, int]
     regime: str
     life: int
+    leader_epoch: int
     directory: LogDirectory
     models: list[ModelPartition]
     logs: dict[str, PartitionLog]
@@ -94,7 +100,7 @@ class Steps:
     def _give(self, model: ModelPartition, log: PartitionLog, batch: Batch) -> None:
         model.in_doubt = [write.value for write in batch.writes]
         before = log.end_offset
-        answer = log.append_as_leader(batch.content, 1, self.clock.now_ms)
+        answer = self._lead(model, log, batch.content)
         if isinstance(answer, Rejected):
             self.counts["refusals"] += 1
             model.in_doubt = []
@@ -108,6 +114,12 @@ class Steps:
             self.found.append(f"{model.name}: appended at {answer.first_offset}, end {before}")
         model.appended(batch, answer.first_offset)
 
+    def _lead(
+        self, model: ModelPartition, log: PartitionLog, content: bytes | bytearray
+    ) -> Appended | Rejected:
+        model.led(self.leader_epoch, log.end_offset)
+        return log.append_as_leader(content, self.leader_epoch, self.clock.now_ms)
+
     def _is_full(self) -> bool:
         return self.disk.capacity < UNLIMITED
 
@@ -117,7 +129,7 @@ class Steps:
         if not known or producer.next_to_append is not None:
             return
         batch = self.rng.choice(known)
-        answer = log.append_as_leader(batch.content, 1, self.clock.now_ms)
+        answer = self._lead(model, log, batch.content)
         if isinstance(answer, Rejected):
             if not log.failed and batch.offset >= log.start_offset:
                 self.found.append(f"{model.name}: a retry of {batch.offset} got {answer}")
@@ -141,7 +153,7 @@ class Steps:
         )
         model.in_doubt = [value]
         write.outcome = Outcome.UNDETERMINED
-        answer = log.append_as_leader(content, 1, self.clock.now_ms)
+        answer = self._lead(model, log, content)
         if isinstance(answer, Rejected):
             model.in_doubt = []
             self.history.end(write, Outcome.REFUSED)
@@ -211,10 +223,47 @@ class Steps:
     def _housekeep(self, model: ModelPartition, log: PartitionLog) -> None:
         if self.rng.random() < 0.3:
             self.clock.now_ms += RETENTION_MS
-        watermark = log.high_watermark
         model.removing = True
-        log.housekeep(self.clock.now_ms)
+        watermark = log.high_watermark
+        for _ in self._in_pieces(log.housekeeping(self.clock.now_ms), self._steps_beside()):
+            watermark = log.high_watermark
+        if not self.directory.failed:
+            self.directory.remove_due()
         self._note_start(model, log, watermark)
+
+    def _steps_beside(self) -> Sequence[Step]:
+        """What may happen to a log while segments are taken out of it, or replaced."""
+        return (
+            self._append,
+            self._send_again,
+            self._append_once,
+            self._read,
+            self._begin_sync,
+            self._end_sync,
+            self._raise_watermark,
+            self._checkpoint,
+        )
+
+    def _in_pieces(self, pieces: Pieces[object], beside: Sequence[Step]) -> Iterator[None]:
+        """Do work in pieces as a broker does; at times steps of others come before and after each.
+
+        Yields before the work goes on.
+        """
+        with_others = self.rng.random() < 0.5
+        try:
+            call = next(pieces)
+            while True:
+                for work in (call, None):
+                    if with_others and self.rng.random() < 0.5:
+                        model = self.rng.choice(self.models)
+                        self.rng.choice(beside)(model, self.logs[model.name])
+                    error = _called(work)
+                    if error is not None:
+                        break
+                yield None
+                call = next(pieces) if error is None else pieces.throw(error)
+        except StopIteration:
+            return
 
     def _note_start(self, model: ModelPartition, log: PartitionLog, watermark: int) -> None:
         model.removing = False
@@ -243,8 +292,12 @@ class Steps:
         """Rewrite now, put the result in place at the next call: other things happen between."""
         result = self.cleaned.pop(model.name, None)
         if result is not None:
-            if apply_compaction(log, result, self.clock.now_ms) is not None:
-                self.counts["compactions"] += 1
+            before = log.first_dirty_offset
+            for _ in self._in_pieces(
+                applying(log, result, self.clock.now_ms), self._steps_beside()
+            ):
+                pass
+            self.counts["compactions"] += log.first_dirty_offset > before
             return
         plan = plan_compaction(log, self.clock.now_ms)
         if plan is None:
@@ -269,7 +322,10 @@ class Steps:
         ends = model.boundaries(max(model.readable, log.start_offset), log.end_offset)
         offset = self.rng.choice(ends or [log.end_offset])
         model.cutting = offset
-        log.truncate_to(offset, self.clock.now_ms)
+        for _ in self._in_pieces(
+            log.truncation(offset, self.clock.now_ms), (self._read, self._checkpoint)
+        ):
+            self.counts["pieces of cuts"] += 1
         if log.failed:
             return
         model.cutting = None
@@ -286,3 +342,12 @@ class Steps:
         else:
             self.disk.capacity = self.disk.used() + self.rng.randint(0, 2_000)
             self.history.disk_space("full")
+
+
+def _called(work: Callable[[], None] | None) -> OSError | None:
+    try:
+        if work is not None:
+            work()
+    except OSError as error:
+        return error
+    return None

@@ -10,6 +10,7 @@ from typing import Any
 from tidelog.broker.forwarding import forwarded
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Scope
 from tidelog.protocol import messages
 
 
@@ -24,4 +25,4 @@ def refuse(request: Any, error: ErrorCode, sentence: str) -> Any:
     )
 
 
-HANDLER = forwarded(ApiKey.CREATE_PARTITIONS, range(4), refuse)
+HANDLER = forwarded(ApiKey.CREATE_PARTITIONS, range(4), Scope.CLIENT, refuse)

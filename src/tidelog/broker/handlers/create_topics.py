@@ -12,6 +12,7 @@ from typing import Any
 from tidelog.broker.forwarding import forwarded
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Scope
 from tidelog.protocol import messages
 
 
@@ -26,4 +27,4 @@ def refuse(request: Any, error: ErrorCode, sentence: str) -> Any:
     )
 
 
-HANDLER = forwarded(ApiKey.CREATE_TOPICS, range(2, 8), refuse)
+HANDLER = forwarded(ApiKey.CREATE_TOPICS, range(2, 8), Scope.CLIENT, refuse)

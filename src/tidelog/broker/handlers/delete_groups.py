@@ -13,7 +13,7 @@ from tidelog.broker.coordinator_ticket import Ticket
 from tidelog.groups.events import DeleteGroup
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -38,4 +38,6 @@ def _refuse(request: Any, error: ErrorCode, _version: int) -> Any:
     return _Response(results=[_Result(name, error) for name in request.groups_names])
 
 
-HANDLER = Handler(ApiKey.DELETE_GROUPS, range(3), handle, refuse=_refuse)
+HANDLER = Handler(
+    ApiKey.DELETE_GROUPS, range(3), Scope.CLIENT, handle, refuse=_refuse, most_elements=2_000
+)

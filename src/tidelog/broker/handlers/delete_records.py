@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class _Waiting:
     def is_over(self, broker: Broker) -> bool:
         """Look again; whether ``answer`` is what it will be."""
         partition, answer = self.partition, self.answer
-        error = partition.why_not_serving(self._leader_epoch)
+        error = partition.why_not_answering(self._leader_epoch)
         if error is not ErrorCode.NONE:
             answer.low_watermark = -1
             answer.error_code = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -170,4 +170,6 @@ def _refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.DELETE_RECORDS, range(3), handle, refuse=_refuse_all)
+HANDLER = Handler(
+    ApiKey.DELETE_RECORDS, range(3), Scope.CLIENT, handle, refuse=_refuse_all, most_elements=10_000
+)

@@ -11,6 +11,7 @@ from typing import Any
 from tidelog.broker.forwarding import forwarded
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Scope
 from tidelog.protocol import messages
 
 
@@ -28,4 +29,4 @@ def refuse(request: Any, error: ErrorCode, sentence: str) -> Any:
     return response(responses=named + stated)
 
 
-HANDLER = forwarded(ApiKey.DELETE_TOPICS, range(1, 7), refuse)
+HANDLER = forwarded(ApiKey.DELETE_TOPICS, range(1, 7), Scope.CLIENT, refuse)

@@ -14,7 +14,7 @@ from tidelog.broker.allowed_operations import NOT_ASKED, OF_CLUSTER
 from tidelog.broker.starting import once_told
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -49,4 +49,4 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_CLUSTER, range(2), once_told(handle))
+HANDLER = Handler(ApiKey.DESCRIBE_CLUSTER, range(2), Scope.CLIENT, once_told(handle))

@@ -10,6 +10,7 @@ from typing import Any
 from tidelog.broker.forwarding import forwarded
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Scope
 from tidelog.protocol import messages
 
 
@@ -20,4 +21,4 @@ def refuse(_request: Any, error: ErrorCode, sentence: str) -> Any:
     )
 
 
-HANDLER = forwarded(ApiKey.DESCRIBE_CONDITION, range(1), refuse)
+HANDLER = forwarded(ApiKey.DESCRIBE_CONDITION, range(1), Scope.CLIENT, refuse)

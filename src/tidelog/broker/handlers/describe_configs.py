@@ -19,7 +19,7 @@ from tidelog.model.config_definitions import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import why_invalid
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -27,11 +27,18 @@ if TYPE_CHECKING:
 
 Answer = messages.DescribeConfigsResponse
 
+RESULT_BYTES, ROW_BYTES = 200, 600
+"""What a resource, and a configuration of it, take in an answer being made, with synonyms."""
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Answer every resource, each with its own error. O(resources x configurations)."""
+
+def handle(broker: Broker, request: Any, context: RequestContext) -> Steps:
+    """Answer every resource once, with its own error. O(resources x configurations).
+
+    A resource that is named again is answered as it was named last.
+    """
     results = []
-    for resource in request.resources:
+    each_once = {(each.resource_type, each.resource_name): each for each in request.resources}
+    for resource in each_once.values():
         found = _entries(broker, resource.resource_type, resource.resource_name)
         result = Answer.DescribeConfigsResult(
             resource_type=resource.resource_type, resource_name=resource.resource_name
@@ -39,13 +46,14 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
         if isinstance(found, tuple):
             result.error_code, result.error_message = found
         else:
-            wanted = resource.configuration_keys
+            wanted = frozenset(resource.configuration_keys or ())
             result.configs = [
                 _row(entry, request.include_synonyms, request.include_documentation)
                 for entry in found
                 if not wanted or entry.name in wanted
             ]
         results.append(result)
+        yield RESULT_BYTES + ROW_BYTES * len(result.configs)
     return Answer(results=results)
 
 
@@ -86,4 +94,4 @@ def _synonym(synonym: Any) -> Any:
     return row(name=synonym.name, value=synonym.value, source=synonym.source)
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_CONFIGS, range(1, 5), handle)
+HANDLER = Handler(ApiKey.DESCRIBE_CONFIGS, range(1, 5), Scope.CLIENT, handle)

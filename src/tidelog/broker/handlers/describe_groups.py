@@ -13,21 +13,32 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.allowed_operations import NOT_ASKED, OF_GROUP
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+
+GROUP_BYTES, MEMBER_BYTES = 200, 300
+"""What a group, and a member of it, take in an answer being made, their own bytes aside."""
 
 _Response = messages.DescribeGroupsResponse
 _Group = messages.DescribeGroupsResponse.DescribedGroup
 _Member = messages.DescribeGroupsResponse.DescribedGroupMember
 
 
-def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
-    """Answered at once from memory."""
+def handle(broker: Broker, request: Any, _context: RequestContext) -> Steps:
+    """Answer from memory, each group once however often it is named. O(groups and members)."""
     operations = OF_GROUP if request.include_authorized_operations else NOT_ASKED
-    return _Response(groups=[_describe(broker, name, operations) for name in request.groups])
+    groups = []
+    for name in dict.fromkeys(request.groups):
+        group = _describe(broker, name, operations)
+        groups.append(group)
+        yield GROUP_BYTES + sum(
+            MEMBER_BYTES + len(member.member_metadata) + len(member.member_assignment)
+            for member in group.members
+        )
+    return _Response(groups=groups)
 
 
 def _describe(broker: Broker, group_id: str, operations: int) -> Any:
@@ -59,4 +70,4 @@ def _refuse(request: Any, error: ErrorCode, _version: int) -> Any:
     return _Response(groups=[_Group(error_code=error, group_id=name) for name in request.groups])
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_GROUPS, range(6), handle, refuse=_refuse)
+HANDLER = Handler(ApiKey.DESCRIBE_GROUPS, range(6), Scope.CLIENT, handle, refuse=_refuse)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -54,4 +54,4 @@ def _directory(directory: LogDirectory, wanted: dict[str, set[int]] | None) -> A
     return result
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_LOG_DIRS, range(1, 5), handle)
+HANDLER = Handler(ApiKey.DESCRIBE_LOG_DIRS, range(1, 5), Scope.CLIENT, handle, most_elements=20_000)

@@ -10,6 +10,7 @@ from typing import Any
 from tidelog.broker.forwarding import forwarded
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Scope
 from tidelog.protocol import messages
 
 
@@ -30,4 +31,4 @@ def refuse(request: Any, error: ErrorCode, sentence: str) -> Any:
     )
 
 
-HANDLER = forwarded(ApiKey.ELECT_LEADERS, range(3), refuse)
+HANDLER = forwarded(ApiKey.ELECT_LEADERS, range(3), Scope.CLIENT, refuse)

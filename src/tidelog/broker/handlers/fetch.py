@@ -18,14 +18,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.fetch_reading import Reading, is_news, note_follower, refusal, respond
+from tidelog.broker.fetch_reading import (
+    Reading,
+    is_news,
+    note_follower,
+    refusal,
+    respond,
+)
 from tidelog.broker.fetch_sessions import Plan, Wanted
 from tidelog.broker.parked import DelayedFetch
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope, Steps, begun
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -34,6 +41,12 @@ if TYPE_CHECKING:
 
 FIRST_VERSION_WITH_SESSIONS = 7
 
+AT_ONCE = 100
+"""Partitions that are read in one step."""
+
+ANSWER_BYTES = 300
+"""What a partition takes in an answer being made, its records aside."""
+
 _Response = messages.FetchResponse
 _Topic = messages.FetchResponse.FetchableTopicResponse
 
@@ -41,31 +54,42 @@ _Topic = messages.FetchResponse.FetchableTopicResponse
 def handle(broker: Broker, request: messages.FetchRequest, context: RequestContext) -> Any:
     """Read; answer now, or when enough has come."""
     if request.replica_id >= 0:
+        if not context.may_name_replica(request.replica_id, ApiKey.FETCH):
+            return _refuse_all(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, context.version)
         answer = broker.feeds.handle(request, context)
         if answer is not None:
             return answer
-    plan = broker.fetch_sessions.plan(request, broker.clock.monotonic_ms())
+    return begun(_serve(broker, request, context))
+
+
+def _serve(broker: Broker, request: messages.FetchRequest, context: RequestContext) -> Steps:
+    now_ms = broker.clock.monotonic_ms()
+    plan = yield from broker.fetch_sessions.plan(request, now_ms, context.connection)
     if isinstance(plan, ErrorCode):
         return _Response(error_code=plan)
     if request.replica_id >= 0:
-        _note_follower(broker, request, plan)
+        yield from _note_follower(broker, request, plan)
     answering = _Answer(broker, request, context, plan)
-    reading = answering.reading
-    found = answering.read()
-    missing = request.min_bytes - reading.size
-    if missing <= 0 or reading.is_last or reading.urgent or reading.full or not plan.wanted:
-        return answering.told(found)
-    waiters: Any = [
-        each.waiting.followers if reading.follower else each.waiting.readers
-        for each in answering.hosted
-    ]
-    return DelayedFetch(waiters, missing, request.max_wait_ms, answering.finish).future
+    if len(plan.wanted) <= AT_ONCE:
+        found = answering.read()
+    else:
+        try:
+            found = yield from answering.read_in_steps()
+        except BaseException:
+            # The client has gone in the middle: nobody reads what is cold.
+            answering.reading.forget_cold()
+            raise
+    if answering.reading.cold:
+        return answering.warmed()
+    if answering.is_due():
+        return (yield from answering.told(found))
+    return answering.later()
 
 
 class _Answer:
     """The answer to one request that says, or whose session knows, all that it wants."""
 
-    __slots__ = ("_broker", "_plan", "hosted", "reading")
+    __slots__ = ("_broker", "_plan", "_request", "hosted", "reading")
 
     def __init__(
         self,
@@ -75,18 +99,23 @@ class _Answer:
         plan: Plan,
     ) -> None:
         self._broker = broker
+        self._request = request
         self._plan = plan
         self.reading = Reading(broker, request, context)
         self.hosted: list[HostedPartition] = []
 
-    def read(self) -> list[tuple[Wanted, Any]]:
-        """Read all partitions once; what need not be answered is left out."""
+    def read(
+        self, among: list[Wanted] | None = None, *, begin: bool = True
+    ) -> list[tuple[Wanted, Any]]:
+        """Read all partitions once, or those ``among`` them; what need not be answered is left
+        out."""
         self.hosted.clear()
         broker, reading, full = self._broker, self.reading, self._plan.full
-        reading.begin()
+        if begin:
+            reading.begin()
         by_topic = broker.partitions.by_topic
         found = []
-        for wanted in self._plan.wanted:
+        for wanted in self._plan.wanted if among is None else among:
             topic = by_topic.get(wanted.topic)
             partition = None if topic is None else topic.get(wanted.index)
             if partition is None:
@@ -100,28 +129,95 @@ class _Answer:
                 found.append((wanted, answer))
         return found
 
-    def told(self, found: list[tuple[Wanted, Any]]) -> Any:
+    def is_due(self) -> bool:
+        """Whether what was read is answered now, and not when more has come."""
+        reading = self.reading
+        if reading.size >= self._request.min_bytes or reading.is_last:
+            return True
+        return reading.urgent or reading.full or not self._plan.wanted
+
+    def later(self) -> asyncio.Future[Any]:
+        """Return a future of the answer, or of steps towards it."""
+        request = self._request
+        missing = request.min_bytes - self.reading.size
+        waiters: Any = [
+            each.waiting.followers if self.reading.follower else each.waiting.readers
+            for each in self.hosted
+        ]
+        return DelayedFetch(waiters, missing, request.max_wait_ms, self._finish).future
+
+    def read_in_steps(self) -> Steps:
+        """Do as ``read``, and yield now and then."""
+        found: list[tuple[Wanted, Any]] = []
+        hosted: list[HostedPartition] = []
+        self.reading.begin()
+        wanted, before = self._plan.wanted, 0
+        for first in range(0, len(wanted), AT_ONCE):
+            part = self.read(wanted[first : first + AT_ONCE], begin=False)
+            found += part
+            hosted += self.hosted
+            yield ANSWER_BYTES * len(part) + self.reading.size - before
+            before = self.reading.size
+        self.hosted = hosted
+        return found
+
+    def _finish(self) -> Any:
+        """Read again after the wait and answer whatever there is."""
+        return begun(self._finished())
+
+    def _finished(self) -> Steps:
+        self.reading.again()
+        if len(self._plan.wanted) <= AT_ONCE:
+            found = self.read()
+        else:
+            found = yield from self.read_in_steps()
+        return (yield from self.told(found))
+
+    async def warmed(self) -> Any:
+        """Return the answer after a thread has read what is not in the page cache."""
+        while self.reading.cold:
+            await self.reading.warm_up()
+            found = await self._read_beside_others()
+        return begun(self.told(found)) if self.is_due() else await self.later()
+
+    async def _read_beside_others(self) -> list[tuple[Wanted, Any]]:
+        """Do as ``read``; others have their turn between two steps."""
+        steps = self.read_in_steps()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                found: list[tuple[Wanted, Any]] = end.value
+                return found
+            await asyncio.sleep(0)
+
+    def told(self, found: list[tuple[Wanted, Any]]) -> Steps:
         """Make the response, and note in the session what it tells."""
         session = self._plan.session
         if self._plan.superseded:
             return _Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session is None:
-            return respond(0, found)
-        for wanted, part in found:
-            if len(part.records):
-                session.move_last(wanted)
-        return respond(session.id, found)
+            return (yield from respond(0, found, None))
+        response = yield from respond(session.id, found, self._tell)
+        if response is None or self._plan.superseded:
+            return _Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        return response
 
-    def finish(self) -> Any:
-        """Read again after the wait and answer whatever there is."""
-        self.reading.is_last = True
-        return self.told(self.read())
+    def _tell(self, wanted: Wanted, part: Any) -> bool:
+        session = self._plan.session
+        if session is None or self._plan.superseded:
+            return False
+        if len(part.records):
+            session.move_last(wanted)
+        return True
 
 
-def _note_follower(broker: Broker, request: messages.FetchRequest, plan: Plan) -> None:
+def _note_follower(broker: Broker, request: messages.FetchRequest, plan: Plan) -> Steps:
     """Take the offsets of a follower without a session as what it holds. O(what it asks)."""
     now_ms = broker.clock.monotonic_ms()
-    for wanted in plan.wanted:
+    for seen, wanted in enumerate(plan.wanted):
+        if seen and not seen % AT_ONCE:
+            yield 0
         partition = broker.partitions.get(wanted.topic, wanted.index)
         if partition is not None:
             life = request.replica_broker_epoch
@@ -138,4 +234,6 @@ def _refuse_all(request: Any, error: ErrorCode, version: int) -> Any:
     return _Response(responses=topics)
 
 
-HANDLER = Handler(ApiKey.FETCH, range(4, 13), handle, large_answer=True, refuse=_refuse_all)
+HANDLER = Handler(
+    ApiKey.FETCH, range(4, 13), Scope.CLIENT, handle, large_answer=True, refuse=_refuse_all
+)

@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 BATCHED_SINCE = 4
+ANSWER_BYTES = 300
+"""What a key takes in an answer being made."""
+
 GROUP, TRANSACTION = 0, 1
 CREATED_WITHIN_S = 1.0
 """How long a client waits here for the topic's creation; then it is told to come back."""
@@ -39,7 +42,15 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     keys = request.coordinator_keys if context.version >= BATCHED_SINCE else [request.key]
     if request.key_type == GROUP and broker.metadata.topic(OFFSETS_TOPIC) is None:
         await _create_topic(broker)
-    found = [_find(broker, request.key_type, key, context.listener_name) for key in keys]
+    return _find_all(broker, request.key_type, keys, context)
+
+
+def _find_all(broker: Broker, key_type: int, keys: list[str], context: RequestContext) -> Steps:
+    """Answer each key once, however often it is named."""
+    found = []
+    for key in dict.fromkeys(keys):
+        found.append(_find(broker, key_type, key, context.listener_name))
+        yield ANSWER_BYTES
     return _respond(found, context.version)
 
 
@@ -95,4 +106,4 @@ def _refuse(request: Any, error: ErrorCode, version: int) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.FIND_COORDINATOR, range(5), handle, refuse=_refuse)
+HANDLER = Handler(ApiKey.FIND_COORDINATOR, range(5), Scope.CLIENT, handle, refuse=_refuse)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.coordinator_ticket import Ticket
 from tidelog.groups.events import Heartbeat, StatusResult
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -30,4 +30,4 @@ def _respond(result: StatusResult) -> Any:
     return messages.HeartbeatResponse(error_code=result.error)
 
 
-HANDLER = Handler(ApiKey.HEARTBEAT, range(5), handle)
+HANDLER = Handler(ApiKey.HEARTBEAT, range(5), Scope.CLIENT, handle)

@@ -19,7 +19,7 @@ from tidelog.broker.session import ControllerUnreachable
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -46,4 +46,4 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
         return response(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=-1)
 
 
-HANDLER = Handler(ApiKey.INIT_PRODUCER_ID, range(5), handle)
+HANDLER = Handler(ApiKey.INIT_PRODUCER_ID, range(5), Scope.CLIENT, handle)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.coordinator_ticket import Ticket
 from tidelog.groups.events import Join, JoinResult
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -70,4 +70,4 @@ def _respond(result: JoinResult, version: int) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.JOIN_GROUP, range(10), handle)
+HANDLER = Handler(ApiKey.JOIN_GROUP, range(10), Scope.CLIENT, handle, most_elements=1_000)

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -44,4 +44,4 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     return response(topics=[topic(topic_id, errors) for topic_id, errors in by_id.items()])
 
 
-HANDLER = Handler(ApiKey.LEADER_AND_ISR, range(7), handle)
+HANDLER = Handler(ApiKey.LEADER_AND_ISR, range(7), Scope.CONTROLLER, handle)

@@ -13,7 +13,7 @@ from tidelog.broker.coordinator_ticket import Ticket
 from tidelog.groups.events import Leave, Leaver, LeaveResult
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -50,4 +50,4 @@ def _respond(result: LeaveResult, version: int) -> Any:
     return _Response(error_code=result.error or of_member)
 
 
-HANDLER = Handler(ApiKey.LEAVE_GROUP, range(6), handle)
+HANDLER = Handler(ApiKey.LEAVE_GROUP, range(6), Scope.CLIENT, handle, most_elements=2_000)

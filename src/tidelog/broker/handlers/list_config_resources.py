@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.config_cache import EntityType
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -31,4 +31,4 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     return response(config_resources=[response.ConfigResource(n, t) for n, t in found])
 
 
-HANDLER = Handler(ApiKey.LIST_CONFIG_RESOURCES, range(2), handle)
+HANDLER = Handler(ApiKey.LIST_CONFIG_RESOURCES, range(2), Scope.CLIENT, handle, most_elements=1_000)

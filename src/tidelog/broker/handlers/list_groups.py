@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -34,4 +34,4 @@ def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.LIST_GROUPS, range(6), handle)
+HANDLER = Handler(ApiKey.LIST_GROUPS, range(6), Scope.CLIENT, handle, most_elements=1_000)

@@ -3,7 +3,10 @@
 - -1: the end as the asker may read it (the high watermark; a follower: the log's), -2: the log's
   start, -3 (v7): the record with the greatest timestamp (KIP-734). Other negative ones belong to
   versions that are not served: UNSUPPORTED_VERSION.
-- By time: the first committed record that is not older; offset -1 when there is none.
+- By time: the first committed record that is not older; offset -1 when there is none. Looked for in
+  pieces beside other requests, one partition after another; what a request may have decompressed
+  is bounded (``storage.lookup``), and then the answer may be a little too early.
+- A partition that is named twice gets INVALID_REQUEST the second time, as in Kafka.
 - v2+: isolation (the last stable offset is the high watermark until transactions come);
   v4+: the leader epoch is checked and answered (KIP-320).
 - A new leader that does not know the high watermark yet answers OFFSET_NOT_AVAILABLE (v5+, before
@@ -12,13 +15,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
+from tidelog.storage.lookup import Allowance
+from tidelog.storage.reading import TimeFound
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -34,35 +40,54 @@ _Partition = messages.ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
 def handle(broker: Broker, request: messages.ListOffsetsRequest, context: RequestContext) -> Any:
-    """Look each partition up. A look-up by time reads one batch."""
+    """Look each partition up: at once, or by time in pieces."""
     follower = request.replica_id >= 0
+    if follower and not context.may_name_replica(request.replica_id, ApiKey.LIST_OFFSETS):
+        return _refuse_all(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, context.version)
     uncertain = (
         ErrorCode.OFFSET_NOT_AVAILABLE
         if context.version >= FIRST_VERSION_WITH_NOT_AVAILABLE
         else ErrorCode.LEADER_NOT_AVAILABLE
     )
-    return _Response(
-        topics=[
-            _Topic(
-                topic.name,
-                [_answer(broker, topic.name, p, follower, uncertain) for p in topic.partitions],
-            )
-            for topic in request.topics
-        ]
-    )
+    searched: list[tuple[HostedPartition, Any, Any]] = []
+    topics = []
+    seen: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        answers: list[Any] = []
+        topics.append(_Topic(topic.name, answers))
+        for asked in topic.partitions:
+            index = asked.partition_index
+            if (topic.name, index) in seen:
+                answers.append(_Partition(index, ErrorCode.INVALID_REQUEST))
+                continue
+            seen.add((topic.name, index))
+            found = _partition(broker, topic.name, asked, follower, uncertain)
+            if isinstance(found, ErrorCode):
+                answers.append(_Partition(index, found))
+            elif asked.timestamp in (LATEST, EARLIEST):
+                answers.append(_look_up(found, index, asked.timestamp, follower))
+            else:
+                answers.append(_Partition(index))
+                searched.append((found, asked, answers[-1]))
+    response = _Response(topics=topics)
+    return _search_all(broker, response, searched) if searched else response
 
 
-def _answer(broker: Broker, topic: str, asked: Any, follower: bool, uncertain: ErrorCode) -> Any:
+def _partition(
+    broker: Broker, topic: str, asked: Any, follower: bool, uncertain: ErrorCode
+) -> HostedPartition | ErrorCode:
     index = asked.partition_index
     partition = broker.partitions.get(topic, index)
     if partition is None:
-        return _Partition(index, broker.why_not_here(topic, index))
+        return broker.why_not_here(topic, index)
     error = partition.why_not_serving(asked.current_leader_epoch)
     if error is not ErrorCode.NONE:
-        return _Partition(index, error)
+        return error
     if not (follower or asked.timestamp == EARLIEST or partition.watermark_is_certain):
-        return _Partition(index, uncertain)
-    return _look_up(partition, index, asked.timestamp, follower)
+        return uncertain
+    if asked.timestamp < GREATEST_TIMESTAMP:
+        return ErrorCode.UNSUPPORTED_VERSION
+    return partition
 
 
 def _look_up(partition: HostedPartition, index: int, timestamp: int, follower: bool) -> Any:
@@ -70,20 +95,37 @@ def _look_up(partition: HostedPartition, index: int, timestamp: int, follower: b
     if timestamp == LATEST:
         offset = log.end_offset if follower else log.high_watermark
         return _Partition(index, 0, -1, offset, partition.leader_epoch)
-    if timestamp == EARLIEST:
-        epoch = log.epochs.epoch_at(log.start_offset)
-        return _Partition(index, 0, -1, log.start_offset, epoch)
-    if timestamp < GREATEST_TIMESTAMP:
-        return _Partition(index, ErrorCode.UNSUPPORTED_VERSION)
-    if timestamp == GREATEST_TIMESTAMP:
-        found = log.newest_record(log.high_watermark)
+    epoch = log.epochs.epoch_at(log.start_offset)
+    return _Partition(index, 0, -1, log.start_offset, epoch)
+
+
+async def _search_all(
+    broker: Broker, response: Any, searched: list[tuple[HostedPartition, Any, Any]]
+) -> Any:
+    allowance = Allowance()
+    for partition, asked, answer in searched:
+        log = partition.log
+        if asked.timestamp == GREATEST_TIMESTAMP:
+            pieces = log.search_newest(log.high_watermark, allowance)
+        else:
+            pieces = log.search_time(asked.timestamp, allowance)
+        _fill_in(answer, partition, asked, await broker.turns.run(pieces))
+        await asyncio.sleep(0)  # a search of one piece has let nobody else run
+    return response
+
+
+def _fill_in(answer: Any, partition: HostedPartition, asked: Any, found: TimeFound) -> None:
+    error = partition.why_not_serving(asked.current_leader_epoch)
+    if error is not ErrorCode.NONE:
+        answer.error_code = int(error)  # it moved away meanwhile
+    elif isinstance(found, Rejected):
+        partition.look_at_disk()
+        answer.error_code = int(found.error)
+    elif found is None or found.offset >= partition.log.high_watermark:
+        answer.offset = UNKNOWN_OFFSET
     else:
-        found = log.offset_for_time(timestamp)
-    if isinstance(found, Rejected):
-        return _Partition(index, found.error)
-    if found is None or found.offset >= log.high_watermark:
-        return _Partition(index, 0, -1, UNKNOWN_OFFSET, -1)
-    return _Partition(index, 0, found.timestamp, found.offset, found.leader_epoch)
+        answer.timestamp, answer.offset = found.timestamp, found.offset
+        answer.leader_epoch = found.leader_epoch
 
 
 def _refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
@@ -95,4 +137,6 @@ def _refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.LIST_OFFSETS, range(1, 8), handle, refuse=_refuse_all)
+HANDLER = Handler(
+    ApiKey.LIST_OFFSETS, range(1, 8), Scope.CLIENT, handle, refuse=_refuse_all, most_elements=20_000
+)

@@ -20,8 +20,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.allowed_operations import NOT_ASKED, OF_CLUSTER, OF_TOPIC
@@ -31,7 +33,7 @@ from tidelog.broker.starting import once_told
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, METADATA_TOPIC, OFFSETS_TOPIC, why_invalid
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 
@@ -46,6 +48,12 @@ ALL_IF_EMPTY_UP_TO = 0
 ALWAYS_CREATES_BELOW = 4
 NAMES_LISTENERS_SINCE = 6
 BY_ID_SINCE = 12
+
+CREATED_AT_ONCE = 100
+"""Topics that one request creates at most."""
+
+TOPIC_BYTES, PARTITION_BYTES = 200, 300
+"""What a topic, and a partition, take in an answer being made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ async def _when_leaders_are_known(
 
     await until_known(broker, leaders)
     answer = _handle(broker, request, missing, context)
-    return await answer if asyncio.iscoroutine(answer) else answer
+    return await answer if inspect.iscoroutine(answer) else answer
 
 
 def _wants_all(request: Any, context: RequestContext) -> bool:
@@ -115,11 +123,15 @@ def _known(broker: Broker, asked: list[Any]) -> Iterator[TopicMetadata]:
 
 
 def _to_create(broker: Broker, request: Any, context: RequestContext) -> list[str]:
-    """Return the names asked for that are no topics and may become some."""
+    """Return the names asked for that are no topics and may become some: the first hundred.
+
+    Others are unknown still, and are created when the client asks again.
+    """
     allowed = request.allow_auto_topic_creation or context.version < ALWAYS_CREATES_BELOW
     if not (allowed and broker.configs.auto_create_topics_enable and request.topics):
         return []
-    return [t.name for t in request.topics if t.name and _creatable(broker, t.name)]
+    missing = (t.name for t in request.topics if t.name and _creatable(broker, t.name))
+    return list(islice(missing, CREATED_AT_ONCE))
 
 
 def _handle(broker: Broker, request: Any, missing: list[str], context: RequestContext) -> Any:
@@ -127,6 +139,11 @@ def _handle(broker: Broker, request: Any, missing: list[str], context: RequestCo
     if missing:
         return _create_first(broker, request, missing, context)
     return _answer(broker, request, {}, context)
+
+
+def _once(asked: list[Any]) -> list[Any]:
+    """Return what is asked for, without what repeats, as Kafka's brokers answer it."""
+    return list({(each.name, each.topic_id): each for each in asked}.values())
 
 
 def _creatable(broker: Broker, name: str) -> bool:
@@ -208,12 +225,17 @@ def _partition(view: _View, partition: PartitionMetadata) -> Any:
 
 def _answer(
     broker: Broker, request: Any, refused: dict[str, ErrorCode], context: RequestContext
-) -> Any:
+) -> Steps:
     view = _View.of(broker, context)
+    topics = []
     if _wants_all(request, context):
-        topics = [_topic(view, t) for t in broker.metadata.topics.values()]
+        for known in list(broker.metadata.topics.values()):
+            topics.append(_topic(view, known))
+            yield TOPIC_BYTES + PARTITION_BYTES * len(known.partitions)
     else:
-        topics = [_asked_for(view, t, refused) for t in request.topics]
+        for asked in _once(request.topics):
+            topics.append(_asked_for(view, asked, refused))
+            yield TOPIC_BYTES + PARTITION_BYTES * len(topics[-1].partitions)
     if request.include_topic_authorized_operations:
         for topic in topics:
             topic.topic_authorized_operations = OF_TOPIC
@@ -232,4 +254,4 @@ def _answer(
     )
 
 
-HANDLER = Handler(ApiKey.METADATA, range(13), once_told(handle))
+HANDLER = Handler(ApiKey.METADATA, range(13), Scope.CLIENT, once_told(handle))

@@ -5,20 +5,26 @@
 - A partition that this broker does not know answers UNKNOWN_TOPIC_OR_PARTITION; the others count.
 - v2-4 may name a retention time; later ones take ``offsets.retention.minutes`` (KIP-211).
 - v6+: the leader epoch of the position (KIP-320). v7+: static members (KIP-345).
+- More than 500 partitions are decided in parts, between which the group does nothing else
+  (``coordinator_parts``).
 - v9: a group that does not exist answers GROUP_ID_NOT_FOUND, before it ILLEGAL_GENERATION.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.coordinator_parts import Answers, InParts
 from tidelog.broker.coordinator_ticket import Ticket
+from tidelog.broker.position_steps import answered, is_long, told, told_at_once
 from tidelog.groups.events import CommitOffsets, OffsetsResult
 from tidelog.groups.records import CommittedOffset
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -34,53 +40,66 @@ _Partition = messages.OffsetCommitResponse.OffsetCommitResponsePartition
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     """Hand what exists to the group and answer for all."""
+    if is_long(request):
+        return _in_steps(broker, request, context)
     ticket = Ticket()
-    event = CommitOffsets(
+    known = tuple(each for each in _known(broker, request) if each is not None)
+    if known:
+        broker.coordinator.decide(request.group_id, _event(request, context, ticket, known))
+    else:
+        ticket.give(OffsetsResult())
+    return told_at_once(ticket, partial(_respond, request))
+
+
+def _in_steps(broker: Broker, request: Any, context: RequestContext) -> Steps:
+    ticket = Ticket()
+    long = InParts(ticket, _known(broker, request), partial(_event, request, context))
+    broker.coordinator.decide_in_parts(request.group_id, long)
+    return (yield from told(ticket, partial(_respond, request)))
+
+
+def _event(
+    request: Any,
+    context: RequestContext,
+    ticket: Ticket,
+    known: tuple[tuple[TopicPartition, CommittedOffset], ...],
+) -> CommitOffsets:
+    return CommitOffsets(
         ticket,
         request.member_id,
         request.group_instance_id,
         request.generation_id_or_member_epoch,
-        tuple(_known(broker, request)),
+        known,
         request.retention_time_ms if context.version <= RETENTION_UNTIL else -1,
         names_missing_group=context.version >= NAMES_MISSING_GROUP_SINCE,
     )
-    if not event.offsets:
-        return _respond(request, OffsetsResult())
-    broker.coordinator.decide(request.group_id, event)
-    return ticket.answer(lambda result: _respond(request, result))
 
 
-def _known(broker: Broker, request: Any) -> list[tuple[TopicPartition, CommittedOffset]]:
-    return [
-        (
-            TopicPartition(topic.name, each.partition_index),
-            CommittedOffset(
+def _known(broker: Broker, request: Any) -> Iterator[tuple[TopicPartition, CommittedOffset] | None]:
+    """Yield what is committed of each partition asked, None for one that does not exist."""
+    for topic in request.topics:
+        known = broker.metadata.topic(topic.name)
+        for each in topic.partitions:
+            if known is None or each.partition_index not in known.partitions:
+                yield None
+                continue
+            offset = CommittedOffset(
                 each.committed_offset,
                 each.committed_leader_epoch,
                 each.committed_metadata or "",
                 topic_id=known.topic_id,
-            ),
-        )
-        for topic in request.topics
-        if (known := broker.metadata.topic(topic.name)) is not None
-        for each in topic.partitions
-        if each.partition_index in known.partitions
-    ]
+            )
+            yield TopicPartition(topic.name, each.partition_index), offset
 
 
-def _respond(request: Any, result: OffsetsResult) -> Any:
-    errors = dict(result.partitions)
-    return _Response(
-        topics=[
-            _Topic(topic.name, [_answer(topic.name, each, errors) for each in topic.partitions])
-            for topic in request.topics
-        ]
-    )
+def _respond(request: Any, found: Answers) -> Steps:
+    topics = yield from answered(request, _Topic, partial(_answer, found))
+    return _Response(topics=topics)
 
 
-def _answer(topic: str, asked: Any, errors: dict[TopicPartition, ErrorCode]) -> Any:
+def _answer(found: Answers, topic: str, asked: Any) -> Any:
     at = TopicPartition(topic, asked.partition_index)
-    return _Partition(asked.partition_index, errors.get(at, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    return _Partition(asked.partition_index, found.errors.get(at, found.otherwise))
 
 
 def _refuse(request: Any, error: ErrorCode, _version: int) -> Any:
@@ -94,4 +113,4 @@ def _refuse(request: Any, error: ErrorCode, _version: int) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.OFFSET_COMMIT, range(2, 10), handle, refuse=_refuse)
+HANDLER = Handler(ApiKey.OFFSET_COMMIT, range(2, 10), Scope.CLIENT, handle, refuse=_refuse)

@@ -8,14 +8,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tidelog.broker.coordinator_parts import Answers, InParts
 from tidelog.broker.coordinator_ticket import Ticket
-from tidelog.groups.events import DeleteOffsets, OffsetsResult
+from tidelog.broker.position_steps import answered, is_long, told, told_at_once
+from tidelog.groups.events import DeleteOffsets
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -28,37 +32,39 @@ _Partition = messages.OffsetDeleteResponse.OffsetDeleteResponsePartition
 
 def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
     """Answered when the removal is committed."""
+    if is_long(request):
+        return _in_steps(broker, request)
     ticket = Ticket()
-    known = tuple(
-        TopicPartition(topic.name, each.partition_index)
-        for topic in request.topics
-        for each in topic.partitions
-        if broker.metadata.partition(topic.name, each.partition_index) is not None
-    )
+    known = tuple(each for each in _known(broker, request) if each is not None)
     broker.coordinator.decide(request.group_id, DeleteOffsets(ticket, known))
-    return ticket.answer(lambda result: _respond(request, result))
+    return told_at_once(ticket, partial(_respond, request))
 
 
-def _respond(request: Any, result: OffsetsResult) -> Any:
-    if result.error is not ErrorCode.NONE:
-        return _Response(error_code=result.error)
-    errors = dict(result.partitions)
-    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return _Response(
-        topics=[
-            _Topic(
-                topic.name,
-                [
-                    _Partition(
-                        each.partition_index,
-                        errors.get(TopicPartition(topic.name, each.partition_index), unknown),
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ]
-    )
+def _in_steps(broker: Broker, request: Any) -> Steps:
+    ticket = Ticket()
+    long = InParts(ticket, _known(broker, request), DeleteOffsets)
+    broker.coordinator.decide_in_parts(request.group_id, long)
+    return (yield from told(ticket, partial(_respond, request)))
 
 
-HANDLER = Handler(ApiKey.OFFSET_DELETE, range(1), handle)
+def _known(broker: Broker, request: Any) -> Iterator[TopicPartition | None]:
+    """Yield each partition asked, None for one that does not exist."""
+    for topic in request.topics:
+        for each in topic.partitions:
+            exists = broker.metadata.partition(topic.name, each.partition_index) is not None
+            yield TopicPartition(topic.name, each.partition_index) if exists else None
+
+
+def _respond(request: Any, found: Answers) -> Steps:
+    if found.error is not ErrorCode.NONE:
+        return _Response(error_code=found.error)
+    topics = yield from answered(request, _Topic, partial(_answer, found))
+    return _Response(topics=topics)
+
+
+def _answer(found: Answers, topic: str, asked: Any) -> Any:
+    at = TopicPartition(topic, asked.partition_index)
+    return _Partition(asked.partition_index, found.errors.get(at, found.otherwise))
+
+
+HANDLER = Handler(ApiKey.OFFSET_DELETE, range(1), Scope.CLIENT, handle)

@@ -1,6 +1,7 @@
 """OffsetFetch v1-9: a group's committed positions.
 
-- Offset -1 and no error where there is none. v2+: null topics ask for all that the group has.
+- Offset -1 and no error where there is none, or only that of a former topic of the name.
+- v2+: null topics ask for all that the group has.
 - v1: an error of the group stands in every partition; v2-7 at the top; v8+ (KIP-709) in each of
   the groups asked for.
 - v5+: leader epochs (KIP-320). v7+: ``require_stable`` changes nothing here, for there are no
@@ -10,20 +11,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tidelog.groups.records import NO_LEADER_EPOCH, CommittedOffset
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.groups.table import GroupTable
 
 BATCHED_SINCE = 8
 TOP_ERROR_SINCE = 2
 NO_OFFSET = -1
+
+AT_ONCE = 500
+"""Partitions between two turns of the loop."""
+
+TOPIC_BYTES, PARTITION_BYTES = 150, 100
+"""What a topic, and a partition, take in an answer being made, their metadata aside."""
 
 _Response = messages.OffsetFetchResponse
 _Topic = messages.OffsetFetchResponse.OffsetFetchResponseTopic
@@ -34,37 +43,74 @@ _GroupPartition = messages.OffsetFetchResponse.OffsetFetchResponsePartitions
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Answered at once from memory, which knows committed positions only."""
+    """Answer from memory, which knows committed positions only.
+
+    A group that is named again is answered once, as it was named last.
+    """
     if context.version >= BATCHED_SINCE:
-        return _Response(groups=[_group(broker, group) for group in request.groups])
+        return _groups(broker, request)
+    return _one_group(broker, request, context)
+
+
+def _groups(broker: Broker, request: Any) -> Steps:
+    groups = []
+    for group in {each.group_id: each for each in request.groups}.values():
+        table = broker.coordinator.table_of(group.group_id)
+        if isinstance(table, ErrorCode):
+            groups.append(_Group(group.group_id, [], table))
+            yield TOPIC_BYTES
+            continue
+        topics: list[Any] = []
+        groups.append(_Group(group.group_id, topics))
+        yield TOPIC_BYTES
+        for name, found in _found(broker, table, group.group_id, group.topics):
+            parts = [_GroupPartition(at, *_fields(offset)) for at, offset in found]
+            if topics and topics[-1].name == name:
+                topics[-1].partitions += parts
+            else:
+                topics.append(_GroupTopic(name, parts))
+            yield _size(found)
+    return _Response(groups=groups)
+
+
+def _one_group(broker: Broker, request: Any, context: RequestContext) -> Steps:
     table = broker.coordinator.table_of(request.group_id)
     if isinstance(table, ErrorCode):
         return _refuse(request, table, context.version)
-    return _Response(
-        topics=[
-            _Topic(name, [_Partition(at, *_fields(offset)) for at, offset in found])
-            for name, found in table.offsets(request.group_id, _asked(request.topics))
-        ]
-    )
+    topics: list[Any] = []
+    for name, found in _found(broker, table, request.group_id, request.topics):
+        parts = [_Partition(at, *_fields(offset)) for at, offset in found]
+        if topics and topics[-1].name == name:
+            topics[-1].partitions += parts
+        else:
+            topics.append(_Topic(name, parts))
+        yield _size(found)
+    return _Response(topics=topics)
 
 
-def _group(broker: Broker, group: Any) -> Any:
-    table = broker.coordinator.table_of(group.group_id)
-    if isinstance(table, ErrorCode):
-        return _Group(group.group_id, [], table)
-    return _Group(
-        group.group_id,
-        [
-            _GroupTopic(name, [_GroupPartition(at, *_fields(offset)) for at, offset in found])
-            for name, found in table.offsets(group.group_id, _asked(group.topics))
-        ],
-    )
-
-
-def _asked(topics: list[Any] | None) -> list[tuple[str, list[int]]] | None:
+def _found(
+    broker: Broker, table: GroupTable, group_id: str, topics: list[Any] | None
+) -> Iterator[tuple[str, list[tuple[int, CommittedOffset | None]]]]:
+    """Yield what is committed, in pieces: a partition that is named again is answered once."""
+    life_of = broker.metadata.id_of
     if topics is None:
-        return None
-    return [(topic.name, topic.partition_indexes) for topic in topics]
+        for name, found in table.offsets(group_id, None, life_of):
+            for first in range(0, len(found), AT_ONCE):
+                yield name, found[first : first + AT_ONCE]
+        return
+    wanted: dict[str, dict[int, None]] = {}
+    for topic in topics:
+        wanted.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+    for name, asked in wanted.items():
+        indexes = list(asked)
+        for first in range(0, max(1, len(indexes)), AT_ONCE):
+            asked_now = [(name, indexes[first : first + AT_ONCE])]
+            yield from table.offsets(group_id, asked_now, life_of)
+
+
+def _size(found: list[tuple[int, CommittedOffset | None]]) -> int:
+    kept = sum(len(offset.metadata) for _, offset in found if offset is not None)
+    return TOPIC_BYTES + PARTITION_BYTES * len(found) + kept
 
 
 def _fields(offset: CommittedOffset | None) -> tuple[int, int, str]:
@@ -89,4 +135,4 @@ def _refuse(request: Any, error: ErrorCode, version: int) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.OFFSET_FETCH, range(1, 10), handle, refuse=_refuse)
+HANDLER = Handler(ApiKey.OFFSET_FETCH, range(1, 10), Scope.CLIENT, handle, refuse=_refuse)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 
@@ -29,6 +29,8 @@ def handle(
     broker: Broker, request: messages.OffsetForLeaderEpochRequest, context: RequestContext
 ) -> Any:
     """Look each partition up in its log's epochs."""
+    if not context.may_name_replica(request.replica_id, ApiKey.OFFSET_FOR_LEADER_EPOCH):
+        return _refuse_all(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, context.version)
     return _Response(
         topics=[
             _Topic(t.topic, [_answer(broker, t.topic, t.topic_id, p) for p in t.partitions])
@@ -60,4 +62,11 @@ def _refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.OFFSET_FOR_LEADER_EPOCH, range(2, 5), handle, refuse=_refuse_all)
+HANDLER = Handler(
+    ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    range(2, 5),
+    Scope.CLIENT,
+    handle,
+    refuse=_refuse_all,
+    most_elements=20_000,
+)

@@ -6,13 +6,17 @@
   answered when every partition is committed, has moved away, or ``timeout_ms`` is over.
 - Each partition is judged alone; from v8 a refusal carries a sentence, and the records that are to
   blame where only some are (KIP-467): clients fail those with the error, the others as bystanders.
-- Several requests of one connection may wait at once (``pipelined``).
+- Several requests of one connection may wait at once (``pipelined``). Where a batch must be looked
+  into beside the loop (``broker.looked_appends``) its request is a task, and the next one of the
+  connection is taken when it is answered.
+- A partition that is named twice gets INVALID_REQUEST the second time.
 - v10+: NOT_LEADER_OR_FOLLOWER names the current leader and its address (KIP-951).
 - Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: clients do not retry it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,24 +26,36 @@ from tidelog.broker.parked import DelayedProduce, refuse
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS
-from tidelog.network.router import CloseConnection, Handler, RequestContext
+from tidelog.network.router import CloseConnection, Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 from tidelog.records.batch import HEADER_SIZE, LENGTH_OVERHEAD, Rejected
+from tidelog.storage.looking import UNLOOKED, Looks
+from tidelog.storage.results import Appended
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.partition import HostedPartition
+    from tidelog.network.connection import Connection
+
+_Unlooked = tuple["HostedPartition", list[Any], int, "asyncio.Future[Appended | Rejected]"]
+"""A partition, the answers of its topic, the place of its own, and what becomes of the batch."""
 
 FIRST_SERVED_VERSION = 3
 ALL_IN_SYNC = -1
 NO_TRANSACTIONS = "this version has no transactions: send without a transactional.id"
 INTERNAL = "clients must not write to an internal topic"
-ADMIN_CLIENT_ID = "__admin_client"
-"""Kafka's own tools may write to internal topics under this client id."""
-
 _ONE_BATCH = Rejected(
     ErrorCode.INVALID_RECORD, "a produce request must have exactly one batch for each partition"
 )
+_NAMED_TWICE = Rejected(
+    ErrorCode.INVALID_REQUEST, "a produce request must name each partition once"
+)
+AT_ONCE = 8
+"""Topics, and partitions of each, that are appended to in one step."""
+
+ANSWER_BYTES = 200
+"""What a partition takes in an answer being made."""
+
 _length_at = struct.Struct(">i").unpack_from
 
 _Response = messages.ProduceResponse
@@ -60,8 +76,55 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
         error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return _refused(request, error, NO_TRANSACTIONS)
     waiting: list[tuple[HostedPartition, int, Any]] = []
-    response = _append_all(broker, request, context, waiting)
-    if not acks:
+    unlooked: list[_Unlooked] = []
+    steps = _append_all(broker, request, context.connection, waiting, unlooked)
+    if len(request.topic_data) > AT_ONCE or any(
+        len(topic.partition_data) > AT_ONCE for topic in request.topic_data
+    ):
+        return _in_steps(broker, request, context, steps, waiting, unlooked)
+    # Nearly all requests: in one step.
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        return _appended_all(broker, request, context, end.value, waiting, unlooked)
+
+
+def _in_steps(
+    broker: Broker,
+    request: messages.ProduceRequest,
+    context: RequestContext,
+    steps: Steps,
+    waiting: list[tuple[HostedPartition, int, Any]],
+    unlooked: list[_Unlooked],
+) -> Steps:
+    response = yield from steps
+    return _appended_all(broker, request, context, response, waiting, unlooked)
+
+
+def _appended_all(
+    broker: Broker,
+    request: messages.ProduceRequest,
+    context: RequestContext,
+    response: messages.ProduceResponse,
+    waiting: list[tuple[HostedPartition, int, Any]],
+    unlooked: list[_Unlooked],
+) -> Any:
+    if unlooked:
+        work = _when_looked_into(broker, request, context, response, waiting, unlooked)
+        return broker.loop.create_task(work)
+    return _answer(broker, request, context, response, waiting, request.timeout_ms)
+
+
+def _answer(
+    broker: Broker,
+    request: messages.ProduceRequest,
+    context: RequestContext,
+    response: messages.ProduceResponse,
+    waiting: list[tuple[HostedPartition, int, Any]],
+    timeout_ms: int,
+) -> Any:
+    if not request.acks:
         return _unanswered(response)
     named = context.version >= current_leaders.FIRST_PRODUCE_VERSION
     if not waiting:
@@ -70,32 +133,66 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
         return response
     name = partial(current_leaders.name_leaders, broker, listener_name=context.listener_name)
     finish = name if named else None
-    return DelayedProduce(response, waiting, request.timeout_ms, finish).future
+    return DelayedProduce(response, waiting, timeout_ms, finish).future
+
+
+async def _when_looked_into(
+    broker: Broker,
+    request: messages.ProduceRequest,
+    context: RequestContext,
+    response: messages.ProduceResponse,
+    waiting: list[tuple[HostedPartition, int, Any]],
+    unlooked: list[_Unlooked],
+) -> Any:
+    """Answer when what had to be looked into is appended, or refused, and committed."""
+    end = broker.loop.time() + request.timeout_ms / 1000
+    for partition, answers, at, outcome in unlooked:
+        result = await outcome
+        index = answers[at].index
+        if isinstance(result, Rejected):
+            answers[at] = _rejected(index, result)
+            continue
+        answers[at] = answer = _appended(index, result)
+        if request.acks == ALL_IN_SYNC and result.last_offset >= partition.log.high_watermark:
+            waiting.append((partition, result.last_offset, answer))
+    left_ms = int((end - broker.loop.time()) * 1000)
+    answer = _answer(broker, request, context, response, waiting, left_ms)
+    return await answer if isinstance(answer, asyncio.Future) else answer
 
 
 def _append_all(
     broker: Broker,
     request: messages.ProduceRequest,
-    context: RequestContext,
+    owner: Connection,
     waiting: list[tuple[HostedPartition, int, Any]],
-) -> messages.ProduceResponse:
-    """Append to each partition; ``waiting`` gets those that are not committed yet."""
+    unlooked: list[_Unlooked],
+) -> Steps:
+    """Append to each partition; ``waiting`` gets those that are not committed yet, ``unlooked``
+    those that are not appended yet."""
     now_ms = broker.clock.wall_ms()
     by_topic = broker.partitions.by_topic
     committed = request.acks == ALL_IN_SYNC
+    looks = Looks()
+    seen: set[HostedPartition] = set()
     topics = []
     for topic in request.topic_data:
         name = topic.name
         hosted = by_topic.get(name)
-        internal = name in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID
+        # Also for Kafka's "__admin_client": anybody may give that client id.
+        internal = name in INTERNAL_TOPICS
         answers: list[Any] = []
         topics.append(_Topic(name, answers))
         for data in topic.partition_data:
+            yield ANSWER_BYTES
             index = data.index
             partition = None if hosted is None else hosted.get(index)
             if partition is None or not partition.is_leader or internal:
                 answers.append(_not_here(broker, name, index, partition, internal))
                 continue
+            if partition in seen:
+                answers.append(_rejected(index, _NAMED_TWICE))
+                continue
+            seen.add(partition)
             if committed and len(partition.state.isr) < partition.required_in_sync:
                 too_few = Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, partition.why_too_few())
                 answers.append(_rejected(index, too_few))
@@ -107,16 +204,33 @@ def _append_all(
             ):
                 answers.append(_rejected(index, _ONE_BATCH))
                 continue
-            result = partition.append(records, now_ms)
+            result = partition.append(records, now_ms, looks=looks)
+            if result is UNLOOKED:
+                outcome = broker.looked_appends.add(
+                    partition,
+                    records,
+                    looks,
+                    owner,
+                    in_sync=committed,
+                    timeout_ms=request.timeout_ms,
+                )
+                unlooked.append((partition, answers, len(answers), outcome))
+                answers.append(_Partition(index))
+                continue
             if isinstance(result, Rejected):
                 answers.append(_rejected(index, result))
                 continue
-            first, last, append_time_ms, start, _ = result
-            answer = _Partition(index, 0, first, append_time_ms, start)
+            answer = _appended(index, result)
             answers.append(answer)
+            last = result.last_offset
             if committed and last >= partition.log.high_watermark:
                 waiting.append((partition, last, answer))
     return _Response(topics)
+
+
+def _appended(index: int, result: Appended) -> Any:
+    first, _, append_time_ms, start, _ = result
+    return _Partition(index, 0, first, append_time_ms, start)
 
 
 def _not_here(broker: Broker, topic: str, index: int, partition: Any, internal: bool) -> Any:
@@ -168,8 +282,11 @@ def _refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
 HANDLER = Handler(
     ApiKey.PRODUCE,
     range(12),
+    Scope.CLIENT,
     handle,
     pipelined=True,
+    most_elements=20_000,
+    long_records=True,
     refuse=_refuse_all,
     direct=produce_directly.answer,
 )

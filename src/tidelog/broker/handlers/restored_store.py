@@ -10,6 +10,7 @@ from typing import Any
 from tidelog.broker.forwarding import forwarded
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Scope
 from tidelog.protocol import messages
 
 
@@ -18,4 +19,4 @@ def refuse(_request: Any, error: ErrorCode, sentence: str) -> Any:
     return messages.RestoredStoreResponse(error_code=error, error_message=sentence, report="{}")
 
 
-HANDLER = forwarded(ApiKey.RESTORED_STORE, range(1), refuse)
+HANDLER = forwarded(ApiKey.RESTORED_STORE, range(1), Scope.BROKER, refuse)

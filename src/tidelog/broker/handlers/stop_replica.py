@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -34,4 +34,4 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.STOP_REPLICA, range(5), handle)
+HANDLER = Handler(ApiKey.STOP_REPLICA, range(5), Scope.CONTROLLER, handle)

@@ -13,7 +13,7 @@ from tidelog.broker.coordinator_ticket import Ticket
 from tidelog.groups.events import Sync, SyncResult
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -51,4 +51,4 @@ def _respond(result: SyncResult) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.SYNC_GROUP, range(6), handle)
+HANDLER = Handler(ApiKey.SYNC_GROUP, range(6), Scope.CLIENT, handle, most_elements=10_000)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -30,4 +30,4 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     return response()
 
 
-HANDLER = Handler(ApiKey.UPDATE_METADATA, range(9), handle)
+HANDLER = Handler(ApiKey.UPDATE_METADATA, range(9), Scope.CONTROLLER, handle)

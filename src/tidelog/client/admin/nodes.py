@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.client.cluster import Cluster
+from tidelog.client.connection import Connection
 from tidelog.client.errors import ClientError, ClusterUnreachable, ConnectionLost, Refused, json_of
 from tidelog.client.metadata import Broker
 from tidelog.model.api_keys import ApiKey
@@ -101,6 +102,9 @@ async def describe_condition(
     # Who is connected answers; another one may be stuck, and cost the time that there is.
     open_one = (await cluster.any_connection()).peer
     brokers = cluster.view.brokers.values()
+    if not brokers:
+        # Nothing is known: brokers that wait for their controller's word can still pass this on.
+        return await _condition_from(await cluster.any_connection(), timeout_ms, subjects)
     for broker in sorted(brokers, key=lambda b: (f"{b.host}:{b.port}" != open_one, b.node_id)):
         try:
             # A connection of its own: answers come in order, and this one may wait for long.
@@ -108,11 +112,15 @@ async def describe_condition(
         except ConnectionLost as error:
             trouble = error
             continue
-        if not connection.speaks(ApiKey.DESCRIBE_CONDITION):
-            return None
-        request = messages.DescribeConditionRequest(subjects=list(subjects))
-        answer: messages.DescribeConditionResponse = await connection.send(
-            request, None, timeout_ms
-        )
-        return json_of(answer, answer.condition, "the cluster's condition")
+        return await _condition_from(connection, timeout_ms, subjects)
     raise trouble or ClusterUnreachable("no broker is known")
+
+
+async def _condition_from(
+    connection: Connection, timeout_ms: int, subjects: Sequence[str]
+) -> dict[str, Any] | None:
+    if not connection.speaks(ApiKey.DESCRIBE_CONDITION):
+        return None
+    request = messages.DescribeConditionRequest(subjects=list(subjects))
+    answer: messages.DescribeConditionResponse = await connection.send(request, None, timeout_ms)
+    return json_of(answer, answer.condition, "the cluster's condition")

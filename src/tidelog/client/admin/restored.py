@@ -9,22 +9,36 @@ from collections.abc import Collection
 from typing import Any
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import json_of
+from tidelog.client.errors import Refused, json_of
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 
 
 async def restored_store(
-    cluster: Cluster, *, accept: bool = False, without: Collection[int] = ()
+    cluster: Cluster,
+    *,
+    accept: bool = False,
+    without: Collection[int] = (),
+    drop_unknown: Collection[str] = (),
 ) -> dict[str, Any] | None:
     """Return what the active controller reports; None where that is not served.
 
-    With ``accept`` the cluster goes on with the restored store, ``without`` the brokers named.
+    With ``accept`` the cluster goes on with the restored store, ``without`` the brokers named; what
+    ``drop_unknown`` names is given up of what the store does not know.
     Raises Refused, and ClientError for no JSON.
     """
     connection = await cluster.any_connection()
     if not connection.speaks(ApiKey.RESTORED_STORE):
+        if connection.speaks(ApiKey.SASL_HANDSHAKE):
+            why = (
+                f"{connection.peer} asks for a proof of the cluster secret: add "
+                "--cluster-secret-file FILE, the servers' cluster.secret"
+            )
+            raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "the restored store", why)
         return None
-    request = messages.RestoredStoreRequest(accept=accept, without_brokers=sorted(without))
+    request = messages.RestoredStoreRequest(
+        accept=accept, without_brokers=sorted(without), drop_unknown=list(drop_unknown)
+    )
     answer: messages.RestoredStoreResponse = await connection.send(request)
     return json_of(answer, answer.report, "the restored store")

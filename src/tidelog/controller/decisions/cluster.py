@@ -7,6 +7,7 @@ What is not in the store (sessions, inventories) stands in ``Cluster`` too, mark
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
@@ -30,7 +31,7 @@ from tidelog.metadata.records import (
     WentBack,
 )
 from tidelog.metadata.store import Node
-from tidelog.model.config_definitions import BrokerLayers, ResolvedTopic, resolve_topic
+from tidelog.model.config_definitions import BrokerLayers, ResolvedTopic, TopicResolver
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST, Level
 from tidelog.model.topics import TopicPartition, metric_name
@@ -39,7 +40,7 @@ NO_LEADER = -1
 NO_ID = UUID(int=0)
 
 KEPT_CONFIGURATIONS = 256
-"""How many different configurations of topics are kept resolved: one takes 0.4 ms to resolve."""
+"""How many different configurations of topics are kept resolved: one takes some 20 us."""
 
 
 KEPT_NAMES = 1_000
@@ -95,6 +96,13 @@ class LogEnd(NamedTuple):
     end_offset: int
 
 
+class _Resolved(NamedTuple):
+    # What was resolved above these defaults of all brokers.
+    defaults: dict[str, str] | None
+    resolver: TopicResolver
+    found: dict[tuple[tuple[str, str], ...], ResolvedTopic]
+
+
 @dataclass
 class Cluster:
     """All that decisions read. Only ``apply`` and the session rules change it.
@@ -102,10 +110,12 @@ class Cluster:
     ``marked`` are the topics of the queue in ``/admin/delete_topics``; ``former_lives`` are the
     ``deletions`` by name.
 
-    The last twelve are not in the store: ``configs_changed_at``, the revision of the last change of
-    a configuration; the ``level`` of this controller; ``confirmed``, the
+    The last fourteen are not in the store: ``configs_changed_at``, the revision of the last change
+    of a configuration; the ``level`` of this controller; ``confirmed``, the
     (broker, partition) of marked topics whose replicas are gone; ``suspected`` and
     ``shutting_down`` brokers; ``presumed`` ones, which registered with an earlier controller only;
+    ``kept_configs``, what brokers that had seen so much keep of the configurations of topics that
+    the store does not know; ``undeletable``, why a topic's nodes cannot go;
     ``broken`` replicas, which a broker reported as damaged; what each broker said of its logs when
     it registered (``inventories``; ``nameless`` are the replicas that know no topic id, by name;
     ``held`` has the name of each topic id that was reported); ``seen``, the highest (controller
@@ -141,6 +151,10 @@ class Cluster:
     suspected: set[int] = field(default_factory=set)
     shutting_down: set[int] = field(default_factory=set)
     presumed: set[int] = field(default_factory=set)
+    kept_configs: dict[UUID, tuple[tuple[int, int], dict[str, str]]] = field(
+        default_factory=dict, compare=False
+    )
+    undeletable: dict[str, str] = field(default_factory=dict, compare=False)
     broken: set[tuple[int, TopicPartition]] = field(default_factory=set)
     inventories: dict[int, dict[tuple[UUID, int], LogEnd]] = field(default_factory=dict)
     nameless: dict[int, dict[TopicPartition, LogEnd]] = field(default_factory=dict)
@@ -149,9 +163,7 @@ class Cluster:
     loaded_revision: int = 0
 
     # What was resolved above these defaults: most topics share few configurations.
-    _resolved: tuple[dict[str, str] | None, dict[tuple[tuple[str, str], ...], ResolvedTopic]] = (
-        field(default_factory=lambda: (None, {}), init=False, repr=False, compare=False)
-    )
+    _resolved: _Resolved | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def controller_epoch(self) -> int:
@@ -167,6 +179,27 @@ class Cluster:
     def fit(self) -> set[int]:
         """The brokers that may lead."""
         return self.brokers.keys() - self.suspected - self.shutting_down
+
+    @property
+    def electable(self) -> set[int]:
+        """The brokers that may be elected: fit, and registered with this controller."""
+        return self.fit - self.presumed
+
+    def draft(self) -> Cluster:
+        """Return a copy to change beside this one, until ``adopt`` takes it over. O(nodes).
+
+        What is not in the store is shared: registrations and heartbeats go on meanwhile.
+        """
+        made = copy.copy(self)
+        for name in _DRAFTED:
+            setattr(made, name, copy.copy(getattr(self, name)))
+        made.former_lives = {name: dict(lives) for name, lives in self.former_lives.items()}
+        return made
+
+    def adopt(self, draft: Cluster) -> None:
+        """Take over what a draft has of the nodes: all of it is durable."""
+        for name in _DRAFTED:
+            setattr(self, name, getattr(draft, name))
 
     def topic_id(self, name: str) -> UUID:
         """Return a topic's id; all zero when it has none."""
@@ -191,9 +224,20 @@ class Cluster:
         self.nameless.pop(broker, None)
         self.broken = {(x, where) for x, where in self.broken if x != broker}
 
+    def take_configs(self, seen: tuple[int, int], kept: Mapping[UUID, dict[str, str]]) -> None:
+        """Remember what a broker keeps of the configurations of topics that the store lacks.
+
+        Of several brokers the one counts that has seen the newest controller epoch and revision.
+        """
+        for topic_id, configs in kept.items():
+            known = self.kept_configs.get(topic_id)
+            if topic_id not in self.names and (known is None or known[0] <= seen):
+                self.kept_configs[topic_id] = seen, configs
+
     def take_held(self, held: Mapping[UUID, str]) -> None:
         """Remember the names of topic ids that a broker reported; forget those nobody has now."""
         self.held.update(held)
+        self.kept_configs = {x: y for x, y in self.kept_configs.items() if x not in self.names}
         if len(self.held) > 2 * len(self.topics) + KEPT_NAMES:
             there = {topic_id for found in self.inventories.values() for topic_id, _ in found}
             self.held = {
@@ -234,21 +278,47 @@ class Cluster:
         own = self.topic_configs.get(name, {}) if configs is None else configs
         defaults = self.broker_configs.get(layout.ALL_BROKERS)
         # Nodes are replaced, never changed: the same dict has the same content.
-        below, resolved = self._resolved
-        if defaults is not below or len(resolved) >= KEPT_CONFIGURATIONS:
-            # Replaced as a pair: a scrape in another thread keeps what it found with its defaults.
-            resolved = {}
-            self._resolved = defaults, resolved
+        kept = self._resolved
+        if kept is None or kept.defaults is not defaults:
+            layers = BrokerLayers(self.layers.static, {}, defaults or {})
+            # Replaced as a whole: a scrape in another thread keeps what it found with its defaults.
+            self._resolved = kept = _Resolved(defaults, TopicResolver(layers), {})
+        elif len(kept.found) >= KEPT_CONFIGURATIONS:
+            self._resolved = kept = kept._replace(found={})
         key = tuple(sorted(own.items()))
-        found = resolved.get(key)
+        found = kept.found.get(key)
         if found is None:
-            found = resolve_topic(own, BrokerLayers(self.layers.static, {}, defaults or {}))
-            resolved[key] = found
+            found = kept.found[key] = kept.resolver.resolve(own)
         return found
 
     def min_insync(self, name: str, replicas: int) -> int:
         """Return the topic's ``min.insync.replicas``, capped at its number of replicas."""
         return min(self.resolve(name).configs.min_insync_replicas, replicas)
+
+
+_DRAFTED = (
+    "versions",
+    "brokers",
+    "topics",
+    "memories",
+    "lives",
+    "states",
+    "deletions",
+    "former_lives",
+    "marked",
+    "topic_configs",
+    "broker_configs",
+    "damaged",
+    "counters",
+    "producer_ids",
+    "cluster_id",
+    "names",
+    "names_in_metrics",
+    "went_back",
+    "confirmed",
+    "configs_changed_at",
+)
+"""What changes with nodes."""
 
 
 def load(cluster: Cluster, nodes: Mapping[str, Node]) -> None:

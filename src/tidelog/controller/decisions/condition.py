@@ -165,7 +165,7 @@ def _of_brokers(cluster: Cluster, looked: _Looked) -> Iterator[dict[str, Any]]:
             "brokers_suspected",
             BAD,
             cluster.suspected,
-            "Suspected, for the connection of its session closed",
+            "Suspected, because its connection closed or it was silent",
             "See whether it runs, and its log; it counts as dead when its session times out.",
         ),
         (
@@ -191,8 +191,12 @@ def _of_brokers(cluster: Cluster, looked: _Looked) -> Iterator[dict[str, Any]]:
 
 
 def _of_partitions(cluster: Cluster, looked: _Looked) -> Iterator[dict[str, Any]]:
-    offline, below = set(looked.offline), set(looked.below_minimum)
-    holders = _names_of_brokers(_last_holders(cluster, looked.offline) - cluster.fit)
+    below = set(looked.below_minimum)
+    # No election helps these: a damaged replica leads nothing, be it chosen uncleanly.
+    unreadable = {where for where in looked.offline if _is_damaged_everywhere(cluster, where)}
+    keepers = _names_of_brokers({x for where in unreadable for x in cluster.replicas(where)})
+    offline = set(looked.offline) - unreadable
+    holders = _names_of_brokers(_last_holders(cluster, offline) - cluster.fit)
     missing = _names_of_brokers(_missing_from_isr(cluster, looked.under_replicated) - cluster.fit)
     rows = (
         (
@@ -203,14 +207,21 @@ def _of_partitions(cluster: Cluster, looked: _Looked) -> Iterator[dict[str, Any]
             "tidelog elect-leaders --election-type unclean, which may lose records.",
         ),
         (
+            "offline_damaged",
+            unreadable,
+            "without a leader, with every replica damaged: neither read nor written",
+            f"See the log of {keepers}: an election cannot help. Stop it and put back the file of "
+            "a segment that is missing, or take the disk to somebody who can read it.",
+        ),
+        (
             "below_min_insync",
-            below - offline,
+            below - offline - unreadable,
             "below min.insync.replicas: acks=all is refused",
             f"Start {missing}, or wait while replicas catch up.",
         ),
         (
             "under_replicated",
-            set(looked.under_replicated) - offline - below,
+            set(looked.under_replicated) - offline - unreadable - below,
             "under-replicated: not all replicas are in sync",
             f"Start {missing}, or wait while replicas catch up.",
         ),
@@ -222,7 +233,7 @@ def _of_partitions(cluster: Cluster, looked: _Looked) -> Iterator[dict[str, Any]
         ),
         (
             "replicas_damaged",
-            {where for _, where in cluster.broken},
+            {where for _, where in cluster.broken} - unreadable,
             f"with a damaged replica, on {_names_of_brokers({x for x, _ in cluster.broken})}",
             "See that broker's log: the replica is out of service until it is fetched again.",
         ),
@@ -284,6 +295,10 @@ def _of_deletions(cluster: Cluster) -> Iterator[dict[str, Any]]:
     if running:
         said = f"Being deleted: {_named(sorted(running))}."
         yield _problem("deletions_running", said, "Nothing: it goes on by itself.", NOTICE)
+
+
+def _is_damaged_everywhere(cluster: Cluster, where: TopicPartition) -> bool:
+    return all((broker, where) in cluster.broken for broker in cluster.replicas(where))
 
 
 def _last_holders(cluster: Cluster, places: Iterable[TopicPartition]) -> set[int]:

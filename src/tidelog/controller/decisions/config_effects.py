@@ -5,6 +5,7 @@ Owns two effects, so that brokers never hear of the one before the other:
 | change | partitions |
 |---|---|
 | ``min.insync.replicas`` is lowered to the ISR | ``eligible_replicas`` are cleared (KIP-966) |
+| the same, while no controller was active | they are cleared when one becomes active |
 | ``unclean.leader.election.enable`` | who has no leader and may get one so, gets it (as in Kafka) |
 
 A raised minimum needs no write: it counts with the next change of an ISR.
@@ -14,32 +15,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Write
+from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Decision, Write
 from tidelog.controller.decisions.elections import Standing, put_state, settle_all, with_isr
 from tidelog.metadata import layout
-from tidelog.model.config_definitions import BrokerLayers, resolve_topic
+from tidelog.model.config_definitions import BrokerLayers, TopicResolver
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
+
+WITH_EFFECTS = ("min.insync.replicas", "unclean.leader.election.enable")
 
 
 def of_topic(cluster: Cluster, topic: str, configs: Mapping[str, str]) -> list[Write]:
     """Return what follows for a topic from a new set of its own configurations."""
-    return _effects(cluster, topic, cluster.resolve(topic, configs).configs)
+    return _effects(cluster, topic, cluster.resolve(topic, _with_effects(configs)).configs)
 
 
 def of_defaults(cluster: Cluster, defaults: Mapping[str, str]) -> list[Write]:
     """Return what follows for all topics from new defaults of all brokers. O(partitions).
 
-    Each configuration is resolved once (0.4 ms), however many topics have it.
+    Each configuration is resolved once, however many topics have it.
     """
-    layers = BrokerLayers(cluster.layers.static, {}, dict(defaults))
+    resolver = TopicResolver(BrokerLayers(cluster.layers.static, {}, dict(defaults)))
     writes: list[Write] = []
     resolved: dict[tuple[tuple[str, str], ...], tuple[TopicConfigs, TopicConfigs]] = {}
     for topic in cluster.topics:
-        own = cluster.topic_configs.get(topic, {})
-        key = tuple(sorted(own.items()))
+        own = _with_effects(cluster.topic_configs.get(topic, {}))
+        key = tuple(own.items())
         if key not in resolved:
-            resolved[key] = cluster.resolve(topic).configs, resolve_topic(own, layers).configs
+            resolved[key] = cluster.resolve(topic, own).configs, resolver.resolve(own).configs
         before, after = resolved[key]
         if (after.min_insync_replicas, after.unclean_leader_election_enable) != (
             before.min_insync_replicas,
@@ -47,6 +50,30 @@ def of_defaults(cluster: Cluster, defaults: Mapping[str, str]) -> list[Write]:
         ):
             writes += _effects(cluster, topic, after)
     return writes
+
+
+def _with_effects(configs: Mapping[str, str]) -> dict[str, str]:
+    """Return what has effects: there are many sets of configurations, and few of these."""
+    return {name: configs[name] for name in WITH_EFFECTS if name in configs}
+
+
+def of_a_start(cluster: Cluster) -> Decision[None]:
+    """Return what follows from minimums that were lowered while no controller was active.
+
+    To be durable before any broker is commanded: a leader acknowledges by the lower minimum from
+    then on, without those that are still named as eligible. O(partitions).
+    """
+    if cluster.went_back is not None:
+        return Decision(None)
+    writes: list[Write] = []
+    for where, state in cluster.states.items():
+        replicas = cluster.replicas(where)
+        if not state.eligible_replicas or not replicas or layout.state(*where) in cluster.damaged:
+            continue
+        minimum = cluster.min_insync(where.topic, len(replicas))
+        if len(state.isr) >= minimum:
+            writes.append(put_state(cluster, where, with_isr(state, state.isr, minimum)))
+    return Decision(None, tuple(writes), splits=True)
 
 
 def _effects(cluster: Cluster, topic: str, configs: TopicConfigs) -> list[Write]:

@@ -16,9 +16,11 @@ are those of Kafka 4, which looks in this order:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from tidelog.controller.decisions import config_effects
 from tidelog.controller.decisions.cluster import Cluster, Decision, Put, Refusal, Remove, Write
@@ -77,40 +79,59 @@ def replace_configs(
     cluster: Cluster,
     asked: Sequence[tuple[Resource, Sequence[tuple[str, str | None]]]],
     validate_only: bool = False,
+    repeated: Collection[Resource] | None = None,
 ) -> Decision[list[Altered]]:
-    """Decide AlterConfigs: what is not named falls back to its default."""
+    """Decide AlterConfigs: what is not named falls back to its default.
+
+    ``asked`` may be a slice of a request; ``repeated`` has the resources that repeat in the whole.
+    """
+    repeated = repeated_resources(asked) if repeated is None else repeated
     wanted: list[tuple[Resource, Refusal | dict[str, str]]] = []
     for resource, configs in asked:
         refusal = _why_not_form(resource, configs)
         given = {name: text for name, text in configs if text is not None}
         wanted.append((resource, refusal or given))
-    return _alter(cluster, wanted, validate_only)
+    return _alter(cluster, wanted, validate_only, repeated)
 
 
 def alter_configs(
     cluster: Cluster,
     asked: Sequence[tuple[Resource, Sequence[Alteration]]],
     validate_only: bool = False,
+    repeated: Collection[Resource] | None = None,
 ) -> Decision[list[Altered]]:
-    """Decide IncrementalAlterConfigs: what is not named stays."""
+    """Decide IncrementalAlterConfigs: what is not named stays. As for ``replace_configs``."""
+    repeated = repeated_resources(asked) if repeated is None else repeated
     wanted = [
         (resource, _altered(_stored(cluster, resource), resource, alterations))
         for resource, alterations in asked
     ]
-    return _alter(cluster, wanted, validate_only)
+    return _alter(cluster, wanted, validate_only, repeated)
+
+
+def repeated_resources(asked: Sequence[tuple[Resource, Any]]) -> frozenset[Resource]:
+    """Return the resources that a request names more than once."""
+    times = Counter(resource for resource, _ in asked)
+    return frozenset(resource for resource, count in times.items() if count > 1)
+
+
+def cost_of_change(asked: tuple[Resource, Sequence[Any]]) -> int:
+    """Return what the change of a resource costs, in writes: it is checked and resolved, too."""
+    return 5 + 2 * len(asked[1])
 
 
 def _alter(
     cluster: Cluster,
     wanted: Sequence[tuple[Resource, Refusal | dict[str, str]]],
     validate_only: bool,
+    repeated: Collection[Resource],
 ) -> Decision[list[Altered]]:
     writes: list[Write] = []
     answers: list[Altered] = []
-    resources = [resource for resource, _ in wanted]
+    written: set[str] = set()
     for resource, configs in wanted:
         refusal: Refusal | None = None
-        if resources.count(resource) > 1:
+        if resource in repeated:
             refusal = _malformed(f"The resource {resource.name} is named more than once.")
         elif isinstance(configs, Refusal):
             refusal = configs
@@ -119,8 +140,8 @@ def _alter(
             if refusal is None:
                 made = _writes(cluster, resource, configs)
                 # Of two changes that move one partition in one request the first one does.
-                written = {write.path for write in writes}
                 writes += [write for write in made if write.path not in written]
+                written.update(write.path for write in made)
         answers.append((resource, refusal))
     return Decision(answers, () if validate_only else tuple(writes), splits=True)
 
@@ -199,7 +220,7 @@ def _why_not_topic(cluster: Cluster, name: str, configs: Mapping[str, str]) -> R
     if clause is not None:
         sentence = f"{name[:300]!r} is no name for a topic: {clause}."
         return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, sentence)
-    refused = check_topic_configs(configs)
+    refused = check_topic_configs(configs) if configs else None
     if refused is not None:
         return _invalid(refused.sentence)
     if name not in cluster.topics:

@@ -8,7 +8,7 @@ partitions it was created with (KIP-253); every topic gets an id (KIP-516).
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 from uuid import UUID
@@ -45,6 +45,10 @@ USE_DEFAULT = -1
 MAX_PARTITIONS = 50_000
 """The most partitions that one topic may have and one request may create: a limit so that a request
 cannot fill the store; far above what a topic needs."""
+
+MOST_AT_ONCE = 10_000
+"""The most partitions that one topic gets at once, as in Kafka (KRaft): it is one decision, each of
+whose turns takes some 5 us for each."""
 
 MAX_REPLICATION_FACTOR = 32767
 
@@ -91,12 +95,43 @@ class Defaults:
 
 
 @dataclass
-class _Batch:
-    # What earlier topics of the same request have taken already.
-    partition_epoch: int
+class Earlier:
+    """What the topics of earlier slices of one request have taken, and which of its names repeat.
+
+    ``repeated`` and ``answered`` are names: one that repeats is answered once.
+    """
+
+    repeated: Collection[str] = ()
+    answered: set[str] = field(default_factory=set)
     created: int = 0
+    """Partitions."""
+    names: dict[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(asked: Sequence[NewTopic]) -> Earlier:
+        """Return it for a whole request, of which nothing was decided yet."""
+        return Earlier(_repeated([topic.name for topic in asked]))
+
+    def take(self, answers: Sequence[Created]) -> None:
+        """Note what a slice has come to, once that is durable."""
+        for answer in answers:
+            self.answered.add(answer.name)
+            if answer.refusal is None:
+                self.created += answer.partitions
+                self.names[metric_name(answer.name)] = answer.name
+
+
+@dataclass
+class _Batch:
+    # What earlier topics of the same slice have taken already.
+    partition_epoch: int
+    earlier: Earlier
+    created: int
     names: dict[str, str] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
+
+    def named(self, form: str) -> str | None:
+        return self.names.get(form) or self.earlier.names.get(form)
 
 
 def create_topics(
@@ -105,16 +140,20 @@ def create_topics(
     defaults: Defaults,
     chance: Chance,
     validate_only: bool = False,
+    earlier: Earlier | None = None,
 ) -> Decision[list[Created]]:
-    """Decide CreateTopics: each topic is created or refused by itself, all in one write."""
+    """Decide CreateTopics, or a slice of it: each topic is created or refused by itself, all in one
+    write. ``earlier`` is of the slices before it, and is not changed here."""
     start = cluster.counters.get(layout.PARTITION_EPOCH, 0)
-    batch = _Batch(start)
+    if earlier is None:
+        earlier = Earlier.of(asked)
+    batch = _Batch(start, earlier, earlier.created)
     answers: list[Created] = []
-    repeated = _repeated([topic.name for topic in asked])
+    answered = set(earlier.answered) if earlier.repeated else set()
     for topic in asked:
-        if topic.name in repeated:
-            if repeated[topic.name]:
-                repeated[topic.name] = False
+        if topic.name in earlier.repeated:
+            if topic.name not in answered:
+                answered.add(topic.name)
                 sentence = f"The topic {topic.name} is named more than once."
                 answers.append(Created(topic.name, Refusal(ErrorCode.INVALID_REQUEST, sentence)))
             continue
@@ -127,9 +166,23 @@ def create_topics(
     return Decision(answers, tuple(batch.writes), splits=True)
 
 
-def _repeated(names: Sequence[str]) -> dict[str, bool]:
-    """Return the names that occur more than once, each with True: it was not answered yet."""
-    return {name: True for name, count in Tally(names).items() if count > 1}
+def _repeated(names: Sequence[str]) -> frozenset[str]:
+    """Return the names that occur more than once."""
+    return frozenset(name for name, count in Tally(names).items() if count > 1)
+
+
+def cost_of_topic(topic: NewTopic, defaults: Defaults) -> int:
+    """Return what the creation of a topic costs, in writes; its configuration is resolved, too."""
+    count = defaults.partitions if topic.partitions == USE_DEFAULT else topic.partitions
+    count = len(topic.assignment) or min(max(0, count), MAX_PARTITIONS)
+    return 3 + 2 * count + 5 * bool(topic.configs) + len(topic.configs)
+
+
+def cost_of_growth(cluster: Cluster, growth: Growth) -> int:
+    """Return what the growth of a topic costs, in writes."""
+    node = cluster.topics.get(growth.name)
+    now = growth.count if node is None else len(node.partitions)
+    return 2 + 2 * min(max(0, growth.count - now), MAX_PARTITIONS)
 
 
 def _create(
@@ -143,10 +196,10 @@ def _create(
     replicas = _replicas(cluster, topic, defaults, chance)
     if isinstance(replicas, Refusal):
         return Created(topic.name, replicas)
-    batch.created += len(replicas)
-    if batch.created > MAX_PARTITIONS:
+    if batch.created + len(replicas) > MAX_PARTITIONS:
         sentence = f"One request may create {MAX_PARTITIONS} partitions."
         return Created(topic.name, Refusal(ErrorCode.INVALID_PARTITIONS, sentence))
+    batch.created += len(replicas)
     configs = {name: value for name, value in topic.configs if value is not None}
     topic_id = chance.new_uuid()
     text = layout.id_text(topic_id)
@@ -184,13 +237,18 @@ def new_partitions(
     """Return the nodes of new partitions; the first one's epoch is ``partition_epoch`` + 1.
 
     Their leader epochs begin above those of the name's former lives that are not gone everywhere.
+    A broker that has not registered with this controller yet leads none and is in no ISR; where
+    there is only such a one, the partition gets its nodes when it has (``completion``).
     """
     writes: list[Write] = []
-    fit = cluster.fit
+    electable = cluster.electable
     former = cluster.former_lives.get(name, {}).values()
     for index, replicas in assignment.items():
         partition_epoch += 1
-        isr = [broker for broker in replicas if broker in fit] or list(replicas[:1])
+        isr = [broker for broker in replicas if broker in electable]
+        if not isr and cluster.presumed.intersection(replicas):
+            continue
+        isr = isr or list(replicas[:1])
         # Who is below level 1.4 fetches without a topic id, and may still have a former life: only
         # the leader epoch tells that it is none of this one's followers.
         leader_epoch = 1 + max((life.leader_epochs.get(index, -1) for life in former), default=-1)
@@ -215,7 +273,7 @@ def _why_not_name(cluster: Cluster, name: str, batch: _Batch) -> Refusal | None:
         # In Kafka's words: people and scripts look for them.
         return Refusal(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     form = metric_name(name)
-    other = batch.names.get(form) or cluster.names_in_metrics.get(form)
+    other = batch.named(form) or cluster.names_in_metrics.get(form)
     if other is not None:
         sentence = (
             f"The topic {name} collides with {other}: in the names of metrics '.' and '_' are one."
@@ -244,7 +302,7 @@ def _replicas(
     count = defaults.partitions if topic.partitions == USE_DEFAULT else topic.partitions
     factor = topic.replication_factor
     factor = defaults.replication_factor if factor == USE_DEFAULT else factor
-    refusal = _why_not_numbers(cluster, count, factor)
+    refusal = _why_not_numbers(cluster, count, factor) or _why_too_many(count)
     if refusal is not None:
         return refusal
     racks = {broker: node.rack for broker, node in cluster.brokers.items()}
@@ -263,6 +321,16 @@ def _why_not_numbers(cluster: Cluster, count: int, factor: int) -> Refusal | Non
         sentence = f"A replication factor of {factor} needs as many brokers; {there} are there."
         return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, sentence)
     return None
+
+
+def _why_too_many(new: int) -> Refusal | None:
+    if new <= MOST_AT_ONCE:
+        return None
+    sentence = (
+        f"Excessively large number of partitions per request: a topic gets at most {MOST_AT_ONCE} "
+        "at once. Add more of them later (CreatePartitions)."
+    )
+    return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
 
 
 def _assigned(
@@ -312,14 +380,21 @@ Grown = tuple[str, Refusal | None]
 
 
 def create_partitions(
-    cluster: Cluster, asked: Sequence[Growth], chance: Chance, validate_only: bool = False
+    cluster: Cluster,
+    asked: Sequence[Growth],
+    chance: Chance,
+    validate_only: bool = False,
+    repeated: Collection[str] | None = None,
 ) -> Decision[list[Grown]]:
-    """Decide CreatePartitions as Kafka does: only growing, until level 1.5."""
+    """Decide CreatePartitions as Kafka does: only growing, until level 1.5.
+
+    ``asked`` may be a slice of a request; ``repeated`` has the names that repeat in the whole.
+    """
     start = cluster.counters.get(layout.PARTITION_EPOCH, 0)
     epoch = start
     writes: list[Write] = []
     answers: list[Grown] = []
-    repeated = _repeated([growth.name for growth in asked])
+    repeated = repeated_growths(asked) if repeated is None else repeated
     for growth in asked:
         refusal = _why_not_grown(cluster, growth)
         if growth.name in repeated:
@@ -338,6 +413,11 @@ def create_partitions(
     if epoch != start:
         writes.insert(0, Put(layout.PARTITION_EPOCH, Counter(epoch)))
     return Decision(answers, tuple(writes), splits=True)
+
+
+def repeated_growths(asked: Sequence[Growth]) -> frozenset[str]:
+    """Return the names that a request grows more than once."""
+    return _repeated([growth.name for growth in asked])
 
 
 def _why_not_grown(cluster: Cluster, growth: Growth) -> Refusal | None:
@@ -361,7 +441,7 @@ def _why_not_grown(cluster: Cluster, growth: Growth) -> Refusal | None:
     if growth.count > MAX_PARTITIONS:
         sentence = f"The number of partitions must be at most {MAX_PARTITIONS}."
         return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
-    return None
+    return _why_too_many(growth.count - now)
 
 
 def _grown_replicas(

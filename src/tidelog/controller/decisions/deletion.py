@@ -15,6 +15,7 @@ told to stop is ``stops``'.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -57,18 +58,37 @@ class Deleted:
     refusal: Refusal | None = None
 
 
+def repeated_names(cluster: Cluster, asked: Sequence[Doomed]) -> frozenset[str]:
+    """Return the topics that a request names more than once, by name or by id."""
+    times = Counter(_name_of(cluster, one) for one in asked)
+    return frozenset(name for name, count in times.items() if name is not None and count > 1)
+
+
+def cost_of_deletion(cluster: Cluster, one: Doomed) -> int:
+    """Return what the deletion of a topic costs, in writes."""
+    node = cluster.topics.get(_name_of(cluster, one) or "")
+    return 1 if node is None else 5 + 2 * len(node.partitions)
+
+
 def delete_topics(
-    cluster: Cluster, asked: Sequence[Doomed], enabled: bool = True
+    cluster: Cluster,
+    asked: Sequence[Doomed],
+    enabled: bool = True,
+    repeated: Collection[str] | None = None,
 ) -> Decision[list[Deleted]]:
-    """Decide DeleteTopics. ``enabled`` is ``delete.topic.enable``."""
+    """Decide DeleteTopics. ``enabled`` is ``delete.topic.enable``.
+
+    ``asked`` may be a slice of a request; ``repeated`` has the names that repeat in the whole.
+    """
     writes: list[Write] = []
     answers: list[Deleted] = []
+    repeated = repeated_names(cluster, asked) if repeated is None else repeated
     found: list[str | None] = [_name_of(cluster, one) for one in asked]
     nodes = [cluster.topics[name] for name in set(found) if name in cluster.topics]
     may_be_cut = sum(len(node.partitions) for node in nodes) > AT_ONCE
     for one, name in zip(asked, found, strict=True):
         refusal = _why_not(cluster, one, name, enabled)
-        if refusal is None and found.count(name) > 1:
+        if refusal is None and name in repeated:
             sentence = f"The topic {name} is named more than once."
             refusal = Refusal(ErrorCode.INVALID_REQUEST, sentence)
         if refusal is not None or name is None:
@@ -80,6 +100,12 @@ def delete_topics(
         elif name not in cluster.marked:
             writes.append(Put(layout.deletion_mark(name), DeletionMark()))
     return Decision(answers, tuple(writes), splits=True)
+
+
+def try_again(cluster: Cluster, asked: Iterable[Doomed]) -> None:
+    """Forget why these topics could not be deleted: the store is asked once more."""
+    for one in asked:
+        cluster.undeletable.pop(_name_of(cluster, one) or "", None)
 
 
 def take_up(cluster: Cluster, enabled: bool = True) -> Decision[list[str]]:
@@ -96,9 +122,14 @@ def take_up(cluster: Cluster, enabled: bool = True) -> Decision[list[str]]:
             continue
         if not enabled or name not in cluster.topics:
             writes.append(Remove(layout.deletion_mark(name)))
+        elif name in cluster.undeletable:
+            continue
         elif _by_id(cluster, name):
             moved.append(name)
             writes.extend(_leave(cluster, name, may_be_cut=True))
+        else:
+            # All may have confirmed while its nodes could not go.
+            writes.extend(_finished(cluster, name))
     return Decision(moved, tuple(writes), splits=True)
 
 
@@ -109,7 +140,20 @@ def note_confirmed(cluster: Cluster, broker: int, stopped: Iterable[Stop]) -> No
             cluster.confirmed.setdefault(stop.name, set()).add((broker, stop.partition))
 
 
-def confirm(cluster: Cluster, broker: int, stopped: Collection[Stop]) -> Decision[None]:
+def by_topic(stopped: Iterable[Stop]) -> list[list[Stop]]:
+    """Group what was stopped by topic: the note of one topic's deletion is written once for all."""
+    found: dict[tuple[str, UUID], list[Stop]] = {}
+    for stop in stopped:
+        found.setdefault((stop.name, stop.topic_id), []).append(stop)
+    return list(found.values())
+
+
+def cost_of_confirmation(of_topic: Sequence[Stop]) -> int:
+    """Return what it costs to confirm a topic's stops, in writes: the last one ends its nodes."""
+    return 5 + 2 * len(of_topic)
+
+
+def confirm(cluster: Cluster, broker: int, stopped: Collection[Stop]) -> Decision[list[None]]:
     """A broker no longer has these replicas: notes of them go, and what is finished is finished."""
     writes: list[Write] = []
     names = {stop.name for stop in stopped}
@@ -120,9 +164,12 @@ def confirm(cluster: Cluster, broker: int, stopped: Collection[Stop]) -> Decisio
         writes += _shortened(cluster, broker, topic_id, gone)
     for name in sorted(names & cluster.marked):
         writes += _finished(cluster, name)
+    by_name: dict[str, list[Stop]] = {}
+    for stop in stopped:
+        by_name.setdefault(stop.name, []).append(stop)
     for name in sorted(names - cluster.marked):
-        writes += _without_note(cluster, broker, name, stopped)
-    return Decision(None, tuple(writes), splits=True)
+        writes += _without_note(cluster, broker, name, by_name[name])
+    return Decision([], tuple(writes), splits=True)
 
 
 def _shortened(cluster: Cluster, broker: int, topic_id: UUID, gone: set[int]) -> list[Write]:
@@ -143,7 +190,7 @@ def _shortened(cluster: Cluster, broker: int, topic_id: UUID, gone: set[int]) ->
 def _finished(cluster: Cluster, name: str) -> list[Write]:
     """The last step of Kafka's queue, once every broker that held a replica has confirmed."""
     node = cluster.topics.get(name)
-    if node is None:
+    if node is None or name in cluster.undeletable:
         return []
     confirmed = cluster.confirmed.get(name, set())
     for index in node.partitions:
@@ -197,6 +244,8 @@ def _why_not(cluster: Cluster, one: Doomed, name: str | None, enabled: bool) -> 
         return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, damaged)
     if name not in cluster.topics:
         return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {name}.")
+    if name in cluster.undeletable:
+        return Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, cluster.undeletable[name])
     return None
 
 

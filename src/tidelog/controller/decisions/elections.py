@@ -6,8 +6,10 @@ record. ``settle`` is called for every partition that an event concerns, in this
 | leader | who is there | outcome |
 |---|---|---|
 | fit, and no new life of it | | it stays; members that are not fit leave an ISR with a fit one |
+| the same, nobody fit has registered here | | all stay: nobody knows who of them lives |
 | else | a fit member of the ISR | it leads, epoch +1, the flag is cleared |
 | else | a fit eligible replica | it leads, epoch +1, the ISR is it alone |
+| the same, the ISR had the minimum | | nobody is eligible: a leader may have acknowledged without |
 | only suspected or leaving | | it stays: to take its leadership without a successor helps nobody |
 | else | a suspected member is left | no leader: the suspect may come back |
 | else, unclean allowed | any fit replica | it leads, epoch +1, flagged, with a debt record |
@@ -96,9 +98,18 @@ def with_isr(
     """
     eligible: list[int] = []
     if len(isr) < min_insync:
-        known = dict.fromkeys([*state.eligible_replicas, *state.isr])
+        known = dict.fromkeys([*eligible_now(state, min_insync), *state.isr])
         eligible = [member for member in known if member not in isr]
     return msgspec.structs.replace(state, isr=list(isr), eligible_replicas=eligible, **changes)
+
+
+def eligible_now(state: PartitionState, min_insync: int) -> list[int]:
+    """Return the eligible replicas that count.
+
+    None where the ISR has the minimum: its leader acknowledges without them. They are still named
+    where the minimum was lowered while no controller was active (``config_effects.of_a_start``).
+    """
+    return [] if len(state.isr) >= min_insync else state.eligible_replicas
 
 
 def settle(
@@ -111,8 +122,11 @@ def settle(
     """Return the state that the partition should have now; ``state`` itself if it is right."""
     isr = [member for member in state.isr if member in standing.fit]
     leads = state.leader in isr and state.leader != standing.new_life
+    if leads and (isr == state.isr or not standing.electable.intersection(isr)):
+        # Nobody leaves in favour of members that nobody has heard: they may be dead.
+        return state
     if leads:
-        return state if isr == state.isr else with_isr(state, isr, min_insync)
+        return with_isr(state, isr, min_insync)
     epoch = state.leader_epoch + 1
     # Who came back without certainty leads only after a comparison (``without_lost``).
     certain = standing.electable.difference(state.unclean_members)
@@ -123,7 +137,7 @@ def settle(
                 state, isr, min_insync, leader=member, leader_epoch=epoch, is_unclean_leader=False
             )
     for member in order:
-        if member in certain and member in state.eligible_replicas:
+        if member in certain and member in eligible_now(state, min_insync):
             return with_isr(
                 state,
                 [member],
@@ -134,7 +148,7 @@ def settle(
             )
     if state.leader in standing.registered:
         return state
-    waiting = {*state.isr, *state.eligible_replicas} & standing.registered
+    waiting = {*state.isr, *eligible_now(state, min_insync)} & standing.registered
     if not waiting and unclean_allowed:
         for member in replicas:
             if member in standing.electable:
@@ -395,13 +409,17 @@ Result = dict[TopicPartition, Refusal | None]
 
 
 def elect_on_request(
-    cluster: Cluster, kind: ElectionType, asked: Sequence[TopicPartition] | None
+    cluster: Cluster,
+    kind: ElectionType,
+    asked: Sequence[TopicPartition] | None,
+    everything: bool = False,
 ) -> Decision[Result]:
     """Decide ElectLeaders: preferred or unclean, for the partitions asked or (None) for all.
 
-    With None, partitions where no election is needed are left out of the answer, as Kafka does.
+    With None, partitions where no election is needed are left out of the answer, as Kafka does:
+    also with ``everything``, which says that those asked are a slice of all.
     """
-    everything = asked is None
+    everything = everything or asked is None
     places = list(cluster.states) if asked is None else list(dict.fromkeys(asked))
     answer: Result = {}
     moved: list[TopicPartition] = []

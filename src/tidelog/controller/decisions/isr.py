@@ -39,7 +39,8 @@ class Proposal:
 class Outcome:
     """The answer for one partition: an error, and the state that holds after it if there is one.
 
-    With INVALID_UPDATE_VERSION the state lets a leader that missed an answer catch up.
+    With INVALID_UPDATE_VERSION the state lets a leader that missed an answer catch up; without one
+    it learns the state by its control channel.
     """
 
     error: ErrorCode
@@ -53,7 +54,9 @@ def alter_isr(
     """Decide each proposal of the broker ``leader``; its own epoch was checked before.
 
     A leader that does not know the present configurations may move its high watermark by a lower
-    ``min.insync.replicas`` than the controller goes by: then nobody is held for eligible.
+    ``min.insync.replicas`` than the controller goes by: a change that leaves its ISR below the
+    minimum is refused, and a state that has eligible replicas already is not answered. It asks
+    again until it was told (docs/decisions/0035).
     """
     writes: list[Write] = []
     handled: dict[str, list[int]] = {}
@@ -62,15 +65,18 @@ def alter_isr(
     for proposal in proposals:
         where = proposal.where
         error = _why_not(cluster, leader, proposal)
+        if error is ErrorCode.NONE and not knows_configs and _is_below(cluster, proposal):
+            error = ErrorCode.INELIGIBLE_REPLICA
         if error is ErrorCode.NONE and where in seen:
             error = ErrorCode.INVALID_REQUEST
         state = cluster.states.get(where)
         version = cluster.isr_version(where)
         if error is not ErrorCode.NONE or state is None:
-            outcomes.append(Outcome(error, state, version))
+            is_shown = state is not None and (knows_configs or not state.eligible_replicas)
+            outcomes.append(Outcome(error, state, version) if is_shown else Outcome(error))
             continue
         seen.add(where)
-        new = _changed(cluster, where, state, proposal, knows_configs)
+        new = _changed(cluster, where, state, proposal)
         if proposal.unclean_handled:
             memory = cluster.memories.get(where.topic)
             if memory is not None and where.partition in memory.unclean:
@@ -111,6 +117,13 @@ def _why_not(cluster: Cluster, leader: int, proposal: Proposal) -> ErrorCode:
     return _why_not_members(cluster, state, proposal)
 
 
+def _is_below(cluster: Cluster, proposal: Proposal) -> bool:
+    """Return whether a change leaves an ISR without the minimum that the controller goes by."""
+    where = proposal.where
+    minimum = cluster.min_insync(where.topic, len(cluster.replicas(where)))
+    return len(proposal.isr) < minimum and list(proposal.isr) != cluster.states[where].isr
+
+
 def _why_not_members(cluster: Cluster, state: PartitionState, proposal: Proposal) -> ErrorCode:
     for position, member in enumerate(proposal.isr):
         node = cluster.brokers.get(member)
@@ -128,16 +141,11 @@ def _why_not_members(cluster: Cluster, state: PartitionState, proposal: Proposal
 
 
 def _changed(
-    cluster: Cluster,
-    where: TopicPartition,
-    state: PartitionState,
-    proposal: Proposal,
-    knows_configs: bool,
+    cluster: Cluster, where: TopicPartition, state: PartitionState, proposal: Proposal
 ) -> PartitionState:
     new = state
     if list(proposal.isr) != state.isr:
-        replicas = cluster.replicas(where)
-        minimum = cluster.min_insync(where.topic, len(replicas)) if knows_configs else 0
+        minimum = cluster.min_insync(where.topic, len(cluster.replicas(where)))
         # A leader acts: what replicas held that came back before it does not count any more.
         new = with_isr(state, proposal.isr, minimum, unclean_members=[])
     if proposal.unclean_handled and new.is_unclean_leader:

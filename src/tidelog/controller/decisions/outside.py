@@ -67,10 +67,17 @@ def changed(cluster: Cluster, found: Mapping[str, Node | None]) -> dict[str, Nod
     return {path: node for path, node in found.items() if not _is_known(cluster, path, node)}
 
 
-def as_writes(found: Mapping[str, Node | None]) -> list[Write]:
-    """Return outside changes as the writes they would be, for what brokers must be told of them."""
+def as_writes(found: Mapping[str, Node | None], after: Cluster) -> list[Write]:
+    """Return outside changes as the writes they would be, for what brokers must be told of them.
+
+    ``after`` is the state in which they were taken up: a mark that does not stand in it, because
+    it was removed at once or its topic went to the other queue, says nothing to anybody.
+    """
     writes: list[Write] = []
     for path, node in found.items():
+        above, _, name = path.rpartition("/")
+        if above == layout.DELETE_TOPICS and name not in after.marked:
+            continue
         record = None if node is None else layout.decode(path, node.data)
         if node is None and not path.startswith(layout.TOPICS):
             writes.append(Remove(path))
@@ -84,8 +91,8 @@ def take_up(
 ) -> Decision[Taken]:
     """Take up changed nodes, and decide what must be written because of them.
 
-    ``deletes`` is ``delete.topic.enable``. It changes the cluster: call it where nobody else reads
-    the state before the writes are durable.
+    ``deletes`` is ``delete.topic.enable``. It changes the cluster: call it with a ``draft``, for
+    nobody else may read the state before the writes are durable.
     """
     taken = Taken()
     writes: list[Write] = []

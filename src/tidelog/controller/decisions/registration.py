@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from uuid import UUID
 
+import msgspec
+
 from tidelog.controller.decisions.cluster import (
     NO_ID,
     NO_LEADER,
@@ -65,7 +67,8 @@ class Registration:
     """What a broker says of itself. ``inventory`` maps (topic id, partition) to the log's end.
 
     Replicas that know no topic id are ``nameless``; ``damaged`` ones are in neither, and ``held``
-    has the names of all topic ids. ``seen`` is the highest (controller epoch, store revision) ever.
+    has the names of all topic ids, ``kept_configs`` what replicas keep of their topics'
+    configurations. ``seen`` is the highest (controller epoch, store revision) ever.
     """
 
     broker: int
@@ -79,6 +82,7 @@ class Registration:
     nameless: dict[TopicPartition, LogEnd] = field(default_factory=dict)
     damaged: frozenset[tuple[UUID, TopicPartition]] = frozenset()
     held: dict[UUID, str] = field(default_factory=dict)
+    kept_configs: dict[UUID, dict[str, str]] = field(default_factory=dict)
     seen: tuple[int, int] = (-1, -1)
 
 
@@ -97,7 +101,10 @@ def register(cluster: Cluster, request: Registration, wall_ms: int) -> Decision[
     else:
         writes.append(Put(layout.BROKER_EPOCH, Counter(epoch)))
     node = _node(request, epoch, incarnation, wall_ms)
-    if node != known:
+    # The time of registration alone is no change: after a failover each broker registers again,
+    # and all others would be told of all its partitions.
+    is_told = known is not None and msgspec.structs.replace(known, timestamp=node.timestamp) == node
+    if not is_told:
         writes.append(Put(layout.broker(request.broker), node))
     new_life = None if same_life else request.broker
     standing = Standing.of(cluster, new_life=new_life)
@@ -162,6 +169,16 @@ def replace_unfit(cluster: Cluster) -> Decision[None]:
     """Take leadership and ISR membership from suspected and leaving brokers, where that is safe."""
     unfit = cluster.suspected | cluster.shutting_down
     places = _led_or_in_sync(cluster, unfit)
+    return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
+
+
+def settle_returned(cluster: Cluster, broker: int) -> Decision[None]:
+    """Settle what nobody leads and ``broker`` has a replica of: it is no longer suspected."""
+    places = [
+        where
+        for where, state in cluster.states.items()
+        if state.leader == NO_LEADER and (broker in cluster.replicas(where) or broker in state.isr)
+    ]
     return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
 
 

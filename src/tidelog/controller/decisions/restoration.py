@@ -11,14 +11,16 @@ is believed, and nothing that a replica still holds of a known topic is given up
 | nobody reported a replica, some assigned broker is away | no leader: who is away may have it |
 | nobody reported a replica, all are here | the first of them leads, empty, flagged |
 
-What replicas hold of topics that the store does not know is listed: after the acceptance it is
-stale, for then an operator has seen the list.
+What the store does not know comes back too (``unknown_data``), but for what is named to be given
+up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -34,12 +36,23 @@ from tidelog.controller.decisions.cluster import (
 )
 from tidelog.controller.decisions.elections import put_state
 from tidelog.controller.decisions.losses import most_debts, with_debts
+from tidelog.controller.decisions.unknown_data import (
+    Chance,
+    Unknown,
+    coming_back,
+    configs_of,
+    find,
+    node_of,
+)
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
+    ConfigNode,
     Counter,
+    PartitionNode,
     PartitionState,
     ProducerIdBlock,
     TopicMemory,
+    TopicNode,
     UncleanDebt,
 )
 from tidelog.model.errors import ErrorCode
@@ -62,50 +75,133 @@ def report(cluster: Cluster) -> dict[str, Any]:
         "brokers_heard": sorted(_present(cluster)),
         "brokers_missing": sorted(_missing(cluster)),
         "unknown": list(_unknown(cluster)),
+        "unknown_comes_back": True,
         "partitions": list(_partitions(cluster)),
     }
 
 
-def accept(cluster: Cluster, without: Collection[int]) -> Decision[dict[str, Any] | Refusal]:
+def accept(
+    cluster: Cluster, without: Collection[int], dropped: Collection[str], chance: Chance
+) -> Decision[dict[str, Any] | Refusal]:
     """Decide to go on with this store; ``without`` names brokers that are not waited for.
 
-    The answer is the report as it was before. The write that ends the state of having gone back is
-    the last one. Walks over all partitions.
+    ``dropped`` names what is given up of what the store does not know; all else comes back. The
+    answer is the report as it was before, with what is given up. The write that ends the state of
+    having gone back is the last one. Walks over all partitions.
     """
     refusal = _why_not(cluster, without)
-    if refusal is not None:
-        return Decision(refusal)
-    before = report(cluster)
+    found = refusal or coming_back(cluster, dropped)
+    if isinstance(found, Refusal):
+        return Decision(found)
+    unknown, given_up = found
+    before = {**report(cluster), "given_up": given_up}
+    back = {one.name: one for one in unknown}
+    epochs = _Epochs(_highest_partition_epoch(cluster) + JUMP)
     writes: list[Write] = []
     for name, node in cluster.topics.items():
-        assignment = dict(node.partitions)
-        debts: dict[int, UncleanDebt] = {}
-        memory = cluster.memories.get(name)
-        standing = set() if memory is None else set(memory.unclean)
-        for index in node.partitions:
-            where = TopicPartition(name, index)
-            ends = _ends(cluster, where)
-            others = sorted(ends.keys() - set(assignment[index]))
-            assignment[index] = [*assignment[index], *others]
-            state = _led_anew(cluster, where, assignment[index], ends)
-            if state.leader != NO_LEADER:
-                standing.add(index)
-                if len(standing) > most_debts(len(assignment[index])):
-                    standing.remove(index)
-                    # Elected when others are handled: by comparison, as when all came back unclean.
-                    state = msgspec.structs.replace(
-                        state,
-                        leader=NO_LEADER,
-                        is_unclean_leader=False,
-                        unclean_members=list(ends) or state.isr,
-                    )
-            writes.append(put_state(cluster, where, state))
-            if state.leader != NO_LEADER:
-                debts[index] = UncleanDebt(state.leader, state.leader_epoch)
-        writes += _topic_writes(cluster, name, assignment, debts)
-    writes += _jumps(cluster)
+        if name not in back:
+            ends = {x: _ends(cluster, TopicPartition(name, x)) for x in node.partitions}
+            memory = cluster.memories.get(name)
+            writes += _topic_anew(cluster, name, node, memory, ends, _Lives(epochs))
+    for one in unknown:
+        node, whole = node_of(cluster, one, chance)
+        known = cluster.topics[one.name].partitions if one.is_known else {}
+        ends = {
+            index: one.ends.get(index, {})
+            or (_ends(cluster, TopicPartition(one.name, index)) if one.is_known else {})
+            for index in node.partitions
+        }
+        if not one.is_known:
+            writes += _without_former(cluster, one.name, node)
+            writes += _configs(cluster, one)
+        lives = _Lives(epochs, node.partitions.keys() - known.keys())
+        writes += _topic_anew(cluster, one.name, node, whole, ends, lives)
+    writes += _jumps(cluster, epochs.last)
     writes.append(Remove(layout.WENT_BACK))
     return Decision(before, tuple(writes), splits=True)
+
+
+@dataclass
+class _Epochs:
+    last: int
+
+    def take(self) -> int:
+        self.last += 1
+        return self.last
+
+
+@dataclass(frozen=True)
+class _Lives:
+    """Which partitions get a node of their own: the store does not know them."""
+
+    epochs: _Epochs
+    new: Collection[int] = ()
+
+    def of(self, where: TopicPartition, ends: Mapping[int, LogEnd]) -> Iterator[Write]:
+        if where.partition in self.new:
+            reported = max((end.partition_epoch for end in ends.values()), default=-1)
+            epoch = reported if reported >= 0 else self.epochs.take()
+            yield Put(layout.partition(*where), PartitionNode(epoch))
+
+
+def _topic_anew(
+    cluster: Cluster,
+    name: str,
+    node: TopicNode,
+    memory: TopicMemory | None,
+    ends: Mapping[int, dict[int, LogEnd]],
+    lives: _Lives,
+) -> list[Write]:
+    """Return the writes of one topic: each partition is led by the newest of its replicas."""
+    states: list[Write] = []
+    assignment = dict(node.partitions)
+    debts: dict[int, UncleanDebt] = {}
+    standing = set() if memory is None else set(memory.unclean)
+    for index in node.partitions:
+        where = TopicPartition(name, index)
+        others = sorted(ends[index].keys() - set(assignment[index]))
+        assignment[index] = [*assignment[index], *others]
+        state = _led_anew(cluster, where, assignment[index], ends[index])
+        if state.leader != NO_LEADER:
+            standing.add(index)
+            if len(standing) > most_debts(len(assignment[index])):
+                standing.remove(index)
+                # Elected when others are handled: by comparison, as when all came back unclean.
+                state = msgspec.structs.replace(
+                    state,
+                    leader=NO_LEADER,
+                    is_unclean_leader=False,
+                    unclean_members=list(ends[index]) or state.isr,
+                )
+        states += lives.of(where, ends[index])
+        states.append(put_state(cluster, where, state))
+        if state.leader != NO_LEADER:
+            debts[index] = UncleanDebt(state.leader, state.leader_epoch)
+    # The topic before its partitions: what a cut leaves of a topic is found again, and accepted.
+    topic = msgspec.structs.replace(node, partitions=assignment)
+    return [*_topic_writes(cluster, name, topic, memory, debts), *states]
+
+
+def _without_former(cluster: Cluster, name: str, node: TopicNode) -> Iterator[Write]:
+    """Yield what goes of a topic of the same name that nobody holds a replica of.
+
+    A mark for its deletion is one of it: left there, it would delete the one that comes back.
+    """
+    if name in cluster.marked:
+        yield Remove(layout.deletion_mark(name))
+    former = cluster.topics.get(name)
+    for index in () if former is None else former.partitions.keys() - node.partitions.keys():
+        paths = (layout.state(name, index), layout.partition(name, index))
+        yield from (Remove(path) for path in paths if path in cluster.versions)
+
+
+def _configs(cluster: Cluster, one: Unknown) -> Iterator[Write]:
+    path = layout.topic_configs(one.name)
+    configs = configs_of(cluster, one)
+    if configs:
+        yield Put(path, ConfigNode(configs))
+    elif path in cluster.versions:
+        yield Remove(path)
 
 
 def _why_not(cluster: Cluster, without: Collection[int]) -> Refusal | None:
@@ -178,23 +274,30 @@ def _led_anew(
 
 
 def _topic_writes(
-    cluster: Cluster, name: str, assignment: dict[int, list[int]], debts: dict[int, UncleanDebt]
+    cluster: Cluster,
+    name: str,
+    node: TopicNode,
+    memory: TopicMemory | None,
+    debts: dict[int, UncleanDebt],
 ) -> Iterator[Write]:
-    node = cluster.topics[name]
-    if assignment != node.partitions:
-        yield Put(layout.topic(name), msgspec.structs.replace(node, partitions=assignment))
-    memory = cluster.memories.get(name)
+    if node != cluster.topics.get(name):
+        yield Put(layout.topic(name), node)
     if memory is None:
-        memory = TopicMemory(layout.id_text(cluster.topic_id(name)), len(assignment))
+        memory = TopicMemory(layout.id_text(cluster.topic_id(name)), len(node.partitions))
     changed = with_debts(memory, debts)
     if memory.resize_epoch:
         # Nobody can know a higher resize epoch of a topic that was never resized.
         changed = msgspec.structs.replace(changed, resize_epoch=memory.resize_epoch + JUMP)
-    if changed != memory:
+    if changed != cluster.memories.get(name):
         yield Put(layout.memory(name), changed)
 
 
-def _jumps(cluster: Cluster) -> Iterator[Write]:
+def _highest_partition_epoch(cluster: Cluster) -> int:
+    ends = [end for found in cluster.inventories.values() for end in found.values()]
+    return max([cluster.counters.get(layout.PARTITION_EPOCH, 0), *(x[0] for x in ends)])
+
+
+def _jumps(cluster: Cluster, partition_epoch: int) -> Iterator[Write]:
     counters = cluster.counters
     broker_epoch = counters.get(layout.BROKER_EPOCH, 0) + JUMP
     for broker, node in sorted(cluster.brokers.items()):
@@ -202,9 +305,7 @@ def _jumps(cluster: Cluster) -> Iterator[Write]:
         changed = msgspec.structs.replace(node, broker_epoch=broker_epoch)
         yield Put(layout.broker(broker), changed)
     yield Put(layout.BROKER_EPOCH, Counter(broker_epoch))
-    ends = [end for found in cluster.inventories.values() for end in found.values()]
-    partition_epoch = max([counters.get(layout.PARTITION_EPOCH, 0), *(x[0] for x in ends)])
-    yield Put(layout.PARTITION_EPOCH, Counter(partition_epoch + JUMP))
+    yield Put(layout.PARTITION_EPOCH, Counter(partition_epoch))
     if layout.PRODUCER_IDS not in cluster.damaged:
         # Also without a block in the store: the first may have been handed out since.
         known = cluster.producer_ids
@@ -218,24 +319,46 @@ def _jumps(cluster: Cluster) -> Iterator[Write]:
 
 
 def _unknown(cluster: Cluster) -> Iterator[dict[str, Any]]:
-    """Yield what replicas hold of topics that the store does not know, by topic id."""
-    found: dict[str, dict[str, Any]] = {}
+    """Yield what replicas hold that the store does not know, by topic."""
+    for one in find(cluster):
+        yield _listed(
+            one.name,
+            one.topic_id,
+            [
+                _replica(broker, index, end)
+                for index, ends in sorted(one.ends.items())
+                for broker, end in sorted(ends.items())
+            ],
+            is_known=one.is_known,
+            configs=configs_of(cluster, one),
+        )
+    held: dict[UUID, list[dict[str, int]]] = {}
     for broker, inventory in sorted(cluster.inventories.items()):
-        for (topic_id, partition), end in sorted(inventory.items()):
-            if topic_id in cluster.names:
-                continue
-            text = layout.id_text(topic_id)
-            topic = found.setdefault(
-                text,
-                {
-                    "topic": cluster.held.get(topic_id, "?"),
-                    "topic_id": text,
-                    "is_being_deleted": topic_id in cluster.deletions,
-                    "replicas": [],
-                },
-            )
-            topic["replicas"].append(_replica(broker, partition, end))
-    yield from found.values()
+        for (topic_id, index), end in sorted(inventory.items()):
+            if topic_id in cluster.deletions:
+                held.setdefault(topic_id, []).append(_replica(broker, index, end))
+    for topic_id, replicas in held.items():
+        name = cluster.deletions[topic_id].name
+        yield _listed(name, topic_id, replicas, is_being_deleted=True)
+
+
+def _listed(
+    name: str,
+    topic_id: UUID,
+    replicas: list[dict[str, int]],
+    *,
+    is_known: bool = False,
+    is_being_deleted: bool = False,
+    configs: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    return {
+        "topic": name,
+        "topic_id": layout.id_text(topic_id),
+        "is_known": is_known,
+        "is_being_deleted": is_being_deleted,
+        "configs": dict(configs or {}),
+        "replicas": replicas,
+    }
 
 
 def _partitions(cluster: Cluster) -> Iterator[dict[str, Any]]:

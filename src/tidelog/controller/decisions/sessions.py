@@ -7,17 +7,31 @@ store: a new controller presumes every registered broker alive until its session
 |---|---|
 | registered, heartbeat | alive |
 | its connection closed, and ``grace_ms`` passed without another | suspected |
+| silent for ``silence_ms`` on an open connection, nobody else in doubt | suspected |
+| silent for half of ``silence_ms`` on an open connection, not suspected | in doubt |
+| known from an earlier controller, not registered here yet | alive, and in no such doubt |
+| registered, not answered yet | the same |
 | silent for ``timeout_ms`` | dead: it must register again |
-| silent for half of it, its connection open | in doubt: nobody is buried until that is settled |
+| silent for half of it, its connection open | nobody is buried until that is settled |
+| the controller's own loop stood still | every clock of a suspicion begins again |
 
-The doubt is for silences with one cause: a controller that heard nobody for a while would bury the
-brokers one after another, and each would leave the ISR in favour of the next dead one, down to one.
+The doubts are for silences with one cause (decisions 0010, 0033): a controller that heard nobody
+for a while would suspect, or bury, the brokers one after another, and each would leave the ISR in
+favour of the next one, down to one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from enum import Enum
+
+LOOKS = 8
+"""The loop is looked at so often in ``silence_ms``."""
+
+STILL_PARTS = 4
+"""A loop that is not seen for this part of ``silence_ms`` stood still: a heartbeat of that time may
+wait unread."""
 
 
 class Condition(Enum):
@@ -28,66 +42,184 @@ class Condition(Enum):
     DEAD = "dead"
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a controller waits, in ms. Without ``silence_ms < timeout_ms`` nobody is suspected
+    for a silence: death comes first."""
+
+    grace_ms: int
+    silence_ms: int
+    timeout_ms: int
+
+    @property
+    def look_ms(self) -> int:
+        """The pause between two looks at the loop."""
+        return max(1, self.silence_ms // LOOKS)
+
+
 @dataclass
 class Session:
-    """When a broker was heard last, and since when its connection is closed (ms, monotonic)."""
+    """When a broker was heard last, and since when its connection is closed (ms, monotonic).
+
+    A suspicion counts the silence from ``counted_ms`` on. A ``presumed`` broker has no connection
+    to this controller yet, or waits for the answer to its registration: it cannot be heard. One is
+    ``suspected`` until it is heard again.
+    """
 
     heard_ms: int
     closed_ms: int | None = None
+    counted_ms: int = -1
+    presumed: bool = False
+    suspected: bool = False
 
-    def condition(self, now_ms: int, grace_ms: int, timeout_ms: int) -> Condition:
+    def __post_init__(self) -> None:
+        self.counted_ms = max(self.counted_ms, self.heard_ms)
+
+    def condition(self, now_ms: int, patience: Patience) -> Condition:
         """Return what to believe now."""
-        if now_ms - self.heard_ms >= timeout_ms:
+        if now_ms - self.heard_ms >= patience.timeout_ms:
             return Condition.DEAD
-        if self.closed_ms is not None and now_ms - self.closed_ms >= grace_ms:
-            return Condition.SUSPECTED
-        return Condition.ALIVE
+        closed = self.closed_ms is not None and now_ms - self.closed_ms >= patience.grace_ms
+        return Condition.SUSPECTED if closed or self.suspected else Condition.ALIVE
 
-    def next_change_ms(self, now_ms: int, grace_ms: int, timeout_ms: int) -> int:
-        """Return when the condition may change next if nothing is heard."""
-        dies = self.heard_ms + timeout_ms
-        if self.closed_ms is None or self.closed_ms + grace_ms <= now_ms:
+    def silent_ms(self, now_ms: int) -> int:
+        """Return for how long it is silent on an open connection, as far as that counts against it;
+        0 for one that cannot be suspected for it."""
+        if self.closed_ms is not None or self.presumed or self.suspected:
+            return 0
+        return now_ms - self.counted_ms
+
+    def is_in_doubt(self, now_ms: int, patience: Patience) -> bool:
+        """Return whether its silence may become a suspicion."""
+        if self.condition(now_ms, patience) is not Condition.ALIVE:
+            return False
+        return self.silent_ms(now_ms) >= patience.silence_ms // 2
+
+    def next_change_ms(self, judged_ms: int, patience: Patience) -> int:
+        """Return when, after the look of ``judged_ms``, to look again if nothing is heard."""
+        dies = self.heard_ms + patience.timeout_ms
+        if self.closed_ms is not None:
+            suspected = self.closed_ms + patience.grace_ms
+            return min(dies, suspected) if suspected > judged_ms else dies
+        if self.presumed or self.suspected or patience.silence_ms >= patience.timeout_ms:
             return dies
-        return min(dies, self.closed_ms + grace_ms)
+        doubted = self.counted_ms + patience.silence_ms // 2
+        suspected = self.counted_ms + patience.silence_ms
+        if doubted > judged_ms:
+            return min(dies, doubted)
+        # Later than that only another's doubt holds the suspicion back.
+        return min(dies, suspected if suspected > judged_ms else judged_ms + patience.look_ms)
 
 
 @dataclass
 class Sessions:
     """The sessions of all registered brokers."""
 
-    grace_ms: int
-    timeout_ms: int
+    patience: Patience
     by_broker: dict[int, Session] = field(default_factory=dict)
+    settled_ms: int | None = None
+    """When a doubt ended last: those that shared it are heard a moment later, if they live."""
 
-    def heard(self, broker: int, now_ms: int) -> None:
-        """A broker registered or sent a heartbeat."""
-        self.by_broker[broker] = Session(now_ms)
+    looked_ms: int | None = None
+    """When the loop was seen last."""
+
+    def presume(self, broker: int, now_ms: int) -> None:
+        """A broker is known from an earlier controller; it is to find this one."""
+        self.by_broker[broker] = Session(now_ms, presumed=True)
+
+    def heard(self, broker: int, now_ms: int, *, is_answered: bool = True) -> None:
+        """A broker sent a heartbeat, or registered: until that ``is_answered`` it sends none."""
+        self._settle(broker, now_ms)
+        self.by_broker[broker] = Session(now_ms, presumed=not is_answered)
 
     def closed(self, broker: int, now_ms: int) -> None:
         """The connection of a broker's session closed."""
         session = self.by_broker.get(broker)
         if session is not None and session.closed_ms is None:
+            self._settle(broker, now_ms)
             session.closed_ms = now_ms
 
     def forget(self, broker: int) -> None:
         """A broker was removed from the store."""
         self.by_broker.pop(broker, None)
 
+    def clear(self) -> None:
+        """Forget everything: this controller is no longer active."""
+        self.by_broker.clear()
+        self.settled_ms = self.looked_ms = None
+
+    def look(self, now_ms: int) -> int:
+        """The loop turns. Return for how long it had stood still, in ms; 0 if it had not.
+
+        What came in that time may be unread: every suspicion counts from now on, and a session
+        lasts so much longer.
+        """
+        before, self.looked_ms = self.looked_ms, now_ms
+        stood_ms = 0 if before is None else now_ms - before
+        if stood_ms < max(1, self.patience.silence_ms // STILL_PARTS):
+            return 0
+        for broker, session in self.by_broker.items():
+            self.by_broker[broker] = replace(
+                session,
+                heard_ms=min(now_ms, session.heard_ms + stood_ms),
+                counted_ms=now_ms,
+                closed_ms=None if session.closed_ms is None else now_ms,
+            )
+        return stood_ms
+
     def in_condition(self, wanted: Condition, now_ms: int) -> set[int]:
         """Return the brokers that are in one condition now."""
-        grace, timeout = self.grace_ms, self.timeout_ms
         return {
             broker
             for broker, session in self.by_broker.items()
-            if session.condition(now_ms, grace, timeout) is wanted
+            if session.condition(now_ms, self.patience) is wanted
         }
+
+    def without_connection(self, now_ms: int) -> set[int]:
+        """Return who is suspected now because its connection is closed."""
+        suspected = self.in_condition(Condition.SUSPECTED, now_ms)
+        return {x for x in suspected if not self.by_broker[x].suspected}
+
+    def in_doubt(self, now_ms: int) -> set[int]:
+        """Return who is silent for half of ``silence_ms``, its connection open."""
+        return {
+            broker
+            for broker, session in self.by_broker.items()
+            if session.is_in_doubt(now_ms, self.patience)
+        }
+
+    def silent(self, now_ms: int) -> set[int]:
+        """Return who is to be suspected now for its silence: one broker at most, or nobody.
+
+        While another is in doubt the silence may be the controller's own. When a doubt has ended,
+        the others that shared it have half of ``silence_ms`` to be heard too.
+        """
+        silence_ms = self.patience.silence_ms
+        if silence_ms >= self.patience.timeout_ms:
+            return set()
+        doubted = self.in_doubt(now_ms)
+        if len(doubted) != 1:
+            return set()
+        if self.settled_ms is not None and now_ms - self.settled_ms < silence_ms // 2:
+            return set()
+        return {x for x in doubted if self.by_broker[x].silent_ms(now_ms) >= silence_ms}
+
+    def suspect(self, brokers: Collection[int]) -> None:
+        """These are suspected until they are heard: they hold nobody else's suspicion back."""
+        for broker in brokers:
+            self.by_broker[broker].suspected = True
 
     def to_bury(self, now_ms: int) -> set[int]:
         """Return the dead, all together, once nobody is in doubt: within half a time-out."""
         dead = self.in_condition(Condition.DEAD, now_ms)
         in_doubt = any(
-            session.closed_ms is None and now_ms - session.heard_ms >= self.timeout_ms // 2
+            session.closed_ms is None and now_ms - session.heard_ms >= self.patience.timeout_ms // 2
             for broker, session in self.by_broker.items()
             if broker not in dead
         )
         return set() if in_doubt else dead
+
+    def _settle(self, broker: int, now_ms: int) -> None:
+        session = self.by_broker.get(broker)
+        if session is not None and session.is_in_doubt(now_ms, self.patience):
+            self.settled_ms = now_ms

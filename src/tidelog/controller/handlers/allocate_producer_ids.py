@@ -12,7 +12,7 @@ from tidelog.controller.decisions.producer_ids import Block, next_block
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import RequestContext
+from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -43,4 +43,6 @@ def refuse_all(
     return messages.AllocateProducerIdsResponse(error_code=error)
 
 
-HANDLER = served(ApiKey.ALLOCATE_PRODUCER_IDS, range(1), serve, refuse_all)
+HANDLER = served(
+    ApiKey.ALLOCATE_PRODUCER_IDS, range(1), Scope.BROKER, serve, refuse_all, pipelined=True
+)

@@ -13,7 +13,7 @@ from tidelog.controller.altered_configs import alter, refuse_resources
 from tidelog.controller.decisions.configuration import Resource, replace_configs
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.router import RequestContext
+from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ async def serve(
     ]
     return await alter(
         controller,
-        lambda cluster: replace_configs(cluster, asked, request.validate_only),
+        asked,
+        replace_configs,
         messages.AlterConfigsResponse,
         request.validate_only,
         context,
@@ -40,5 +41,9 @@ async def serve(
 
 
 HANDLER = served(
-    ApiKey.ALTER_CONFIGS, range(3), serve, refuse_resources(messages.AlterConfigsResponse)
+    ApiKey.ALTER_CONFIGS,
+    range(3),
+    Scope.CLIENT,
+    serve,
+    refuse_resources(messages.AlterConfigsResponse),
 )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.controller.decisions.cluster import Cluster, Decision
+from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Decision
 from tidelog.controller.decisions.elections import elect_put_off
 from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr
 from tidelog.controller.decisions.losses import topics_with_room
@@ -21,7 +21,7 @@ from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.network.router import RequestContext
+from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -69,7 +69,11 @@ async def serve(
         where, state = proposal.where, outcome.state
         topic = topics.setdefault(where.topic, response.TopicData(topic_name=where.topic))
         partition = response.PartitionData(
-            partition_index=where.partition, error_code=outcome.error
+            partition_index=where.partition,
+            error_code=outcome.error,
+            leader_id=NO_LEADER,
+            leader_epoch=-1,
+            isr_version=-1,
         )
         if state is not None:
             partition.leader_id = state.leader
@@ -86,4 +90,4 @@ def refuse_all(_request: object, error: ErrorCode, _sentence: str) -> messages.A
 
 
 # Pipelined: the heartbeats behind it are heard while it waits for its turn.
-HANDLER = served(ApiKey.ALTER_ISR, range(1), serve, refuse_all, pipelined=True)
+HANDLER = served(ApiKey.ALTER_ISR, range(1), Scope.BROKER, serve, refuse_all, pipelined=True)

@@ -3,6 +3,7 @@
 - STALE_BROKER_EPOCH for a former life, BROKER_ID_NOT_REGISTERED for a dead broker or one that has
   not registered with this controller since it became active, or not on this connection: it
   registers again.
+- A heartbeat ends a suspicion: what nobody leads may have this broker as its leader.
 - ``want_shut_down``: leadership moves to other members of the ISRs; ``should_shut_down`` is
   answered when nothing is left that another broker could lead.
 - Damaged replicas (tag 10000) lead no more, and leave ISRs that keep another member. A new leader
@@ -20,7 +21,7 @@ from tidelog.controller.serving import NotActive, served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.network.router import RequestContext
+from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ async def serve(
     if not controller.session_watch.is_session_of(broker, context.connection):
         # A broker registers on every new connection; this one is of a session that ended.
         return response(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED)
-    controller.session_watch.heard(broker)
+    if controller.session_watch.heard(broker):
+        logger.info("broker %s is heard again", broker)
+        await controller.perform(partial(registration.settle_returned, broker=broker))
     # Every heartbeat names all damaged replicas: one that is not named any more was made anew.
     failures = request.failures
     await _take_out(controller, broker, [] if failures is None else failures.damaged_replicas)
@@ -86,4 +89,4 @@ def refuse_all(
     return messages.BrokerHeartbeatResponse(error_code=error)
 
 
-HANDLER = served(ApiKey.BROKER_HEARTBEAT, range(1), serve, refuse_all)
+HANDLER = served(ApiKey.BROKER_HEARTBEAT, range(1), Scope.BROKER, serve, refuse_all, pipelined=True)

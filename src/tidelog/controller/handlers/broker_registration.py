@@ -1,6 +1,8 @@
 """BrokerRegistration v0: a broker introduces itself, on every new connection to a controller.
 
 - The answer is the broker epoch: a new one for a new life, the same one for the same life.
+- With it goes the channel key, which this controller repeats in OpenControlChannel: the same one as
+  long as controller epoch and broker epoch are the same.
 - From then on the connection is the broker's session: when it closes, the broker is suspected.
 - A replica with end offset -1 in the inventory is damaged: it leads no more, and leaves ISRs that
   keep another member. The heartbeats name those that are found damaged later.
@@ -8,7 +10,8 @@
   commanded and nothing is deleted (the design, "Who may lead").
 - UNSUPPORTED_VERSION for a broker whose code does not know the level of this controller.
 - INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION (another directory under a live id),
-  INVALID_REGISTRATION (no listener). An empty cluster id is accepted: the first life of a disk.
+  INVALID_REGISTRATION (no listener, a name in the inventory that no topic can have, an epoch or a
+  revision that leaves no room above it). An empty cluster id is accepted: the first life of a disk.
 """
 
 from __future__ import annotations
@@ -35,9 +38,11 @@ from tidelog.controller.serving import served
 from tidelog.metadata import layout
 from tidelog.metadata.records import WentBack
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.config_definitions_sessions import HEARTBEATS_IN_SILENCE
+from tidelog.model.epochs import leaves_room
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
-from tidelog.network.router import RequestContext
+from tidelog.model.topics import TopicPartition, why_invalid
+from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -49,6 +54,10 @@ logger = logging.getLogger(__name__)
 async def serve(
     controller: Controller, request: messages.BrokerRegistrationRequest, context: RequestContext
 ) -> messages.BrokerRegistrationResponse:
+    unfit = invalid_name(request) or _no_room(request)
+    if unfit is not None:
+        logger.warning("registration of broker %s refused: %s", request.broker_id, unfit)
+        return messages.BrokerRegistrationResponse(error_code=ErrorCode.INVALID_REGISTRATION)
     registration = _registration(request)
     broker = registration.broker
     too_old = why_broker_refused(controller.cluster, broker, request.highest_level)
@@ -69,25 +78,48 @@ async def serve(
                 writes = (Put(layout.WENT_BACK, WentBack(why)), *writes)
         return Decision((changed, decision.answer), writes, decision.splits)
 
-    (new_life, answer), _ = await controller.perform(decide)
+    def heard(answer: tuple[bool, int | Refusal]) -> None:
+        # In the turn of the registration: who waits for the next one would otherwise bury, or
+        # replace, a broker that has just registered, by what it was silent before.
+        if not isinstance(answer[1], Refusal):
+            controller.session_watch.heard(broker, is_answered=False)
+
+    (new_life, answer), _ = await controller.perform(decide, heard)
     if isinstance(answer, Refusal):
         logger.warning("registration refused: %s", answer.sentence)
         return messages.BrokerRegistrationResponse(error_code=answer.error)
     if context.connection.is_closing:
         # It went away while this was written: its session never began, so it dies by time-out.
         controller.session_watch.heard(broker)
-        return messages.BrokerRegistrationResponse(broker_epoch=answer)
+        return _accepted(controller, broker, answer)
     await controller.session_watch.opened(broker, context.connection, new_life)
-    await controller.perform(partial(elect_awaited, broker=broker))
-    # What this broker holds may be what a topic without an id has waited for.
-    await controller.complete_topics()
-    logger.info(
-        "broker %s registered, epoch %s, its last life ended %s",
-        broker,
-        answer,
-        registration.ended.name,
+    try:
+        await controller.perform(partial(elect_awaited, broker=broker))
+        # What this broker holds may be what a topic without an id has waited for.
+        await controller.complete_topics()
+    finally:
+        # However long that took: a broker beats once it knows its epoch.
+        controller.session_watch.answered(broker, context.connection)
+    logger.info("broker %s registered, epoch %s, %s", broker, answer, _BEFORE[registration.ended])
+    return _accepted(controller, broker, answer)
+
+
+_BEFORE = {
+    LifeEnded.UNCLEAN: "after its machine stopped: it may have lost unsynced records",
+    LifeEnded.CRASHED: "after a kill",
+    LifeEnded.CLEAN: "after a clean stop, or for the first time",
+    LifeEnded.SAME_LIFE: "as the process that it was",
+}
+
+
+def _accepted(
+    controller: Controller, broker: int, epoch: int
+) -> messages.BrokerRegistrationResponse:
+    key = controller.channel_keys.of(broker, controller.cluster.controller_epoch, epoch)
+    silence_ms = controller.session_watch.sessions.patience.silence_ms
+    return messages.BrokerRegistrationResponse(
+        broker_epoch=epoch, channel_key=key, heartbeat_ms=silence_ms // HEARTBEATS_IN_SILENCE
     )
-    return messages.BrokerRegistrationResponse(broker_epoch=answer)
 
 
 def _decide(cluster: Cluster, registration: Registration, wall_ms: int) -> Decision[int | Refusal]:
@@ -99,11 +131,34 @@ def _decide(cluster: Cluster, registration: Registration, wall_ms: int) -> Decis
     cluster.inventories[broker] = registration.inventory
     cluster.nameless[broker] = registration.nameless
     cluster.take_held(registration.held)
+    cluster.take_configs(registration.seen, registration.kept_configs)
     cluster.seen[broker] = registration.seen
     cluster.shutting_down.discard(broker)
     cluster.broken = {(x, where) for x, where in cluster.broken if x != broker}
     note_damaged(cluster, broker, registration.damaged)
     return register(cluster, registration, wall_ms)
+
+
+def invalid_name(request: messages.BrokerRegistrationRequest) -> str | None:
+    """Return why an inventory names what no replica can be called, or None."""
+    for topic in request.inventory:
+        why = why_invalid(topic.topic_name)
+        if why is not None:
+            return f"its inventory names the topic {topic.topic_name!r}: {why}"
+        if any(part.partition_index < 0 for part in topic.partitions):
+            return f"its inventory names a negative partition of {topic.topic_name}"
+    return None
+
+
+def _no_room(request: messages.BrokerRegistrationRequest) -> str | None:
+    """Return why numbers that a broker claims to have seen are not believed, or None."""
+    seen = request.highest_seen
+    if seen is None or leaves_room(seen.controller_epoch, seen.store_revision):
+        return None
+    return (
+        f"it has seen controller epoch {seen.controller_epoch} and store revision "
+        f"{seen.store_revision}, which leave no room above them"
+    )
 
 
 def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
@@ -137,6 +192,11 @@ def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
         inventory=inventory,
         nameless=nameless,
         damaged=frozenset(damaged),
+        kept_configs={
+            x.topic_id: {each.name: each.value for each in x.configs}
+            for x in request.inventory
+            if x.topic_id != NO_ID
+        },
         held={x.topic_id: x.topic_name for x in request.inventory if x.topic_id != NO_ID},
         seen=(-1, -1) if seen is None else (seen.controller_epoch, seen.store_revision),
     )
@@ -149,4 +209,4 @@ def refuse_all(
     return messages.BrokerRegistrationResponse(error_code=error)
 
 
-HANDLER = served(ApiKey.BROKER_REGISTRATION, range(1), serve, refuse_all)
+HANDLER = served(ApiKey.BROKER_REGISTRATION, range(1), Scope.BROKER, serve, refuse_all)

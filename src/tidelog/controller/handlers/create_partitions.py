@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.controller.decisions.creation import Growth, create_partitions
+from tidelog.controller.decisions.creation import (
+    Growth,
+    cost_of_growth,
+    create_partitions,
+    repeated_growths,
+)
 from tidelog.controller.serving import served, told_in_time
+from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import RequestContext
+from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -32,8 +38,14 @@ async def serve(
         )
         for topic in request.topics
     ]
-    answers, revision = await controller.perform(
-        lambda cluster: create_partitions(cluster, asked, controller.chance, request.validate_only)
+    repeated = repeated_growths(asked)
+    answers, revision = await perform_in_slices(
+        controller,
+        asked,
+        lambda growth: cost_of_growth(controller.cluster, growth),
+        lambda cluster, part: create_partitions(
+            cluster, part, controller.chance, request.validate_only, repeated
+        ),
     )
     told = True
     if not request.validate_only and any(refusal is None for _, refusal in answers):
@@ -60,4 +72,4 @@ def refuse_all(
     return messages.CreatePartitionsResponse(results=results)
 
 
-HANDLER = served(ApiKey.CREATE_PARTITIONS, range(4), serve, refuse_all)
+HANDLER = served(ApiKey.CREATE_PARTITIONS, range(4), Scope.CLIENT, serve, refuse_all)

@@ -1,5 +1,6 @@
 """CreateTopics v2-7: each topic is created or refused by itself.
 
+- Many topics are created in slices; each topic is there as a whole or not at all.
 - Answers when every live broker has been told of the topics, or with REQUEST_TIMED_OUT; the topics
   are created in either case.
 - Below level 1.4 the name of a deleted topic answers TOPIC_ALREADY_EXISTS until every broker that
@@ -13,17 +14,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
-from tidelog.controller.decisions.creation import Created, Defaults, NewTopic, create_topics
+from tidelog.controller.decisions.creation import (
+    Created,
+    Defaults,
+    Earlier,
+    NewTopic,
+    cost_of_topic,
+    create_topics,
+)
 from tidelog.controller.serving import patience_ms, served
+from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import RequestContext
+from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.controller.process import Controller
+
+
+ANSWERED_AT_ONCE = 50
+"""Topics whose answers are made before others have their turn: each may have its own 40 rows."""
 
 
 async def serve(
@@ -46,31 +60,41 @@ async def serve(
     if not request.validate_only:
         names = [topic.name for topic in asked]
         await controller.until_free(names, ends_ms - clock.monotonic_ms())
-    answers, revision = await controller.perform(
-        lambda cluster: create_topics(
-            cluster, asked, defaults, controller.chance, request.validate_only
-        )
+    earlier = Earlier.of(asked)
+    answers, revision = await perform_in_slices(
+        controller,
+        asked,
+        lambda topic: cost_of_topic(topic, defaults),
+        lambda cluster, part: create_topics(
+            cluster, part, defaults, controller.chance, request.validate_only, earlier
+        ),
+        earlier.take,
     )
     told = True
     if not request.validate_only and any(answer.refusal is None for answer in answers):
         told = await controller.reached(revision, ends_ms - clock.monotonic_ms())
-    return messages.CreateTopicsResponse(topics=[_result(answer, told) for answer in answers])
+    rows: dict[int, list[Any]] = {}
+    results = []
+    for answer in answers:
+        results.append(_result(answer, told, rows))
+        if not len(results) % ANSWERED_AT_ONCE:
+            await asyncio.sleep(0)
+    return messages.CreateTopicsResponse(topics=results)
 
 
-def _result(answer: Created, told: bool) -> messages.CreateTopicsResponse.CreatableTopicResult:
+def _result(
+    answer: Created, told: bool, rows: dict[int, list[Any]]
+) -> messages.CreateTopicsResponse.CreatableTopicResult:
+    """``rows`` has those made before by their entries' identity: most topics share them all."""
     response = messages.CreateTopicsResponse
     if answer.refusal is not None:
         return _refused(answer.name, answer.refusal.error, answer.refusal.sentence)
     if not told:
         sentence = f"The topic {answer.name} is created, but not every broker knows it yet."
         return _refused(answer.name, ErrorCode.REQUEST_TIMED_OUT, sentence)
-    return response.CreatableTopicResult(
-        name=answer.name,
-        error_message=None,
-        topic_id=answer.topic_id,
-        num_partitions=answer.partitions,
-        replication_factor=answer.replication_factor,
-        configs=[
+    made = rows.get(id(answer.configs))
+    if made is None:
+        made = rows[id(answer.configs)] = [
             response.CreatableTopicConfigs(
                 name=entry.name,
                 value=entry.value,
@@ -79,7 +103,14 @@ def _result(answer: Created, told: bool) -> messages.CreateTopicsResponse.Creata
                 is_sensitive=entry.sensitive,
             )
             for entry in answer.configs
-        ],
+        ]
+    return response.CreatableTopicResult(
+        name=answer.name,
+        error_message=None,
+        topic_id=answer.topic_id,
+        num_partitions=answer.partitions,
+        replication_factor=answer.replication_factor,
+        configs=made,
     )
 
 
@@ -100,4 +131,4 @@ def refuse_all(
     )
 
 
-HANDLER = served(ApiKey.CREATE_TOPICS, range(2, 8), serve, refuse_all)
+HANDLER = served(ApiKey.CREATE_TOPICS, range(2, 8), Scope.CLIENT, serve, refuse_all)

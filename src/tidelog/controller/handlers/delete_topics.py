@@ -10,11 +10,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.controller.decisions.deletion import Deleted, Doomed, delete_topics
+from tidelog.controller.decisions import deletion
+from tidelog.controller.decisions.deletion import (
+    Deleted,
+    Doomed,
+    cost_of_deletion,
+    delete_topics,
+    repeated_names,
+)
 from tidelog.controller.serving import served, told_in_time
+from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import RequestContext
+from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -29,8 +37,13 @@ async def serve(
     else:
         asked = [Doomed(name) for name in request.topic_names]
     enabled = controller.configs.delete_topic_enable
-    answers, revision = await controller.perform(
-        lambda cluster: delete_topics(cluster, asked, enabled)
+    deletion.try_again(controller.cluster, asked)
+    repeated = repeated_names(controller.cluster, asked)
+    answers, revision = await perform_in_slices(
+        controller,
+        asked,
+        lambda one: cost_of_deletion(controller.cluster, one),
+        lambda cluster, part: delete_topics(cluster, part, enabled, repeated),
     )
     told = True
     if any(answer.refusal is None for answer in answers):
@@ -66,4 +79,4 @@ def refuse_all(
     return messages.DeleteTopicsResponse(responses=named + states)
 
 
-HANDLER = served(ApiKey.DELETE_TOPICS, range(1, 7), serve, refuse_all)
+HANDLER = served(ApiKey.DELETE_TOPICS, range(1, 7), Scope.CLIENT, serve, refuse_all)

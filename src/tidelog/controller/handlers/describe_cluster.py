@@ -12,7 +12,7 @@ from tidelog.controller.requests import inter_broker_address
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import RequestContext
+from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -46,4 +46,4 @@ def refuse_all(
     return messages.DescribeClusterResponse(error_code=error, error_message=sentence)
 
 
-HANDLER = served(ApiKey.DESCRIBE_CLUSTER, range(2), serve, refuse_all)
+HANDLER = served(ApiKey.DESCRIBE_CLUSTER, range(2), Scope.CLIENT, serve, refuse_all)

@@ -15,7 +15,7 @@ from tidelog.controller.decisions.losses import unclean_elections
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import RequestContext
+from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -40,4 +40,4 @@ def refuse_all(
     return messages.DescribeConditionResponse(error_code=error, error_message=sentence)
 
 
-HANDLER = served(ApiKey.DESCRIBE_CONDITION, range(1), serve, refuse_all)
+HANDLER = served(ApiKey.DESCRIBE_CONDITION, range(1), Scope.CLIENT, serve, refuse_all)

@@ -8,19 +8,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.controller.decisions.cluster import Refusal
+from tidelog.controller.decisions.cluster import Cluster, Decision, Refusal
 from tidelog.controller.decisions.elections import ElectionType, Result, elect_on_request
 from tidelog.controller.serving import served, told_in_time
+from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.network.router import RequestContext
+from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.controller.process import Controller
+
+
+Answered = tuple[TopicPartition, Refusal | None]
 
 
 async def serve(
@@ -30,9 +35,18 @@ async def serve(
         return messages.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST)
     kind = ElectionType(request.election_type)
     asked = _asked(request)
-    answer, revision = await controller.perform(
-        lambda cluster: elect_on_request(cluster, kind, asked)
-    )
+    everything = asked is None
+    places = list(controller.cluster.states) if asked is None else list(dict.fromkeys(asked))
+
+    def decide(cluster: Cluster, part: Sequence[TopicPartition]) -> Decision[list[Answered]]:
+        if everything:
+            # A topic may have gone between two slices: nobody asked for it by name.
+            part = [where for where in part if where in cluster.states]
+        made = elect_on_request(cluster, kind, part, everything)
+        return Decision(list(made.answer.items()), made.writes, made.splits)
+
+    found, revision = await perform_in_slices(controller, places, lambda _: 1, decide)
+    answer = dict(found)
     if any(refusal is None for refusal in answer.values()) and not await told_in_time(
         controller, revision, request.timeout_ms, context
     ):
@@ -73,4 +87,4 @@ def refuse_all(
     return made
 
 
-HANDLER = served(ApiKey.ELECT_LEADERS, range(3), serve, refuse_all)
+HANDLER = served(ApiKey.ELECT_LEADERS, range(3), Scope.CLIENT, serve, refuse_all)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import RequestContext
+from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import codec, messages
+from tidelog.runtime.turns import in_turns
 
 if TYPE_CHECKING:
     from tidelog.controller.process import Controller
@@ -66,9 +67,11 @@ async def serve(
         forwarded=True,
     )
     answer: Any = await route.handle(controller, inner, inner_context)
-    chunks = codec.encode_response(
+    # Thousands of topics have thousands of answers: others have their turn meanwhile.
+    steps = codec.encode_response_in_steps(
         header.api_key, header.api_version, header.correlation_id, answer
     )
+    chunks = await in_turns(steps, controller.seams.clock)
     return response(response_data=b"".join(chunks)[4:])
 
 
@@ -77,4 +80,4 @@ def refuse_all(_request: object, error: ErrorCode, _sentence: str) -> messages.E
     return messages.EnvelopeResponse(error_code=error)
 
 
-HANDLER = served(ApiKey.ENVELOPE, range(1), serve, refuse_all, pipelined=True)
+HANDLER = served(ApiKey.ENVELOPE, range(1), Scope.BROKER, serve, refuse_all, pipelined=True)

@@ -13,7 +13,7 @@ from tidelog.controller.altered_configs import alter, refuse_resources
 from tidelog.controller.decisions.configuration import Alteration, Resource, alter_configs
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.router import RequestContext
+from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ async def serve(
     ]
     return await alter(
         controller,
-        lambda cluster: alter_configs(cluster, asked, request.validate_only),
+        asked,
+        alter_configs,
         messages.IncrementalAlterConfigsResponse,
         request.validate_only,
         context,
@@ -44,6 +45,7 @@ async def serve(
 HANDLER = served(
     ApiKey.INCREMENTAL_ALTER_CONFIGS,
     range(2),
+    Scope.CLIENT,
     serve,
     refuse_resources(messages.IncrementalAlterConfigsResponse),
 )

@@ -18,7 +18,7 @@ from tidelog.controller.decisions.losses import Truncation, report
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import RequestContext
+from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -61,4 +61,6 @@ def refuse_all(
     return messages.ReportTruncationResponse(error_code=error)
 
 
-HANDLER = served(ApiKey.REPORT_TRUNCATION, range(1), serve, refuse_all)
+HANDLER = served(
+    ApiKey.REPORT_TRUNCATION, range(1), Scope.BROKER, serve, refuse_all, pipelined=True
+)

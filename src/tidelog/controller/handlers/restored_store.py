@@ -3,8 +3,11 @@
 - ``report`` is the JSON of ``decisions.restoration.report``, also beside a refusal.
 - With ``accept`` everything jumps, and this controller becomes active anew: every broker registers
   again, with a new broker epoch, and gets a FULL.
-- INVALID_REQUEST when the store has not gone back, BROKER_NOT_AVAILABLE while a broker that has
-  replicas is away and is not named in ``without_brokers``.
+- What the store does not know comes back, but for what ``drop_unknown`` names: topics, topic ids,
+  or partitions as topic-partition.
+- INVALID_REQUEST when the store has not gone back, or ``drop_unknown`` names what is not unknown;
+  BROKER_NOT_AVAILABLE while a broker that has replicas is away and is not named in
+  ``without_brokers``.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from tidelog.controller.decisions.restoration import accept, report
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import RequestContext
+from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
@@ -35,17 +38,22 @@ async def serve(
     if not request.accept:
         return response(report=json.dumps(before))
     without = request.without_brokers
-    answer, _ = await controller.perform(lambda cluster: accept(cluster, without))
+    dropped = request.drop_unknown
+    answer, _ = await controller.perform(
+        lambda cluster: accept(cluster, without, dropped, controller.chance)
+    )
     if isinstance(answer, Refusal):
         return response(
             error_code=answer.error, error_message=answer.sentence, report=json.dumps(before)
         )
     audit.warning(
-        "a restored metadata store was accepted by %s, without brokers %s",
+        "a restored metadata store was accepted by %s, without brokers %s; given up: %s",
         context.principal,
         sorted(without),
+        ", ".join(answer["given_up"]) or "nothing",
     )
-    controller.lose("the restored store was accepted: everything is loaded anew")
+    # As it was asked to: nothing is wrong.
+    controller.lose("the restored store was accepted: everything is loaded anew", logging.WARNING)
     return response(report=json.dumps(answer))
 
 
@@ -54,4 +62,4 @@ def refuse_all(_request: object, error: ErrorCode, sentence: str) -> messages.Re
     return messages.RestoredStoreResponse(error_code=error, error_message=sentence, report="{}")
 
 
-HANDLER = served(ApiKey.RESTORED_STORE, range(1), serve, refuse_all)
+HANDLER = served(ApiKey.RESTORED_STORE, range(1), Scope.BROKER, serve, refuse_all)

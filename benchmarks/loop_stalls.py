@@ -1,0 +1,267 @@
+"""How long does each operation of storage hold the event loop, at the size of a large partition?
+
+Run: ``python -m benchmarks.loop_stalls [--mib 1024] [--producers 100000] [--against 02f3bcb]``.
+Each line is the longest piece that the loop does itself, in ms of wall time without the time that
+the thread waited for a processor; what threads and helper processes do is not in it. With
+``--against`` the same operations run on the code of that commit first, in a process of its own
+("before"). The page cache is warm, so a cold read is one of bytes that nobody has checked in this
+life.
+Result: benchmarks/NOTES.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import read_header
+from tidelog.records.builder import NewRecord, build_batch
+from tidelog.records.compression import Codec
+from tidelog.runtime.seams import Seams
+from tidelog.storage.cleaner import compact
+from tidelog.storage.compaction import plan_compaction
+from tidelog.storage.directory import LogDirectory, open_directory
+from tidelog.storage.swap import apply_compaction
+from tidelog.storage.syncing import run_all
+
+ROOT = Path(__file__).resolve().parent.parent
+NOW_MS = 1_700_000_000_000
+PARTITION = TopicPartition("t", 0)
+BATCH_BYTES = 16 * 1024
+MIB = 1024 * 1024
+
+
+class Bench:
+    """One log of ``mib`` MiB in segments of a quarter of it, with ``producers`` producers."""
+
+    def __init__(self, folder: str, mib: int, producers: int) -> None:
+        self.path = folder
+        self.bytes = mib * MIB
+        self.producers = producers
+        self.longest_ms: dict[str, float] = {}
+        self.configs = TopicConfigs(segment_bytes=self.bytes // 4, retention_ms=-1)
+        self.directory = self.open()
+        self.log: Any = self.directory.create(PARTITION, self.configs)
+
+    def open(self) -> LogDirectory:
+        """Open the directory as a start does, which is a thread's work."""
+        found = open_directory(Seams(), self.path, cluster_id="c", node_id=1, boot_id="b")
+        assert isinstance(found, LogDirectory), found
+        found.record_life("b", durability="replicated")
+        found.load(lambda _: self.configs)
+        return found
+
+    def fill(self) -> None:
+        """Append batches of 16 kB until the size is reached; each has a time of its own."""
+        record = bytes(BATCH_BYTES - 200)
+        at = 0
+        while sum(segment.size for segment in self.log.segments) < self.bytes:
+            batch = build_batch([NewRecord(NOW_MS + at, b"%d" % (at % 5000), record)])
+            self.log.append_as_leader(batch, 0, NOW_MS + at)
+            at += 1
+        made = read_header(build_batch([NewRecord(NOW_MS, None, None)]))
+        for number in range(self.producers):
+            own = made._replace(producer_id=number, producer_epoch=0, base_sequence=0)
+            self.log.producers.note(own, number, NOW_MS)
+        self.log.high_watermark = self.log.end_offset
+        self.sync()
+
+    def sync(self) -> None:
+        """Sync as group commit does; the part of the loop is measured as "sync, snapshot"."""
+        with self.measured("sync and snapshot of the producers"):
+            pending = self.log.unsynced()
+        if pending is not None:
+            run_all([pending])
+            with self.measured("sync and snapshot of the producers"):
+                self.log.synced(pending)
+
+    def reopen(self) -> None:
+        """Stop cleanly, and start again."""
+        self.directory.close(1)
+        self.directory = self.open()
+        self.log = self.directory.logs[PARTITION]
+        self.log.high_watermark = self.log.end_offset
+
+    @contextmanager
+    def measured(self, name: str) -> Iterator[None]:
+        """Keep the longest of what is done under one name."""
+        queued, begun = _queued_s(), time.monotonic()
+        try:
+            yield
+        finally:
+            took_ms = 1000 * (time.monotonic() - begun - (_queued_s() - queued))
+            self.longest_ms[name] = max(self.longest_ms.get(name, 0.0), took_ms)
+
+    def search(self, name: str, timestamp: int) -> None:
+        """Look a time up: in pieces, where the code has them, else at once."""
+        make: Callable[..., Any] | None = getattr(self.log, "search_time", None)
+        if make is None:
+            with self.measured(name):
+                self.log.offset_for_time(timestamp)
+            return
+        from tidelog.storage.lookup import Allowance
+
+        self._in_pieces(name, make(timestamp, Allowance()))
+
+    def change(self, name: str, at_once: str, in_pieces: str, *given: Any, **options: Any) -> None:
+        """Call a method of the log that changes it: in pieces, where the code has it so."""
+        make: Callable[..., Any] | None = getattr(self.log, in_pieces, None)
+        if make is not None:
+            self._in_pieces(name, make(*given, **options))
+            return
+        with self.measured(name):
+            getattr(self.log, at_once)(*given, **options)
+
+    def _in_pieces(self, name: str, pieces: Any) -> None:
+        while True:
+            with self.measured(name):
+                try:
+                    call = next(pieces)
+                except StopIteration:
+                    return
+            if call is not None:
+                call()  # a thread's
+
+    def run(self) -> None:
+        """Do everything once, in an order in which nothing undoes what is still needed."""
+        self.fill()
+        end = self.log.end_offset
+        self.reopen()
+        self.search("first look-up by time after a start", NOW_MS + end // 2)
+        self.search("look-up by time, again", NOW_MS + end // 3)
+        self.reopen()
+        with self.measured("load of an index: first read of a closed segment"):
+            self.log.read(end // 3, 1)
+        with self.measured("cold read of 1 MB"):
+            self.log.read(end // 2, MIB)
+        with self.measured("cold read of 50 MB"):
+            self.log.read(end // 8, 50 * MIB)
+        self._append_many_records()
+        with self.measured("roll"):
+            self.log.roll(NOW_MS)
+        self.sync()
+        self._compact()
+        self._append_unsynced(self.bytes // 8)
+        cut = "truncate_to", "truncation"
+        self.change("truncation by a record, much unsynced", *cut, self.log.end_offset - 1, NOW_MS)
+        self.change("truncation to the middle", *cut, self.log.end_offset * 2 // 3, NOW_MS)
+        self._append_unsynced(self.bytes // 2)  # compaction has left little
+        self.sync()
+        self.log.configure(replace(self.configs, retention_bytes=self.bytes // 4))
+        retention = "housekeep", "housekeeping"
+        self.change("retention", *retention, NOW_MS + 10**7, at_most=8)
+        self.sync()
+        again = "retention, when a sync has made its snapshot durable"
+        self.change(again, *retention, NOW_MS + 10**7, at_most=8)
+        self.sync()
+        with self.measured("removal of what retention renamed"):
+            removal = self.directory.due_removal()
+        if removal is not None:
+            removal.run()  # a thread's
+            self.directory.removed(removal)
+        self.directory.close(1)
+        for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint"):
+            Path(self.path, name).unlink()
+        with self.measured("recovery of all that is left (a thread's, in all)"):
+            self.directory = self.open()
+        self.log = self.directory.logs[PARTITION]
+        self._append_unsynced(self.bytes // 8)
+        restart = "restart_at", "restart"
+        self.change("restart at another offset", *restart, self.log.end_offset + 1000, NOW_MS)
+        self.directory.close(1)
+
+    def _append_unsynced(self, size: int) -> None:
+        """Append so many bytes, which no sync covers."""
+        end = sum(segment.size for segment in self.log.segments) + size
+        while sum(segment.size for segment in self.log.segments) < end:
+            batch = build_batch([NewRecord(NOW_MS, None, bytes(BATCH_BYTES))])
+            self.log.append_as_leader(batch, 0, NOW_MS)
+        self.log.high_watermark = self.log.end_offset
+
+    def _append_many_records(self) -> None:
+        """One batch of 300,000 small records, and a look-up of the last one."""
+        last = NOW_MS + 10**6
+        records = [NewRecord(last + (at == 299_999), b"k", None) for at in range(300_000)]
+        batch = build_batch(records, codec=Codec.ZSTD)
+        self.log.append_as_leader(batch, 0, last)
+        self.log.high_watermark = self.log.end_offset
+        self.search("look-up by time in a batch of 300,000 records", last + 1)
+
+    def _compact(self) -> None:
+        self.log.high_watermark = self.log.end_offset
+        compacted = replace(self.configs, cleanup_policy=frozenset({"compact"}))
+        self.log.configure(replace(compacted, min_cleanable_dirty_ratio=0.0))
+        with self.measured("plan of a compaction"):
+            plan = plan_compaction(self.log, NOW_MS)
+        assert plan is not None
+        result = compact(self.log.resources.disk, plan)  # a helper's
+        with self.measured("swap of a compaction"):
+            apply_compaction(self.log, result, NOW_MS)
+        self.log.configure(self.configs)
+
+
+def _queued_s() -> float:
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
+def measure(mib: int, producers: int) -> dict[str, float]:
+    """Return the longest piece of each operation, in ms, on the code that is imported."""
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(folder, mib, producers)
+        bench.run()
+    return bench.longest_ms
+
+
+def before(commit: str, mib: int, producers: int) -> dict[str, float]:
+    """Return the same of another commit, from a process that imports its code."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["git", "-C", str(ROOT), "archive", commit, "src"]
+        packed = subprocess.run(command, check=True, capture_output=True).stdout
+        with tarfile.open(fileobj=BytesIO(packed)) as archive:
+            archive.extractall(folder, filter="data")
+        environment = {**os.environ, "PYTHONPATH": f"{folder}/src"}
+        own = [sys.executable, __file__, "--mib", str(mib), "--producers", str(producers), "--json"]
+        done = subprocess.run(own, check=True, capture_output=True, env=environment)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def main() -> None:
+    """Print a table of both."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--producers", type=int, default=100_000)
+    parser.add_argument("--against", metavar="COMMIT")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    if asked.json:
+        print(json.dumps(measure(asked.mib, asked.producers)))
+        return
+    old = before(asked.against, asked.mib, asked.producers) if asked.against else {}
+    new = measure(asked.mib, asked.producers)
+    print(f"| ms of the loop, {asked.mib} MiB, {asked.producers} producers | before | after |")
+    print("|---|---|---|")
+    for name, took_ms in new.items():
+        earlier = f"{old[name]:.1f}" if name in old else ""
+        print(f"| {name} | {earlier} | {took_ms:.1f} |")
+
+
+if __name__ == "__main__":
+    main()

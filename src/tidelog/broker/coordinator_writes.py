@@ -1,0 +1,51 @@
+"""A write of a group on its way through the log: its batches, and the wait for their commit.
+
+Owns the size of the batches; ``coordinator_partition`` appends them and says what follows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from tidelog.groups.decision import Write
+from tidelog.groups.records import Record, encode
+from tidelog.records.batch import HEADER_SIZE
+from tidelog.records.builder import NewRecord, build_batch
+
+RECORD_OVERHEAD_BYTES = 32
+"""More than a record adds to its key and value: lengths, deltas, attributes."""
+
+
+class InFlight:
+    """A write that is appended and not committed yet."""
+
+    __slots__ = ("done", "timer", "write")
+
+    def __init__(self, write: Write) -> None:
+        self.write = write
+        self.done = False
+        self.timer: asyncio.TimerHandle | None = None
+
+    def finish(self) -> None:
+        """Nobody waits for it any more."""
+        self.done = True
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+def batches_of(records: Sequence[Record], wall_ms: int, max_bytes: int) -> bytes | None:
+    """Return the records as batches of at most ``max_bytes``; None when one alone is larger."""
+    batches: list[list[NewRecord]] = [[]]
+    room = max_bytes - HEADER_SIZE
+    for record in records:
+        key, value = encode(record)
+        size = len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES
+        if size > max_bytes - HEADER_SIZE:
+            return None
+        if size > room:
+            batches.append([])
+            room = max_bytes - HEADER_SIZE
+        room -= size
+        batches[-1].append(NewRecord(wall_ms, key, value))
+    return b"".join(build_batch(batch) for batch in batches)

@@ -1,0 +1,53 @@
+"""How long a broker waits for a controller that took its connection: longer after each time-out.
+
+Owns the rule and the count of time-outs in a row. A controller that is slow for a while, because
+its machine has too much to do, must greet and register a broker all the same: one that always
+gives up after the same time and begins anew never registers, and adds to what the controller has to
+do. The time for the TCP connect does not grow: after a cut it is over once a try was made behind
+it. Nor do heartbeats wait longer, by which a controller that hangs is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tidelog.client.errors import RequestTimedOut
+
+MOST_TIMES = 8
+"""How many times the least patience the longest is: 32 s with the default session."""
+
+
+def patience_ms(least_ms: int, time_outs: int) -> int:
+    """Return for how many ms to wait after ``time_outs`` in a row: doubled by each, to a bound."""
+    return least_ms * min(1 << min(time_outs, MOST_TIMES), MOST_TIMES)
+
+
+class Patience:
+    """What a session waits for the greeting, and for the answer to the request it begins with.
+
+    Any answer ends the row: with several controllers, one that hangs costs no more than the least
+    patience in each round in which another answers, so a takeover is found as fast as ever.
+    """
+
+    def __init__(self, least_ms: int) -> None:
+        self.least_ms = least_ms
+        self._time_outs = 0
+
+    @property
+    def now_ms(self) -> int:
+        """How long to wait in this try."""
+        return patience_ms(self.least_ms, self._time_outs)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count a RequestTimedOut of what is done in it."""
+        try:
+            yield
+        except RequestTimedOut:
+            self._time_outs += 1
+            raise
+
+    def answered(self) -> None:
+        """A controller answered what the session began with, with whatever it was."""
+        self._time_outs = 0

@@ -1,0 +1,151 @@
+"""Which cluster secret a process starts with, and the files of secrets that tidelog makes itself.
+
+Owns the rule of a start:
+
+| the process | its secret |
+|---|---|
+| has ``cluster.secret.file`` | what is in the file |
+| both roles, SQLite store, no file named | its own, once in the first log directory that works |
+| the same, and other brokers are registered in the store | as the next row: they do not know it |
+| any other without a file | none: every listener must be on a loopback address |
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Sequence
+
+from tidelog.model.addresses import is_loopback, why_secret_first
+from tidelog.model.server_configs import ServerConfigs
+from tidelog.runtime.cluster_secret import ClusterSecret, SecretRefused
+from tidelog.runtime.seams import Seams
+
+logger = logging.getLogger(__name__)
+
+SQLITE = "sqlite:"
+FILE_NAME = "cluster.secret"
+
+OTHERS = 0o007
+"""The bits of a file's mode that let every user of the machine in."""
+
+
+def secret_for(configs: ServerConfigs, seams: Seams) -> ClusterSecret | None:
+    """Return the secret of a process that starts. Raises SecretRefused with one line."""
+    path = configs.cluster_secret_file
+    if not path and _is_all_of_a_cluster(configs):
+        path = _own_secret(configs)
+    if not path:
+        for each in configs.listeners:
+            if not is_loopback(each.host):
+                raise SecretRefused(why_secret_first(each.name, each.host, each.port))
+        logger.warning(
+            "there is no cluster secret: every user of this machine can command this process; "
+            "see docs/operating/security.md"
+        )
+        return None
+    optional = configs.cluster_secret_optional
+    secret = ClusterSecret(
+        seams.disk, path, seams.clock, seams.random, optional, why_unfit=why_open_to_others
+    )
+    if optional:
+        logger.warning(
+            "cluster.secret.optional is true: whoever reaches a listener can command this process; "
+            "set it to false when every process of the cluster has the secret"
+        )
+    return secret
+
+
+def why_open_to_others(path: str) -> str | None:
+    """Return why a secret's file must not be used: everybody may read it, or it is not there."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as error:
+        return (
+            f"cluster.secret.file: {path} cannot be read: {error.strerror or error}; all processes "
+            "of a cluster have the same secret: copy it from another one"
+        )
+    return (
+        f"every user of this machine can read {path}: chmod 600 {path}" if mode & OTHERS else None
+    )
+
+
+def _is_all_of_a_cluster(configs: ServerConfigs) -> bool:
+    """Whether this process can be a cluster by itself: nobody else needs its secret."""
+    embedded = configs.metadata_store.startswith(SQLITE)
+    return configs.is_broker and configs.is_controller and embedded
+
+
+def _own_secret(configs: ServerConfigs) -> str | None:
+    """Return the file of the secret that this process made, now or earlier; None for none.
+
+    A store of a version without secrets may know other brokers: a secret of this process's own
+    would shut them out.
+    """
+    # Imported late: a broker alone has no store.
+    from tidelog.metadata import layout
+    from tidelog.metadata.sqlite import names_below
+
+    for folder in configs.log_dirs:
+        path = os.path.join(folder, FILE_NAME)
+        if os.path.exists(path):
+            return path
+    store = configs.metadata_store.removeprefix(SQLITE)
+    known = names_below(store, layout.BROKERS)
+    others = None if known is None else sorted(set(known) - {str(configs.node_id)})
+    if others:
+        logger.warning(
+            "brokers %s are registered in %s, so this process makes no cluster secret of its own: "
+            "give all processes the same cluster.secret.file",
+            ", ".join(others),
+            store,
+        )
+    return _make_in_one_of(configs.log_dirs) if others == [] else None
+
+
+def _make_in_one_of(folders: Sequence[str]) -> str:
+    """Make a secret in the first folder that takes one: a broker starts with the disks that work.
+
+    Raises SecretRefused, with the reason of the first folder, when none does.
+    """
+    refused: SecretRefused | None = None
+    for folder in folders:
+        try:
+            return make_secret(folder)
+        except SecretRefused as error:
+            refused = refused or error
+    assert refused is not None
+    raise refused
+
+
+def make_secret(folder: str) -> str:
+    """Make a secret of 256 random bits in ``folder``, unless there is one; return the file's path.
+
+    The file is its owner's alone from the first moment. Raises SecretRefused.
+    """
+    path = os.path.join(folder, FILE_NAME)
+    if os.path.exists(path):
+        return path
+    temporary = f"{path}.tmp"
+    try:
+        os.makedirs(folder, mode=0o750, exist_ok=True)
+        if os.path.exists(temporary):
+            # Of a start that was killed: nobody has proved what is in it.
+            os.unlink(temporary)
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(file, secrets.token_hex(32).encode() + b"\n")
+            os.fsync(file)
+        finally:
+            os.close(file)
+        os.rename(temporary, path)
+        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        why = error.strerror or error
+        raise SecretRefused(f"the cluster secret {path} cannot be made: {why}") from error
+    return path

@@ -1,0 +1,89 @@
+"""How the process that opens a connection proves the cluster secret, and has it proved to it.
+
+Owns the client's half of TIDELOG-SECRET, once per connection and before anything else is sent on
+it. A peer that proves nothing, or the wrong secret, is not spoken to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog.client.errors import ConnectionLost, ProofFailed, RequestTimedOut, error_code
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import messages
+from tidelog.protocol.secret_exchange import (
+    CODE_BYTES,
+    MECHANISM,
+    NONCE_BYTES,
+    client_code,
+    proves_server,
+)
+
+if TYPE_CHECKING:
+    from tidelog.client.connection import Connection
+    from tidelog.runtime.cluster_secret import ClusterSecret
+
+audit = logging.getLogger("tidelog.audit")
+
+HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
+
+
+async def prove(connection: Connection, secret: ClusterSecret, left_ms: Callable[[], int]) -> None:
+    """Prove the secret, and check the peer's proof. Raises ProofFailed, ConnectionLost.
+
+    ``left_ms`` returns how long the exchange may still take.
+
+    Where the secret is optional, a peer that does not offer the mechanism is spoken to as it is;
+    the versions must have been negotiated then.
+    """
+    if secret.optional and not connection.speaks(ApiKey.SASL_HANDSHAKE):
+        return
+    peer = connection.peer
+    try:
+        handshake = messages.SaslHandshakeRequest(mechanism=MECHANISM)
+        chosen = await connection.send(handshake, HANDSHAKE_VERSION, left_ms())
+    except RequestTimedOut:
+        raise
+    except ConnectionLost as error:
+        raise ProofFailed(
+            f"{peer} proves no cluster secret: give that process this cluster.secret.file, or set "
+            f"cluster.secret.optional=true here until it has one ({error})"
+        ) from None
+    if chosen.error_code != ErrorCode.NONE:
+        code = error_code(chosen.error_code).name
+        raise ProofFailed(f"{peer} does not take {MECHANISM}: {code}")
+    secrets = secret.current()
+    nonce = secret.nonce(NONCE_BYTES)
+    answer = await _step(connection, nonce, left_ms())
+    theirs, code_bytes = answer[:NONCE_BYTES], answer[NONCE_BYTES:]
+    if len(code_bytes) != CODE_BYTES or not proves_server(code_bytes, secrets, nonce, theirs):
+        more = secret.others_wrong_proof(peer)
+        if more is not None:
+            besides = f" (and {more} more since the last line)" if more else ""
+            audit.warning("%s gave a wrong proof of the cluster secret%s", peer, besides)
+        raise ProofFailed(
+            f"{peer} has another cluster secret than {secret.path}: all processes of a cluster "
+            "have the same one"
+        )
+    try:
+        await _step(connection, client_code(secrets[0], nonce, theirs), left_ms())
+    except RequestTimedOut:
+        raise
+    except ConnectionLost as error:
+        raise ProofFailed(
+            f"{peer} did not accept this process's proof of the cluster secret ({error})"
+        ) from None
+
+
+async def _step(connection: Connection, said: bytes, timeout_ms: int) -> bytes:
+    request = messages.SaslAuthenticateRequest(auth_bytes=said)
+    answer = await connection.send(request, AUTHENTICATE_VERSION, timeout_ms)
+    if answer.error_code != ErrorCode.NONE:
+        code, why = error_code(answer.error_code).name, answer.error_message
+        raise ProofFailed(
+            f"{connection.peer} refused the proof of the cluster secret: {code} {why}"
+        )
+    return bytes(answer.auth_bytes)

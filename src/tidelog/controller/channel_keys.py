@@ -1,0 +1,32 @@
+"""The channel keys of one controller: what it gave each broker, and repeats in OpenControlChannel.
+
+Owns that a key belongs to (controller epoch, broker epoch): a registration that is repeated, on
+another connection of the same process, gets the same one. Keys live as long as this process; the
+next controller has another epoch.
+"""
+
+from __future__ import annotations
+
+import random
+from uuid import UUID
+
+KEY_BITS = 128
+
+
+class ChannelKeys:
+    """One key for each broker that registered; the newest epochs only."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._keys: dict[int, tuple[tuple[int, int], UUID]] = {}
+
+    def of(self, broker: int, controller_epoch: int, broker_epoch: int) -> UUID:
+        """Return the key of a broker in these epochs; made when it is asked for first."""
+        epochs = (controller_epoch, broker_epoch)
+        known = self._keys.get(broker)
+        if known is not None and known[0] == epochs:
+            return known[1]
+        # Never zero: on the wire that says that there is none.
+        key = UUID(int=self._chance.getrandbits(KEY_BITS) or 1)
+        self._keys[broker] = (epochs, key)
+        return key

@@ -1,0 +1,195 @@
+"""What replicas hold that a restored store does not know: whole topics, partitions of known ones.
+
+Owns how it is found, named and given its nodes back; when a restored store is accepted is
+``restoration``'s. All of it comes back with the acceptance, but for what an operator names to be
+given up (docs/decisions/0029):
+
+| replicas hold | it comes back with |
+|---|---|
+| a topic that the store does not know | its id, its hosts, the configurations that they keep |
+| partitions of a topic that it knows | their hosts, and the topic's count |
+| a topic whose name another one has that nobody holds | in the place of that one |
+| a partition below a higher one that nobody holds | empty, flagged, on the hosts of that one |
+| a topic that the store says is being deleted | nothing: its deletion goes on |
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+from tidelog.controller.decisions.cluster import NO_ID, Cluster, LogEnd, Refusal
+from tidelog.controller.decisions.creation import MAX_PARTITIONS
+from tidelog.metadata import layout
+from tidelog.metadata.records import TopicMemory, TopicNode
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition, why_invalid
+
+Ends = dict[int, dict[int, LogEnd]]
+"""Log ends by partition and broker."""
+
+
+class Chance(Protocol):
+    """The randomness that the id of a topic draws whose replicas know none."""
+
+    def new_uuid(self) -> UUID:
+        """Return a random id."""
+
+
+@dataclass
+class Unknown:
+    """What the store does not know of one topic. ``is_known``: it knows the topic itself."""
+
+    name: str
+    topic_id: UUID
+    is_known: bool = False
+    ends: Ends = field(default_factory=dict)
+
+    def named_by(self, text: str) -> set[int]:
+        """Return the partitions that an operator means by a topic, a topic id or topic-partition.
+
+        A topic that the store knows is never meant as a whole: its partitions are named one by one.
+        """
+        if not self.is_known and text in (self.name, layout.id_text(self.topic_id)):
+            return set(self.ends)
+        return {index for index in self.ends if text == f"{self.name}-{index}"}
+
+
+def find(cluster: Cluster) -> list[Unknown]:
+    """Return what registered brokers hold that the store does not know, by name and id."""
+    found: dict[tuple[str, UUID], Unknown] = {}
+
+    def add(name: str, topic_id: UUID, index: int, broker: int, end: LogEnd) -> None:
+        known = cluster.topics.get(name)
+        is_known = known is not None and topic_id in (cluster.topic_id(name), NO_ID)
+        if is_known and known is not None and index in known.partitions:
+            return
+        if is_known and name in cluster.marked:
+            return
+        if is_known:
+            topic_id = cluster.topic_id(name)
+        one = found.setdefault((name, topic_id), Unknown(name, topic_id, is_known))
+        if (broker, TopicPartition(name, index)) not in cluster.broken:
+            one.ends.setdefault(index, {})[broker] = end
+
+    for broker in sorted(cluster.inventories.keys() & cluster.brokers.keys()):
+        for (topic_id, index), end in sorted(cluster.inventories[broker].items()):
+            if topic_id not in cluster.deletions:
+                name = cluster.names.get(topic_id) or cluster.held.get(topic_id, "?")
+                add(name, topic_id, index, broker, end)
+        for where, end in sorted(cluster.nameless.get(broker, {}).items()):
+            if where.topic not in cluster.topics or cluster.takes_nameless(where.topic):
+                add(where.topic, NO_ID, where.partition, broker, end)
+    return [found[key] for key in sorted(found) if found[key].ends]
+
+
+def coming_back(
+    cluster: Cluster, dropped: Collection[str]
+) -> tuple[list[Unknown], list[str]] | Refusal:
+    """Return what comes back, and what is given up; or why it cannot be told.
+
+    ``dropped``: topics, topic ids, or partitions as topic-partition, each of them unknown.
+    """
+    unknown = find(cluster)
+    given_up: list[str] = []
+    for text in dict.fromkeys(dropped):
+        hits = [(one, one.named_by(text)) for one in unknown]
+        if not any(indexes for _, indexes in hits):
+            sentence = f"drop_unknown: the report lists no {text} that the store does not know."
+            return Refusal(ErrorCode.INVALID_REQUEST, sentence)
+        for one, indexes in hits:
+            for index in sorted(indexes):
+                del one.ends[index]
+                given_up.append(f"{one.name}-{index} of {layout.id_text(one.topic_id)}")
+    kept = [one for one in unknown if one.ends]
+    times = Counter(one.name for one in kept)
+    for one in kept:
+        why = _why_not(cluster, one, is_alone=times[one.name] == 1)
+        if why is not None:
+            return Refusal(ErrorCode.INVALID_REQUEST, why)
+    return kept, given_up
+
+
+def _why_not(cluster: Cluster, one: Unknown, *, is_alone: bool) -> str | None:
+    text = layout.id_text(one.topic_id)
+    drop = f"give it up with --drop-unknown {text}"
+    clause = why_invalid(one.name)
+    if clause is not None:
+        return f"{one.name[:300]!r} ({text}) cannot come back: {clause}; {drop}."
+    if max(one.ends) >= MAX_PARTITIONS:
+        named = f"{one.name}-{max(one.ends)}"
+        return f"{named} is beyond {MAX_PARTITIONS} partitions: --drop-unknown {named}."
+    if not is_alone:
+        return (
+            f"Replicas hold several topics {one.name}, one of them is {text}: {drop}, or another."
+        )
+    if not one.is_known and one.name in cluster.topics and _is_held(cluster, one.name):
+        return (
+            f"Replicas hold the topic {one.name} that the store knows, and another of that name "
+            f"({text}): {drop}."
+        )
+    return None
+
+
+def _is_held(cluster: Cluster, name: str) -> bool:
+    topic_id = cluster.topic_id(name)
+    return any(
+        held == topic_id
+        for broker, inventory in cluster.inventories.items()
+        if broker in cluster.brokers
+        for held, _ in inventory
+    )
+
+
+def configs_of(cluster: Cluster, one: Unknown) -> dict[str, str]:
+    """Return what replicas keep of the configurations of a topic that the store does not know."""
+    found = cluster.kept_configs.get(one.topic_id)
+    return {} if found is None or one.is_known else dict(found[1])
+
+
+def grown(partitions: Mapping[int, list[int]], ends: Ends) -> dict[int, list[int]]:
+    """Return an assignment with what replicas hold beside it, numbered without a gap.
+
+    The newest replica comes first. What nobody holds below a partition that comes back goes to the
+    hosts of the next one.
+    """
+    made = dict(partitions)
+    for index, found in ends.items():
+        made[index] = sorted(found, key=lambda x: (*(-each for each in found[x][1:]), x))
+    hosts: list[int] = []
+    for index in range(max(made), -1, -1):
+        hosts = made.setdefault(index, list(hosts))
+    return dict(sorted(made.items()))
+
+
+def node_of(cluster: Cluster, one: Unknown, chance: Chance) -> tuple[TopicNode, TopicMemory]:
+    """Return the nodes with which what was unknown of a topic comes back."""
+    before = cluster.topics.get(one.name) if one.is_known else None
+    memory = cluster.memories.get(one.name) if one.is_known else None
+    partitions = grown({} if before is None else before.partitions, one.ends)
+    count = len(partitions)
+    if before is None:
+        has_id = one.topic_id != NO_ID
+        text = layout.id_text(one.topic_id if has_id else chance.new_uuid())
+        migrated = not has_id or not cluster.level.topic_ids
+        before = TopicNode(partitions, topic_id=text)
+        memory = TopicMemory(text, count, migrated=migrated)
+    if memory is None:
+        memory = TopicMemory(layout.id_text(cluster.topic_id(one.name)), count)
+    initial = memory.initial_partition_count
+    if not memory.resize_epoch and memory.resize is None:
+        # As CreatePartitions counts a topic that grew below level 1.5.
+        initial = count
+    node = msgspec.structs.replace(
+        before,
+        partitions=partitions,
+        initial_partition_count=initial,
+        undeleted_partition_count=count,
+    )
+    changed: TopicMemory = msgspec.structs.replace(memory, initial_partition_count=initial)
+    return node, changed

@@ -1,0 +1,444 @@
+"""The answers of a connection: those that handlers have still to give, and their order.
+
+Owns the places of answers (they leave in the order of the requests), requests that wait for a
+handler, and work in steps: a handler may be a generator, and then does what it has to do in turns
+of the loop (``turns``). Each ``yield n`` says that the answer has grown by ``n`` bytes; they are
+charged while it is made. Bytes and files on their way out are ``outgoing``'s, and what is asked is
+``connection``'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import abstractmethod
+from collections import deque
+from functools import partial
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tidelog.network import frames
+from tidelog.network.limits import ALL_ANSWERS
+from tidelog.network.outgoing import WRITE_HIGH_BYTES, Outgoing, bytes_of
+from tidelog.network.router import CloseConnection, Route, Steps
+from tidelog.network.turns import TURN_MS
+from tidelog.protocol.primitives import Buffer
+
+if TYPE_CHECKING:
+    from tidelog.network.server import Server
+
+logger = logging.getLogger(__name__)
+
+PARKED_FACTOR = 16
+"""How much memory a request takes while it is read in steps or its answer is pending, for each of
+its bytes: an element of a few bytes is an object of a hundred."""
+
+PARKED_FREE_BYTES = 4096
+"""Requests up to this size are not charged for it."""
+
+QUEUED_HIGH_BYTES = 1_048_576
+"""Bytes of answers that may wait for an earlier one before the connection is not served."""
+
+HANDLER, DEPTH, ANSWERS, CLOSED, WORK = 1, 2, 8, 64, 256
+"""Reasons of ``Connection`` not to serve that are known here."""
+
+
+class _Slot:
+    # The place of one answer in the order of answers; ``held`` is what its request is charged,
+    # ``blocks`` whether no further request is taken before it is there; one that does, and is
+    # written ``in_steps``, may be long.
+    __slots__ = ("blocks", "chunks", "done", "held", "in_steps")
+
+    def __init__(self, chunks: list[Buffer] | None = None, *, in_steps: bool = False) -> None:
+        self.done = chunks is not None
+        self.chunks = chunks
+        self.held = 0
+        self.blocks = False
+        self.in_steps = in_steps
+
+
+class _Work:
+    # A request that is done in steps. ``size`` is its frame's, which is still in the buffer; where
+    # it waited before, ``slot`` is the place of its answer, and its frame is gone. ``held`` is what
+    # it is charged.
+    __slots__ = ("correlation_id", "held", "request", "route", "size", "slot", "steps")
+
+    def __init__(
+        self,
+        route: Route,
+        request: Any,
+        correlation_id: int,
+        steps: Steps,
+        *,
+        size: int = 0,
+        slot: _Slot | None = None,
+    ) -> None:
+        self.route = route
+        self.request = request
+        self.correlation_id = correlation_id
+        self.steps = _encoded_in_steps(route, correlation_id, steps)
+        self.size = size
+        self.slot = slot
+        self.held = 0
+
+
+def _encoded_in_steps(route: Route, correlation_id: int, steps: Steps) -> Steps:
+    """Go on with the encoding of what ``steps`` return."""
+    answer = yield from steps
+    if isinstance(answer, msgspec.Struct):
+        return (yield from frames.encode_in_steps(route, correlation_id, answer))
+    return answer
+
+
+def _at_once(answer: Any) -> Steps:
+    """An answer that is there, as steps that return it."""
+    yield 0
+    return answer
+
+
+class Answering(Outgoing):
+    """The half of a connection that answers."""
+
+    server: Server
+    _in_turn: bool
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limits = self.server.limits
+        self._takes_turns = True
+        """Whether it waits for its turn, as all do that have not proved the cluster secret."""
+        self._depth = 0
+        self._pending: deque[_Slot] = deque()
+        self._futures: dict[asyncio.Future[Any], None] = {}
+        self._work: _Work | None = None
+        self._awaited: Route | None = None
+        """What is to be answered when there is room."""
+        self._taken = 0
+        """How many bytes the request that is being served has."""
+
+    @property
+    def unanswered(self) -> int:
+        """Requests whose answer is still to come."""
+        return self._depth + (self._work is not None)
+
+    def answer_budget(self) -> int:
+        """How many bytes of records an answer may have before clients must read others first."""
+        return max(0, self._limits.unsent_answer_bytes - self.account.answers)
+
+    def _room_for_answer(self, route: Route) -> bool:
+        """Whether a request may be served while clients have much to read; else it waits."""
+        if self._may_answer(route):
+            return True
+        self._blocked |= ANSWERS
+        self._wait_for_readers(route)
+        return False
+
+    def _wait_for_readers(self, route: Route) -> None:
+        self._awaited = route
+        need = 2 * (self._work is not None) + route.large_answer
+        self.server.answer_queue.wait(self, need)
+
+    def may_answer_now(self) -> bool:
+        """See ``answer_queue.Waiter``."""
+        if self._transport is None or self._blocked & CLOSED or self._awaited is None:
+            return True
+        return self._may_answer(self._awaited) or (self._work is not None and self._may_finish())
+
+    def answer_now(self) -> None:
+        """See ``answer_queue.Waiter``."""
+        # Who waits for other readers is not idle.
+        self.last_active = self.server.loop.time()
+        self._awaited = None
+        if self._work is not None:
+            self._in_another_turn()
+        else:
+            self._blocked &= ~ANSWERS
+            self._go_on()
+
+    def _may_answer(self, route: Route) -> bool:
+        account = self.account
+        much = self._limits.unsent_answer_bytes
+        if account.answers < (much if route.large_answer else much * ALL_ANSWERS):
+            return True
+        return account is self.server.outside or account.in_share(self, 0)
+
+    # -- work in steps
+
+    def _begin(
+        self, route: Route, request: Any, correlation_id: int, size: int, steps: Steps
+    ) -> bool:
+        """Do what a request of ``size`` bytes asks in turns of the loop; False while there is more
+        to do. Its frame stays where it is until then."""
+        self._work = work = _Work(route, request, correlation_id, steps, size=size)
+        if self._advance(work):
+            self._work = None
+            return not self._blocked & CLOSED
+        # Not at once: most requests that are done in steps are done in one turn.
+        work.held = self._hold_request(route, size)
+        self._blocked |= WORK
+        self._in_another_turn()
+        return False
+
+    def _in_another_turn(self) -> None:
+        """Have ``take_turn`` called."""
+        if self._takes_turns:
+            self.server.turns.wait(self)
+        else:
+            self.server.loop.call_soon(self.take_turn)
+
+    def _turn_ends_ms(self) -> int:
+        if self._takes_turns:
+            return self.server.turns.ends_ms
+        return self.server.clock.monotonic_ms() + TURN_MS
+
+    @abstractmethod
+    def take_turn(self) -> None:
+        """Go on with the work, or with the requests that have come."""
+
+    def _work_on(self) -> None:
+        work = self._work
+        if work is None:
+            return
+        if self._transport is None or self._blocked & CLOSED:
+            self._work = None
+            work.steps.close()
+            self._building = 0
+            self._count()
+            return
+        if self._building and not (self._may_answer(work.route) or self._may_finish()):
+            # Others have much to read: this answer grows further when they have read it.
+            self._wait_for_readers(work.route)
+            return
+        self._in_turn = True
+        ended = self._advance(work)
+        self._in_turn = False
+        if not ended:
+            self._in_another_turn()
+            return
+        self._work = None
+        self._let_go(work.held)
+        self._blocked &= ~WORK
+        if work.slot is None:
+            self._served(work.size)
+        if self._out:
+            self._flush()
+        self._count()
+        self._go_on()
+
+    def _may_finish(self) -> bool:
+        """Whether this answer grows although there is no room: if it is not for the readers."""
+        account = self.account
+        unread = account.answers - account.unmade
+        return unread < self._limits.unsent_answer_bytes and account.may_finish(self)
+
+    def _advance(self, work: _Work) -> bool:
+        """Go on for a turn; whether it has ended, answered or refused."""
+        clock = self.server.clock
+        end_ms = self._turn_ends_ms()
+        most = self._limits.max_request_bytes
+        try:
+            while True:
+                self._building += next(work.steps)
+                if self._building > most:
+                    raise CloseConnection(f"its answer has more than {most} bytes: ask in parts")
+                if clock.monotonic_ms() >= end_ms:
+                    self._count()
+                    return False
+        except StopIteration as end:
+            result = end.value
+        except CloseConnection as error:
+            self._building = 0
+            self.close(str(error))
+            return True
+        except Exception:
+            result = self._failed(work.route, work.request)
+        self._building = 0
+        if self._blocked & CLOSED:
+            return True
+        if work.slot is not None:
+            self._fill(work.slot, work.route, work.correlation_id, result)
+        elif result is not None:
+            # What was long to read may be long to write, whoever makes it.
+            self._answer(work.route, work.request, work.correlation_id, result, in_steps=True)
+        return True
+
+    @abstractmethod
+    def _served(self, size: int) -> None:
+        """The frame of ``size`` bytes that was worked on is done."""
+
+    @abstractmethod
+    def close(self, reason: str | None) -> None:
+        """Serve no further request."""
+
+    # -- the order of answers
+
+    def _answer(
+        self,
+        route: Route,
+        request: Any,
+        correlation_id: int,
+        result: Any,
+        *,
+        in_steps: bool = False,
+    ) -> bool:
+        """Send what a handler returned, in its order, or wait for it; False after closing.
+
+        What is waited for is then written ``in_steps``.
+        """
+        if isinstance(result, msgspec.Struct) or result.__class__ is list:
+            chunks = self._encoded(route, correlation_id, result)
+            if chunks is None:
+                return False
+            if self._pending:
+                self._wait_for_earlier(chunks)
+            else:
+                self._out += chunks
+        else:
+            self._park(route, request, correlation_id, result, in_steps=in_steps)
+        return True
+
+    def _failed(self, route: Route, request: Any) -> Any | None:
+        """Log the exception being handled; return an answer, or None after closing."""
+        route.tally.failures += 1
+        if self.server.may_say():
+            logger.exception("%s failed for %s", route.handler.api_key.name, self)
+        answer = None if request is None else route.failure(request)
+        if answer is None:
+            self.close(f"the answer of {route.handler.api_key.name} has no room for an error")
+        return answer
+
+    def _hold_request(self, route: Route, size: int) -> int:
+        """Charge what a request takes while it is not answered; return how much that is."""
+        if size <= PARKED_FREE_BYTES or route.long_records:
+            # Records are not kept: they are in the receive buffer.
+            return 0
+        held = size * PARKED_FACTOR
+        self._parked += held
+        self._count()
+        return held
+
+    def _let_go(self, held: int) -> None:
+        if held:
+            self._parked -= held
+            self._count()
+
+    def _park(
+        self,
+        route: Route,
+        request: Any,
+        correlation_id: int,
+        result: Any,
+        *,
+        in_steps: bool = False,
+    ) -> None:
+        """Wait for a handler's answer."""
+        slot = _Slot(in_steps=in_steps)
+        self._pending.append(slot)
+        slot.held = self._hold_request(route, self._taken)
+        future = asyncio.ensure_future(result, loop=self.server.loop)
+        self._depth += 1
+        route.tally.parked += 1
+        self._futures[future] = None
+        told = partial(self._unpark, slot, route, request, correlation_id)
+        future.add_done_callback(told)
+        slot.blocks = not route.pipelined or isinstance(result, asyncio.Task)
+        if slot.blocks:
+            self._blocked |= HANDLER
+        elif self._depth >= self._limits.max_pipelined:
+            self._blocked |= DEPTH
+
+    def _unpark(
+        self,
+        slot: _Slot,
+        route: Route,
+        request: Any,
+        correlation_id: int,
+        future: asyncio.Future[Any],
+    ) -> None:
+        self._futures.pop(future, None)
+        self._depth -= 1
+        route.tally.parked -= 1
+        if self._transport is None or self._blocked & CLOSED:
+            if not future.cancelled() and future.exception() is not None:
+                logger.error("%s failed", route.handler.api_key.name, exc_info=future.exception())
+            return
+        try:
+            answer = future.result()
+        except asyncio.CancelledError:
+            self.close("its request was given up")
+            return
+        except CloseConnection as error:
+            self.close(str(error))
+            return
+        except Exception:
+            answer = self._failed(route, request)
+            if answer is None:
+                return
+        if slot.in_steps and slot.blocks and isinstance(answer, msgspec.Struct):
+            answer = _at_once(answer)
+        if isinstance(answer, GeneratorType):
+            # What it waited for has come; the rest is done in steps, in the same place.
+            assert slot.blocks and self._work is None, "one request at a time has steps"
+            self._work = _Work(route, request, correlation_id, answer, slot=slot)
+            self._blocked |= WORK
+            self._in_another_turn()
+            return
+        if not self._fill(slot, route, correlation_id, answer):
+            return
+        if self._out and not self._in_turn:
+            self._flush()
+        self._go_on()
+
+    def _fill(self, slot: _Slot, route: Route, correlation_id: int, answer: Any) -> bool:
+        """Put an answer in its place, and send what has its turn now; False after closing."""
+        slot.done = True
+        if slot.blocks:
+            self._blocked &= ~HANDLER
+        self._let_go(slot.held)
+        if answer is not None:
+            slot.chunks = self._encoded(route, correlation_id, answer)
+            if slot.chunks is None:
+                return False
+            if self._pending[0] is not slot:
+                self._hold(slot.chunks)
+        self._release_in_order()
+        return True
+
+    def _wait_for_earlier(self, chunks: list[Buffer]) -> None:
+        self._pending.append(_Slot(chunks))
+        self._hold(chunks)
+
+    def _hold(self, chunks: list[Buffer]) -> None:
+        """An answer waits for an earlier one."""
+        self._queued += bytes_of(chunks)
+        if self._queued > WRITE_HIGH_BYTES:
+            self._count()
+        if self._queued > QUEUED_HIGH_BYTES or len(self._pending) >= self._limits.max_pipelined:
+            self._blocked |= DEPTH
+
+    def _encoded(self, route: Route, correlation_id: int, answer: Any) -> list[Buffer] | None:
+        """Return the answer's frame; None, after closing, when it cannot be written."""
+        try:
+            return frames.encode_answer(route, correlation_id, answer)
+        except frames.UNWRITABLE:
+            name = route.handler.api_key.name
+            logger.exception("an answer of %s version %d cannot be written", name, route.version)
+            self.close("its answer cannot be written")
+            return None
+
+    def _release_in_order(self) -> None:
+        pending, released = self._pending, 0
+        while pending and pending[0].done:
+            chunks = pending.popleft().chunks
+            released += 1
+            if chunks is not None:
+                self._out += chunks
+                if released > 1:
+                    # The first one came just now; those behind it have waited.
+                    self._queued -= bytes_of(chunks)
+        if self._charged:
+            self._count()
+        if len(pending) < self._limits.max_pipelined and self._queued <= QUEUED_HIGH_BYTES:
+            self._blocked &= ~DEPTH

@@ -1,0 +1,151 @@
+"""The sending half of a connection: what is written, what is not sent yet, and parts of files.
+
+Owns the bytes of answers on their way out and what they take from the account. Which answer comes
+next is ``connection``'s.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from tidelog.network.sending import FileSender, as_buffer, can_send_files, sender_for
+
+if TYPE_CHECKING:
+    from tidelog.network.limits import Account
+    from tidelog.network.server import Server
+
+WRITE_HIGH_BYTES = 65_536
+"""Unsent bytes of one connection above which it is not served, and from which on they count."""
+
+CLIENT, FILES = 4, 128
+"""Reasons of ``Connection`` not to serve that are known here."""
+
+_BUFFERS = (bytes, bytearray, memoryview)
+
+
+class Outgoing:
+    """What a connection sends. ``_go_on`` is called when there is room for more."""
+
+    server: Server
+    client_host: str
+    last_active: float
+    _blocked: int
+
+    def __init__(self) -> None:
+        self._transport: Any = None
+        self._out: list[Any] = []
+        self._sender: FileSender | None = None
+        self._sends_files: bool | None = None
+        self._queued = 0
+        """Bytes of answers that wait for an earlier one."""
+        self._building = 0
+        """Bytes of the answer that is being made."""
+        self._parked = 0
+        """What requests take whose answers are pending."""
+        self._charged = 0
+        self._unmade = 0
+        """What of it the account knows as answers that are not made yet."""
+        self.account = self.server.memory
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether part of a file is on its way."""
+        return bool(self._blocked & FILES)
+
+    def pause_writing(self) -> None:
+        self._blocked |= CLIENT
+        self._count()
+
+    def resume_writing(self) -> None:
+        self._blocked &= ~CLIENT
+        self.last_active = self.server.loop.time()
+        self._count()
+        self._go_on()
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Close at once; what is not sent is lost."""
+
+    @abstractmethod
+    def _go_on(self) -> None:
+        """Serve further requests, if nothing else stands against it."""
+
+    def _count(self) -> None:
+        """Bring the account up to date with what is held for this client."""
+        held = self._queued + self._building + self._parked
+        if self._blocked & CLIENT and self._transport is not None:
+            held += self._transport.get_write_buffer_size()
+        if self._building + self._parked != self._unmade:
+            self._note_unmade()
+        if held != self._charged:
+            change, self._charged = held - self._charged, held
+            self.account.charge(change, self)
+
+    def _note_unmade(self) -> None:
+        size = self._building + self._parked
+        change, self._unmade = size - self._unmade, size
+        self.account.note_unmade(change, self)
+
+    def _leave_account(self, outside: Account) -> None:
+        """Count in ``outside`` from now on. No answer is to be made yet."""
+        self.account.charge(-self._charged, self)
+        self.account = outside
+        outside.charge(self._charged, self)
+
+    def _forget_answers(self) -> None:
+        """The connection has ended."""
+        if self._sender is not None:
+            self._sender.close()
+        self._queued = self._building = self._parked = 0
+        self._note_unmade()
+        charged, self._charged = self._charged, 0
+        self.account.charge(-charged, self)
+
+    def _flush(self) -> None:
+        if self._transport is None or self._sender is not None:
+            return
+        chunks, self._out = self._out, []
+        self.server.bytes_out += sum(map(len, chunks))
+        if self._sends_files and not all(isinstance(chunk, _BUFFERS) for chunk in chunks):
+            self._send_files(chunks)
+        elif len(chunks) == 1:
+            self._transport.write(chunks[0])
+        else:
+            self._transport.writelines(chunks)
+        if self._blocked & CLIENT:
+            self._count()
+
+    def can_send_files(self) -> bool:
+        """Whether answers may have parts of files (``sending.FilePart``) among their chunks."""
+        if self._sends_files is None and self._transport is not None:
+            self._sends_files = can_send_files(self._transport)
+        return bool(self._sends_files)
+
+    def _send_files(self, chunks: list[Any]) -> None:
+        sender = None
+        # While the transport has still to write, nothing may overtake that.
+        if not self._transport.get_write_buffer_size():
+            sender = sender_for(self.server.loop, self._transport, self._files_sent, self.abort)
+        if sender is None:
+            self._transport.writelines([as_buffer(chunk) for chunk in chunks])
+        elif sender.send(chunks):
+            sender.close()
+        else:
+            self._sender = sender
+            self._blocked |= FILES
+
+    def _files_sent(self) -> None:
+        if self._sender is not None:
+            self._sender.close()
+            self._sender = None
+        self._blocked &= ~FILES
+        self.last_active = self.server.loop.time()
+        if self._out:
+            self._flush()
+        self._go_on()
+
+
+def bytes_of(chunks: list[Any]) -> int:
+    """Return how many bytes in memory an answer has: parts of files are none."""
+    return sum(len(chunk) for chunk in chunks if isinstance(chunk, _BUFFERS))

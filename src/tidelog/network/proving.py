@@ -1,0 +1,100 @@
+"""SaslHandshake v1 and SaslAuthenticate v0-2: how a connection proves the cluster secret.
+
+Served on every listener of a process that has a secret, once per connection; from its proof on a
+connection may act as a process of the cluster (``Connection.trust``). A wrong proof closes the
+connection after one line for the audit. The codes are ``protocol.secret_exchange``'s.
+
+| state | request | answer |
+|---|---|---|
+| nothing begun | SaslHandshake, TIDELOG-SECRET | the mechanism |
+| nothing begun | SaslHandshake, any other | UNSUPPORTED_SASL_MECHANISM |
+| chosen | SaslAuthenticate, a nonce | our nonce and our code |
+| asked | SaslAuthenticate, the right code | done: trusted |
+| chosen, asked | anything else in SaslAuthenticate | none: closed |
+| any other | either | ILLEGAL_SASL_STATE |
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, RequestContext, Scope
+from tidelog.protocol import messages
+from tidelog.protocol.secret_exchange import (
+    CODE_BYTES,
+    MECHANISM,
+    NONCE_BYTES,
+    proves_client,
+    server_code,
+)
+
+KEYS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+STEPS = 3
+"""Requests of one exchange."""
+
+WRONG = "a wrong proof of the cluster secret"
+
+
+class Exchange:
+    """How far one connection's exchange has come."""
+
+    __slots__ = ("client_nonce", "done", "server_nonce")
+
+    def __init__(self) -> None:
+        self.client_nonce = b""
+        self.server_nonce = b""
+        self.done = False
+
+
+def _handshake(_: Any, request: messages.SaslHandshakeRequest, context: RequestContext) -> Any:
+    connection = context.connection
+    error = ErrorCode.NONE
+    if request.mechanism != MECHANISM:
+        error = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+    elif connection.exchange is not None:
+        error = ErrorCode.ILLEGAL_SASL_STATE
+    else:
+        connection.exchange = Exchange()
+    return messages.SaslHandshakeResponse(error_code=error, mechanisms=[MECHANISM])
+
+
+def _authenticate(
+    _: Any, request: messages.SaslAuthenticateRequest, context: RequestContext
+) -> Any:
+    connection = context.connection
+    exchange, secret = connection.exchange, connection.server.secret
+    if exchange is None or exchange.done or secret is None:
+        return messages.SaslAuthenticateResponse(
+            error_code=ErrorCode.ILLEGAL_SASL_STATE,
+            error_message="SaslHandshake comes first, once for a connection.",
+        )
+    if len(request.auth_bytes) != (CODE_BYTES if exchange.client_nonce else NONCE_BYTES):
+        # Not copied first: it may have a hundred megabytes.
+        return _wrong(context)
+    secrets, said = secret.current(), bytes(request.auth_bytes)
+    if not exchange.client_nonce:
+        exchange.client_nonce = said
+        exchange.server_nonce = nonce = secret.nonce(NONCE_BYTES)
+        return messages.SaslAuthenticateResponse(
+            auth_bytes=nonce + server_code(secrets[0], said, nonce)
+        )
+    if not proves_client(said, secrets, exchange.client_nonce, exchange.server_nonce):
+        return _wrong(context)
+    exchange.done = True
+    connection.trust()
+    connection.server.places.left(connection)
+    return messages.SaslAuthenticateResponse()
+
+
+def _wrong(context: RequestContext) -> None:
+    connection = context.connection
+    connection.server.audit.refused(connection, ApiKey.SASL_AUTHENTICATE, WRONG)
+    connection.close(None)
+
+
+HANDLERS = (
+    Handler(ApiKey.SASL_HANDSHAKE, range(1, 2), Scope.CLIENT, _handshake),
+    Handler(ApiKey.SASL_AUTHENTICATE, range(3), Scope.CLIENT, _authenticate),
+)

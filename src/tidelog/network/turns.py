@@ -1,0 +1,85 @@
+"""Whose requests are served in a turn of the loop: ``TURN_MS`` of them all, addresses in turn.
+
+Owns the queue of connections that have something to do when the turn's time is used up. One that
+waits is served before one that comes; of several addresses each is served once before one of them
+is served again. So however many connections ask for much, everything else on the loop (timers,
+connections between processes, which do not wait here) waits for one turn, and a client for one turn
+of each other address. The queue holds at most one entry for each connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from tidelog.runtime.clock import Clock
+
+TURN_MS = 5
+"""How long requests may have the loop before everything else has its turn."""
+
+LOOK_EVERY = 8
+"""Connections that are served in a turn between two looks at the clock."""
+
+
+class Waiter(Protocol):
+    """Who waits for a turn: a connection."""
+
+    client_host: str
+
+    def take_turn(self) -> None:
+        """Go on until ``Turns.ends_ms``; at least a step."""
+
+
+class Turns:
+    """The turns of one server."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
+        self._loop = loop
+        self._clock = clock
+        self.ends_ms = 0
+        """When the present turn is over, on the monotonic clock."""
+        self.left = 0
+        """How many may be served before ``is_over`` must be asked; who is served takes one off."""
+        self._waiting: dict[str, deque[Waiter]] = {}
+        """By address, in the order in which the addresses are served."""
+        self._is_called = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether who comes now waits."""
+        if self._waiting or self._clock.monotonic_ms() >= self.ends_ms:
+            return True
+        self.left = LOOK_EVERY
+        return False
+
+    def wait(self, waiter: Waiter) -> None:
+        """Call ``take_turn`` once, in a later turn of the loop."""
+        self.left = 0
+        self._waiting.setdefault(waiter.client_host, deque()).append(waiter)
+        self._call()
+
+    def _call(self) -> None:
+        if not self._is_called:
+            self._is_called = True
+            self._loop.call_soon(self._serve)
+
+    def _serve(self) -> None:
+        """Serve those who wait for one turn, at least one of them."""
+        self._is_called = False
+        self.ends_ms = self._clock.monotonic_ms() + TURN_MS
+        waiting = self._waiting
+        try:
+            while waiting:
+                host = next(iter(waiting))
+                queue = waiting.pop(host)
+                first = queue.popleft()
+                if queue:
+                    # Behind the other addresses.
+                    waiting[host] = queue
+                first.take_turn()
+                if self._clock.monotonic_ms() >= self.ends_ms:
+                    break
+        finally:
+            if waiting:
+                self._call()

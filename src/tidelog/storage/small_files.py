@@ -1,0 +1,218 @@
+"""The small files beside the segments of a log: what a replica keeps of itself.
+
+Owns what is in them, when they are written, and what of the log's files no sync has covered yet.
+A kill leaves the former or the new content of each; the log's next sync makes them durable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import Rejected
+from tidelog.runtime.disk import Disk
+from tidelog.runtime.turns import Pieces
+from tidelog.storage import names
+from tidelog.storage.checkpoints import (
+    KeptConfigs,
+    PartitionMetadata,
+    encode_checksums,
+    encode_epochs,
+    encode_partition_metadata,
+)
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.resources import Resources
+
+
+class PendingEpochs:
+    """The files of a log's leader epochs as they should be, written by ``run`` in any thread.
+
+    Nobody else may write them meanwhile, nor have the first one open.
+    """
+
+    def __init__(self, disk: Disk, directory: str, content: bytes, former_crc: int | None) -> None:
+        self.path = f"{directory}/{names.EPOCH_CHECKPOINT}"
+        self.beside = f"{directory}/{names.EPOCH_CHECKSUM}"
+        self.is_written = False
+        self.error: OSError | None = None
+        self._disk = disk
+        self._content = content
+        self._checksums, self.crc = encode_checksums(self._content, former_crc)
+
+    def run(self) -> None:
+        """Write both. A failure is kept in ``error``."""
+        try:
+            file = self._disk.open(self.beside, create=True)
+            try:
+                file.write_at(0, [self._checksums])
+            finally:
+                file.close()
+            _replace(self._disk, self.path, self._content)
+            self.is_written = True
+        except OSError as error:
+            self.error = error
+
+
+class SmallFiles:
+    """``partition.metadata``, the leader epochs, and whether the log is in service."""
+
+    def __init__(self, resources: Resources, path: str, partition: TopicPartition) -> None:
+        self.resources = resources
+        self.path = path
+        self.partition = partition
+        self.metadata: PartitionMetadata | None = None
+        self.epochs = LeaderEpochs()
+        self.damaged: str | None = None
+        self.closed = False
+        self.changing = False
+        """Whether segments are taken out, cut or replaced, in pieces: one such change at a time."""
+        self.cutting = False
+        """Whether that change is a cut: nothing is appended or synced until it ends."""
+        self._dirty_files: set[str] = set()
+        self._dirty_directories: set[str] = set()
+        self._names_changed = 0
+        """How often a name in the directory has changed in this life."""
+        self._names_durable = 0
+        """The changes of names that a sync which has returned covers, counted likewise."""
+        self._epochs_unwritten = False
+        self.epoch_crc: int | None = None
+        """The CRC of what the file of the leader epochs says, None when that is not known."""
+
+    @property
+    def failed(self) -> str | None:
+        """Why appends are refused for good: damage, a failed disk, or None."""
+        return self.damaged or self.resources.failed
+
+    def mark_epochs_unwritten(self) -> None:
+        """Have the next sync write the leader epochs: the file does not say what is in memory."""
+        self._epochs_unwritten = True
+
+    def set_metadata(self, metadata: PartitionMetadata, *, durable: bool = True) -> None:
+        """Write ``partition.metadata``; a new log's becomes durable with its first sync."""
+        content = encode_partition_metadata(metadata)
+        if durable:
+            self.resources.disk.replace(f"{self.path}/{names.PARTITION_METADATA}", content)
+        else:
+            self._write_file(names.PARTITION_METADATA, content)
+        self.metadata = metadata
+
+    def syncing_metadata(self) -> Pieces[None]:
+        """Make ``partition.metadata`` durable, in pieces. OSError as usual."""
+        files = self.resources.files
+        file = files.pin(f"{self.path}/{names.PARTITION_METADATA}")
+        try:
+            yield file.sync
+            directory = files.pin_directory(self.path)
+            try:
+                yield directory.sync
+            finally:
+                files.release(directory)
+        finally:
+            files.release(file)
+
+    def keep_configs(self, configs: KeptConfigs) -> bool:
+        """Have the replica keep its topic's own configurations; whether that was news.
+
+        Durable with the next sync. A replica without a topic id has no file to keep them in, and a
+        full disk keeps the former ones.
+        """
+        metadata = self.metadata
+        if metadata is None or metadata.configs == configs or self.failed or self.closed:
+            return False
+        try:
+            self.set_metadata(replace(metadata, configs=configs), durable=False)
+        except OSError as error:
+            self._trouble(error)
+            return False
+        return True
+
+    def _write_epochs(self, *, later: bool = False) -> None:
+        """Write the leader epochs; what a full disk refuses is written before the next sync.
+
+        ``later``: before the next sync in any case.
+        """
+        self._epochs_unwritten = True
+        if later:
+            return
+        try:
+            self._write_missing_epochs()
+        except OSError as error:
+            self._trouble(error)
+
+    def _epochs_content(self) -> bytes:
+        # A kill may take the log's start back to what was checkpointed, as far as there are
+        # segments: the file knows the epochs from there on.
+        return encode_epochs(self.epochs.all_from(self._lowest_offset()))
+
+    def _lowest_offset(self) -> int:
+        """Return the lowest offset at which the next start may have the log begin."""
+        return 0
+
+    def _write_missing_epochs(self) -> None:
+        if not self._epochs_unwritten:
+            return
+        content = self._epochs_content()
+        beside = f"{self.path}/{names.EPOCH_CHECKSUM}"
+        checksums, crc = encode_checksums(content, self.epoch_crc)
+        self.resources.files.get(beside, create=True).write_at(0, [checksums])
+        self._dirty_files.add(beside)
+        self._write_file(names.EPOCH_CHECKPOINT, content)
+        self.epoch_crc = crc
+        self._epochs_unwritten = False
+
+    def _write_file(self, name: str, content: bytes) -> None:
+        """Replace a small file: a kill leaves the old or the new one. The next sync covers it."""
+        path = f"{self.path}/{name}"
+        self.resources.files.forget(path)
+        _replace(self.resources.disk, path, content)
+        self._dirty_files.add(path)
+        self._note_names()
+
+    def _pending_epochs(self) -> PendingEpochs:
+        """Return what writes the leader epochs; hand it to ``_epochs_written``, always."""
+        self._epochs_unwritten = True
+        self.resources.files.forget(f"{self.path}/{names.EPOCH_CHECKPOINT}")
+        return PendingEpochs(self.resources.disk, self.path, self._epochs_content(), self.epoch_crc)
+
+    def _epochs_written(self, pending: PendingEpochs) -> None:
+        """Take the leader epochs back; what a full disk refused is written before the next sync."""
+        if pending.error is not None:
+            self._trouble(pending.error)
+        if not pending.is_written:
+            return
+        self._dirty_files |= {pending.beside, pending.path}
+        self._note_names()
+        self.epoch_crc = pending.crc
+        self._epochs_unwritten = False
+
+    def _note_names(self) -> int:
+        """Have the next sync cover a change of names; return its number."""
+        self._dirty_directories.add(self.path)
+        self._names_changed += 1
+        return self._names_changed
+
+    def _trouble(self, error: OSError) -> Rejected:
+        """A full disk heals (promise 28); any other failed write is final (promise 25)."""
+        passing = self.resources.refused_for(error)
+        if passing is not None:
+            return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, f"{passing}: {self.path}")
+        self.resources.fail(f"a write to {self.path} failed: {error}")
+        return self._out_of_service()
+
+    def _out_of_service(self) -> Rejected:
+        reason = self.failed or f"{self.path} is {'closed' if self.closed else 'being changed'}"
+        return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+
+def _replace(disk: Disk, path: str, content: bytes) -> None:
+    """Replace a file that nobody has open; neither its bytes nor its name are synced."""
+    file = disk.open(path + names.TEMPORARY, create=True)
+    try:
+        if file.size():
+            # Only then: ext4 writes a file out at its close that was cut to nothing.
+            file.truncate(0)
+        file.write_at(0, [content])
+    finally:
+        file.close()
+    disk.rename(path + names.TEMPORARY, path)

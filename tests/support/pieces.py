@@ -1,0 +1,39 @@
+"""Driving work in pieces (``runtime.turns``) in a test: by threads, and with others in between."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tidelog.runtime.turns import Pieces
+
+
+def in_thread(work: Callable[[], None]) -> None:
+    """Call it in a thread, and wait."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+def by_threads(pieces: Pieces[Any], between: Callable[[], None] = lambda: None) -> Any:
+    """Do work as a broker does: each call is a thread's, and others have turns before and after."""
+    failed: list[Exception] = []
+
+    def do(call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:
+            failed.append(error)
+
+    try:
+        call = next(pieces)
+        while True:
+            between()
+            if call is not None:
+                in_thread(partial(do, call))
+            between()
+            call = pieces.throw(failed.pop()) if failed else next(pieces)
+    except StopIteration as end:
+        return end.value

@@ -1,0 +1,70 @@
+"""What ``tidelog doctor restored`` asks the controller, and what it does not (U1)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tidelog.cli import doctor_restored
+
+REPORT: dict[str, Any] = {
+    "went_back": "The metadata store has gone back in time.",
+    "brokers_missing": [],
+    "partitions": [],
+    "unknown": [],
+}
+Asked = list[tuple[bool, tuple[str, ...]]]
+
+
+def restored(
+    monkeypatch: pytest.MonkeyPatch, report: dict[str, Any], *words: str
+) -> tuple[Result, Asked]:
+    """Run the command against a controller that answers with ``report``; return what was asked."""
+    asked: Asked = []
+
+    async def answer(
+        _cluster: None, *, accept: bool, without: list[int], drop_unknown: tuple[str, ...]
+    ) -> dict[str, Any]:
+        asked.append((accept, tuple(drop_unknown)))
+        return report
+
+    def run(_server: str, work: Callable[[None], Awaitable[Any]], **_: Any) -> Any:
+        async def awaited() -> Any:
+            return await work(None)
+
+        return asyncio.run(awaited())
+
+    monkeypatch.setattr(doctor_restored, "restored_store", answer)
+    monkeypatch.setattr(doctor_restored, "run", run)
+    words = ("--bootstrap-server", "localhost:1", *words)
+    return CliRunner().invoke(doctor_restored.command, words), asked
+
+
+def test_a_controller_that_would_give_up_what_is_unknown_is_not_asked_to_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One of an older version takes --accept for leave to delete what its store does not know."""
+    result, asked = restored(monkeypatch, REPORT, "--accept")
+    assert asked == [(False, ())]
+    assert result.exit_code == 1 and "older than this command" in result.output
+    result, asked = restored(monkeypatch, REPORT | {"unknown_comes_back": True}, "--accept")
+    assert asked == [(False, ()), (True, ())]
+    assert result.exit_code == 0, result.output
+
+
+def test_nothing_is_given_up_without_leave_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = REPORT | {"unknown_comes_back": True}
+    result, asked = restored(monkeypatch, report, "--drop-unknown", "t")
+    assert (result.exit_code, asked) == (2, [])
+    assert "--drop-unknown goes with --accept" in result.output
+    result, asked = restored(monkeypatch, report, "--drop-unknown", "t", "--accept")
+    assert asked == [(False, ()), (True, ("t",))]
+
+
+def test_to_look_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    result, asked = restored(monkeypatch, REPORT | {"unknown_comes_back": True})
+    assert (result.exit_code, asked) == (1, [(False, ())])

@@ -1,0 +1,161 @@
+"""Long work in pieces: its order, its errors, its places, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tidelog.runtime.turns import Pieces, Turn, Turns, at_once
+
+
+def work(done: list[str], *calls: Callable[[], None] | None) -> Pieces[str]:
+    try:
+        for call in calls:
+            try:
+                yield call
+            except ValueError as error:
+                done.append(f"heard of {error}")
+        return "result"
+    finally:
+        done.append("over")
+
+
+def fails() -> None:
+    raise ValueError("it")
+
+
+def test_all_of_it_at_once() -> None:
+    done: list[str] = []
+    assert at_once(work(done, None, lambda: done.append("a"), fails, None)) == "result"
+    assert done == ["a", "heard of it", "over"]
+
+
+def test_calls_go_to_threads_and_errors_come_back() -> None:
+    async def main() -> None:
+        done: list[str] = []
+        with ThreadPoolExecutor(1, "apart") as threads:
+            turns = Turns(threads)
+            name = lambda: done.append(threading.current_thread().name)  # noqa: E731
+            assert await turns.run(work(done, name, None, fails)) == "result"
+        assert done == ["apart_0", "heard of it", "over"]
+        assert turns.in_threads == 2
+
+    asyncio.run(main())
+
+
+def test_an_error_that_the_work_does_not_hear_ends_it() -> None:
+    async def main() -> None:
+        done: list[str] = []
+        turns = Turns(None, places=1)
+
+        def breaks() -> None:
+            raise KeyError("unheard of")
+
+        for _ in range(3):
+            with pytest.raises(KeyError):
+                await turns.run(work(done, breaks))
+        assert done == ["over"] * 3
+        assert await turns.run(work(done)) == "result", "its place is free"
+
+    asyncio.run(main())
+
+
+def test_no_more_at_once_than_there_are_places() -> None:
+    async def main() -> None:
+        turns = Turns(None, places=2)
+        working: list[int] = []
+        most = 0
+
+        def one(number: int) -> Pieces[None]:
+            nonlocal most
+            working.append(number)
+            for _ in range(5):
+                most = max(most, len(working))
+                yield None
+            working.remove(number)
+
+        await asyncio.gather(*(turns.run(one(number)) for number in range(9)))
+        assert most == 2 and not working
+
+    asyncio.run(main())
+
+
+def test_who_gives_up_waits_for_the_call_that_a_thread_makes() -> None:
+    async def main() -> None:
+        done: list[str] = []
+        begun, may_end = threading.Event(), threading.Event()
+
+        def slow() -> None:
+            begun.set()
+            assert may_end.wait(60)
+            done.append("call")
+
+        turns = Turns(None, places=1)
+        task = asyncio.ensure_future(turns.run(work(done, slow, lambda: done.append("never"))))
+        await asyncio.to_thread(begun.wait, 60)
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        may_end.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert done == ["call", "over"]
+        assert await turns.run(work(done)) == "result"
+
+    asyncio.run(main())
+
+
+def test_what_a_failed_call_held_is_free_at_once() -> None:
+    """Batches that decompress to too much left 8 MB each to the collector, which seldom comes."""
+
+    class Large:
+        pass
+
+    held: list[weakref.ref[Large]] = []
+
+    def too_large() -> None:
+        large = Large()
+        held.append(weakref.ref(large))
+        raise ValueError("it")
+
+    async def main() -> None:
+        with ThreadPoolExecutor(1, "apart") as threads:
+            turns = Turns(threads)
+            for _ in range(3):
+                assert await turns.run(work([], too_large, None)) == "result"
+                # The thread's own reference goes when it waits again.
+                await asyncio.get_running_loop().run_in_executor(threads, lambda: None)
+            assert [each() for each in held] == [None] * 3
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(main())
+    finally:
+        gc.enable()
+
+
+def test_a_turn_is_over_after_so_many_pieces_or_so_long() -> None:
+    class Clock:
+        now = 0
+
+        def wall_ms(self) -> int:
+            return self.now
+
+        def monotonic_ms(self) -> int:
+            return self.now
+
+    clock = Clock()
+    turn = Turn(clock, 3, 5)
+    assert [turn.is_over() for _ in range(3)] == [False, False, True]
+    turn = Turn(clock, 3, 5)
+    clock.now = 4
+    assert not turn.is_over()
+    clock.now = 5
+    assert turn.is_over(), "a slow disk"

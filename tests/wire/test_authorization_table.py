@@ -1,0 +1,419 @@
+"""Every API that a process serves × what the connection has proved (promises 29 and 31).
+
+A real broker and a real controller, over real sockets. A cell says what is answered; what is
+refused changes nothing on disk, in the store, or of the channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from tests.support.lone_broker import Peer, until
+from tests.support.proofs import begin, prove, proven, secret_in, step, write_secret
+from tidelog.broker import handlers
+from tidelog.broker.process import BrokerProcess
+from tidelog.controller.process import Controller
+from tidelog.controller.routing import make_router
+from tidelog.metadata.memory import MemoryStore
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.model.server_configs import ServerConfigs, from_mapping
+from tidelog.network.router import Router, Scope
+from tidelog.protocol import codec, messages
+from tidelog.protocol.primitives import NO_UUID
+from tidelog.protocol.secret_exchange import client_code
+from tidelog.runtime.cluster_secret import ClusterSecret
+from tidelog.runtime.seams import Seams
+
+REFUSED = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+STALE_CONTROLLER = int(ErrorCode.STALE_CONTROLLER_EPOCH)
+HUGE = 2**31 - 1
+
+ROUTERS = {"broker": Router(handlers.load()), "controller": make_router()}
+CELLS = [
+    (role, key)
+    for role, router in ROUTERS.items()
+    for key in ApiKey
+    if router.handler(key) is not None and key not in (ApiKey.SASL_HANDSHAKE,)
+]
+CONTROL = [key for role, key in CELLS if ROUTERS[role].handler(key).scope is Scope.CONTROLLER]  # type: ignore[union-attr]
+REPLICA_APIS = {
+    ApiKey.FETCH: range(4, 13),
+    ApiKey.LIST_OFFSETS: range(1, 8),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: range(2, 5),
+}
+
+
+class World:
+    """A broker and a controller with a secret, in this process, each on its own listener."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = MemoryStore()
+        path = write_secret(folder / "secrets")
+        self.proof = secret_in(path)
+        texts = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+            "log.dirs": str(folder / "logs"),
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "auto.create.topics.enable": "false",
+        }
+        configs = from_mapping(texts)
+        assert isinstance(configs, ServerConfigs), configs
+        seams = Seams()
+        secret = ClusterSecret(seams.disk, str(path), seams.clock, seams.random)
+        self.controller = Controller(configs, seams, self.store, secret)
+        self.broker = BrokerProcess(configs, seams, secret=secret)
+
+    async def start(self) -> None:
+        await self.controller.start()
+        self.broker._controllers = [("127.0.0.1", self.controller.listener_port)]
+        await self.broker.start()
+        peer = await Peer.connect(self.port("broker"))
+        request = messages.CreateTopicsRequest
+        topic = request.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+        answer = await peer.ask(request(topics=[topic], timeout_ms=20_000), 7)
+        assert answer.topics[0].error_code == 0
+
+    async def stop(self) -> None:
+        await self.broker.stop()
+        await self.controller.stop()
+
+    def port(self, role: str) -> int:
+        if role == "broker":
+            return self.broker.ports["PLAINTEXT"]
+        return self.controller.listener_port
+
+    @property
+    def key(self) -> UUID:
+        """The key of the present control channel."""
+        return self.broker.broker.session.channel_key
+
+    def opening(self, key: UUID, **changes: Any) -> messages.OpenControlChannelRequest:
+        cluster = self.controller.cluster
+        fields = {
+            "controller_id": 1,
+            "controller_epoch": cluster.controller_epoch,
+            "broker_epoch": self.broker.broker.session.broker_epoch,
+            "channel_number": 1000,
+            "store_revision": cluster.revision,
+            "channel_key": key,
+        }
+        return messages.OpenControlChannelRequest(**{**fields, **changes})
+
+    def state(self) -> Any:
+        """What no refused request may change: names and seen epochs on disk, the store, the ISR."""
+        logs = self.folder / "logs"
+        channel = self.broker.broker.control.channel
+        assert channel is not None
+        return (
+            sorted(str(path.relative_to(logs)) for path in logs.rglob("*") if path.is_dir()),
+            (logs / "controller-seen").read_bytes(),
+            {path: (node.data, node.version) for path, node in self.store.tree.nodes.items()},
+            [(p.key, p.isr, p.leader_epoch) for p in self.broker.broker.partitions.all()],
+            (channel.controller_epoch, channel.number, channel.connection),
+            self.broker.broker.control.seen,
+        )
+
+
+@asynccontextmanager
+async def world_in(folder: Path) -> AsyncIterator[World]:
+    world = World(folder)
+    try:
+        await world.start()
+        yield world
+    finally:
+        await world.stop()
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+def request_of(key: ApiKey) -> Any:
+    """The smallest request of an API that is answered."""
+    request = messages.classes_of(codec.api_of(key).request)[""]()
+    if key is ApiKey.PRODUCE:
+        request.acks = 1
+    return request
+
+
+def codes_in(answer: Any) -> Iterator[int]:
+    """Every error code of an answer, however deep."""
+    if isinstance(answer, msgspec.Struct):
+        for name in answer.__struct_fields__:
+            value = getattr(answer, name)
+            if name == "error_code":
+                yield int(value)
+            else:
+                yield from codes_in(value)
+    elif isinstance(answer, list):
+        for each in answer:
+            yield from codes_in(each)
+
+
+def newest(role: str, key: ApiKey) -> int:
+    handler = ROUTERS[role].handler(key)
+    assert handler is not None
+    return handler.versions.stop - 1
+
+
+async def cell(peer: Peer, role: str, key: ApiKey) -> set[int]:
+    return set(codes_in(await peer.ask(request_of(key), newest(role, key))))
+
+
+def test_no_proof_proof_only_and_a_stale_key(tmp_path: Path) -> None:
+    """Without a proof only client scope is served; with it all but what needs the channel."""
+
+    async def work() -> None:
+        async with world_in(tmp_path) as world:
+            before = world.state()
+            for role in ROUTERS:
+                nobody = await Peer.connect(world.port(role))
+                for _, key in (each for each in CELLS if each[0] == role):
+                    scope = ROUTERS[role].handler(key).scope  # type: ignore[union-attr]
+                    if scope is not Scope.CLIENT:
+                        assert await cell(nobody, role, key) == {REFUSED}, (role, key)
+            assert world.state() == before
+            for stale in (NO_UUID, UUID(int=world.key.int ^ 1), UUID(int=5)):
+                peer = await proven(world.port("broker"), world.proof)
+                answer = await peer.ask(world.opening(stale), 0)
+                assert answer.error_code == REFUSED
+                for key in CONTROL:
+                    if key is not ApiKey.OPEN_CONTROL_CHANNEL:
+                        assert await cell(peer, "broker", key) == {STALE_CONTROLLER}, key
+            assert world.state() == before
+
+    run(work())
+
+
+@pytest.mark.parametrize("role", list(ROUTERS))
+def test_client_scope_is_served_with_and_without_a_proof(tmp_path: Path, role: str) -> None:
+    async def work() -> None:
+        async with world_in(tmp_path) as world:
+            for prover in (None, world.proof):
+                for _, key in (each for each in CELLS if each[0] == role):
+                    handler = ROUTERS[role].handler(key)
+                    assert handler is not None
+                    if handler.scope is Scope.CONTROLLER:
+                        continue
+                    if prover is None and handler.scope is Scope.BROKER:
+                        continue
+                    # A connection each: some answers close one, none of them for want of a proof.
+                    peer = await Peer.connect(world.port(role))
+                    if prover is not None:
+                        await prove(peer, prover)
+                    assert REFUSED not in await cell(peer, role, key), (role, key, prover)
+                    peer.writer.close()
+
+    run(work())
+
+
+def test_a_wrong_proof_closes_after_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        async with world_in(tmp_path) as world:
+            before = world.state()
+            for role in ROUTERS:
+                for _, key in (each for each in CELLS if each[0] == role):
+                    peer = await Peer.connect(world.port(role))
+                    await begin(peer)
+                    # What follows the wrong proof at once is not served either.
+                    peer.send(step(b"the wrong proof of some stranger"), 2)
+                    peer.send(request_of(key), newest(role, key))
+                    with pytest.raises(ConnectionError):
+                        await peer.receive()
+            assert world.state() == before
+            refused = sum(
+                server.audit.refused_by_api[ApiKey.SASL_AUTHENTICATE]
+                for server in (world.broker.broker.server, world.controller.server)
+                if server is not None
+            )
+            assert refused == len(CELLS)
+
+    with caplog.at_level(logging.WARNING, "tidelog.audit"):
+        run(work())
+    lines = [r.getMessage() for r in caplog.records if r.name == "tidelog.audit"]
+    assert lines
+    assert all("a wrong proof of the cluster secret" in line for line in lines)
+    secret = (tmp_path / "secrets" / "cluster.secret").read_text().strip()
+    assert not any(secret in r.getMessage() for r in caplog.records)
+
+
+def test_a_proof_and_the_present_key_command_the_broker(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with world_in(tmp_path) as world:
+            peer = await proven(world.port("broker"), world.proof)
+            # As long as the key is right, epochs are judged as ever.
+            before = world.state()
+            for changes in (
+                {"controller_epoch": HUGE},
+                {"controller_epoch": HUGE - 10_000_000},
+                {"store_revision": 2**63 - 1},
+            ):
+                answer = await peer.ask(world.opening(world.key, **changes), 0)
+                assert answer.error_code == ErrorCode.INVALID_REQUEST
+            answer = await peer.ask(world.opening(world.key, broker_epoch=99), 0)
+            assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
+            answer = await peer.ask(world.opening(world.key, channel_number=0), 0)
+            assert answer.error_code == STALE_CONTROLLER
+            assert world.state() == before
+            assert (await peer.ask(world.opening(world.key), 0)).error_code == 0
+            epoch = world.controller.cluster.controller_epoch
+            for key in CONTROL:
+                if key is ApiKey.OPEN_CONTROL_CHANNEL:
+                    continue
+                request = request_of(key)
+                request.controller_epoch = epoch
+                if hasattr(request, "broker_epoch"):
+                    request.broker_epoch = -1
+                answer = await peer.ask(request, newest("broker", key))
+                assert answer.error_code == 0, key
+
+    run(work())
+
+
+def test_the_same_process_gets_the_same_key_and_the_next_life_another(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with world_in(tmp_path) as world:
+            session = world.broker.broker.session
+            key, registrations = session.channel_key, session.registrations
+            assert key != NO_UUID
+            assert session._connection is not None
+            session._connection.close("planted")
+            await until(lambda: session.registrations > registrations)
+            assert session.channel_key == key
+            keys = world.controller.channel_keys
+            epoch = world.controller.cluster.controller_epoch
+            assert keys.of(1, epoch, session.broker_epoch) == key
+            life = session.broker_epoch
+            others = [keys.of(1, *x) for x in ((epoch, life + 1), (epoch + 1, life + 1))]
+            assert len({key, *others, keys.of(1, epoch + 2, life)}) == 4
+
+    run(work())
+
+
+REPLICA_CELLS = [
+    (key, version, replica_id)
+    for key, versions in REPLICA_APIS.items()
+    for version in versions
+    for replica_id in (0, 1, 77, -1, -2, None)
+    # The only version without the field.
+    if (replica_id is None) == (key is ApiKey.OFFSET_FOR_LEADER_EPOCH and version == 2)
+]
+
+
+def asking(key: ApiKey, replica_id: int | None) -> Any:
+    """A request for partition 0 of the topic t."""
+    if key is ApiKey.FETCH:
+        fetch = messages.FetchRequest
+        part: Any = fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+        request: Any = fetch(max_bytes=1000, topics=[fetch.FetchTopic("t", [part])])
+        request.session_epoch = -1
+    elif key is ApiKey.LIST_OFFSETS:
+        offsets = messages.ListOffsetsRequest
+        part = offsets.ListOffsetsPartition(partition_index=0, timestamp=-1)
+        request = offsets(topics=[offsets.ListOffsetsTopic("t", [part])])
+    else:
+        epochs = messages.OffsetForLeaderEpochRequest
+        part = epochs.OffsetForLeaderPartition(partition=0, leader_epoch=0)
+        request = epochs(topics=[epochs.OffsetForLeaderTopic("t", [part])])
+    request.replica_id = -2 if replica_id is None else replica_id
+    return request
+
+
+def test_only_a_proven_connection_names_a_replica(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with world_in(tmp_path) as world:
+            before = world.state()
+            refused: Counter[ApiKey] = Counter()
+            nobody = await Peer.connect(world.port("broker"))
+            peer = await proven(world.port("broker"), world.proof)
+            for key, versions in REPLICA_APIS.items():
+                assert versions == ROUTERS["broker"].handler(key).versions  # type: ignore[union-attr]
+            for key, version, replica_id in REPLICA_CELLS:
+                names_one = replica_id is not None and replica_id >= 0
+                refused[key] += names_one
+                found = set(codes_in(await nobody.ask(asking(key, replica_id), version)))
+                assert (REFUSED in found) == names_one, (key, version, replica_id, found)
+                if not names_one:
+                    assert found <= {0}, (key, version, replica_id, found)
+                found = set(codes_in(await peer.ask(asking(key, replica_id), version)))
+                assert REFUSED not in found, (key, version, replica_id, found)
+            assert world.state() == before
+            assert world.broker.broker.server.audit.refused_by_api == refused
+
+    run(work())
+
+
+def test_the_exchange_in_another_order_is_refused(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with world_in(tmp_path) as world:
+            for role in ROUTERS:
+                peer = await Peer.connect(world.port(role))
+                for version in range(3):
+                    answer = await peer.ask(step(b"x" * 32), version)
+                    assert answer.error_code == ErrorCode.ILLEGAL_SASL_STATE
+                plain = messages.SaslHandshakeRequest(mechanism="PLAIN")
+                answer = await peer.ask(plain, 1)
+                assert answer.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+                assert answer.mechanisms == ["TIDELOG-SECRET"]
+                await prove(peer, world.proof)
+                assert (
+                    await peer.ask(step(b"x" * 32), 2)
+                ).error_code == ErrorCode.ILLEGAL_SASL_STATE
+                again = messages.SaslHandshakeRequest(mechanism="TIDELOG-SECRET")
+                assert (await peer.ask(again, 1)).error_code == ErrorCode.ILLEGAL_SASL_STATE
+
+    run(work())
+
+
+@pytest.mark.parametrize("size", [0, 1, 31, 33, 100_000])
+def test_a_nonce_of_another_size_closes(tmp_path: Path, size: int) -> None:
+    async def work() -> None:
+        async with world_in(tmp_path) as world:
+            peer = await Peer.connect(world.port("broker"))
+            await peer.ask(messages.SaslHandshakeRequest(mechanism="TIDELOG-SECRET"), 1)
+            with pytest.raises(ConnectionError):
+                await peer.ask(step(os.urandom(size)), 2)
+
+    run(work())
+
+
+def test_what_was_heard_of_a_proof_proves_nothing_later(tmp_path: Path) -> None:
+    """A proof that is sent again, and the server's own code sent back, are wrong ones."""
+
+    async def work() -> None:
+        async with world_in(tmp_path) as world:
+            port = world.port("broker")
+            first = await Peer.connect(port)
+            nonce, said = await begin(first)
+            code = client_code(world.proof, nonce, said[:32])
+            assert (await first.ask(step(code), 2)).error_code == 0
+            replays: list[Callable[[bytes], bytes]] = [
+                lambda _: code,
+                lambda fresh: fresh[32:],
+                lambda _: said[32:],
+            ]
+            for replay in replays:
+                peer = await Peer.connect(port)
+                _, fresh = await begin(peer, nonce)
+                with pytest.raises(ConnectionError):
+                    await peer.ask(step(replay(fresh)), 2)
+
+    run(work())
