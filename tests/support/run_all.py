@@ -1,9 +1,10 @@
 """Runs the parts of the test suite one after another, each within its budget of time.
 
 `python -m tests.support.run_all` is what `make test` calls. Each part has a budget of seconds on
-two quiet cores; one that takes ``PATIENCE`` times as long hangs: it is ended and fails. The files
-of a part are shared out among processes (pytest-xdist), those with a test marked ``long`` first:
-two where tests compute, more where they mostly wait. The last line counts all parts.
+two quiet cores; one that takes ``PATIENCE`` times as long, and ``LEAST_PATIENCE_S``, hangs: it is
+ended and fails. The files of a part are shared out among processes (pytest-xdist), those with a
+test marked ``long`` first: two where tests compute, more where they mostly wait. The last lines
+name what failed and count all parts.
 """
 
 from __future__ import annotations
@@ -29,8 +30,16 @@ class Part:
     budget_s: int
     processes: int = 1
 
+    @property
+    def patience_s(self) -> int:
+        """Return after how many seconds this part hangs."""
+        return max(self.budget_s * PATIENCE, LEAST_PATIENCE_S)
+
 
 PATIENCE = 4
+LEAST_PATIENCE_S = 600
+"""A short part on a busy machine may wait for what is fetched on first use: that is no hang."""
+
 PREPARED_S = 600
 
 LONGEST_S = 17 * 60
@@ -51,8 +60,8 @@ PARTS = (
 )
 
 
-def run(part: Part) -> tuple[int, str, float]:
-    """Run one part; return its exit status, its last lines and the seconds it took."""
+def run(part: Part) -> tuple[int, list[str], float]:
+    """Run one part; return its exit status, the lines it printed and the seconds it took."""
     started = time.monotonic()
     command = [sys.executable, "-m", "pytest", "--durations=8", *part.arguments]
     if part.processes > 1:
@@ -62,9 +71,7 @@ def run(part: Part) -> tuple[int, str, float]:
         command, stdout=subprocess.PIPE, text=True, start_new_session=True, errors="replace"
     )
     assert process.stdout is not None
-    patience = threading.Timer(
-        part.budget_s * PATIENCE, lambda: os.killpg(process.pid, signal.SIGKILL)
-    )
+    patience = threading.Timer(part.patience_s, lambda: os.killpg(process.pid, signal.SIGKILL))
     patience.start()
     lines: list[str] = []
     try:
@@ -72,7 +79,7 @@ def run(part: Part) -> tuple[int, str, float]:
             lines.append(line)
             sys.stdout.write(line)
             sys.stdout.flush()
-        return process.wait(), "".join(lines[-5:]), time.monotonic() - started
+        return process.wait(), lines, time.monotonic() - started
     finally:
         patience.cancel()
 
@@ -84,25 +91,29 @@ def main() -> int:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     passed = failed = skipped = 0
     table = []
+    red: list[str] = []
     preparing = subprocess.Popen([sys.executable, "-m", "tests.support.prepare"])
     for part in PARTS:
         if names and part.name not in names:
             continue
         print(f"== {part.name} (budget {part.budget_s} s)", flush=True)
-        status, tail, seconds = run(part)
+        status, lines, seconds = run(part)
         counts: Counter[str] = Counter()
-        for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", tail):
+        for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", "".join(lines[-5:])):
             counts[word] += int(number)
+        red += [line.rstrip() for line in lines if line.startswith(("FAILED ", "ERROR "))]
         passed += counts["passed"]
         skipped += counts["skipped"]
         broken = counts["failed"] + counts["error"]
         if status and not broken:
             broken = 1
+            red.append(f"FAILED {part.name}: exit status {status} after {seconds:.0f} s")
         failed += broken
         verdict = "FAILED" if status else "ok"
         table.append(f"{part.name:26} {seconds:6.1f} s of {part.budget_s:4} s   {verdict}")
     preparing.wait(PREPARED_S)
-    print("\n".join(table))
+    # The end of a long log names what failed: often it is all that somebody gets to see.
+    print("\n".join([*table, *red]))
     print(f"{passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed or not passed else 0
 
