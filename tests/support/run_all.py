@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -67,8 +69,15 @@ def run(part: Part) -> tuple[int, list[str], float]:
     if part.processes > 1:
         # A file's tests stay together: they share nodes that are theirs.
         command += ["-n", str(part.processes), "--dist", "loadfile", "--no-loadscope-reorder"]
+    # As on a machine that has never run a test: paths of tests are the same there and here.
+    folder = tempfile.mkdtemp(prefix="tidelog-")
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, start_new_session=True, errors="replace"
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        errors="replace",
+        env={**os.environ, "PYTEST_DEBUG_TEMPROOT": folder},
     )
     assert process.stdout is not None
     patience = threading.Timer(part.patience_s, lambda: os.killpg(process.pid, signal.SIGKILL))
@@ -79,7 +88,12 @@ def run(part: Part) -> tuple[int, list[str], float]:
             lines.append(line)
             sys.stdout.write(line)
             sys.stdout.flush()
-        return process.wait(), lines, time.monotonic() - started
+        status = process.wait()
+        if status:
+            print(f"the files of this part's tests are below {folder}", flush=True)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        return status, lines, time.monotonic() - started
     finally:
         patience.cancel()
 

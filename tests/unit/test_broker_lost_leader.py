@@ -222,11 +222,12 @@ def test_one_that_stays_away_is_named_again_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be alive and only cut off from here."""
-    monkeypatch.setattr(follower_fetcher, "LOST_SHOWN_MS", 50)
+    monkeypatch.setattr(follower_fetcher, "LOST_SHOWN_MS", LONG_MS)
 
     async def main() -> None:
         async with following(tmp_path) as (pair, peer):
             await lose_the_leader(pair)
+            monkeypatch.setattr(follower_fetcher, "LOST_SHOWN_MS", 50)
             assert await told(peer) == LED
             assert not pair.follower.broker.followers.has_lost(1)
 
