@@ -23,6 +23,7 @@ from tidelog.groups.events import (
     Leaver,
     LeaveResult,
     OffsetsResult,
+    RemoveMore,
     Result,
     StatusResult,
     Sync,
@@ -62,6 +63,8 @@ class Driver:
     settings: GroupSettings = field(default_factory=GroupSettings)
     seed: int = 0
     hold: bool = False
+    in_parts: bool = False
+    """Whether ``go_on`` is called by the test."""
 
     def __post_init__(self) -> None:
         self.now = START_MS
@@ -84,6 +87,12 @@ class Driver:
 
     def send(self, event: Event, group_id: str = GROUP) -> None:
         self._perform(self.table.decide(group_id, event, self.now))
+        while self.table.removes(group_id) and not self.in_parts:
+            self.go_on(group_id)
+
+    def go_on(self, group_id: str = GROUP) -> None:
+        """Decide the next part of a removal."""
+        self._perform(self.table.decide(group_id, RemoveMore(), self.now))
 
     def commit(self, count: int = 1_000_000) -> None:
         """Commit up to ``count`` writes, oldest first, and what follows from them."""

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import random
 from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,9 @@ from tidelog.broker.handlers import (
 )
 from tidelog.broker.leadership import Leadership
 from tidelog.broker.partition import HostedPartition
-from tidelog.groups import limits
+from tidelog.groups import limits, removals
 from tidelog.groups.placement import partition_for
-from tidelog.groups.records import CommittedOffset, OffsetRecord
+from tidelog.groups.records import NO_LIFE, CommittedOffset, OffsetRecord
 from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC
@@ -397,6 +398,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 20 positions, one in a turn: to make a topic of more than 500 takes long."""
     monkeypatch.setattr(coordinator_parts, "PART", PART)
     monkeypatch.setattr(position_steps, "AT_ONCE", PART)
+    monkeypatch.setattr(removals, "PART", PART)
     monkeypatch.setattr(coordinator_parts, "SLICE_MS", 0)
 
 
@@ -475,6 +477,114 @@ def test_a_bug_in_a_part_does_not_keep_the_group_from_what_is_behind(
             broken.setattr(coordinator_parts.InParts, "next_part", lambda _: 1 // 0)
             assert set(codes_of(done(await long))) == {E.UNKNOWN_SERVER_ERROR}
         assert await behind is E.NONE
+
+    run(tmp_path, story)
+
+
+async def most_in_a_turn(broker: GroupBroker, until_done: Callable[[], bool]) -> int:
+    """How many records the offsets partition got in one turn of the loop."""
+    hosted = broker.coordinator._led[0].hosted
+    ends = [hosted.end_offset]
+    loop = asyncio.get_running_loop()
+
+    def look() -> None:
+        ends.append(hosted.end_offset)
+        if not until_done():
+            loop.call_soon(look)
+
+    look()
+    await until(until_done)
+    return max(after - before for before, after in pairwise(ends))
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_group_with_very_many_positions_is_deleted_in_parts(tmp_path: Path) -> None:
+    """200,000 were one turn of the loop, of more than a second; topics that are gone as well."""
+
+    async def story(broker: GroupBroker) -> None:
+        broker.lead("wide", WIDE)
+        assert set(codes_of(await broker.ask(offset_commit, long_commit(5, WIDE), 8))) == {E.NONE}
+        asked = messages.DeleteGroupsRequest(["g"])
+        gone = asyncio.ensure_future(broker.ask(delete_groups, asked, 2))
+        again = asyncio.ensure_future(broker.ask(delete_groups, asked, 2))
+        behind = asyncio.ensure_future(commit(broker, 7, topic="wide"))
+        assert 0 < await most_in_a_turn(broker, gone.done) <= PART
+        assert (await gone).results[0].error_code == E.NONE
+        assert (await again).results[0].error_code == E.GROUP_ID_NOT_FOUND
+        assert await behind in (E.NONE, E.COORDINATOR_NOT_AVAILABLE)
+
+        assert set(codes_of(await broker.ask(offset_commit, long_commit(6, WIDE), 8))) == {E.NONE}
+        led = broker.coordinator._led[0]
+        removed = asyncio.ensure_future(led.forget_topics(frozenset({"t", "wide"})))
+        count = lambda: broker.coordinator.statistics()["groups"]  # noqa: E731
+        present = broker.broker.metadata.id_of
+        led._metadata.id_of = lambda _: NO_LIFE  # type: ignore[method-assign]
+        assert 0 < await most_in_a_turn(broker, lambda: not count()) <= PART
+        led._metadata.id_of = present  # type: ignore[method-assign]
+        await removed
+
+    run(tmp_path, story)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_long_removal_whose_coordinator_goes_is_answered_with_all_behind_it(
+    tmp_path: Path,
+) -> None:
+    async def story(broker: GroupBroker) -> None:
+        broker.lead("wide", WIDE)
+        await broker.ask(offset_commit, long_commit(5, WIDE), 8)
+        asked = messages.DeleteGroupsRequest(["g"])
+        gone = broker.ask_now(delete_groups, asked, 2)
+        behind = broker.ask_now(offset_commit, commit_request(7, topic="wide"), 8)
+        assert asyncio.isfuture(behind), "it waits for the parts that are left"
+        broker.lead_offsets(epoch=1, leader=2)
+        assert (await gone).results[0].error_code == E.NOT_COORDINATOR
+        assert codes_of(done(await behind)) == [E.NOT_COORDINATOR]
+
+    run(tmp_path, story)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_bug_in_a_part_of_a_removal_ends_it_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(broker: GroupBroker) -> None:
+        broker.lead("wide", WIDE)
+        await broker.ask(offset_commit, long_commit(5, WIDE), 8)
+        asked = messages.DeleteGroupsRequest(["g"])
+        with monkeypatch.context() as broken:
+            broken.setattr(coordinator_parts, "RemoveMore", lambda: 1 // 0)
+            gone = await broker.ask(delete_groups, asked, 2)
+            assert gone.results[0].error_code == E.UNKNOWN_SERVER_ERROR
+        assert await commit(broker, 7, topic="wide") is E.NONE
+        assert (await broker.ask(delete_groups, asked, 2)).results[0].error_code == E.NONE
+
+    run(tmp_path, story)
+
+
+def test_between_two_groups_that_are_deleted_others_have_their_turn(tmp_path: Path) -> None:
+    """Each may have 500 positions: 2,000 of them in one turn would take it for seconds."""
+
+    async def story(broker: GroupBroker) -> None:
+        names = [f"g{number}" for number in range(3)]
+        for name in names:
+            asked = commit_request(5)
+            asked.group_id = name
+            await broker.ask(offset_commit, asked, 8)
+        (table,) = broker.coordinator.tables()
+        asked = messages.DeleteGroupsRequest([*names, "g0"])
+        steps = delete_groups.HANDLER.handle(broker.broker, asked, None)
+        left = []
+        for _ in names:
+            next(steps)
+            left.append(len(table))
+        assert left == [2, 1, 0]
+        with pytest.raises(StopIteration) as end:
+            next(steps)
+        answer = await end.value.value
+        assert [(each.group_id, each.error_code) for each in answer.results] == [
+            (name, E.NONE) for name in names
+        ]
 
     run(tmp_path, story)
 

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
-from tidelog.broker.coordinator_parts import InParts, OneByOne, Turn
+from tidelog.broker.coordinator_parts import InParts, OneByOne, RestOfRemoval, Turn
 from tidelog.broker.coordinator_ticket import Ticket
 from tidelog.broker.coordinator_writes import InFlight, batches_of
 from tidelog.broker.metadata_cache import MetadataCache
@@ -91,7 +91,7 @@ class LedPartition:
         # In the order of the appends, in which all are told when this broker leads no more.
         self._in_flight: dict[InFlight, None] = {}
         # By group; ``one_by_one`` shares the turns of the loop among those of all partitions.
-        self._long: dict[str, InParts] = {}
+        self._long: dict[str, InParts | RestOfRemoval] = {}
         self._one_by_one = one_by_one
         self._due: deque[str] = deque()
         self._timer: asyncio.Handle | None = None
@@ -146,10 +146,19 @@ class LedPartition:
         long = self._long.get(group_id)
         if long is not None:
             long.behind.append(event)
-        else:
-            self._perform(self.table.decide(group_id, event, self._now()))
+            return
+        self._perform(self.table.decide(group_id, event, self._now()))
+        if self.table.removes(group_id):
+            rest = RestOfRemoval(
+                partial(self.table.removes, group_id), partial(self._interrupt, group_id)
+            )
+            self._long[group_id] = rest
+            self._one_by_one.call(partial(self._go_on, group_id, rest))
 
-    def _go_on(self, group_id: str, long: InParts) -> None:
+    def _interrupt(self, group_id: str) -> None:
+        self._perform(self.table.interrupted(group_id))
+
+    def _go_on(self, group_id: str, long: InParts | RestOfRemoval) -> None:
         """Decide further parts, for a turn; after the last one what came for the group since."""
         turn = Turn(self._clock)
         try:

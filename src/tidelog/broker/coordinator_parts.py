@@ -1,11 +1,13 @@
 """Commits and removals of very many positions: in parts, while their group does nothing else.
 
 Owns the parts, their results and what waits behind them, and how long a turn of the coordinator
-is; ``coordinator_partition`` decides each part as a request of its own. What comes for the group
-meanwhile is decided when the last part was, in the order in which it came: so a commit is judged by
-one state of its group, as in Kafka, which holds the group's lock. A part that is refused for the
-group, or by the log, ends the parts: those behind it get the same answer. Parts are made when they
-are decided: 50,000 positions at once would be half a million objects for the collector to look at.
+is; ``coordinator_partition`` decides each part as a request of its own. The parts of a removal that
+names no positions (of a group, of topics that are gone) are made by ``groups.removals``. What comes
+for the group meanwhile is decided when the last part was, in the order in which it came: so a
+commit is judged by one state of its group, as in Kafka, which holds the group's lock. A part that
+is refused for the group, or by the log, ends the parts: those behind it get the same answer. Parts
+are made when they are decided: 50,000 positions at once would be half a million objects for the
+collector to look at.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from tidelog.broker.coordinator_ticket import Ticket
-from tidelog.groups.events import Event, OffsetsResult
+from tidelog.groups.events import Event, OffsetsResult, RemoveMore
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime.clock import Clock
@@ -148,6 +150,27 @@ class InParts:
             return
         error = self._error or self._refused
         self._ticket.give(Answers(error, self._errors, self._otherwise))
+
+
+class RestOfRemoval:
+    """What a removal has still to write (``groups.removals``), and what waits behind it."""
+
+    def __init__(self, has_more: Callable[[], bool], interrupt: Callable[[], None]) -> None:
+        self._has_more = has_more
+        self._interrupt = interrupt
+        self.behind: deque[Event | InParts] = deque()
+        """As of ``InParts``."""
+
+    def next_part(self) -> Event | None:
+        """Return the next part to decide, if there is any."""
+        return RemoveMore() if self._has_more() else None
+
+    def refuse_rest(self, error: ErrorCode) -> None:
+        """Nothing: when leadership goes, the table answers who waits for its removals."""
+
+    def fail(self) -> None:
+        """A bug: who waits is told, and what is left stays."""
+        self._interrupt()
 
 
 class _PartTicket(Ticket):

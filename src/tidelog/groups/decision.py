@@ -55,7 +55,12 @@ class RemoveGroup:
     """Purpose of a write: the group's last record is a tombstone."""
 
 
-Purpose = StoreAssignment | ReplaceStaticMember | RemoveGroup
+@dataclass(frozen=True, slots=True)
+class RemovePart:
+    """Purpose of a write: a part of a removal that is not its last."""
+
+
+Purpose = StoreAssignment | ReplaceStaticMember | RemoveGroup | RemovePart
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,6 +207,11 @@ class RemoveFormerLives:
 
 
 @dataclass(frozen=True, slots=True)
+class RemoveMore:
+    """A removal of very many positions goes on (``removals``)."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """A deadline of the group has come: session, join or sync."""
 
@@ -226,6 +231,7 @@ Event = (
     | DeleteGroup
     | RemoveTopics
     | RemoveFormerLives
+    | RemoveMore
     | Tick
     | Expire
 )

@@ -14,7 +14,7 @@ Source: KIP-253 (first sight), KAFKA-19141 and KAFKA-19154 (Kafka keeps the id w
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from collections.abc import Set as AbstractSet
 from uuid import UUID
 
@@ -49,17 +49,26 @@ def before_commit(group: Group, topic: str, topic_id: UUID) -> list[Record]:
     if topic_id == NO_LIFE or (sight is not None and sight.topic_id == topic_id):
         return []
     # Without a first sight nobody knows of which life the present offsets are.
-    records = [] if sight is None else all_offsets_gone(group, topic)
+    records: list[Record] = (
+        [] if sight is None else list(all_offsets_gone(group, topic, in_flight_of(group)))
+    )
     present = FirstSight(topic_id, NO_RESIZE_EPOCH, NO_ASSIGNMENT)
     return [*records, FirstSightRecord(group.group_id, topic, present)]
 
 
-def all_offsets_gone(group: Group, topic: str) -> list[Record]:
-    """Return tombstones of all offsets of a topic, also of those in flight: their records come
+def in_flight_of(group: Group) -> dict[str, list[int]]:
+    """Return the partitions of each topic of which offsets are in flight."""
+    flying: dict[str, list[int]] = {}
+    for at in group.in_flight:
+        flying.setdefault(at.topic, []).append(at.partition)
+    return flying
+
+
+def all_offsets_gone(group: Group, topic: str, flying: dict[str, list[int]]) -> Iterator[Record]:
+    """Yield tombstones of all offsets of a topic, also of those in flight: their records come
     first in the log."""
-    found = set(group.offsets.get(topic, ()))
-    found.update(at.partition for at in group.in_flight if at.topic == topic)
-    return [OffsetRecord(group.group_id, topic, partition, None) for partition in sorted(found)]
+    for partition in sorted({*group.offsets.get(topic, ()), *flying.get(topic, ())}):
+        yield OffsetRecord(group.group_id, topic, partition, None)
 
 
 def without_offsets(

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tidelog.groups import limits
@@ -43,6 +44,9 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.sizes import text_bytes
 from tidelog.model.topics import TopicPartition
 
+if TYPE_CHECKING:
+    from tidelog.groups.removals import Removal
+
 
 class GroupState(StrEnum):
     """The states of a classic group, under the names that clients and tools know."""
@@ -59,6 +63,7 @@ REBALANCEABLE = frozenset({GroupState.EMPTY, GroupState.COMPLETING_REBALANCE, Gr
 
 JOIN_DEADLINE = "join"
 SYNC_DEADLINE = "sync"
+REMOVAL_DEADLINE = "removal"
 
 
 class Member:
@@ -149,6 +154,7 @@ class Group:
         "protocol_name",
         "protocol_type",
         "recorded",
+        "removal",
         "rules",
         "sights_in_flight",
         "since_ms",
@@ -193,6 +199,9 @@ class Group:
         self.lives_in_flight: dict[TopicPartition, UUID] = {}
         self.open_writes = 0
         self.recorded = False
+        # Of the group, or of many positions: until its last part is decided, of the group until
+        # that is committed.
+        self.removal: Removal | None = None
         self.first_sights: dict[str, FirstSight] = {}
         # Of each topic in the order of the log, with None for a removal.
         self.sights_in_flight: dict[str, list[FirstSight | None]] = {}

@@ -8,11 +8,13 @@ syncs the rebalance timeout again, sessions the member's own.
 
 from __future__ import annotations
 
+from tidelog.groups import removals
 from tidelog.groups.decision import Outcome
 from tidelog.groups.events import JoinResult, SyncResult
 from tidelog.groups.group import (
     JOIN_DEADLINE,
     REBALANCEABLE,
+    REMOVAL_DEADLINE,
     SYNC_DEADLINE,
     Group,
     GroupState,
@@ -202,6 +204,8 @@ def tick(group: Group, now_ms: int, out: Outcome) -> None:
             join_deadline(group, now_ms, out)
         elif name == SYNC_DEADLINE:
             sync_deadline(group, now_ms, out)
+        elif name == REMOVAL_DEADLINE:
+            removals.again(group, out)
         else:
             session_deadline(group, name.removeprefix(session_of("")), now_ms, out)
 

@@ -15,10 +15,10 @@ tool sets in a group that has long been empty is removed at the next look; here 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from tidelog.groups import first_sights, limits
-from tidelog.groups.decision import Answer, Outcome, RemoveGroup
+from tidelog.groups import first_sights, limits, removals
+from tidelog.groups.decision import Answer, Outcome
 from tidelog.groups.events import DeleteGroup, RemoveFormerLives, RemoveTopics, StatusResult
 from tidelog.groups.group import Group, GroupState
 from tidelog.groups.records import (
@@ -66,7 +66,7 @@ def expire(group: Group, now_ms: int, out: Outcome) -> None:
         and group.offset_count == len(gone)
     )
     if unused and (records or group.recorded):
-        _remove(group, _tombstones(group, gone), (), out)
+        _remove(group, gone, (), out)
     elif records:
         out.write(*records)
 
@@ -98,31 +98,30 @@ def remove_topics(group: Group, event: RemoveTopics, out: Outcome) -> None:
     """
     if group.state is GroupState.DEAD:
         return
+    removals.begin(group, _of_topics(group, event), out, whole=False)
+
+
+def _of_topics(group: Group, event: RemoveTopics) -> Iterator[Record]:
     topics = event.topics
-    lives = {topic: event.life_of(topic) for topic in topics & group.offsets.keys()}
     # What is in flight is removed too: its record comes first in the log.
-    found = {
+    flying = [
         at
         for at, life in group.lives_in_flight.items()
         if at.topic in topics and (life == NO_LIFE or life != event.life_of(at.topic))
-    }
-    found.update(
-        at
-        for topic, present in lives.items()
-        for partition, offset in group.offsets[topic].items()
-        if (at := TopicPartition(topic, partition)) not in group.in_flight
-        and (offset.topic_id == NO_LIFE or offset.topic_id != present)
-    )
-    records = _tombstones(group, sorted(found))
-    # One of the life that is known now stays, as its offsets do.
-    records += [
-        FirstSightRecord(group.group_id, topic, None)
-        for topic in sorted(topics & first_sights.topics_seen(group))
-        if (sight := first_sights.latest(group, topic)) is not None
-        and sight.topic_id != event.life_of(topic)
     ]
-    if records:
-        out.write(*records)
+    yield from _tombstones(group, flying)
+    for topic in sorted(topics & group.offsets.keys()):
+        present = event.life_of(topic)
+        for partition, offset in list(group.offsets.get(topic, {}).items()):
+            at = TopicPartition(topic, partition)
+            is_former = offset.topic_id == NO_LIFE or offset.topic_id != present
+            if is_former and at not in group.in_flight:
+                yield OffsetRecord(group.group_id, topic, partition, None)
+    # One of the life that is known now stays, as its offsets do.
+    for topic in sorted(topics & first_sights.topics_seen(group)):
+        sight = first_sights.latest(group, topic)
+        if sight is not None and sight.topic_id != event.life_of(topic):
+            yield FirstSightRecord(group.group_id, topic, None)
 
 
 def remove_former_lives(group: Group, event: RemoveFormerLives, out: Outcome) -> None:
@@ -130,54 +129,55 @@ def remove_former_lives(group: Group, event: RemoveFormerLives, out: Outcome) ->
     of: remove the offsets of lives that are over. What has no first sight may be of any life."""
     if group.state is GroupState.DEAD:
         return
-    records: list[Record] = []
-    for topic in sorted(first_sights.topics_seen(group)):
-        if first_sights.is_former(first_sights.latest(group, topic), event.life_of(topic)):
-            records += first_sights.all_offsets_gone(group, topic)
-            records.append(FirstSightRecord(group.group_id, topic, None))
-    if records:
-        out.note("offsets of former topics removed", count=len(records))
-        out.write(*records)
+    topics = [
+        topic
+        for topic in sorted(first_sights.topics_seen(group))
+        if first_sights.is_former(first_sights.latest(group, topic), event.life_of(topic))
+    ]
+    if topics:
+        out.note("offsets of former topics removed", topics=len(topics))
+        removals.begin(group, _of_former_lives(group, topics), out, whole=False)
+
+
+def _of_former_lives(group: Group, topics: list[str]) -> Iterator[Record]:
+    flying = first_sights.in_flight_of(group)
+    for topic in topics:
+        yield from first_sights.all_offsets_gone(group, topic, flying)
+        yield FirstSightRecord(group.group_id, topic, None)
 
 
 def delete_group(group: Group, event: DeleteGroup, out: Outcome) -> None:
     """Decide a DeleteGroups for this group: only one without members can go."""
-    if group.state is GroupState.DEAD:
+    if group.removal is not None and group.removal.is_refused:
+        removals.again(group, out, event.ticket)
+    elif group.state is GroupState.DEAD:
         out.answer(event.ticket, StatusResult(ErrorCode.GROUP_ID_NOT_FOUND))
     elif group.state is not GroupState.EMPTY:
         out.answer(event.ticket, StatusResult(ErrorCode.NON_EMPTY_GROUP))
     else:
-        kept = {
-            TopicPartition(topic, partition)
-            for topic, partitions in group.offsets.items()
-            for partition in partitions
-        }
-        records = _tombstones(group, sorted(kept | group.in_flight.keys()))
         answer = Answer(event.ticket, StatusResult(ErrorCode.NONE))
-        _remove(group, records, (answer,), out)
+        _remove(group, removals.all_positions(group), (answer,), out)
 
 
-def _tombstones(group: Group, partitions: Iterable[TopicPartition]) -> list[Record]:
-    return [OffsetRecord(group.group_id, at.topic, at.partition, None) for at in partitions]
+def _tombstones(group: Group, partitions: Iterable[TopicPartition]) -> Iterator[Record]:
+    return (OffsetRecord(group.group_id, at.topic, at.partition, None) for at in partitions)
 
 
-def _remove(group: Group, offsets: list[Record], answers: tuple[Answer, ...], out: Outcome) -> None:
-    # Dead from now on, so that nobody joins or commits behind the tombstone. Last in the batch:
-    # a removal that is cut short by a crash leaves the group with fewer offsets, not the offsets
-    # without their group.
+def _remove(
+    group: Group, gone: Iterable[TopicPartition], answers: tuple[Answer, ...], out: Outcome
+) -> None:
+    # Dead from now on, so that nobody joins or commits behind the tombstone.
     group.state = GroupState.DEAD
     group.pending_joins.clear()
     group.deadlines.clear()
-    sights = [
-        FirstSightRecord(group.group_id, topic, None)
-        for topic in sorted(first_sights.topics_seen(group))
-    ]
-    tombstone = GroupRecord(group.group_id, None)
-    out.note("the group is removed", offsets=len(offsets))
-    out.write(*offsets, *sights, tombstone, answers=answers, purpose=RemoveGroup())
+    out.note("the group is removed", offsets=group.offset_count)
+    removals.begin(group, _of_group(group, gone), out, answers, whole=True)
 
 
-def removal_failed(group: Group) -> None:
-    """The removal was not stored: the group is what it was, Empty."""
-    if group.state is GroupState.DEAD:
-        group.state = GroupState.EMPTY
+def _of_group(group: Group, gone: Iterable[TopicPartition]) -> Iterator[Record]:
+    # The group's own comes last: a removal that is cut short by a crash leaves the group with
+    # fewer offsets, not the offsets without their group.
+    yield from _tombstones(group, gone)
+    for topic in sorted(first_sights.topics_seen(group)):
+        yield FirstSightRecord(group.group_id, topic, None)
+    yield GroupRecord(group.group_id, None)

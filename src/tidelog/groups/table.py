@@ -12,6 +12,7 @@ How a shell drives it::
         table.delayed(write, error, now_ms)              # not known in time; stored() may follow
         table.lost(write, error, now_ms)                 # refused, nothing was appended
     each of which returns a decision to treat likewise.
+    While table.removes(group_id), before anything else for it: decide(group_id, RemoveMore(), now).
     At table.next_deadline_ms: decide(group_id, Tick(), now) for each of table.due(now).
 """
 
@@ -20,7 +21,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from uuid import UUID
 
-from tidelog.groups import describing, joining, limits, offsets, replay, retention, syncing
+from tidelog.groups import (
+    describing,
+    joining,
+    limits,
+    offsets,
+    removals,
+    replay,
+    retention,
+    syncing,
+)
 from tidelog.groups.deadlines import Deadlines
 from tidelog.groups.decision import (
     Answer,
@@ -28,6 +38,7 @@ from tidelog.groups.decision import (
     Effect,
     Outcome,
     RemoveGroup,
+    RemovePart,
     ReplaceStaticMember,
     StoreAssignment,
     Write,
@@ -47,6 +58,7 @@ from tidelog.groups.events import (
     Leave,
     OffsetsResult,
     RemoveFormerLives,
+    RemoveMore,
     RemoveTopics,
     Sync,
     SyncResult,
@@ -81,7 +93,7 @@ from tidelog.model.topics import TopicPartition
 NEEDS_GROUP_ID = (Join, Sync, Heartbeat, Leave)
 """Requests for which the empty group id is none; offsets may be kept under it, as in Kafka."""
 
-NO_REQUESTS = (RemoveTopics, RemoveFormerLives, Tick, Expire)
+NO_REQUESTS = (RemoveTopics, RemoveFormerLives, RemoveMore, Tick, Expire)
 """Events that nobody waits for."""
 
 
@@ -213,15 +225,38 @@ class GroupTable:
     def lost(self, write: Write, error: ErrorCode, now_ms: int) -> Decision:
         """A write was refused by the log: nothing was appended and nothing will be."""
         group = self._groups[write.group_id]
+        group.ahead_ms = self.ahead_ms
         self._release(group, write, oldest=False)
-        if isinstance(write.purpose, RemoveGroup):
-            retention.removal_failed(group)
-        return self.delayed(write, error, now_ms)
+        out = Outcome(write.group_id)
+        if isinstance(write.purpose, RemovePart | RemoveGroup):
+            removals.refused(group, write.records, error_for_members(error), now_ms, out)
+        told = self.delayed(write, error, now_ms)
+        return Decision((*out.decision().effects, *told.effects), told.writes)
+
+    def interrupted(self, group_id: str) -> Decision:
+        """A part of a removal failed before it was written: a bug."""
+        out = Outcome(group_id)
+        group = self._groups.get(group_id)
+        if group is None:
+            return out.decision()
+        removals.give_up(group, ErrorCode.UNKNOWN_SERVER_ERROR, out)
+        return self._settle(group, out)
+
+    def removes(self, group_id: str) -> bool:
+        """Whether ``RemoveMore`` is to be decided for a group before anything else is."""
+        group = self._groups.get(group_id)
+        removal = None if group is None else group.removal
+        return removal is not None and removal.has_more and not removal.is_refused
 
     def unload(self) -> Decision:
         """The partition is led elsewhere now: everyone who waits is sent there."""
         answers: list[Effect] = []
         for group in self._groups.values():
+            if group.removal is not None:
+                answers += [
+                    Answer(answer.ticket, answer.result.refused(ErrorCode.NOT_COORDINATOR))
+                    for answer in group.removal.answers
+                ]
             for member in group.members.values():
                 if member.join_ticket is not None:
                     result = JoinResult(ErrorCode.NOT_COORDINATOR, member.member_id)
@@ -371,6 +406,8 @@ def _dispatch(group: Group, event: Event, now_ms: int, out: Outcome) -> None:
             retention.remove_topics(group, event, out)
         case RemoveFormerLives():
             retention.remove_former_lives(group, event, out)
+        case RemoveMore():
+            removals.go_on(group, out)
         case Tick():
             tick(group, now_ms, out)
         case Expire():

@@ -2,6 +2,7 @@
 
 - NON_EMPTY_GROUP while it has members, GROUP_ID_NOT_FOUND for one that is not there.
 - Each group is answered when its removal is committed.
+- One with more than 500 positions is removed in parts (``groups.removals``).
 """
 
 from __future__ import annotations
@@ -13,21 +14,31 @@ from tidelog.broker.coordinator_ticket import Ticket
 from tidelog.groups.events import DeleteGroup
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext, Scope
+from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
+RESULT_BYTES = 60
+"""What a group takes in the answer, its name aside."""
+
 _Response = messages.DeleteGroupsResponse
 _Result = messages.DeleteGroupsResponse.DeletableGroupResult
 
 
-async def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
-    """Remove each group once, however often it is named."""
-    tickets = {name: Ticket() for name in request.groups_names}
-    for name, ticket in tickets.items():
-        broker.coordinator.decide(name, DeleteGroup(ticket))
+def handle(broker: Broker, request: Any, _context: RequestContext) -> Steps:
+    """Remove each group once, however often it is named; others have their turns in between."""
+    tickets: dict[str, Ticket] = {}
+    for name in request.groups_names:
+        if name not in tickets:
+            tickets[name] = Ticket()
+            broker.coordinator.decide(name, DeleteGroup(tickets[name]))
+            yield RESULT_BYTES + len(name)
+    return _answered(tickets)
+
+
+async def _answered(tickets: dict[str, Ticket]) -> Any:
     results = await asyncio.gather(*(ticket.result() for ticket in tickets.values()))
     return _Response(
         results=[_Result(name, result.error) for name, result in zip(tickets, results, strict=True)]

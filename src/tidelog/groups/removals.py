@@ -1,0 +1,159 @@
+"""Removals of positions, however many: written in parts of ``PART``, one decision each.
+
+Owns the parts. Between two of them the group does nothing else: the shell decides ``RemoveMore``
+for as long as ``GroupTable.removes`` says so, and after that what came for the group (decision
+0041). The group's own tombstone, or that of a first sight, stands behind those of its positions. So
+a coordinator that dies between two parts leaves fewer positions, never positions without their
+group, nor those of one life of a topic open to the next one; the request, sent again, ends it.
+
+When the log refuses a part:
+
+| of | the first part | a later one |
+|---|---|---|
+| the group | it is what it was, Empty | it stays Dead; the rest is tried again |
+| positions of topics that are gone | they stay | the rest stays, with its first sight |
+
+Tried again after ``AGAIN_MS``, or with the next DeleteGroups: nobody sees half of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from tidelog.groups.decision import Answer, Outcome, RemoveGroup, RemovePart
+from tidelog.groups.events import StatusResult, Ticket
+from tidelog.groups.group import REMOVAL_DEADLINE, Group, GroupState
+from tidelog.groups.records import Record
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+PART = 500
+"""Records that one decision writes."""
+
+AGAIN_MS = 1_000
+"""How long after the log refused a part the rest of a group's removal is tried again."""
+
+
+class Removal:
+    """A removal under way: what it has still to write, and who waits for its end."""
+
+    __slots__ = ("_ahead", "_records", "answers", "is_refused", "parts", "whole")
+
+    def __init__(
+        self, records: Iterator[Record], answers: tuple[Answer, ...] = (), *, whole: bool
+    ) -> None:
+        """``whole``: the group goes, and its tombstone is the last of ``records``."""
+        self._records = records
+        self._ahead: list[Record] = []
+        self.whole = whole
+        self.answers = answers
+        self.is_refused = False
+        """Whether the log refused a part, and the rest waits for its time."""
+        self.parts = 0
+        """How many were decided, and not refused."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something is left to write. Looked ahead by ``take``."""
+        return bool(self._ahead)
+
+    def take(self) -> list[Record]:
+        """Return the next part; fewer than ``PART`` records, or none, at the end."""
+        found = self._ahead
+        # One more, to know the last part when it is written.
+        found.extend(islice(self._records, PART + 1 - len(found)))
+        part, self._ahead = found[:PART], found[PART:]
+        return part
+
+    def put_back(self, records: tuple[Record, ...]) -> None:
+        """Have records that were taken written again, before all others."""
+        self._ahead[:0] = records
+
+
+def begin(
+    group: Group,
+    records: Iterator[Record],
+    out: Outcome,
+    answers: tuple[Answer, ...] = (),
+    *,
+    whole: bool,
+) -> None:
+    """Write the first part, which may be all. ``records`` are made as the parts are: until the last
+    one the group loses positions, and gets none but those in flight now."""
+    group.removal = Removal(records, answers, whole=whole)
+    go_on(group, out)
+
+
+def go_on(group: Group, out: Outcome) -> None:
+    """Write the next part of a removal that is under way."""
+    removal = group.removal
+    if removal is None or removal.is_refused:
+        return
+    removal.parts += 1
+    part = removal.take()
+    if removal.has_more:
+        out.write(*part, purpose=RemovePart())
+        return
+    answers, removal.answers = removal.answers, ()
+    if removal.whole:
+        out.write(*part, answers=answers, purpose=RemoveGroup())
+        return
+    group.removal = None
+    if part:
+        out.write(*part)
+
+
+def again(group: Group, out: Outcome, ticket: Ticket | None = None) -> None:
+    """Go on with the removal of a group of which the log refused a part; with a request for it."""
+    removal = group.removal
+    if removal is None or not removal.is_refused:
+        return
+    removal.is_refused = False
+    group.deadlines.drop(REMOVAL_DEADLINE)
+    if ticket is not None:
+        removal.answers += (Answer(ticket, StatusResult(ErrorCode.NONE)),)
+    go_on(group, out)
+
+
+def refused(
+    group: Group, records: tuple[Record, ...], told: ErrorCode, now_ms: int, out: Outcome
+) -> None:
+    """The log refused a part: nothing of ``records`` was appended."""
+    removal = group.removal
+    if removal is None:
+        return
+    if not removal.whole or removal.parts == 1:
+        give_up(group, told, out)
+        return
+    _tell(removal, told, out)
+    removal.parts -= 1
+    removal.put_back(records)
+    removal.is_refused = True
+    group.deadlines.set(REMOVAL_DEADLINE, now_ms + AGAIN_MS)
+
+
+def give_up(group: Group, told: ErrorCode, out: Outcome) -> None:
+    """End a removal where it stands: the group is what it was, less what was written."""
+    removal, group.removal = group.removal, None
+    if removal is not None:
+        _tell(removal, told, out)
+        if removal.whole:
+            group.state = GroupState.EMPTY
+
+
+def _tell(removal: Removal, told: ErrorCode, out: Outcome) -> None:
+    answers, removal.answers = removal.answers, ()
+    for answer in answers:
+        out.answer(answer.ticket, answer.result.refused(told))
+
+
+def all_positions(group: Group) -> Iterator[TopicPartition]:
+    """Yield every position, also those in flight when the first one is asked for: their records
+    come first in the log."""
+    flying = dict.fromkeys(group.in_flight)
+    for topic in list(group.offsets):
+        for partition in list(group.offsets.get(topic, ())):
+            if (at := TopicPartition(topic, partition)) not in flying:
+                yield at
+    yield from flying
