@@ -1,6 +1,6 @@
 """`tidelog` with a watchdog of the loop that is precise, and says the longest stall at each scrape.
 
-The metric `longest_stall_seconds` is the longest since the scrape before.
+The metric `longest_stall_seconds` is the longest since the scrape before; see ``own_stalls``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from tests.support.own_stalls import OwnStalls
 from tidelog.cli.main import main
 from tidelog.observe.loop_stalls import LoopStallCollector
 from tidelog.runtime.loop_watch import LoopWatch
@@ -21,6 +22,7 @@ _begin = LoopWatch.__init__
 def begin(self: LoopWatch, beat_s: float = PRECISION_S) -> None:
     """Watch more closely than in production."""
     _begin(self, PRECISION_S)
+    self.stalls = OwnStalls()
 
 
 def collect(self: LoopStallCollector) -> Iterator[Metric]:

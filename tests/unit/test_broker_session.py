@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from tests.support.lone_broker import until
+from tests.support.processes import DEADLINE_S
 
 from tidelog.broker.session import (
     MAX_FORWARDING,
     MAX_UNANSWERED,
+    RETRY_MS,
     ControllerSession,
     ControllerUnreachable,
     ForwardingRefused,
@@ -22,7 +24,7 @@ from tidelog.broker.session import (
     Reported,
 )
 from tidelog.broker.session_patience import Patience, patience_ms
-from tidelog.client.errors import ConnectionLost, ProofFailed, RequestTimedOut
+from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, RequestTimedOut
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, Router, Scope
@@ -30,7 +32,8 @@ from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
 from tidelog.replication.former_life import LastLife
 
-SESSION_TIMEOUT_MS = 1_000
+SESSION_TIMEOUT_MS = 60_000
+"""So long that no answer is late because the machine is busy."""
 
 
 class Controller:
@@ -118,7 +121,7 @@ def run(
         )
         session.start(Identity(1, "c", uuid.uuid4(), uuid.uuid4(), [], None))
         try:
-            await asyncio.wait_for(story(controllers, session), 20)
+            await asyncio.wait_for(story(controllers, session), DEADLINE_S)
         finally:
             await session.stop()
             for each in controllers:
@@ -129,19 +132,21 @@ def run(
 
 def test_a_controller_that_hangs_is_left_before_the_session_ends() -> None:
     """Promise 24."""
+    short_ms = 1_000
 
     async def story(controllers: list[Controller], session: ControllerSession) -> None:
         first, second = controllers
         await until(lambda: first.heartbeats > 2)
+        session._patience = Patience(short_ms * 2 // 3)
         first.hangs = True
         hung_at = first.heartbeats
         await until(lambda: first.heartbeats > hung_at)
         loop = asyncio.get_running_loop()
         began = loop.time()
-        await until(lambda: second.registrations == 1, deadline_s=15)
-        assert loop.time() - began < 10 * SESSION_TIMEOUT_MS / 1000
+        await until(lambda: second.registrations)
+        assert loop.time() - began < 10 * short_ms / 1000
         await until(lambda: second.heartbeats > 2)
-        assert session.broker_epoch == 1
+        assert session.broker_epoch == second.registrations
 
     run(story)
 
@@ -167,8 +172,8 @@ def test_time_outs_are_counted_until_an_answer_and_nothing_else_is() -> None:
 
 
 def waited(caplog: pytest.LogCaptureFixture) -> list[int]:
-    """How long the session waited, in ms, in each try that timed out."""
-    said = r"did not (?:answer|complete) .+ within (\d+) ms"
+    """How long the session waited, in ms, in each try to begin that timed out."""
+    said = r"did not (?:answer BROKER_REGISTRATION|complete .+) within (\d+) ms"
     found = (re.search(said, each) for each in caplog.messages)
     return [int(each[1]) for each in found if each is not None]
 
@@ -233,8 +238,8 @@ def test_a_controller_that_hangs_costs_the_least_time_while_another_answers(
         second.registration_errors = [int(ErrorCode.NOT_CONTROLLER)]
         await until(lambda: session.registrations == 1)
 
-    run(story, heartbeat_ms=3_600_000, session_timeout_ms=3_000)
-    assert waited(caplog) == [2_000, 2_000]
+    run(story, heartbeat_ms=3_600_000, session_timeout_ms=1_500)
+    assert waited(caplog) == [1_000, 1_000]
 
 
 @pytest.mark.parametrize(("asked_ms", "warnings"), [(666, 0), (20, 1), (-1, 0)])
@@ -294,7 +299,7 @@ def test_a_broker_that_leaves_does_not_wait_for_its_next_heartbeat() -> None:
     async def story(controllers: list[Controller], session: ControllerSession) -> None:
         await until(lambda: controllers[0].heartbeats == 1)
         session.ask_to_leave()
-        await asyncio.wait_for(session.should_shut_down.wait(), 15)
+        await session.should_shut_down.wait()
 
     run(story, heartbeat_ms=3_600_000)
 
@@ -305,7 +310,7 @@ def test_a_connection_that_ends_is_noticed_before_the_next_heartbeat() -> None:
         await until(lambda: first.heartbeats == 1)
         for connection in list(first.server.connections):
             connection.abort()
-        await until(lambda: second.registrations == 1, deadline_s=15)
+        await until(lambda: second.registrations == 1)
 
     run(story, heartbeat_ms=3_600_000)
 
@@ -333,9 +338,10 @@ def test_a_forwarded_request_does_not_wait_for_a_controller_longer_than_it_may()
     async def story(controllers: list[Controller], session: ControllerSession) -> None:
         for each in controllers:
             each.active = False
-        with pytest.raises(ForwardingRefused, match="NOT_CONTROLLER"):
-            await forwarded(session, 500)
-        assert 2 <= sum(each.envelopes for each in controllers) <= 6
+        # What it is told depends on where it was when its time was over.
+        with pytest.raises((ForwardingRefused, ControllerUnreachable, ClientError)):
+            await forwarded(session, 1_000)
+        assert 2 <= sum(each.envelopes for each in controllers) <= 1_000 / RETRY_MS + 1
 
     run(story, heartbeat_ms=3_600_000)
 
@@ -348,9 +354,9 @@ def test_a_request_does_not_wait_for_a_forwarding_slot_longer_than_it_may() -> N
         await forwarded(session, 10_000)
         first.keeps_envelopes = True
         held = [asyncio.ensure_future(forwarded(session, 600_000)) for _ in range(MAX_FORWARDING)]
-        await until(lambda: first.envelopes == 1 + MAX_FORWARDING, deadline_s=15)
+        await until(lambda: first.envelopes == 1 + MAX_FORWARDING)
         with pytest.raises(ControllerUnreachable, match="64 requests wait"):
-            await asyncio.wait_for(forwarded(session, 300), 15)
+            await forwarded(session, 300)
         assert first.envelopes == 1 + MAX_FORWARDING, "it was sent all the same"
         for each in held:
             each.cancel()

@@ -380,7 +380,7 @@ def test_who_does_not_read_what_it_is_still_to_get_is_not_closing_for_ever(run: 
             await asyncio.sleep(0)
             assert connection in server.connections, "what is written may still be read"
             assert connection.closing_since is not None
-            connection.closing_since -= limits.frame_s
+            connection.closing_since -= limits.frame_s + 1
             server._sweep()
             await until(lambda: not server.connections)
 

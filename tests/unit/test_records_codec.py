@@ -7,7 +7,7 @@ import random
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.storage_logs import batch
 
@@ -51,7 +51,6 @@ RECORDS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_varints_round_trip(value: int) -> None:
     written = write_varint(value)
@@ -65,7 +64,6 @@ def test_varints_are_bounded(content: bytes) -> None:
         read_varint(content, 0)
 
 
-@settings(deadline=None)
 @given(RECORDS, st.sampled_from(list(Codec)))
 def test_records_round_trip_and_aiokafka_agrees(records: list[NewRecord], codec: Codec) -> None:
     made = build_batch(records, codec=codec, producer=Producer(9, 1, 5))
@@ -80,7 +78,6 @@ def test_records_round_trip_and_aiokafka_agrees(records: list[NewRecord], codec:
     assert theirs == [(r.offset, r.timestamp, r.key, r.value, list(r.headers)) for r in found]
 
 
-@settings(deadline=None)
 @given(RECORDS, st.sampled_from(list(Codec)))
 def test_both_builders_write_the_same(records: list[NewRecord], codec: Codec) -> None:
     fast = FastBuilder(1_000_000, codec=codec, producer=Producer(9, 1, 5))

@@ -56,7 +56,7 @@ def assigned(name: str, *brokers: int, **values: str) -> Any:
 async def delete(broker: RecordedBroker, *names: str) -> dict[str, ErrorCode]:
     request = messages.DeleteTopicsRequest
     states = [request.DeleteTopicState(name) for name in names]
-    answer = await broker.forward(request(topics=states, timeout_ms=5000), 6)
+    answer = await broker.forward(request(topics=states, timeout_ms=25_000), 6)
     return {x.name: ErrorCode(x.error_code) for x in answer.responses}
 
 
@@ -141,7 +141,7 @@ def test_a_mark_that_is_to_be_removed_is_told_to_nobody() -> None:
         assert (full.type, [x.topic_name for x in full.topic_states]) == (2, ["t"])
         store.free.set()
         await until(lambda: MARK not in tree.nodes and not controller.cluster.marked)
-        assert await controller.reached(controller.cluster.revision, 5000)
+        assert await controller.reached(controller.cluster.revision, 60_000)
         assert "t" in controller.cluster.topics
         told = topics_told([*one.requests, *two.requests])
         assert told and all(leader == 1 for _, _, leader in told), told
@@ -164,7 +164,7 @@ def test_a_mark_of_a_tool_deletes_the_topic_once_that_is_durable() -> None:
         assert "t" in controller.cluster.topics and not controller.cluster.marked
         store.free.set()
         await until(lambda: "t" not in controller.cluster.topics)
-        assert await controller.reached(controller.cluster.revision, 5000)
+        assert await controller.reached(controller.cluster.revision, 60_000)
         assert ("UpdateMetadataRequest", "t", -2) in topics_told(one.requests)
 
     run(scenario)

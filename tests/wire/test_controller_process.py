@@ -7,7 +7,6 @@ told; what it was told, in order, is the subject.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import tempfile
 import uuid
@@ -19,6 +18,7 @@ import pytest
 
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
+from tests.support.standing_clock import silence, stand_still
 from tidelog.client.connection import Connection, connect
 from tidelog.controller.process import Controller
 from tidelog.metadata import layout
@@ -238,7 +238,7 @@ def topic(name: str, partitions: int = -1, factor: int = -1, **configs: str) -> 
                 ],
             )
         ],
-        timeout_ms=5000,
+        timeout_ms=25_000,
     )
 
 
@@ -298,7 +298,7 @@ def test_a_deleted_name_is_used_again_when_every_live_broker_has_been_told() -> 
         request = messages.DeleteTopicsRequest
         doomed = request(topics=[request.DeleteTopicState("t")], timeout_ms=1)
         assert (await holder.forward(doomed, 6)).responses[0].error_code == REQUEST_TIMED_OUT
-        wanted.timeout_ms = 5000
+        wanted.timeout_ms = 25_000
         waiting = asyncio.ensure_future(holder.forward(wanted, 7))
         another = topic("u", 1, 1)
         another.timeout_ms = 1
@@ -322,7 +322,7 @@ def test_a_topic_is_deleted_and_its_name_is_free_at_once() -> None:
         broker.stop_errors = [int(ErrorCode.KAFKA_STORAGE_ERROR)]
         request = messages.DeleteTopicsRequest
         answer = await broker.forward(
-            request(topics=[request.DeleteTopicState("t")], timeout_ms=5000), 6
+            request(topics=[request.DeleteTopicState("t")], timeout_ms=25_000), 6
         )
         assert answer.responses[0].error_code == 0
         assert answer.responses[0].topic_id == created.topics[0].topic_id
@@ -401,25 +401,35 @@ def test_a_restart_on_the_same_store_goes_on() -> None:
 
 def test_suspected_after_the_grace_dead_after_the_timeout() -> None:
     async def scenario(world: World) -> None:
-        controller = await world.controller(
-            broker_session_timeout_ms="600", default_replication_factor="2"
-        )
+        controller = await world.controller(default_replication_factor="2")
+        clock = stand_still(controller)
         one = await world.broker(controller, 1)
         two = await world.broker(controller, 2)
         request = messages.CreateTopicsRequest
         assignment = [request.CreatableReplicaAssignment(0, [2, 1])]
-        wanted = request([request.CreatableTopic("t", -1, -1, assignment)], 5000)
+        wanted = request([request.CreatableTopic("t", -1, -1, assignment)], 25_000)
         assert (await one.forward(wanted, 7)).topics[0].error_code == 0
         await two.close()
+        sessions = controller.session_watch.sessions
+        await until(lambda: sessions.by_broker[2].closed_ms is not None)
 
         def led_by_one(requests: list[Any]) -> bool:
             orders = [x for x in requests if isinstance(x, messages.LeaderAndIsrRequest)]
             states = [s for x in orders for t in x.topic_states for s in t.partition_states]
             return bool(states) and (states[-1].leader, states[-1].isr) == (1, [1])
 
-        beating = asyncio.ensure_future(_beat(one))
+        clock.passed_ms += sessions.patience.grace_ms - 1
+        await controller.session_watch.judge()
+        assert controller.cluster.suspected == set()
+        # From here on the watch itself sees how late it is.
+        clock.passed_ms += 1
         await one.told(led_by_one)
-        assert 2 in controller.cluster.brokers
+        assert set(controller.cluster.brokers) == {1, 2}
+        for ms in (20_000, 20_000, sessions.patience.timeout_ms - 41_000):
+            await silence(controller, clock, ms)
+            assert (await one.heartbeat()).error_code == 0
+        assert set(controller.cluster.brokers) == {1, 2}
+        await silence(controller, clock, 1000)
         await one.told(
             lambda requests: (
                 isinstance(requests[-1], messages.UpdateMetadataRequest)
@@ -429,17 +439,8 @@ def test_suspected_after_the_grace_dead_after_the_timeout() -> None:
         assert 2 not in controller.cluster.brokers
         last = one.requests[-1].topic_states[0].partition_states[0]
         assert last.offline_replicas == [2]
-        beating.cancel()
 
     run(scenario)
-
-
-async def _beat(broker: RecordedBroker) -> None:
-    assert broker.session is not None
-    while not broker.session.closed:
-        assert (await broker.heartbeat()).error_code == 0
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(broker.session.wait_closed(), 0.05)
 
 
 def test_a_broker_that_leaves_gives_its_leadership_away_first() -> None:
@@ -576,7 +577,7 @@ def test_leaders_change_their_isr_and_damaged_replicas_are_taken_out() -> None:
         two = await world.broker(controller, 2)
         request = messages.CreateTopicsRequest
         assignment = [request.CreatableReplicaAssignment(0, [1, 2])]
-        wanted = request([request.CreatableTopic("t", -1, -1, assignment)], 5000)
+        wanted = request([request.CreatableTopic("t", -1, -1, assignment)], 25_000)
         topic_id = (await one.forward(wanted, 7)).topics[0].topic_id
         alter = messages.AlterIsrRequest
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.lone_broker import until
+from tests.support.standing_clock import silence, stand_still
 from tests.wire.test_controller_process import RecordedBroker, World, run
 from tidelog.client.connection import connect
 from tidelog.controller.decisions import losses, registration
@@ -16,19 +17,8 @@ from tidelog.controller.process import Controller
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
-from tidelog.runtime.clock import RealClock
-from tidelog.runtime.seams import Seams
 
 T0 = TopicPartition("t", 0)
-
-
-class ShiftedClock(RealClock):
-    """The real clock, and how long the process was stopped beside it."""
-
-    stopped_ms = 0
-
-    def monotonic_ms(self) -> int:
-        return super().monotonic_ms() + self.stopped_ms
 
 
 async def on_two(world: World) -> tuple[Controller, RecordedBroker, RecordedBroker, Any]:
@@ -38,7 +28,7 @@ async def on_two(world: World) -> tuple[Controller, RecordedBroker, RecordedBrok
     two = await world.broker(controller, 2)
     request = messages.CreateTopicsRequest
     assignment = [request.CreatableReplicaAssignment(0, [1, 2])]
-    wanted = request([request.CreatableTopic("t", -1, -1, assignment)], 5000)
+    wanted = request([request.CreatableTopic("t", -1, -1, assignment)], 25_000)
     created = (await one.forward(wanted, 7)).topics[0]
     assert created.error_code == 0
     return controller, one, two, created.topic_id
@@ -105,7 +95,7 @@ def test_unclean_elections_beyond_the_room_of_the_record_follow_as_others_are_ha
         await world.broker(controller, 2)
         create, alter = messages.CreateTopicsRequest, messages.AlterIsrRequest
         assignment = [create.CreatableReplicaAssignment(index, [1, 2]) for index in range(5)]
-        wanted = create([create.CreatableTopic("t", -1, -1, assignment)], 5000)
+        wanted = create([create.CreatableTopic("t", -1, -1, assignment)], 25_000)
         topic_id = (await one.forward(wanted, 7)).topics[0].topic_id
 
         async def ask(*indexes: int, handled: bool) -> None:
@@ -176,10 +166,9 @@ def test_a_controller_that_was_stopped_begins_to_count_again() -> None:
 
     async def scenario(world: World) -> None:
         controller = await world.controller()
-        clock = ShiftedClock()
-        controller.seams = Seams(clock=clock)
+        clock = stand_still(controller)
         one, two = await world.broker(controller, 1), await world.broker(controller, 2)
-        clock.stopped_ms = 120_000
+        clock.passed_ms = 120_000
         await controller.session_watch.judge()
         assert set(controller.cluster.brokers) == {1, 2}
         for broker in (one, two):
@@ -197,27 +186,18 @@ def test_a_controller_that_was_stopped_begins_to_count_again() -> None:
     run(scenario)
 
 
-async def silence(controller: Controller, clock: ShiftedClock, ms: int) -> None:
-    """Let time pass in which no broker says anything and the controller's loop turns."""
-    step_ms = 1000
-    for _ in range(ms // step_ms):
-        clock.stopped_ms += step_ms
-        await controller.session_watch.judge()
-
-
 def test_a_silent_broker_is_replaced_and_may_lead_again_when_it_is_heard() -> None:
     async def scenario(world: World) -> None:
         controller = await world.controller(broker_silence_suspect_ms="2000")
-        clock = ShiftedClock()
-        controller.seams = Seams(clock=clock)
+        clock = stand_still(controller)
         one, two = await world.broker(controller, 1), await world.broker(controller, 2)
         request = messages.CreateTopicsRequest
         for name, brokers in (("t", [1, 2]), ("single", [1])):
             placed = [request.CreatableReplicaAssignment(0, brokers)]
-            wanted = request([request.CreatableTopic(name, -1, -1, placed)], 5000)
+            wanted = request([request.CreatableTopic(name, -1, -1, placed)], 25_000)
             assert (await one.forward(wanted, 7)).topics[0].error_code == 0
         for _ in range(9):
-            clock.stopped_ms += 250
+            clock.passed_ms += 250
             assert (await two.heartbeat()).error_code == 0
             await controller.session_watch.judge()
         states = controller.cluster.states
@@ -236,13 +216,12 @@ def test_a_heartbeat_that_is_on_its_way_comes_before_a_suspicion() -> None:
 
     async def scenario(world: World) -> None:
         controller, one, two, _ = await on_two(world)
-        clock = ShiftedClock()
-        controller.seams = Seams(clock=clock)
+        clock = stand_still(controller)
         patience = controller.session_watch.sessions.patience
         assert (await one.heartbeat()).error_code == 0
         for _ in range(patience.silence_ms // patience.look_ms):
             assert (await two.heartbeat()).error_code == 0
-            clock.stopped_ms += patience.look_ms
+            clock.passed_ms += patience.look_ms
             controller.session_watch._look()
         assert (await two.heartbeat()).error_code == 0
         on_its_way = asyncio.ensure_future(one.heartbeat())
@@ -258,7 +237,7 @@ def test_the_loop_is_looked_at_while_there_is_nothing_to_judge() -> None:
     """Else it would seem to have stood still whenever somebody is silent for a moment."""
 
     async def scenario(world: World) -> None:
-        watch = (await world.controller()).session_watch
+        watch = (await world.controller(broker_silence_suspect_ms="2000")).session_watch
         for _ in range(2):
             looked, judged = watch.sessions.looked_ms, watch._judged_ms
             await until(lambda: watch.sessions.looked_ms != looked)  # noqa: B023
@@ -272,12 +251,11 @@ def test_who_is_suspected_already_keeps_no_other_from_being_suspected() -> None:
 
     async def scenario(world: World) -> None:
         controller = await world.controller(broker_silence_suspect_ms="2000")
-        clock = ShiftedClock()
-        controller.seams = Seams(clock=clock)
+        clock = stand_still(controller)
         brokers = [await world.broker(controller, node_id) for node_id in (1, 2, 3)]
         for heard, suspected in ((brokers[1:], {1}), (brokers[1:], {1}), (brokers[2:], {1, 2})):
             for _ in range(9):
-                clock.stopped_ms += 250
+                clock.passed_ms += 250
                 for each in heard:
                     assert (await each.heartbeat()).error_code == 0
                 await controller.session_watch.judge()
@@ -291,15 +269,14 @@ def test_who_waits_for_the_answer_to_its_registration_is_not_suspected_for_its_s
 
     async def scenario(world: World) -> None:
         controller = await world.controller(broker_silence_suspect_ms="2000")
-        clock = ShiftedClock()
-        controller.seams = Seams(clock=clock)
+        clock = stand_still(controller)
         await world.broker(controller, 1)
         two = await world.broker(controller, 2)
         watch = controller.session_watch
 
         async def silent_for_a_while() -> None:
             for _ in range(9):
-                clock.stopped_ms += 250
+                clock.passed_ms += 250
                 assert (await two.heartbeat()).error_code == 0
                 await watch.judge()
 
@@ -335,8 +312,7 @@ def test_brokers_that_die_together_leave_no_channel_that_fails(
 ) -> None:
     async def scenario(world: World) -> None:
         controller = await world.controller()
-        clock = ShiftedClock()
-        controller.seams = Seams(clock=clock)
+        clock = stand_still(controller)
         for node_id in (1, 2, 3):
             await world.broker(controller, node_id)
         await silence(controller, clock, 61_000)
@@ -349,8 +325,7 @@ def test_brokers_that_die_together_leave_no_channel_that_fails(
 def test_a_heartbeat_behind_a_change_of_the_isr_is_heard_while_that_waits() -> None:
     async def scenario(world: World) -> None:
         controller, one, _, topic_id = await on_two(world)
-        clock = ShiftedClock()
-        controller.seams = Seams(clock=clock)
+        clock = stand_still(controller)
         alter = messages.AlterIsrRequest
         part = alter.PartitionData(0, 0, [1], 0)
         asked = alter(1, one.epoch, [alter.TopicData("t", [part], topic_id)])
@@ -358,7 +333,7 @@ def test_a_heartbeat_behind_a_change_of_the_isr_is_heard_while_that_waits() -> N
         sessions = controller.session_watch.sessions.by_broker
         async with controller.turn:
             waiting = one.session.submit(asked, 0)
-            clock.stopped_ms = 30_000
+            clock.passed_ms = 30_000
             behind = asyncio.ensure_future(one.heartbeat())
             now = clock.monotonic_ms()
             await until(lambda: sessions[1].heard_ms >= now)
@@ -374,7 +349,7 @@ def test_a_leader_that_was_not_told_of_a_raised_minimum_hears_of_no_eligible_rep
 
     async def scenario(world: World) -> None:
         controller, one, two, topic_id = await on_two(world)
-        assert await controller.reached(controller.cluster.revision, 5000)
+        assert await controller.reached(controller.cluster.revision, 60_000)
         one.holds = asyncio.Event()
         configs = messages.IncrementalAlterConfigsRequest
         raised = configs.AlterableConfig("min.insync.replicas", 0, "2")
@@ -395,7 +370,7 @@ def test_a_leader_that_was_not_told_of_a_raised_minimum_hears_of_no_eligible_rep
         assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
         assert (answer.isr, answer.isr_version) == ([], -1)
         one.holds.set()
-        assert await controller.reached(controller.cluster.revision, 5000)
+        assert await controller.reached(controller.cluster.revision, 60_000)
         (answer,) = (await one.session.send(asked, 0)).topics[0].partitions
         assert (answer.isr, answer.isr_version) == ([1], 1)
 
