@@ -13,7 +13,7 @@ import random
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,8 @@ from tests.chaos.produce_probe import ProduceProbe
 from tests.support.acked_stream import GroupReader, Place, Writer
 from tests.support.clients import admin
 from tests.support.cluster import create_replicated
-from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.own_time import OwnTime
+from tests.support.processes import DEADLINE_S, resident_bytes, wait_until
 
 KEPT, COMPACTED, COMING, PROBED = "kept", "compacted", "coming", "probed"
 PARTITIONS = 2
@@ -77,6 +78,8 @@ class Measured:
     resident: list[tuple[float, int]] = field(default_factory=list)
     oldest_removed_s: float = 0.0
     """For how long a file that is renamed for its removal was there at most."""
+    oldest_removed_own_s: float = 0.0
+    """The same less what the server waited for a processor meanwhile (`own_time.py`)."""
 
     def most(self, values: list[tuple[float, int]], begin_s: float, end_s: float) -> int:
         """Return the largest value between two times."""
@@ -84,18 +87,19 @@ class Measured:
 
 
 class Sampler:
-    """Looks at a server's disk and memory until it is stopped."""
+    """Looks at a server's disk and memory."""
 
-    def __init__(self, folder: Path, resident_bytes: Callable[[], int]) -> None:
+    def __init__(self, folder: Path, pid: int) -> None:
         self.measured = Measured()
         self._folder = folder
-        self._resident_bytes = resident_bytes
-        self._removed: dict[Path, float] = {}
+        self._pid = pid
+        self._removed: dict[Path, tuple[float, float]] = {}
         self._begun_s = time.monotonic()
+        self._own = OwnTime(lambda: [pid])
 
     def look(self) -> None:
         """Look once."""
-        now_s = time.monotonic()
+        now = self._own.wall_s(), self._own.seconds()
         total, removed = 0, set()
         # What goes while one looks is passed over.
         for folder, folders, files in os.walk(self._folder):
@@ -105,12 +109,14 @@ class Sampler:
                     total += (here / name).stat().st_blocks * 512
             names = (*folders, *files)
             removed |= {here / x for x in names if x.endswith((".deleted", "-delete"))}
-        self._removed = {path: self._removed.get(path, now_s) for path in removed}
-        at_s = now_s - self._begun_s
+        self._removed = {path: self._removed.get(path, now) for path in removed}
+        at_s = time.monotonic() - self._begun_s
         self.measured.disk.append((at_s, total))
-        self.measured.resident.append((at_s, self._resident_bytes()))
-        oldest = max((now_s - since for since in self._removed.values()), default=0.0)
-        self.measured.oldest_removed_s = max(self.measured.oldest_removed_s, oldest)
+        self.measured.resident.append((at_s, resident_bytes(self._pid)))
+        measured = self.measured
+        for since in self._removed.values():
+            measured.oldest_removed_s = max(measured.oldest_removed_s, now[0] - since[0])
+            measured.oldest_removed_own_s = max(measured.oldest_removed_own_s, now[1] - since[1])
 
     @property
     def waiting(self) -> int:

@@ -2,7 +2,8 @@
 
 A stopped leader or follower is suspected for its silence (`broker.silence.suspect.ms`, decision
 0033) long before its session ends; a silence that is the controller's own moves nothing. One
-cluster for all tests, with its defaults, which leave everything running and in sync.
+cluster for all tests, which leave everything running and in sync; it has its defaults, but that no
+leadership goes back to the preferred replicas, which the controller looks for after five minutes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tests.conftest import TARGET
 from tests.support.acked_stream import Writer, lost_acks, read_all
 from tests.support.cluster import TidelogCluster
 from tests.support.links import Network
+from tests.support.own_time import OwnTime
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
 
 pytestmark = [
@@ -34,7 +36,8 @@ LONGEST_GAP_S = 4.0
 """A stopped broker is suspected after 2 s; a producer asks again after its request's 1 s."""
 
 TRIES = 3
-"""A loaded machine may make a gap longer: one of so many must keep the promise."""
+"""A loaded machine may make a gap longer: one of so many must keep the promise, and when none does
+as it is, what was waited for a processor meanwhile is taken off (`own_time.py`)."""
 
 STOPPED_S = 3.0
 """How long the controller is stopped, or cut off: longer than a suspicion takes."""
@@ -51,7 +54,8 @@ def network() -> Iterator[Network]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, network: Network) -> Iterator[TidelogCluster]:
-    with TidelogCluster(tmp_path_factory.mktemp("cluster"), 3, None, network) as started:
+    config = {"auto.leader.rebalance.enable": "false"}
+    with TidelogCluster(tmp_path_factory.mktemp("cluster"), 3, config, network) as started:
         yield started
 
 
@@ -67,6 +71,18 @@ def until_more(writer: Writer, count: int) -> None:
     wait_until(lambda: writer.has_acked(wanted), DEADLINE_S, writer.state, 0.01)
 
 
+def settled(cluster: TidelogCluster) -> dict[str, tuple[int, str]]:
+    """All partition states, once every replica is in sync: those of an earlier test's topics, too,
+    whose stopped broker may still be on its way back."""
+
+    def in_sync() -> bool:
+        found = [json.loads(state) for _, state in states(cluster).values()]
+        return all(each["leader"] >= 0 and len(each["isr"]) == 3 for each in found)
+
+    wait_until(in_sync, DEADLINE_S, lambda: f"all replicas are in sync: {states(cluster)}")
+    return states(cluster)
+
+
 def states(cluster: TidelogCluster) -> dict[str, tuple[int, str]]:
     """All partition states in the store, each with the version of its node: what changes and
     changes back shows too."""
@@ -78,9 +94,10 @@ def states(cluster: TidelogCluster) -> dict[str, tuple[int, str]]:
 
 def gap_s(
     cluster: TidelogCluster, topic: str, victim: Callable[[], int], request_timeout_ms: int
-) -> float:
+) -> tuple[float, float]:
     """Stop a broker under a producer with acks=all until it goes on; the longest time between two
-    acknowledgements. Everything that was acknowledged is there, once."""
+    acknowledgements, and what the servers and the producer waited for a processor meanwhile.
+    Everything that was acknowledged is there, once."""
     cluster.create_topic(topic, min_insync_replicas=2)
     writer = Writer(
         *(cluster.bootstrap, topic, "writer", 1),
@@ -92,12 +109,13 @@ def gap_s(
     until_more(writer, 300)
     stopped = cluster.brokers[victim()].program
     writer.longest_gap_s = 0.0
+    own = OwnTime(cluster.pids)
     stopped.send(SIGSTOP)
     try:
         until_more(writer, 600)
+        longest_s, waited_s = writer.longest_gap_s, own.waited_s()
     finally:
         stopped.send(SIGCONT)
-    longest_s = writer.longest_gap_s
     writer.finish()
     assert not writer.failed and not writer.wrong, writer.state()
     cluster.until_in_sync(topic, 3)
@@ -105,23 +123,24 @@ def gap_s(
     lost = lost_acks(writer, found)
     assert not lost, f"{len(lost)} acknowledged records are lost: {lost[:5]}"
     assert len(set(found.values())) == len(found), "a record is there twice"
-    return longest_s
+    return longest_s, waited_s
 
 
 def shortest_gap_s(cluster: TidelogCluster, name: str, leader: bool, timeout_ms: int) -> float:
-    """Try until a gap keeps the promise; print all."""
-    gaps_s: list[float] = []
-    while len(gaps_s) < TRIES and (not gaps_s or gaps_s[-1] >= LONGEST_GAP_S):
-        topic = f"{name}-{len(gaps_s)}"
+    """Try until a gap keeps the promise; print all. Of gaps that do not, what was waited for a
+    processor is taken off: on idle cores nothing."""
+    gaps: list[tuple[float, float]] = []
+    while len(gaps) < TRIES and (not gaps or gaps[-1][0] >= LONGEST_GAP_S):
+        topic = f"{name}-{len(gaps)}"
 
         def victim(topic: str = topic) -> int:
             leads = cluster.leader(topic)
             return leads if leader else next(x for x in cluster.brokers if x != leads)
 
-        gaps_s.append(gap_s(cluster, topic, victim, timeout_ms))
-    said = ", ".join(f"{gap:.2f}" for gap in gaps_s)
-    print(f"{name}: longest gaps between acknowledgements: {said} s")
-    return min(gaps_s)
+        gaps.append(gap_s(cluster, topic, victim, timeout_ms))
+    said = ", ".join(f"{gap:.2f} (without a processor {waited:.2f})" for gap, waited in gaps)
+    print(f"{name}: longest gaps between acknowledgements, in seconds: {said}")
+    return min(gap - (waited if gap >= LONGEST_GAP_S else 0.0) for gap, waited in gaps)
 
 
 def test_a_leader_that_is_stopped_is_replaced_within_four_seconds(cluster: TidelogCluster) -> None:
@@ -136,7 +155,7 @@ def test_a_follower_that_is_stopped_holds_no_acknowledgement_back_for_four_secon
 
 def test_a_controller_that_was_stopped_moves_nothing(cluster: TidelogCluster) -> None:
     cluster.create_topic("controller-stopped", 6, min_insync_replicas=2)
-    before = states(cluster)
+    before = settled(cluster)
     cluster.controller.program.send(SIGSTOP)
     until_over(STOPPED_S)
     cluster.controller.program.send(SIGCONT)
@@ -148,7 +167,7 @@ def test_a_controller_that_was_cut_off_from_all_brokers_moves_nothing(
     cluster: TidelogCluster, network: Network
 ) -> None:
     cluster.create_topic("controller-cut", 6, min_insync_replicas=2)
-    before = states(cluster)
+    before = settled(cluster)
     for node_id in cluster.brokers:
         network.cut(str(node_id), "controller")
         network.cut("controller", str(node_id))
@@ -160,7 +179,7 @@ def test_a_controller_that_was_cut_off_from_all_brokers_moves_nothing(
 
 def test_busy_cores_move_nothing(cluster: TidelogCluster) -> None:
     cluster.create_topic("busy", 6, min_insync_replicas=2)
-    before = states(cluster)
+    before = settled(cluster)
     with ExitStack() as running:
         for _ in range(LOOPS_PER_CORE * (os.cpu_count() or 1)):
             loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])

@@ -17,6 +17,7 @@ from tests.support.cluster import TidelogCluster
 from tests.support.links import Network
 from tests.support.lone_broker import Peer
 from tests.support.node import answers_metadata
+from tests.support.own_time import OwnTime, until_in_time
 from tests.support.processes import DEADLINE_S, wait_until
 
 from tidelog.model.errors import ErrorCode
@@ -33,7 +34,8 @@ LEADERS_WITHIN_S = SESSION_S + 2
 """Promise 24, on a quiet machine."""
 
 PATIENCE = 3
-"""How much longer than promised a loaded machine may take."""
+"""How much longer than promised the clients may make it. What a busy machine takes is taken off:
+`own_time.py`."""
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +58,22 @@ def writer_on(cluster: TidelogCluster, topic: str) -> Writer:
     return writer
 
 
-def until_more(writer: Writer, count: int, deadline_s: float = DEADLINE_S) -> None:
+def until_more(writer: Writer, count: int) -> None:
     """Wait until so many more records were acknowledged."""
     wanted = len(writer.acked) + count
-    wait_until(lambda: writer.has_acked(wanted), deadline_s, writer.state, 0.01)
+    wait_until(lambda: writer.has_acked(wanted), DEADLINE_S, writer.state, 0.01)
+
+
+def until_led_again(cluster: TidelogCluster, writer: Writer) -> None:
+    """Wait until 200 more records were acknowledged; AssertionError when promise 24 is broken."""
+    wanted = len(writer.acked) + 200
+    until_in_time(
+        lambda: writer.has_acked(wanted),
+        LEADERS_WITHIN_S * PATIENCE,
+        cluster.pids,
+        lambda: f"{writer.state()}, {wanted} wanted\n{cluster.said('leads')}",
+        0.01,
+    )
 
 
 def until_over(seconds: float) -> None:
@@ -99,17 +113,18 @@ def test_leaders_serve_on_while_there_is_no_controller(cluster: TidelogCluster) 
     cluster.create_topic(topic, min_insync_replicas=2)
     leader = cluster.leader(topic)
     writer = writer_on(cluster, topic)
+    own = OwnTime(cluster.pids)
     writer.longest_gap_s = 0.0
     cluster.controller.kill()
     until_over(SESSION_S + 1)
     until_more(writer, 200)
-    gap_s = writer.longest_gap_s
+    gap_s, waited_s = writer.longest_gap_s, own.waited_s()
     cluster.controller.start()
     until_more(writer, 200)
     assert cluster.leader(topic) == leader, "nobody was deposed for it"
     check(cluster, topic, writer)
     # Nothing had to be elected: the acknowledgements went on as if nothing was.
-    assert gap_s < 1.0 * PATIENCE, gap_s
+    assert gap_s - waited_s < 1.0 * PATIENCE, (gap_s, waited_s)
 
 
 def test_the_controller_and_a_broker_die_together(cluster: TidelogCluster) -> None:
@@ -121,8 +136,9 @@ def test_the_controller_and_a_broker_die_together(cluster: TidelogCluster) -> No
     cluster.controller.kill()
     cluster.controller.start()
     # The new controller presumes the dead one alive until its session times out.
-    until_more(writer, 200, LEADERS_WITHIN_S * PATIENCE)
-    assert cluster.leader(topic) != killed
+    until_led_again(cluster, writer)
+    # A broker that has not heard of the election yet may still name the dead one.
+    wait_until(lambda: cluster.leader(topic) != killed, DEADLINE_S, "another leads")
     cluster.brokers[killed].start()
     check(cluster, topic, writer)
 
@@ -136,7 +152,7 @@ def test_a_broker_bounced_faster_than_its_session_timeout(cluster: TidelogCluste
         cluster.brokers[bounced].kill()
         cluster.brokers[bounced].start()
         # Its new life leads only in a new epoch, and is in sync only once it has fetched.
-        until_more(writer, 200, LEADERS_WITHIN_S * PATIENCE)
+        until_led_again(cluster, writer)
         cluster.until_in_sync(topic, 3)
     check(cluster, topic, writer)
 

@@ -176,12 +176,25 @@ class TidelogCluster:
         return dict(found)
 
     def leader(self, topic: str, partition: int = 0) -> int:
-        """The broker that leads a partition, -1 for none."""
-        return int(self.partitions(topic)[partition].leader)
+        """The broker that leads a partition, once one does: a broker that has not yet heard of the
+        last election may say that none does."""
+        led: list[int] = []
 
-    def until_in_sync(self, topic: str, members: int, deadline_s: float = DEADLINE_S) -> None:
+        def is_led() -> bool:
+            led.append(int(self.partitions(topic)[partition].leader))
+            return led[-1] >= 0
+
+        wait_until(is_led, DEADLINE_S, f"{topic}-{partition} has a leader")
+        return led[-1]
+
+    def until_in_sync(self, topic: str, members: int) -> None:
         """Wait until every partition has a leader and so many members of its ISR."""
-        until_in_sync(self.bootstrap, topic, members, deadline_s)
+        until_in_sync(self.bootstrap, topic, members)
+
+    def pids(self) -> list[int]:
+        """The processes that run now."""
+        found = (node.running_pid for node in (*self.controllers, *self.brokers.values()))
+        return [pid for pid in found if pid is not None]
 
     def empty(self, broker: int) -> None:
         """Take everything from a stopped broker's disk."""
@@ -208,15 +221,18 @@ def create_replicated(
     until_in_sync(bootstrap, topic, replication)
 
 
-def until_in_sync(bootstrap: str, topic: str, members: int, deadline_s: float = DEADLINE_S) -> None:
-    """Wait until every partition has a leader and so many members of its ISR."""
+def until_in_sync(bootstrap: str, topic: str, members: int) -> None:
+    """Wait until the topic is there, and every partition has a leader and so many members of its
+    ISR."""
     client = admin(bootstrap)
 
     def reached() -> bool:
-        found = client.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions.values()
-        return all(each.leader >= 0 and len(each.isrs) == members for each in found)
+        found = client.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+        return bool(found) and all(
+            each.leader >= 0 and len(each.isrs) == members for each in found.values()
+        )
 
-    wait_until(reached, deadline_s, f"{members} replicas of {topic} in sync", 0.05)
+    wait_until(reached, DEADLINE_S, f"{members} replicas of {topic} in sync", 0.05)
 
 
 def _listeners(names: list[str], ports: list[int]) -> str:

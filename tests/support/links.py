@@ -75,6 +75,14 @@ class Network:
         others = list(others)
         self._loop.call_soon_threadsafe(heal)
 
+    def count(self, end: End) -> int:
+        """How many connections from and to an end there are, each side of a link for itself."""
+
+        async def count() -> int:
+            return sum(len(open_) for link, open_ in self._open.items() if end in link)
+
+        return self._run(count())
+
     def reset(self, end: End) -> int:
         """Reset every connection from and to an end; how many there were."""
 

@@ -55,6 +55,13 @@ class Node:
         assert self._program is not None, f"{self.name} was not started"
         return self._program
 
+    @property
+    def running_pid(self) -> int | None:
+        """The id of its process, None while none runs."""
+        if self._program is None or self._program.exit_status() is not None:
+            return None
+        return self._program.pid
+
     def start(self) -> None:
         """Start it and wait until it names a controller; AssertionError with its log otherwise.
 

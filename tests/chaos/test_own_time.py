@@ -1,0 +1,81 @@
+"""The clock by which promises are judged: it stands still for who has no processor."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from tests.support.own_time import OwnTime, run_queue_s, thread_paths, until_in_time
+from tests.support.processes import DEADLINE_S, wait_until
+
+BUSY = "import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
+IDLE = "import sys; sys.stdin.read()"
+ENOUGH_S = 0.3
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+def run(stack: ExitStack, code: str) -> int:
+    """Start a process that ends with the test; its id."""
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    stack.callback(process.communicate)
+    stack.callback(process.kill)
+    return process.pid
+
+
+def two_on_one_core(stack: ExitStack) -> list[int]:
+    """Two processes that compute and have one core between them."""
+    core = min(os.sched_getaffinity(0))
+    return [run(stack, BUSY.format(core=core)) for _ in range(2)]
+
+
+def waited_s(pids: list[int]) -> float:
+    return sum(run_queue_s(path) for pid in pids for path in thread_paths(pid))
+
+
+def test_what_two_on_one_core_wait_for_it_is_taken_off(stack: ExitStack) -> None:
+    pids = two_on_one_core(stack)
+    own, before_s = OwnTime(lambda: pids), waited_s(pids)
+    wait_until(
+        lambda: waited_s(pids) > before_s + ENOUGH_S, DEADLINE_S, "they wait for each other", 0.01
+    )
+    # It began a moment before the sum was taken.
+    assert own.waited_s() > ENOUGH_S
+    assert "without a processor" in own.said()
+
+
+def test_who_sleeps_waits_for_no_processor(stack: ExitStack) -> None:
+    pid = run(stack, IDLE)
+    own = OwnTime(lambda: [pid])
+    begun_s = own.seconds()
+    wait_until(lambda: own.seconds() > begun_s + ENOUGH_S, DEADLINE_S, "its time goes on", 0.01)
+
+
+def test_what_a_process_waited_counts_when_it_has_ended(stack: ExitStack) -> None:
+    pids = two_on_one_core(stack)
+    running = list(pids)
+    own = OwnTime(lambda: running)
+    wait_until(lambda: own.waited_s() > ENOUGH_S, DEADLINE_S, "they wait for each other", 0.01)
+    running.clear()
+    assert own.waited_s() > ENOUGH_S
+
+
+def test_a_promise_that_is_kept_too_late_is_broken() -> None:
+    begun: list[OwnTime] = []
+
+    def is_over() -> bool:
+        if not begun:
+            begun.append(OwnTime(list))
+        return begun[0].seconds() > ENOUGH_S
+
+    with pytest.raises(AssertionError, match=r"promised within 0\.1 s, it took .*: all is well"):
+        until_in_time(is_over, 0.1, list, lambda: "all is well", 0.01)
+    assert until_in_time(lambda: True, DEADLINE_S, list, "nothing") < DEADLINE_S

@@ -1,0 +1,116 @@
+"""A clock for promises in seconds: it stands still while what is measured has no processor.
+
+Owns the measure: how long the servers' threads, and this process, were ready to run and did not
+(the second field of `/proc/PID/task/TID/schedstat`), and the time that a host takes from a virtual
+machine (`/proc/stat`). So a busy machine is told from a slow server. What is promised, the test
+says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from tests.support.processes import CLOCK_TICKS_PER_S, DEADLINE_S, wait_until
+
+Pids = Callable[[], Collection[int]]
+"""The servers' processes that run now: they may be killed and started meanwhile."""
+
+NS_PER_S = 1e9
+STOLEN = 8
+"""The word of the line `cpu` that counts stolen ticks, of all processors together."""
+
+
+class OwnTime:
+    """The seconds since it was made, less those that were waited for a processor.
+
+    The waits of all threads of the servers are taken off, though some may have waited at the same
+    time: what they do one after another is what a promise is about. Of this process the thread that
+    waited longest counts. On idle cores it is the time on the wall.
+    """
+
+    def __init__(self, pids: Pids) -> None:
+        self._pids = pids
+        self._begun_s = time.monotonic()
+        self._waited: dict[str, float] = {}
+        self.look()
+        self._waited_before = dict(self._waited)
+        self._stolen_before_s = stolen_s()
+
+    def wall_s(self) -> float:
+        """How long it is ago that it was made."""
+        return time.monotonic() - self._begun_s
+
+    def seconds(self) -> float:
+        """How long the servers and this process have had."""
+        return max(0.0, self.wall_s() - self.waited_s())
+
+    def waited_s(self) -> float:
+        """How long they had no processor."""
+        self.look()
+        servers_s = own_s = 0.0
+        for path, waited_s in self._waited.items():
+            more_s = waited_s - self._waited_before.get(path, 0.0)
+            if path.startswith("/proc/self/"):
+                own_s = max(own_s, more_s)
+            else:
+                servers_s += more_s
+        return servers_s + own_s + stolen_s() - self._stolen_before_s
+
+    def said(self) -> str:
+        """One line for a failure."""
+        return f"{self.wall_s():.2f} s, {self.waited_s():.2f} s without a processor"
+
+    def look(self) -> None:
+        """Note what each has waited: of what ends later, this is what counts."""
+        for pid in ("self", *self._pids()):
+            for path in thread_paths(pid):
+                self._waited[path] = max(self._waited.get(path, 0.0), run_queue_s(path))
+
+
+def thread_paths(pid: int | str) -> list[str]:
+    """What the threads of a process have waited is in these files; none when it has ended."""
+    with contextlib.suppress(OSError):
+        return [f"{path}/schedstat" for path in Path(f"/proc/{pid}/task").iterdir()]
+    return []
+
+
+def run_queue_s(path: str) -> float:
+    """How long a thread has waited for a processor in its life; 0.0 for one that has ended."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        return int(Path(path).read_text().split()[1]) / NS_PER_S
+    return 0.0
+
+
+def stolen_s() -> float:
+    """How much of each processor's time the host has given to others, on average."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        lines = Path("/proc/stat").read_text().splitlines()
+        processors = sum(line.startswith("cpu") for line in lines) - 1
+        return int(lines[0].split()[STOLEN]) / CLOCK_TICKS_PER_S / max(1, processors)
+    return 0.0
+
+
+def until_in_time(
+    condition: Callable[[], object],
+    promised_s: float,
+    pids: Pids,
+    what: str | Callable[[], str],
+    pause_s: float = 0.05,
+) -> float:
+    """Wait for `condition`, and return how long it took on the wall; AssertionError when it took
+    longer than promised by its own time, or it does not come at all."""
+    own = OwnTime(pids)
+
+    def looked() -> object:
+        own.look()
+        return condition()
+
+    wait_until(looked, promised_s + DEADLINE_S, what, pause_s)
+    took_s, said = own.wall_s(), own.said()
+    if own.seconds() > promised_s:
+        told = what if isinstance(what, str) else what()
+        raise AssertionError(f"promised within {promised_s} s, it took {said}: {told}")
+    return took_s
