@@ -149,6 +149,7 @@ class Driver:
         version: int = 9,
         group_id: str = GROUP,
         reason: str = "",
+        host: str = "/127.0.0.1",
     ) -> int:
         ticket = self.ticket()
         event = Join(
@@ -156,7 +157,7 @@ class Driver:
             member_id,
             instance_id,
             "client",
-            "/127.0.0.1",
+            host,
             session_ms,
             rebalance_ms,
             protocol_type,
@@ -218,6 +219,7 @@ class Driver:
         version: int = 8,
         group_id: str = GROUP,
         topic_id: UUID = NO_LIFE,
+        host: str = "/127.0.0.1",
     ) -> int:
         ticket = self.ticket()
         values = tuple(
@@ -225,7 +227,7 @@ class Driver:
             for at, offset in offsets.items()
         )
         event = CommitOffsets(
-            ticket, member_id, instance_id, generation, values, retention_ms, version >= 9
+            ticket, member_id, instance_id, generation, values, retention_ms, version >= 9, host
         )
         self.send(event, group_id)
         return ticket

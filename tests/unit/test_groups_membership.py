@@ -230,9 +230,63 @@ def test_ids_of_random_groups_that_nobody_uses_are_bounded_and_end(
     found = [d.error_of(d.join(group_id=f"random-{n}")) for n in range(50)]
     assert set(found) == {E.MEMBER_ID_REQUIRED, E.COORDINATOR_NOT_AVAILABLE}
     assert d.table.held <= 20_000 and len(d.table) == found.count(E.MEMBER_ID_REQUIRED)
+    assert d.table.held_by == {"/127.0.0.1": d.table.held}
     d.advance(10_000)
-    assert d.table.held == 0 == len(d.table)
+    assert d.table.held == 0 == len(d.table) and not d.table.held_by
     assert d.error_of(d.join(group_id="one more")) is E.MEMBER_ID_REQUIRED
+
+
+def test_one_address_that_takes_all_room_leaves_the_others_their_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One client could keep all others from joining for as long as its sessions last."""
+    monkeypatch.setattr(limits, "MAX_HELD_BYTES", 20_000)
+    d = Driver()
+    large = (("range", bytes(3_000)),)
+    greedy = [d.error_of(d.join(group_id=f"a{n}", protocols=large, host="/a")) for n in range(20)]
+    assert greedy[-1] is E.COORDINATOR_NOT_AVAILABLE, "alone with it, it may take all"
+    assert d.table.held > 14_000
+    member_id, ticket = d.new_member(group_id="b", protocols=large, host="/b")
+    assert d.table.held_by.keys() == {"/a", "/b"}
+    assert d.error_of(d.join(group_id="c", protocols=(("range", bytes(6_000)),), host="/b")) is (
+        E.COORDINATOR_NOT_AVAILABLE
+    ), "more than half"
+    d.advance(3_000)
+    generation = d.joined(ticket).generation
+    shares = {member_id: bytes(1_000)}
+    sync = d.ticket()
+    d.send(Sync(sync, member_id, None, generation, None, None, tuple(shares.items())), "b")
+    assert d.synced(sync).assignment == bytes(1_000)
+    # Three that hold something: a third is left for each.
+    assert d.error_of(d.join(group_id="d", host="/d")) is E.MEMBER_ID_REQUIRED
+    assert d.error_of(d.join(group_id="e", protocols=large, host="/b")) is (
+        E.COORDINATOR_NOT_AVAILABLE
+    )
+    d.advance(600_000)
+    assert d.table.held == 0 and not d.table.held_by
+
+
+def test_one_address_that_begins_all_groups_leaves_the_others_their_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(limits, "MAX_GROUPS", 4)
+    d = Driver()
+    for number in range(4):
+        found = d.error_of(d.commit_offsets({("t", 0): 1}, group_id=f"a{number}", host="/a"))
+        assert found is E.NONE
+    refused = d.commit_offsets({("t", 0): 1}, group_id="a4", host="/a")
+    assert d.error_of(refused) is E.COORDINATOR_NOT_AVAILABLE
+    assert d.error_of(d.join(group_id="b0", host="/b")) is E.MEMBER_ID_REQUIRED
+    assert d.error_of(d.commit_offsets({("t", 0): 1}, group_id="b1", host="/b")) is E.NONE
+    assert d.error_of(d.join(group_id="b2", host="/b")) is E.COORDINATOR_NOT_AVAILABLE
+    assert d.table.groups_by == {"/a": 4, "/b": 2}
+    # Whose groups a log brings nobody knows; they are one more's.
+    other = d.reloaded()
+    assert other.table.groups_by == {"": 5}
+    assert other.error_of(other.join(group_id="c", host="/c")) is E.MEMBER_ID_REQUIRED
+    # A group that is empty is whose that comes in.
+    d.join(group_id="a0", host="/b")
+    assert d.table.groups_by == {"/a": 3, "/b": 3}
 
 
 # Rejoining ---------------------------------------------------------------------------------
@@ -847,9 +901,9 @@ def test_the_room_of_all_groups_is_that_of_all_tables_together(
 ) -> None:
     """And what does not grow is never refused, however full it is."""
     monkeypatch.setattr(limits, "MAX_HELD_BYTES", 10)
-    tables = [SimpleNamespace(held=4), SimpleNamespace(held=5)]
+    tables = [SimpleNamespace(held=4, held_by={}), SimpleNamespace(held=5, held_by={})]
     room = Room(lambda: tables)
-    assert [room.has_bytes(count) for count in (1, 2)] == [True, False]
+    assert [room.has_bytes(count, "a") for count in (1, 2)] == [True, False]
     tables[0].held = 40
-    assert [room.has_bytes(count) for count in (1, 0, -1)] == [False, True, True]
+    assert [room.has_bytes(count, "a") for count in (1, 0, -1)] == [False, True, True]
     assert (room.held, room.refused) == (45, 2)

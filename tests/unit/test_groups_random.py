@@ -5,6 +5,8 @@ A failing seed is in the assertion; ``run(seed)`` replays it.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from tests.support.group_driver import GROUP, Driver, subscription
 
@@ -29,6 +31,7 @@ class Client:
 
     def __init__(self, name: int) -> None:
         self.instance_id = f"i{name}" if name % 3 == 0 else None
+        self.host = f"/{name % 4}"
         self.forget()
 
     def forget(self) -> None:
@@ -79,7 +82,9 @@ class World:
     def act(self, client: Client, what: str) -> None:
         d = self.driver
         if what == "join":
-            self.park(client, d.join(client.member_id, **self.join_options(client)))
+            self.park(
+                client, d.join(client.member_id, host=client.host, **self.join_options(client))
+            )
         elif what == "sync":
             shares = {
                 name: f"{client.generation} {name}".encode()
@@ -182,6 +187,11 @@ class World:
         assert d.table.held == (0 if group is None else group.held_bytes), self.seed
         if group is not None:
             check_group(group, self.seed)
+        held_by = Counter({group.begun_by: group.own_bytes} if group is not None else {})
+        for member in group.members.values() if group is not None else ():
+            held_by[member.client_host] += member.held_bytes + len(member.assignment)
+        assert self.driver.table.held_by == +held_by, self.seed
+        assert sum(self.driver.table.groups_by.values()) == len(self.driver.table), self.seed
 
 
 def check_group(group: Group, seed: int) -> None:
@@ -194,6 +204,7 @@ def check_group(group: Group, seed: int) -> None:
     assert group.member_bytes == sum(m.held_bytes for m in members), seed
     assert group.assignment_bytes == sum(len(m.assignment) for m in members), seed
     assert group.counted_bytes == group.held_bytes, seed
+    assert group.counted_own == group.own_bytes and not group.moved, seed
     assert len(group.members) <= 2 * SETTINGS.group_max_size, seed
     assert group.offset_count == sum(map(len, group.offsets.values())), seed
     for name, count in group.supported.items():

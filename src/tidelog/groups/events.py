@@ -149,6 +149,7 @@ class CommitOffsets:
     offsets: tuple[tuple[TopicPartition, CommittedOffset], ...]
     retention_ms: int = -1
     names_missing_group: bool = False
+    client_host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

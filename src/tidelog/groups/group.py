@@ -133,7 +133,9 @@ class Group:
         "ahead_ms",
         "assignment_bytes",
         "awaiting_joins",
+        "begun_by",
         "counted_bytes",
+        "counted_own",
         "deadlines",
         "first_sights",
         "generation",
@@ -145,6 +147,7 @@ class Group:
         "member_bytes",
         "members",
         "metadata_bytes",
+        "moved",
         "new_member_added",
         "offset_count",
         "offsets",
@@ -181,8 +184,12 @@ class Group:
         self.metadata_bytes = 0
         self.member_bytes = 0
         self.assignment_bytes = 0
-        # What the table has counted of ``held_bytes``.
-        self.counted_bytes = 0
+        # The address that asked first since it was empty; "" if the log brought it.
+        self.begun_by = ""
+        # What the table has counted of ``held_bytes`` and ``own_bytes``; what each address holds
+        # more, or less, since, by its members.
+        self.counted_bytes = self.counted_own = 0
+        self.moved: dict[str, int] = {}
         self.awaiting_joins = 0
         self.pending_joins: set[str] = set()
         self.pending_syncs: set[str] = set()
@@ -221,15 +228,15 @@ class Group:
     @property
     def held_bytes(self) -> int:
         """What its members, and ids that were handed out, take in memory; 0 when it has none."""
+        return self.own_bytes + self.member_bytes + self.assignment_bytes
+
+    @property
+    def own_bytes(self) -> int:
+        """What of that is none of its members': of ids that were handed out, and of itself."""
         pending = len(self.pending_joins)
         if not self.members and not pending:
             return 0
-        return (
-            limits.HELD_BY_GROUP
-            + limits.HELD_BY_PENDING_ID * pending
-            + self.member_bytes
-            + self.assignment_bytes
-        )
+        return limits.HELD_BY_GROUP + limits.HELD_BY_PENDING_ID * pending
 
     @property
     def all_joined(self) -> bool:
@@ -346,7 +353,9 @@ class Group:
 
     def assign(self, member: Member, assignment: bytes) -> None:
         """Give a member its share."""
-        self.assignment_bytes += len(assignment) - len(member.assignment)
+        grown = len(assignment) - len(member.assignment)
+        self.assignment_bytes += grown
+        self._move(member, grown)
         member.assignment = assignment
 
     def described_members(self) -> tuple[JoinedMember, ...]:
@@ -406,11 +415,17 @@ class Group:
         self.metadata_bytes += member.metadata_bytes
         self.member_bytes += member.held_bytes
         self.assignment_bytes += len(member.assignment)
+        self._move(member, member.held_bytes + len(member.assignment))
+
+    def _move(self, member: Member, count: int) -> None:
+        host = member.client_host
+        self.moved[host] = self.moved.get(host, 0) + count
 
     def _withdraw(self, member: Member) -> None:
         self.metadata_bytes -= member.metadata_bytes
         self.member_bytes -= member.held_bytes
         self.assignment_bytes -= len(member.assignment)
+        self._move(member, -member.held_bytes - len(member.assignment))
         for name in member.protocols:
             self.supported[name] -= 1
             if not self.supported[name]:

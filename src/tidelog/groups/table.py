@@ -79,6 +79,7 @@ from tidelog.groups.records import (
     UnknownRecord,
     decode,
 )
+from tidelog.groups.room import add_to
 from tidelog.groups.settings import GroupRules
 from tidelog.groups.syncing import (
     assignment_not_stored,
@@ -111,6 +112,10 @@ class GroupTable:
         the deadlines, and the records carry the time of day."""
         self.held = 0
         """Bytes that the members of its groups take."""
+        self.held_by: dict[str, int] = {}
+        """These, by the address of who takes them."""
+        self.groups_by: dict[str, int] = {}
+        """How many groups it has, by the address that began them."""
         self.unknown_records = 0
         """Records of the log that were skipped because this code does not know their version."""
 
@@ -146,7 +151,7 @@ class GroupTable:
             else:
                 self._generations[record.group_id] = record.value
         if record.value is None and group.idle:
-            del self._groups[record.group_id]
+            self._forget(group)
 
     def loaded(self, now_ms: int) -> Decision:
         """The log was read to its end: restore members, start sessions."""
@@ -177,7 +182,9 @@ class GroupTable:
                 out.answer(event.ticket, result)
             return out.decision()
         if group is None:
-            group = self._new(group_id, now_ms)
+            group = self._new(group_id, now_ms, _address_of(event))
+        elif not group.counted_bytes and isinstance(event, Join):
+            self._begun_by(group, event.client_host)
         group.ahead_ms = self.ahead_ms
         _dispatch(group, event, now_ms, out)
         return self._settle(group, out)
@@ -267,6 +274,7 @@ class GroupTable:
                     )
         self._groups = {}
         self.held = 0
+        self.held_by, self.groups_by = {}, {}
         self._deadlines.clear()
         return Decision(tuple(answers))
 
@@ -322,7 +330,7 @@ class GroupTable:
                 return ErrorCode.UNKNOWN_MEMBER_ID
         if len(group_id.encode()) > limits.MAX_ID_BYTES:
             return ErrorCode.INVALID_GROUP_ID
-        if not self._rules.room.has_group():
+        if not self._rules.room.has_group(_address_of(event)):
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
 
@@ -330,15 +338,34 @@ class GroupTable:
         """Whether the members of all groups may take what ``event`` brings."""
         room = self._rules.room
         if isinstance(event, Join):
-            return room.has_bytes(joining.grows_by(group, event))
+            return room.has_bytes(joining.grows_by(group, event), event.client_host)
         if isinstance(event, Sync) and group is not None:
-            return room.has_bytes(syncing.grows_by(group, event))
+            asks = group.members.get(event.member_id)
+            host = "" if asks is None else asks.client_host
+            return room.has_bytes(syncing.grows_by(group, event), host)
         return True
 
-    def _new(self, group_id: str, now_ms: int) -> Group:
+    def _new(self, group_id: str, now_ms: int, address: str = "") -> Group:
         group = Group(group_id, self._rules, now_ms, self.ahead_ms)
         self._groups[group_id] = group
+        group.begun_by = address
+        add_to(self.groups_by, address, 1)
         return group
+
+    def _begun_by(self, group: Group, address: str) -> None:
+        """Nobody is in a group, and this address comes in."""
+        add_to(self.groups_by, group.begun_by, -1)
+        add_to(self.groups_by, address, 1)
+        group.begun_by = address
+
+    def _count_bytes(self, group: Group) -> None:
+        held, own = group.held_bytes, group.own_bytes
+        self.held += held - group.counted_bytes
+        add_to(self.held_by, group.begun_by, own - group.counted_own)
+        group.counted_bytes, group.counted_own = held, own
+        for address, count in group.moved.items():
+            add_to(self.held_by, address, count)
+        group.moved.clear()
 
     def _settle(self, group: Group, out: Outcome) -> Decision:
         """Count what is now in flight, note the group's next deadline, forget it if it is idle."""
@@ -352,9 +379,8 @@ class GroupTable:
                     group.lives_in_flight[at] = NO_LIFE if value is None else value.topic_id
                 elif isinstance(record, FirstSightRecord):
                     group.sights_in_flight.setdefault(record.topic, []).append(record.value)
-        held = group.held_bytes
-        self.held += held - group.counted_bytes
-        group.counted_bytes = held
+        if group.moved or group.held_bytes != group.counted_bytes:
+            self._count_bytes(group)
         if group.idle:
             self._forget(group)
         elif (at_ms := group.deadlines.next_ms) is None:
@@ -364,10 +390,11 @@ class GroupTable:
         return out.decision()
 
     def _forget(self, group: Group) -> None:
-        self._groups.pop(group.group_id, None)
         self._deadlines.drop(group.group_id)
-        self.held -= group.counted_bytes
-        group.counted_bytes = 0
+        if self._groups.pop(group.group_id, None) is not None:
+            # It has neither members nor ids that were handed out.
+            self._count_bytes(group)
+            add_to(self.groups_by, group.begun_by, -1)
 
     def _release(self, group: Group, write: Write, *, oldest: bool) -> None:
         """A write is in flight no more: the ``oldest``, which was committed, or the newest, which
@@ -384,6 +411,11 @@ class GroupTable:
                 flying.pop(0 if oldest else -1)
                 if not flying:
                     del group.sights_in_flight[record.topic]
+
+
+def _address_of(event: Event) -> str:
+    """Return the address of the client that may begin a group."""
+    return event.client_host if isinstance(event, Join | CommitOffsets) else ""
 
 
 def _dispatch(group: Group, event: Event, now_ms: int, out: Outcome) -> None:

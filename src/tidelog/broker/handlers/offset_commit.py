@@ -72,6 +72,7 @@ def _event(
         known,
         request.retention_time_ms if context.version <= RETENTION_UNTIL else -1,
         names_missing_group=context.version >= NAMES_MISSING_GROUP_SINCE,
+        client_host="/" + context.client_host,
     )
 
 
