@@ -187,11 +187,26 @@ class _Process:
 
     def _import_roles(self) -> None:
         """Import what each role needs before any of them runs: a controller that has begun must not
-        stand still while its broker is imported."""
+        stand still while its broker, or what shows its metrics, is imported."""
+        # asyncio takes it for the name of the first host.
+        import encodings.idna  # noqa: F401
+
+        watched = self._configs.metrics_address is not None
+        if watched:
+            import tidelog.observe.endpoint
+            import tidelog.observe.loop_stalls
         if self._configs.is_controller:
             import tidelog.controller.process
+
+            if watched:
+                import tidelog.controller.metrics
         if self._configs.is_broker:
-            import tidelog.broker.process  # noqa: F401
+            import tidelog.broker.process
+            from tidelog.broker import handlers
+
+            handlers.load()
+            if watched:
+                import tidelog.broker.metrics  # noqa: F401
 
     async def _start_controller(self, seams: Seams) -> None:
         from tidelog.controller.process import Controller
