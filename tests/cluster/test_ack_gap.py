@@ -31,7 +31,7 @@ KILLED_AFTER_S = (0.0, 0.2, 0.4, 0.6, 0.8)
 """When librdkafka's leader is killed, after its first acknowledgements."""
 
 LONGEST_GAP_S = 1.0
-PER_S = 500
+PER_S = 200
 BEFORE_S, AFTER_S = 1.0, 3.0
 
 

@@ -18,7 +18,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
+from tests.support import clients
 from tests.support.cluster import TidelogCluster
 from tests.support.lone_broker import Peer
 from tests.support.processes import DEADLINE_S, wait_until
@@ -471,21 +473,15 @@ def test_a_cluster_without_a_secret_gets_one_in_two_rolls(tmp_path: Path) -> Non
 
 def makes_another(cluster: TidelogCluster) -> None:
     """Make a topic on both brokers and write to both replicas, within the deadline."""
+    wait_until(lambda: makes(cluster), DEADLINE_S, "a topic is made")
+
+
+def makes(cluster: TidelogCluster) -> bool:
+    """Whether a topic is made; it is written to then, as a client does that has no secret."""
     name = f"t{uuid.uuid4().hex}"
-    wait_until(lambda: makes(cluster, name), DEADLINE_S, "a topic is made and written to")
-
-
-def makes(cluster: TidelogCluster, name: str) -> bool:
-    asked = ("--bootstrap-server", cluster.bootstrap, "--topic", name)
-    made = run_tidelog(
-        "topics",
-        *asked,
-        "--create",
-        "--if-not-exists",
-        "--replication-factor",
-        "2",
-        "--config",
-        "min.insync.replicas=2",
-    )
-    written = run_tidelog("produce", *asked, stdin="v\n") if made.returncode == 0 else made
-    return written.returncode == 0
+    try:
+        cluster.create_topic(name, 1, 2, min_insync_replicas=2)
+    except confluent_kafka.KafkaException:
+        return False
+    clients.write_confluent(cluster.bootstrap, name, [clients.Record(None, "v")], "none")
+    return True

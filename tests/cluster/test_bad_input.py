@@ -285,7 +285,7 @@ def test_transactional_clients_are_refused_at_once(wire: Wire, bootstrap: str) -
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": "tx"})
     begun = time.monotonic()
     with pytest.raises(confluent_kafka.KafkaException) as refused:
-        producer.init_transactions(20)
+        producer.init_transactions(DEADLINE_S)
     assert refused.value.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert time.monotonic() - begun < 10
 
@@ -302,7 +302,7 @@ def test_transactional_clients_in_python_are_refused_at_once(bootstrap: str) -> 
             bootstrap_servers=bootstrap, transactional_id="tx-aio"
         )
         try:
-            await asyncio.wait_for(transactional.start(), 20)
+            await asyncio.wait_for(transactional.start(), DEADLINE_S)
         finally:
             await transactional.stop()
 
@@ -321,7 +321,7 @@ def test_a_consumer_whose_data_is_gone(bootstrap: str, topic: str) -> None:
         {"bootstrap.servers": bootstrap, "group.id": "unused", "auto.offset.reset": "error"}
     )
     strict.assign([confluent_kafka.TopicPartition(topic, 0, 2)])
-    message = strict.poll(20)
+    message = strict.poll(DEADLINE_S)
     assert message is not None and message.error().code() == KafkaError._AUTO_OFFSET_RESET
     strict.close()
 

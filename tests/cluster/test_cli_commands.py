@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -452,9 +452,11 @@ def peer(answer: bytes | None) -> Iterator[int]:
                 except OSError:
                     return
                 held.append(connection)
-                if answer is not None:
-                    connection.recv(1000)
-                    connection.sendall(answer)
+                # Who has heard enough may be gone.
+                with suppress(ConnectionError):
+                    if answer is not None:
+                        connection.recv(1000)
+                        connection.sendall(answer)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()

@@ -54,8 +54,8 @@ class Load:
     def begin(bootstrap: str) -> Load:
         create_replicated(bootstrap, TOPIC, PARTITIONS, min_insync_replicas=2)
         writers = [
-            Writer(bootstrap, TOPIC, "idempotent", PARTITIONS, idempotent=True, per_s=300),
-            Writer(bootstrap, TOPIC, "plain", PARTITIONS, idempotent=False, per_s=300),
+            Writer(bootstrap, TOPIC, "idempotent", PARTITIONS, idempotent=True, per_s=60),
+            Writer(bootstrap, TOPIC, "plain", PARTITIONS, idempotent=False, per_s=60),
         ]
         load = Load(bootstrap, writers, GroupReader(bootstrap, TOPIC, "readers"))
         for part in (*writers, load.reader):
@@ -122,12 +122,12 @@ def test_a_standby_takes_over_and_nothing_is_lost(zookeeper: ZooKeeper, tmp_path
         assert [each["id"] for each in cluster["controllers"]] == [101, 102]
         assert len(pids(cluster)) == 5 and all(is_alive(pid) for pid in pids(cluster))
         load = Load.begin(cluster["bootstrap"])
-        load.until_more(300)
+        load.until_more(60)
         first = active_controller(zookeeper)
         kill(cluster, "controllers", first)
         up.until_said(f"controller {first} (pid ")
         # Leaders serve on while there is no controller: its session lasts 4 s.
-        load.until_more(300)
+        load.until_more(60)
         wait_until(
             lambda: active_controller(zookeeper) not in (None, first), DEADLINE_S, "the standby"
         )
@@ -135,7 +135,7 @@ def test_a_standby_takes_over_and_nothing_is_lost(zookeeper: ZooKeeper, tmp_path
         create_replicated(load.bootstrap, "later", 1)
         kill(cluster, "brokers", 1)
         up.until_said("broker 1 (pid ")
-        load.until_more(300)
+        load.until_more(60)
         found = load.check()
         now = up.cluster()
         assert [each["pid"] is None for each in now["brokers"]] == [True, False, False]

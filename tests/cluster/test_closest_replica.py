@@ -135,7 +135,7 @@ def test_the_java_consumer_reads_from_its_rack(cluster: Racks, tools: ToolRunner
     near = next(node_id for node_id in cluster.brokers if node_id != leader)
     read = ("kafka-console-consumer", "--bootstrap-server", cluster.bootstrap, "--topic", topic)
     rack = ("--command-property", f"client.rack=rack-{near}")
-    count = ("--from-beginning", "--max-messages", str(RECORDS), "--timeout-ms", "30000")
+    count = ("--from-beginning", "--max-messages", str(RECORDS), "--timeout-ms", "90000")
     found = tools.run(*read, *rack, *count).check()
     assert found.out.count("\n") == RECORDS
     assert cluster.bytes_out(near, topic) >= RECORDS * len(VALUE)

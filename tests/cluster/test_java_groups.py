@@ -52,7 +52,7 @@ def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
 def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int:
     """The committed offset, or a negative number when there is none."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    answer = consumer.committed([confluent_kafka.TopicPartition(topic, partition)], 20)
+    answer = consumer.committed([confluent_kafka.TopicPartition(topic, partition)], DEADLINE_S)
     consumer.close()
     return int(answer[0].offset)
 
@@ -152,7 +152,7 @@ def test_a_living_group_is_described_and_protected(
     consumer.subscribe([ten_records])
     try:
         got = 0
-        end = time.monotonic() + 30
+        end = time.monotonic() + DEADLINE_S
         while got < 10 and time.monotonic() < end:
             got += len(consumer.consume(10, 0.5))
         consumer.commit(asynchronous=False)

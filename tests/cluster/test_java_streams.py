@@ -17,8 +17,8 @@ from tests.support.processes import DEADLINE_S, Program, wait_until
 
 pytestmark = [pytest.mark.java, pytest.mark.long(50)]
 
-# A cleaner that looks every 0.2 s has been over 5 MB long before.
-COMPACTION_PAUSE_S = 8
+COMPACTION_PAUSES_S = (3, 12, 48)
+"""A cleaner that looks every 0.2 s has been over 5 MB by then, on a busy machine later."""
 
 
 def test_console_producer_and_group_of_the_console_consumer(
@@ -29,8 +29,8 @@ def test_console_producer_and_group_of_the_console_consumer(
     lines = "".join(f"line {number}\n" for number in range(50))
     tools.run("kafka-console-producer", *at, stdin=lines).check()
     read = ("kafka-console-consumer", *at, "--group", f"console-{topic_name}", "--from-beginning")
-    first = tools.run(*read, "--max-messages", "20", "--timeout-ms", "15000").check()
-    rest = tools.run(*read, "--max-messages", "30", "--timeout-ms", "15000").check()
+    first = tools.run(*read, "--max-messages", "20", "--timeout-ms", "90000").check()
+    rest = tools.run(*read, "--max-messages", "30", "--timeout-ms", "90000").check()
     assert first.out + rest.out == lines, "the group goes on where it committed"
 
 
@@ -48,7 +48,7 @@ def test_producer_and_consumer_performance(
     assert "Exception" not in said.out + said.err, said
     said = tools.run(
         *("kafka-consumer-perf-test", "--bootstrap-server", bootstrap, "--topic", topic_name),
-        *("--num-records", "60000", "--timeout", "20000", "--hide-header"),
+        *("--num-records", "60000", "--timeout", "90000", "--hide-header"),
     ).check()
     fields = [field.strip() for field in said.out.strip().splitlines()[-1].split(",")]
     assert int(fields[4]) >= 60000, said
@@ -141,18 +141,28 @@ def test_log_compaction_tester(tools: ToolRunner, make_node: Callable[..., Node]
         }
     )
     records = 300_000
-    said = tools.run(
-        *("kafka-log-compaction-tester", "--bootstrap-server", node.bootstrap),
-        # The tool itself sleeps, in seconds, between writing and reading.
-        *("--messages", str(records), "--duplicates", "30", "--percent-deletes", "5"),
-        *("--sleep", str(COMPACTION_PAUSE_S)),
-        deadline_s=60,
-    ).check()
-    assert "Data verification is completed" in said.out, said
-    folder = next(node.log_folder().glob("log-cleaner-test-*-0"))
-    topic = folder.name.removesuffix("-0")
-    left = batches(node.log_folder(), topic)
-    assert left[-1].base_offset + left[-1].last_offset_delta == records - 1
-    assert sum(batch.record_count for batch in left) < records / 2, said
-    written_bytes = left[-1].size_bytes / left[-1].record_count * records
-    assert log_bytes(node.log_folder(), topic) < written_bytes / 2
+    shares: list[float] = []
+    for pause_s in COMPACTION_PAUSES_S:
+        before = set(node.log_folder().glob("log-cleaner-test-*-0"))
+        said = tools.run(
+            *("kafka-log-compaction-tester", "--bootstrap-server", node.bootstrap),
+            # The tool itself sleeps, in seconds, between writing and reading.
+            *("--messages", str(records), "--duplicates", "30", "--percent-deletes", "5"),
+            *("--sleep", str(pause_s)),
+            deadline_s=6 * DEADLINE_S,
+        ).check()
+        assert "Data verification is completed" in said.out, said
+        (folder,) = set(node.log_folder().glob("log-cleaner-test-*-0")) - before
+        topic = folder.name.removesuffix("-0")
+        left = batches(node.log_folder(), topic)
+        assert left[-1].base_offset + left[-1].last_offset_delta == records - 1
+        written_bytes = left[-1].size_bytes / left[-1].record_count * records
+        shares.append(
+            max(
+                sum(batch.record_count for batch in left) / records,
+                log_bytes(node.log_folder(), topic) / written_bytes,
+            )
+        )
+        if shares[-1] < 0.5:
+            break
+    assert shares[-1] < 0.5, shares

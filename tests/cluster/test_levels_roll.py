@@ -42,7 +42,7 @@ class PunctualWriter(Writer):
         self.times: dict[int, list[float]] = {p: [] for p in range(PARTITIONS)}
         # A load that is there all the time, not one that keeps two cores from restarting anything.
         super().__init__(
-            cluster.bootstrap, TOPIC, name, PARTITIONS, idempotent=idempotent, per_s=200
+            cluster.bootstrap, TOPIC, name, PARTITIONS, idempotent=idempotent, per_s=60
         )
 
     def _answered(
@@ -181,7 +181,9 @@ def test_two_controllers_on_a_zookeeper_go_up_a_level_and_back(tmp_path: Path) -
         writer.finish()
         found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
         wait_until(
-            lambda: not reader.missing(found), 30, lambda: f"the group read all; {reader.state()}"
+            lambda: not reader.missing(found),
+            DEADLINE_S,
+            lambda: f"the group read all; {reader.state()}",
         )
         reader.finish()
         wrong = violations([writer], found, reader)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.conftest import TARGET
-from tests.support.processes import resident_bytes
+from tests.support.processes import DEADLINE_S, resident_bytes
 from tests.support.server import TidelogNode
 
 from tidelog.model.api_keys import ApiKey
@@ -80,7 +80,7 @@ async def watched(port: int, pid: int) -> int:
             await asyncio.sleep(0)
 
     watching = asyncio.create_task(watch())
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(6 * DEADLINE_S):
         opened = [await greeted(port) for _ in range(CONNECTIONS)]
         answered = await asyncio.gather(*(one(*each, frame) for each in opened))
     watching.cancel()

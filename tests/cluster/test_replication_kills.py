@@ -26,6 +26,7 @@ from tidelog.records.builder import NewRecord, build_batch
 
 pytestmark = [
     pytest.mark.kill,
+    pytest.mark.long(20),
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
 

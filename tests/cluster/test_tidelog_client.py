@@ -38,6 +38,8 @@ from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.records.record import Record
 
+PATIENT_MS = int(DEADLINE_S * 1000)
+
 
 def run(work: Coroutine[Any, Any, None]) -> None:
     """Run a test's coroutine; TimeoutError when it hangs."""
@@ -182,15 +184,15 @@ def test_a_position_that_the_log_has_not(bootstrap: str, topic_name: str) -> Non
             fetcher = Fetcher(cluster)
             fetcher.assign({where: 50})
             with pytest.raises(OffsetOutOfRange) as problem:
-                await fetcher.poll(5000)
+                await fetcher.poll(PATIENT_MS)
             assert (problem.value.partition, problem.value.offset) == (where, 50)
             fetcher.seek(where, 0)
-            (piece,) = await fetcher.poll(5000)
+            (piece,) = await fetcher.poll(PATIENT_MS)
             assert values(list(piece.rows())) == [7]
             await fetcher.close()
             resetting = Fetcher(cluster, reset=OffsetReset.EARLIEST)
             resetting.assign({where: 50})
-            (piece,) = await resetting.poll(5000)
+            (piece,) = await resetting.poll(PATIENT_MS)
             assert values(list(piece.rows())) == [7]
             await resetting.close()
 

@@ -97,7 +97,7 @@ def test_three_processes_are_rolled_to_this_code_and_get_a_secret(
     bootstrap = ",".join(node.bootstrap for node in nodes)
     create_replicated(bootstrap, TOPIC, PARTITIONS, 3, min_insync_replicas=2)
     writers = [
-        Writer(bootstrap, TOPIC, name, PARTITIONS, idempotent=name == "once", per_s=200)
+        Writer(bootstrap, TOPIC, name, PARTITIONS, idempotent=name == "once", per_s=60)
         for name in ("plain", "once")
     ]
     reader = GroupReader(bootstrap, TOPIC, "group")

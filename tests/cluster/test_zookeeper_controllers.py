@@ -14,7 +14,7 @@ from tests.cluster.test_zookeeper_outside import World, run, zookeeper
 from tests.support.cluster import ControllerNode
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S, wait_until
-from tests.support.zookeeper import ZooKeeper, end_session, why_not
+from tests.support.zookeeper import PATIENT_SESSION_S, ZooKeeper, end_session, why_not
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
 
 from tidelog.controller.process import Controller
@@ -24,7 +24,7 @@ from tidelog.runtime.seams import Seams
 
 __all__ = ["zookeeper"]
 
-pytestmark = pytest.mark.java
+pytestmark = [pytest.mark.java, pytest.mark.long(20)]
 
 
 def test_a_store_that_is_down_at_the_start_is_waited_for(tmp_path: Path) -> None:
@@ -82,7 +82,8 @@ def test_of_two_controllers_the_second_writes_and_the_first_cannot(zookeeper: Zo
 
     async def scenario(world: World) -> None:
         first = world.controller
-        second = Controller(configs(node_id="102"), Seams(), ZookeeperStore(world.address))
+        store = ZookeeperStore(world.address, PATIENT_SESSION_S)
+        second = Controller(configs(node_id="102"), Seams(), store)
         await second.start()
         try:
             assert not second.active

@@ -170,7 +170,7 @@ async def story(server: ZooKeeper, fault: Fault) -> None:
     try:
         await broker.listen()
         await controller.start()
-        await loop.run_in_executor(None, tool.start)
+        await loop.run_in_executor(None, tool.start, DEADLINE_S)
         await broker.register(controller.listener_port)
         made = await broker.forward(topic("t", 1, 1, retention_ms="1000"), 7)
         assert made.topics[0].error_code == 0

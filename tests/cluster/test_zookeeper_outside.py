@@ -13,7 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
-from tests.support.zookeeper import Door, ZooKeeper, why_not
+from tests.support.zookeeper import PATIENT_SESSION_S, Door, ZooKeeper, why_not
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
 
 from tidelog.controller.process import Controller
@@ -73,7 +73,7 @@ class World:
         self.controller = Controller(
             configs(broker_session_timeout_ms="60000", broker_silence_suspect_ms="59000"),
             Seams(),
-            ZookeeperStore(address),
+            ZookeeperStore(address, PATIENT_SESSION_S),
         )
         await self.controller.start()
 
@@ -96,7 +96,7 @@ class World:
 def run(zookeeper: ZooKeeper, scenario: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     chroot = f"/{uuid.uuid4().hex}"
     client = KazooClient(hosts=zookeeper.address)
-    client.start()
+    client.start(DEADLINE_S)
 
     async def main() -> None:
         world = World(zookeeper, Tool(client, chroot))

@@ -14,7 +14,7 @@ import pytest
 from tests.cluster.test_zookeeper_outside import zookeeper
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
-from tests.support.zookeeper import ZooKeeper
+from tests.support.zookeeper import PATIENT_SESSION_S, ZooKeeper
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
 
 from tidelog.controller.decisions import journal
@@ -36,7 +36,7 @@ class KilledStore(ZookeeperStore):
     """Takes so many commits; with the last one its session ends and no call returns any more."""
 
     def __init__(self, address: str, commits: int) -> None:
-        super().__init__(address)
+        super().__init__(address, PATIENT_SESSION_S)
         self.max_write_bytes = SMALL_WRITES
         self.commits = commits
         self.killed = asyncio.Event()
@@ -68,7 +68,7 @@ async def outlive(address: str, commits: int) -> bool:
             node_id="102", broker_session_timeout_ms="60000", broker_silence_suspect_ms="59000"
         ),
         Seams(),
-        ZookeeperStore(address),
+        ZookeeperStore(address, PATIENT_SESSION_S),
     )
     broker = RecordedBroker(1)
     await broker.listen()

@@ -32,7 +32,7 @@ def tool(tmp_path: Path) -> Iterator[KazooClient]:
         pytest.skip(why)
     with ZooKeeper(tmp_path / "zookeeper") as server:
         client = KazooClient(hosts=server.address)
-        client.start()
+        client.start(DEADLINE_S)
         client.ensure_path("/t")
         client.chroot = "/t"
         yield client

@@ -36,8 +36,15 @@ class Record:
 
 
 def admin(bootstrap: str) -> AdminClient:
-    """librdkafka's admin client."""
-    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 3})
+    """librdkafka's admin client; a topic that it is asked about it does not make."""
+    return AdminClient(
+        {
+            "bootstrap.servers": bootstrap,
+            "log_level": 3,
+            # Else a look at a topic that is still to come makes one with the defaults.
+            "allow.auto.create.topics": False,
+        }
+    )
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, **config: object) -> None:
@@ -253,7 +260,7 @@ def java_reader(tools: ToolRunner) -> Callable[[str, str, int], list[Record]]:
         said = tools.run(
             *("kafka-console-consumer", "--bootstrap-server", bootstrap, "--topic", topic),
             *("--partition", "0", "--offset", "earliest", "--max-messages", str(count)),
-            *("--timeout-ms", "15000", "--formatter-property", "print.key=true"),
+            *("--timeout-ms", "90000", "--formatter-property", "print.key=true"),
             *("--formatter-property", "print.headers=true"),
         ).check()
         got = []

@@ -228,6 +228,7 @@ def until_in_sync(bootstrap: str, topic: str, members: int) -> None:
 
     def reached() -> bool:
         found = client.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+        # Of a topic that it has not heard of yet a broker tells no partition.
         return bool(found) and all(
             each.leader >= 0 and len(each.isrs) == members for each in found.values()
         )
