@@ -21,6 +21,8 @@ from tidelog.broker import fetch_patience, follower_fetcher, loss_notes
 from tidelog.broker.follower_fetcher import FollowerFetcher
 from tidelog.broker.follower_log import says_where_logs_part, take_in
 from tidelog.broker.partition import HostedPartition, PartitionState, Role
+from tidelog.client import connection as connections
+from tidelog.client.errors import RequestTimedOut
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol import codec, messages
 from tidelog.records.builder import NewRecord, build_batch
@@ -647,6 +649,43 @@ def test_a_lost_leader_is_found_again(tmp_path: Path) -> None:
             await until_same(leader, follower)
             for connection in list(pair.leader.server.connections):
                 connection.close("a test breaks it")
+            append(leader, "b")
+            await until_same(leader, follower)
+
+    run(main())
+
+
+def slow_greeting(asked: list[int | None], needs_ms: int) -> Any:
+    """A ``connect`` to a peer that is greeted if it is waited for long enough."""
+
+    async def connect(*address: Any, **options: Any) -> Any:
+        asked.append(options.get("greeting_timeout_ms"))
+        if (asked[-1] or 0) < needs_ms:
+            raise RequestTimedOut("it has too much to do")
+        return await connections.connect(*address, **options)
+
+    return connect
+
+
+def test_a_source_that_greets_slowly_is_followed_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was given up after three seconds, again and again, and got nothing but more to do."""
+    least_ms = follower_fetcher.CONNECT_TIMEOUT_MS
+    asked: list[int | None] = []
+    monkeypatch.setattr(follower_fetcher, "connect", slow_greeting(asked, 4 * least_ms))
+
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            leader = pair.lead()
+            append(leader, "a")
+            follower = pair.follow()
+            await until_same(leader, follower)
+            assert asked == [least_ms, 2 * least_ms, 4 * least_ms]
+            for connection in list(pair.leader.server.connections):
+                connection.close("a test breaks it")
+            await until(lambda: len(asked) > 3)
+            assert asked[3] == least_ms, "an answer ends the row"
             append(leader, "b")
             await until_same(leader, follower)
 

@@ -23,8 +23,8 @@ from tidelog.broker.session import (
     Identity,
     Reported,
 )
-from tidelog.broker.session_patience import Patience, patience_ms
 from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, RequestTimedOut
+from tidelog.client.patience import Patience, patience_ms
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, Router, Scope

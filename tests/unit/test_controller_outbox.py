@@ -16,8 +16,11 @@ from tests.support.lone_broker import LoneBroker, until
 from tests.support.obedient_broker import Obedient
 from tests.support.processes import DEADLINE_S
 from tests.unit.test_broker_control import OneBadPlace, set_aside
+from tests.unit.test_broker_following import slow_greeting
 
 from tidelog.broker.seen import SEEN_FILE, SeenFile
+from tidelog.client import connection
+from tidelog.controller import outbox as outboxes
 from tidelog.controller.announcements import Announcements
 from tidelog.controller.decisions import deletion, journal
 from tidelog.controller.decisions.cluster import Decision
@@ -82,6 +85,27 @@ async def commanded(office: Office) -> AsyncIterator[Outbox]:
         yield outbox
     finally:
         await outbox.close()
+
+
+def test_a_broker_that_greets_slowly_is_commanded_in_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was given up after ten seconds, again and again."""
+    asked: list[int | None] = []
+    least_ms = connection.CONNECT_TIMEOUT_MS
+    monkeypatch.setattr(outboxes, "connect", slow_greeting(asked, 4 * least_ms))
+
+    async def main() -> None:
+        office, lone = Office(), Obedient(tmp_path)
+        await lone.start()
+        office.found_at(lone.port)
+        try:
+            async with commanded(office):
+                assert asked == [least_ms, 2 * least_ms, 4 * least_ms]
+        finally:
+            await lone.stop()
+
+    asyncio.run(main())
 
 
 @asynccontextmanager

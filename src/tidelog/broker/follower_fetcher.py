@@ -27,6 +27,7 @@ from tidelog.client.connection import Connection, connect
 from tidelog.client.errors import ClientError, ConnectionLost, error_code
 from tidelog.client.fetch_requests import SESSION_ERRORS
 from tidelog.client.fetch_sessions import Question
+from tidelog.client.patience import Patience
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
@@ -43,6 +44,9 @@ FIRST_PAUSE_MS = 20
 """First pause after an error; it doubles up to ``replica.fetch.backoff.ms``."""
 
 CONNECT_TIMEOUT_MS = 3_000
+"""How long a source may take to accept a connection; its greeting the same at first, and longer
+after each that it did not give in time (``client.patience``)."""
+
 LOST_SHOWN_MS = 1_000
 """How long clients are told that a source is gone, without news from the controller. It replaces a
 killed leader after 200 ms; a leader that is alive and only cut off from here is shown again."""
@@ -69,6 +73,7 @@ class FollowerFetcher:
         self._source = source
         self._questions = FollowerQuestions()
         self._patience = FetchPatience()
+        self._greeting = Patience(CONNECT_TIMEOUT_MS)
         self._connection: Connection | None = None
         self._added = asyncio.Event()
         self._interrupted = False
@@ -302,15 +307,18 @@ class FollowerFetcher:
         endpoint = None if broker is None else broker.endpoints.get(name)
         if endpoint is None:
             raise ConnectionLost(f"no address of broker {self._source} on {name} is known")
-        self._connection = await connect(
-            *endpoint,
-            client_id=f"follower-{self._broker.node_id}",
-            negotiate=False,
-            max_in_flight=1,
-            connect_timeout_ms=CONNECT_TIMEOUT_MS,
-            on_closed=lambda _: self._broker.metadata.wake(),
-            secret=self._broker.secret,
-        )
+        with self._greeting.counted():
+            self._connection = await connect(
+                *endpoint,
+                client_id=f"follower-{self._broker.node_id}",
+                negotiate=False,
+                max_in_flight=1,
+                connect_timeout_ms=CONNECT_TIMEOUT_MS,
+                greeting_timeout_ms=self._greeting.now_ms,
+                on_closed=lambda _: self._broker.metadata.wake(),
+                secret=self._broker.secret,
+            )
+        self._greeting.answered()
         return self._connection
 
     def _request(self, question: Question, wait_ms: int) -> messages.FetchRequest:

@@ -20,9 +20,9 @@ from typing import Any
 from uuid import UUID
 
 from tidelog.broker.heartbeat_pace import HeartbeatPace
-from tidelog.broker.session_patience import Patience
 from tidelog.client.connection import Connection, connect
 from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, error_code
+from tidelog.client.patience import Patience
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST
 from tidelog.model.server_configs import Listener

@@ -22,8 +22,9 @@ from itertools import islice
 from typing import Any, Protocol
 from uuid import UUID
 
-from tidelog.client.connection import Connection, connect
+from tidelog.client.connection import CONNECT_TIMEOUT_MS, Connection, connect
 from tidelog.client.errors import ClientError
+from tidelog.client.patience import Patience
 from tidelog.controller import requests
 from tidelog.controller.announcements import Announcements
 from tidelog.controller.decisions.cluster import NO_ID, Cluster
@@ -84,6 +85,7 @@ class Outbox:
         self.reached = -1
         self._office = office
         self._timeout_ms = timeout_ms
+        self._greeting = Patience(CONNECT_TIMEOUT_MS)
         self._delete_retry_ms = delete_retry_ms
         self._changes = Changes()
         self._awake = asyncio.Event()
@@ -147,14 +149,19 @@ class Outbox:
         address = requests.inter_broker_address(office.cluster, self.broker, listener)
         if address is None:
             raise ChannelRefused("it is not registered with a listener")
-        return await connect(
-            address.host,
-            address.port,
-            client_id="controller",
-            negotiate=False,
-            max_in_flight=1,
-            secret=office.secret,
-        )
+        with self._greeting.counted():
+            connection = await connect(
+                address.host,
+                address.port,
+                client_id="controller",
+                negotiate=False,
+                max_in_flight=1,
+                connect_timeout_ms=self._greeting.least_ms,
+                greeting_timeout_ms=self._greeting.now_ms,
+                secret=office.secret,
+            )
+        self._greeting.answered()
+        return connection
 
     async def _open(self, connection: Connection) -> None:
         office = self._office

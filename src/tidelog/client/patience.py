@@ -1,10 +1,11 @@
-"""How long a broker waits for a controller that took its connection: longer after each time-out.
+"""How long a process waits for another that took its connection: longer after each time-out.
 
-Owns the rule and the count of time-outs in a row. A controller that is slow for a while, because
-its machine has too much to do, must greet and register a broker all the same: one that always
-gives up after the same time and begins anew never registers, and adds to what the controller has to
-do. The time for the TCP connect does not grow: after a cut it is over once a try was made behind
-it. Nor do heartbeats wait longer, by which a controller that hangs is left.
+Owns the rule and the count of time-outs in a row: of a broker for its controller, of a follower for
+its source, of a controller for the broker that it commands. One that is slow for a while, because
+its machine has too much to do, must greet all the same: who always gives up after the same time and
+begins anew is never greeted, and adds to what the other has to do. The time for the TCP connect
+does not grow: after a cut it is over once a try was made behind it. Nor do heartbeats wait longer,
+by which a controller that hangs is left.
 """
 
 from __future__ import annotations
@@ -24,10 +25,11 @@ def patience_ms(least_ms: int, time_outs: int) -> int:
 
 
 class Patience:
-    """What a session waits for the greeting, and for the answer to the request it begins with.
+    """What is waited for the greeting, and in a session for the answer to what it begins with.
 
-    Any answer ends the row: with several controllers, one that hangs costs no more than the least
-    patience in each round in which another answers, so a takeover is found as fast as ever.
+    Any answer ends the row. In a session with several controllers, one that hangs costs no more
+    than the least patience in each round in which another answers, so a takeover is found as fast
+    as ever.
     """
 
     def __init__(self, least_ms: int) -> None:
@@ -49,5 +51,5 @@ class Patience:
             raise
 
     def answered(self) -> None:
-        """A controller answered what the session began with, with whatever it was."""
+        """The other answered what was begun with, with whatever it was."""
         self._time_outs = 0
