@@ -10,6 +10,8 @@ from __future__ import annotations
 import gzip
 import random
 from collections.abc import Callable, Iterator
+from functools import cache
+from random import Random
 from typing import NamedTuple
 
 from tidelog.records.batch import MAX_INT32, BatchHeader, read_header, seal_batch
@@ -46,6 +48,12 @@ def lies(random: random.Random, now_ms: int, count: int) -> Iterator[Lie]:
     ]
     for at in range(count):
         yield kinds[at % len(kinds)](random, now_ms)
+
+
+@cache
+def family(seed: int, now_ms: int, count: int) -> tuple[Lie, ...]:
+    """The lies of a seed. Made once for all that are told them: large ones take a while to make."""
+    return tuple(lies(Random(seed), now_ms, count))
 
 
 def honest(random: random.Random, now_ms: int, codec: int | None = None) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.lone_broker import LoneBroker, Peer, until, with_broker
-from tests.support.lying_batches import changed, honest, lies
+from tests.support.lying_batches import changed, family, honest
 from tests.support.storage_logs import NOW_MS, batch, records_of
 from tests.support.turn_costs import TurnCosts
 
@@ -23,6 +23,7 @@ from tidelog.protocol import messages
 from tidelog.records.batch import Rejected, read_header
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.compression import Codec
+from tidelog.runtime.clock import RealClock
 from tidelog.storage import looking
 from tidelog.storage.appending import prepare
 from tidelog.storage.looking import REQUEST_BYTES_AT_ONCE, SMALL_BYTES, UNLOOKED, Looks
@@ -31,6 +32,7 @@ from tidelog.storage.results import Appended
 STALL_S = 0.1
 """What one request may hold the loop for (issue 11): CPU time of one turn."""
 
+PRESENT_MS = RealClock().wall_ms()
 COMPACTED = {"cleanup.policy": "compact", "max.message.bytes": "30000000"}
 RECOMPRESSED = {"compression.type": "gzip", "compression.gzip.level": "9"}
 
@@ -429,11 +431,10 @@ def test_lies_over_the_wire(tmp_path: Path, seed: int, configs: dict[str, str]) 
 
     async def story(lone: LoneBroker, peer: Peer) -> None:
         partition = lone.lead("t", configs=configs)
-        now_ms = lone.broker.clock.wall_ms()
-        for lie in lies(dice, now_ms, 90):
+        for lie in family(seed, PRESENT_MS, 90):
             async with TurnCosts() as turns:
                 answer = await peer.ask(produce((0, lie.batch)), 9)
-                again = await peer.ask(produce((0, honest(dice, now_ms))), 9)
+                again = await peer.ask(produce((0, honest(dice, PRESENT_MS))), 9)
             assert codes(again) == [0], lie.told
             assert codes(answer) != [ErrorCode.UNKNOWN_SERVER_ERROR], lie.told
             assert turns.longest_s < STALL_S, lie.told

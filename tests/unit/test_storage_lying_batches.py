@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.lying_batches import changed, honest, lies
+from tests.support.lying_batches import changed, family, honest
 from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
 
 from tidelog.model.errors import ErrorCode
@@ -206,7 +206,7 @@ def test_a_leader_is_told_lies(tmp_path: Path, seed: int, kind: str) -> None:
     dice = random.Random(seed)
     log = new_log(tmp_path, CONFIGS[kind])
     taken = 0
-    for lie in lies(dice, NOW_MS, PER_SEED):
+    for lie in family(seed, NOW_MS, PER_SEED):
         end, size = log.end_offset, log.segments[-1].size
         got = log.append_as_leader(lie.batch, 0, NOW_MS)
         if isinstance(got, Rejected):
@@ -226,7 +226,7 @@ def test_a_follower_copies_lies(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     log = new_log(tmp_path, CONFIGS["plain"])
     data, end = b"", 0
-    for lie in lies(dice, NOW_MS, PER_SEED):
+    for lie in family(seed, NOW_MS, PER_SEED):
         for content in (lie.batch, honest(dice, NOW_MS)):
             placed = bytearray(content)
             assign(placed, end, 0)
@@ -247,9 +247,8 @@ def test_lies_are_compacted_around(tmp_path: Path, seed: int) -> None:
     """A topic becomes compacted when it holds lies: a run ends well, a batch that cannot be taken
     apart stays as it is, and the newest honest record of each key stays, too."""
     print(f"seed {seed}")
-    dice = random.Random(seed)
     log = new_log(tmp_path, CONFIGS["plain"])
-    for lie in lies(dice, NOW_MS, PER_SEED):
+    for lie in family(seed, NOW_MS, PER_SEED):
         log.append_as_leader(lie.batch, 0, NOW_MS)
     newest: dict[bytes, bytes] = {}
     for at in range(40):
@@ -292,10 +291,9 @@ def records_of_honest(log: PartitionLog, from_offset: int) -> list[Record]:
 def test_times_are_looked_up_among_lies(tmp_path: Path, seed: int) -> None:
     """Each look-up ends, and none answers behind the first honest record that is new enough."""
     print(f"seed {seed}")
-    dice = random.Random(seed)
     log = new_log(tmp_path, CONFIGS["plain"])
     placed: list[tuple[int, int]] = []
-    for at, lie in enumerate(lies(dice, NOW_MS, PER_SEED)):
+    for at, lie in enumerate(family(seed, NOW_MS, PER_SEED)):
         log.append_as_leader(lie.batch, 0, NOW_MS)
         time = NOW_MS + 10 * at
         got = log.append_as_leader(batch(1, timestamp=time), 0, NOW_MS + 10 * at)
