@@ -12,6 +12,7 @@ import socket
 import struct
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,14 @@ TRIES = 3
 """A bound on speed holds on a busy machine: the best of so many."""
 
 
-def served() -> list[Handler]:
-    """The handlers of clients."""
-    return [each for each in handlers.load() if each.scope is Scope.CLIENT]
+OF_OFFSETS = {ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE}
+"""They take as long as half of all others: `test_worst_requests_of_offsets.py`."""
+
+
+def served(*, of_offsets: bool) -> list[Handler]:
+    """The handlers of clients: those of committed offsets, or all others."""
+    found = [each for each in handlers.load() if each.scope is Scope.CLIENT]
+    return [each for each in found if (each.api_key in OF_OFFSETS) is of_offsets]
 
 
 def versions(handler: Handler) -> list[int]:
@@ -55,8 +61,15 @@ def versions(handler: Handler) -> list[int]:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogNode]:
+    """See ``filled_node``."""
+    with filled_node(tmp_path_factory.mktemp("node")) as filled:
+        yield filled
+
+
+@contextmanager
+def filled_node(folder: Path) -> Iterator[TidelogNode]:
     """A server with topics, a group and a precise watchdog."""
-    node = TidelogNode(tmp_path_factory.mktemp("node"))
+    node = TidelogNode(folder)
     node.run_with("tests.support.watched_server", {})
     with node:
         fill(node)
@@ -156,11 +169,16 @@ def measured(node: TidelogNode, frame: bytes) -> tuple[float, int]:
     return longest_stall_s(node), memory(node, "VmHWM") - before
 
 
-@pytest.mark.parametrize("handler", served(), ids=lambda each: each.api_key.name)
+@pytest.mark.parametrize("handler", served(of_offsets=False), ids=lambda each: each.api_key.name)
 @pytest.mark.long
 def test_the_worst_requests_neither_block_the_loop_nor_take_much_memory(
     node: TidelogNode, handler: Handler
 ) -> None:
+    all_hold(node, handler)
+
+
+def all_hold(node: TidelogNode, handler: Handler) -> None:
+    """The bounds hold for the worst requests of an API."""
     for version in versions(handler):
         for each in worst(int(handler.api_key), version, handler.most_elements):
             holds(node, each)
