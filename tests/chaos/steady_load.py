@@ -22,7 +22,7 @@ import confluent_kafka
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
 from tests.chaos.produce_probe import ProduceProbe
-from tests.support.acked_stream import GroupReader, Place, Writer
+from tests.support.acked_stream import SOMEWHERE, GroupReader, Place, Writer
 from tests.support.clients import admin
 from tests.support.cluster import create_replicated
 from tests.support.own_time import OwnTime
@@ -265,9 +265,12 @@ class Load:
         for busy in (self.coming, self.lookups):
             busy.look()
 
-    def has_acked(self, count: int) -> bool:
-        """Whether each writer has so many acknowledgements; AssertionError when one has died."""
-        return all(writer.has_acked(count) for writer in (self.kept, self.compacted))
+    def has_done(self, count: int) -> bool:
+        """Whether each writer has so many acknowledgements, and each other part has come twice to
+        its end; AssertionError when a writer has died."""
+        acked = all(writer.has_acked(count) for writer in (self.kept, self.compacted))
+        twice = self.coming.rounds > 1 and self.lookups.rounds > 1
+        return acked and twice and bool(self.reader.seen)
 
     def finish(self) -> None:
         """End the work; AssertionError when a part of it failed."""
@@ -345,10 +348,12 @@ def lost_records(
 ) -> list[str]:
     """Return which acknowledged records are missing: of those that retention kept, or (`newest`)
     of each key the newest."""
-    acked = {place: number for number, place in writer.acked.items()}
+    acked = {place: number for number, place in writer.acked.items() if place[1] != SOMEWHERE}
     if newest:
         last = {(p, writer.key(n)): (p, at) for (p, at), n in sorted(acked.items())}
-        acked = {place: acked[place] for place in last.values()}
+        # Of a key whose newest is somewhere, an older one may be gone.
+        unknown = {(p, writer.key(n)) for n, (p, at) in writer.acked.items() if at == SOMEWHERE}
+        acked = {place: acked[place] for key, place in last.items() if key not in unknown}
     return [
         f"{writer.name}:{number} at {place}, there is {found.get(place)}"
         for place, number in sorted(acked.items())

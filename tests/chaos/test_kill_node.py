@@ -18,7 +18,7 @@ from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v8.response import MetadataResponse
 from tests.conftest import TARGET
 from tests.support import clients
-from tests.support.acked_stream import GroupReader, Writer, read_all, violations
+from tests.support.acked_stream import GroupReader, Writer, lost_acks, read_all, violations
 from tests.support.node import Node
 from tests.support.own_time import until_in_time
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
@@ -148,17 +148,15 @@ def test_what_a_killed_node_had_not_synced_is_readable_again(
     for part in (*writers, reader):
         part.abandon()
     node.start()
+    lost: list[str] = []
+
+    def is_readable() -> bool:
+        found = read_all(node.bootstrap, TOPIC, PARTITIONS)
+        lost[:] = [line for writer in writers for line in lost_acks(writer, found)]
+        return not lost
+
     # The sync runs beside the first answers: at most a moment later all is readable.
-    wanted = {
-        place: f"{writer.name}:{number}"
-        for writer in writers
-        for number, place in writer.acked.items()
-    }
-    wait_until(
-        lambda: wanted.items() <= read_all(node.bootstrap, TOPIC, PARTITIONS).items(),
-        DEADLINE_S,
-        "all that was acked is readable",
-    )
+    wait_until(is_readable, DEADLINE_S, lambda: f"all that was acked is readable: {lost[:5]}")
     admin = clients.admin(node.bootstrap)
 
     def listed() -> list[str]:

@@ -54,7 +54,7 @@ SEED = int(os.environ.get("TIDELOG_SEED", str(random.SystemRandom().randrange(2*
 PER_S = 400.0
 ENOUGH = 3000
 """Records of each kind that a load has at least, however slow the machine is: with fewer there may
-be nothing to remove."""
+be nothing to remove. All else that is done in a load is then done twice at least."""
 
 OVERDUE_S = DELETE_DELAY_MS / 1000 + 5.5
 """How long a file may wait for its removal. What its server waited for a processor is taken off:
@@ -88,7 +88,7 @@ def run(bootstrap: str, servers: dict[str, TidelogNode], replicas: int, record: 
         load.look()
         for sampler in samplers.values():
             sampler.look()
-        return time.monotonic() >= until_s and load.has_acked(ENOUGH)
+        return time.monotonic() >= until_s and load.has_done(ENOUGH)
 
     end_s = time.monotonic() + SECONDS
     try:
@@ -159,7 +159,6 @@ def nothing_lost(bootstrap: str, load: Load) -> None:
     wait_until(compacted, DEADLINE_S, "compaction has removed something", LOOK_S)
     assert not (lost := lost_records(load.compacted, starts, found, newest=True)), lost[:5]
     assert len(found) >= min(KEYS, len(load.compacted.acked))
-    assert load.coming.rounds > 1 and load.lookups.rounds > 1 and load.reader.seen
 
 
 def test_one_server_under_a_steady_load(tmp_path: Path, record_property: Record) -> None:

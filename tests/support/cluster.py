@@ -197,12 +197,19 @@ class TidelogCluster:
         return [pid for pid in found if pid is not None]
 
     def empty(self, broker: int) -> None:
-        """Take everything from a stopped broker's disk."""
-        for path in self.brokers[broker].data.iterdir():
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+        """Take everything from a killed broker's disk."""
+        data = self.brokers[broker].data
+
+        def is_empty() -> bool:
+            for path in data.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+            return not any(data.iterdir())
+
+        # A helper process of the broker lives a moment longer, and may still write.
+        wait_until(is_empty, DEADLINE_S, "the disk is empty")
 
     def said(self, expected: str) -> str:
         """The ends of all logs, for a failure."""
