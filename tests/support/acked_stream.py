@@ -16,6 +16,7 @@ import confluent_kafka
 from confluent_kafka import TopicPartition
 
 from tests.support.log_files import BatchOnDisk
+from tests.support.offsets import watermarks
 from tests.support.processes import DEADLINE_S
 
 Place = tuple[int, int]
@@ -286,7 +287,7 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> dict[Place, str]:
         {"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False}
     )
     ends = {
-        number: consumer.get_watermark_offsets(TopicPartition(topic, number), DEADLINE_S)[1]
+        number: watermarks(consumer, TopicPartition(topic, number))[1]
         for number in range(partitions)
     }
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])

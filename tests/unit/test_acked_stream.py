@@ -6,8 +6,10 @@ from collections import Counter, defaultdict
 from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from tests.support.acked_stream import SOMEWHERE, Writer, renumbered_values, violations
 from tests.support.log_files import BatchOnDisk
+from tests.support.offsets import asked_of_leaders
 
 GOOD = {(0, 0): "w:0", (0, 1): "w:1", (0, 2): "w:2"}
 
@@ -123,3 +125,17 @@ def test_a_writer_that_dies_says_so_to_whoever_waits_for_it(writer: Writer) -> N
         with pytest.raises(AssertionError, match=r"w died:[^$]*KeyError: 7"):
             waiting()
     assert "KeyError: 7" in writer.state()
+
+
+def test_who_asks_while_a_leader_moves_asks_again() -> None:
+    refusals = [KafkaError.FENCED_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION]
+
+    def ask() -> int:
+        if refusals:
+            raise KafkaException(KafkaError(refusals.pop()))
+        return 7
+
+    assert asked_of_leaders(ask, "an offset") == 7
+    refusals.append(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+    with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):
+        asked_of_leaders(ask, "an offset")
