@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from tests.support.lone_broker import until
 
 from tidelog.broker import coordinator_partition
 from tidelog.broker.coordinator_partition import LedPartition, LoadFailed
+from tidelog.broker.handlers import offset_commit
 from tidelog.model.errors import ErrorCode as E
+from tidelog.protocol import messages
 
 
 def run(work: Any) -> None:
@@ -96,6 +99,45 @@ def test_leadership_that_goes_ends_the_wait(
             assert await waiting == "they are not loaded: NOT_COORDINATOR"
         finally:
             await broker.coordinator.close()
+            await broker.stop()
+
+    run(main())
+
+
+def test_a_load_that_no_descriptor_is_left_for_goes_on_when_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The groups were not available until another broker led them."""
+    asked: list[int] = []
+
+    async def main() -> None:
+        broker = GroupBroker(tmp_path)
+        await broker.start()
+        try:
+            hosted = broker.lead_offsets()
+            await until(lambda: not broker.coordinator.is_loading)
+            request = messages.OffsetCommitRequest
+            part = request.OffsetCommitRequestPartition(0, 5, 0, "m")
+            broker.lead("t")
+            topics = [request.OffsetCommitRequestTopic("t", [part])]
+            answer = await broker.ask(offset_commit, request("g", -1, topics=topics), 8)
+            assert answer.topics[0].partitions[0].error_code == E.NONE
+            reading = type(hosted.log).read
+
+            def read(log: Any, *args: Any, **more: Any) -> Any:
+                if log is not hosted.log or len(asked) >= 3:
+                    return reading(log, *args, **more)
+                asked.append(args[0])
+                return log._unreadable(OSError(errno.EMFILE, "planted"))
+
+            monkeypatch.setattr(type(hosted.log), "read", read)
+            broker.lead_again(2)
+            await until(lambda: not broker.coordinator.is_loading)
+            assert len(asked) == 3
+            table = broker.coordinator.table_of("g")
+            assert not isinstance(table, E), table
+            assert table.get("g") is not None
+        finally:
             await broker.stop()
 
     run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 from tidelog.runtime.disk import RealDisk
@@ -52,3 +53,21 @@ def test_what_could_not_be_removed_has_another_turn(tmp_path: Path) -> None:
     removals.finished(removal, 30)
     assert due(removals, 29) == []
     assert due(removals, 30) == [str(kept)]
+
+
+def test_a_disk_that_cannot_say_what_is_there_keeps_it_for_another_turn() -> None:
+    class Bad(RealDisk):
+        def is_directory(self, path: str) -> bool:
+            raise FileNotFoundError(path)
+
+        def exists(self, path: str) -> bool:
+            raise OSError(errno.EIO, "planted", path)
+
+    removals = Removals(Bad())
+    removals.add("/d/a", 10)
+    removals.add("/d/b", 10)
+    removal = removals.due(10)
+    assert removal is not None
+    removal.run()
+    assert removal.left == ["/d/a", "/d/b"]
+    assert removal.error is not None and removal.error.errno == errno.EIO

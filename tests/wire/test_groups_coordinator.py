@@ -24,6 +24,7 @@ from tidelog.broker import (
     position_steps,
 )
 from tidelog.broker.coordinator_partition import LedPartition
+from tidelog.broker.coordinator_ticket import Ticket
 from tidelog.broker.coordinator_writes import batches_of
 from tidelog.broker.handlers import (
     delete_groups,
@@ -50,6 +51,7 @@ from tidelog.model.topics import OFFSETS_TOPIC
 from tidelog.protocol import messages
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
+from tidelog.runtime.clock import Clock
 from tidelog.runtime.disk import Disk
 from tidelog.runtime.seams import Seams
 from tidelog.runtime.turns import at_once
@@ -585,6 +587,48 @@ def test_between_two_groups_that_are_deleted_others_have_their_turn(tmp_path: Pa
         assert [(each.group_id, each.error_code) for each in answer.results] == [
             (name, E.NONE) for name in names
         ]
+
+    run(tmp_path, story)
+
+
+class Ahead:
+    """A clock ahead of another one, by what a test says."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.ms = 0
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms() + self.ms
+
+    def monotonic_ms(self) -> int:
+        return self._clock.monotonic_ms() + self.ms
+
+
+def test_a_heartbeat_that_waits_behind_a_long_commit_came_when_it_came(tmp_path: Path) -> None:
+    """Another deadline was looked at before it, at a time when this member's was over, too."""
+
+    async def story(broker: GroupBroker) -> None:
+        (led,) = broker.coordinator._led.values()
+        clock = led._clock = Ahead(led._clock)
+        member, joining = await new_member(broker, session_ms=10_000)
+        generation = (await joining).generation_id
+        synced = await broker.ask(sync_group, sync_request(member, generation, {member: b"x"}), 5)
+        assert synced.error_code == E.NONE
+        no_part: Any = None
+        led.decide_in_parts("g", coordinator_parts.InParts(Ticket(), iter(()), no_part))
+        clock.ms = 9_000
+        led._due.append("g")
+        led._tick()
+        answer = broker.ask_now(heartbeat, beat(member, generation), 4)
+        clock.ms = 10_500
+        assert (await answer).error_code == E.NONE
+        # A later silence ends it all the same.
+        clock.ms = 30_000
+        led._due.append("g")
+        led._tick()
+        gone = await broker.ask(heartbeat, beat(member, generation), 4)
+        assert gone.error_code == E.UNKNOWN_MEMBER_ID
 
     run(tmp_path, story)
 

@@ -44,6 +44,7 @@ from tidelog.broker.control_orders import (
     topics_of,
 )
 from tidelog.broker.partition import HostedPartition, PartitionState, StorageFailed
+from tidelog.broker.partitions import NotSetAside
 from tidelog.broker.seen import HighestSeen, Seen
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.epochs import leaves_room
@@ -377,15 +378,16 @@ class Control:
                 stuck[key] = local.topic_id
         try:
             await self._sync_names()
-        except StorageFailed as failure:
+        except NotSetAside as failure:
             logger.error("%s", failure)
-            stuck |= ids
             for key, topic_id in ids.items():
-                self._not_deleted(key, topic_id)
+                if key in failure.keys:
+                    stuck[key] = topic_id
+                    self._not_deleted(key, topic_id)
         return error or self.check(request, connection)
 
     async def _sync_names(self) -> None:
-        """Make durable what was set aside, in a thread. Raises StorageFailed."""
+        """Make durable what was set aside, in a thread. Raises NotSetAside."""
         log_work = self._broker.log_work
         await log_work.run(None, self._broker.partitions.syncing_names())
         await log_work.run(None, self._broker.loss_reports.forgetting())
@@ -465,12 +467,13 @@ class Control:
             return error
         try:
             await self._sync_names()
-        except StorageFailed as error:
-            logger.error("%s", error)
-            for topic, topic_id, at, _ in stopped:
-                self._not_deleted(TopicPartition(topic, at), topic_id)
-            failed = ErrorCode.KAFKA_STORAGE_ERROR
-            return [(topic, id_, at, why or failed) for topic, id_, at, why in stopped]
+        except NotSetAside as failure:
+            logger.error("%s", failure)
+            for place, (topic, topic_id, at, why) in enumerate(stopped):
+                if TopicPartition(topic, at) in failure.keys:
+                    self._not_deleted(TopicPartition(topic, at), topic_id)
+                    failed = why or ErrorCode.KAFKA_STORAGE_ERROR
+                    stopped[place] = (topic, topic_id, at, failed)
         return stopped
 
     def _stop(self, key: TopicPartition, order: StopOrder) -> ErrorCode:

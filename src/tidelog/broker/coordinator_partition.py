@@ -53,6 +53,9 @@ LOAD_CHUNK_BYTES = 262_144
 RECORDS_PER_LOOK = 64
 """Records that are replayed between two looks at the clock while loading."""
 
+READ_AGAIN_S = 0.1
+"""How soon a load goes on that a read was refused to, for a want that passes."""
+
 MAX_IN_FLIGHT = 10_000
 """Most writes that wait for the high watermark; more are refused (the replicas do not follow)."""
 
@@ -96,6 +99,7 @@ class LedPartition:
         self._due: deque[str] = deque()
         self._timer: asyncio.Handle | None = None
         self._timer_at_ms = 0
+        self._said_waiting = False
         self._gone_while_loading: set[str] = set()
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.load_ended = asyncio.Event()
@@ -272,7 +276,12 @@ class LedPartition:
         while position < end:
             found = self.hosted.read(position, LOAD_CHUNK_BYTES, committed=False)
             if isinstance(found, Rejected):
-                raise LoadFailed(f"at offset {position}: {found.reason}")
+                if self._is_final(found):
+                    raise LoadFailed(f"at offset {position}: {found.reason}")
+                await self._rested(found.reason)
+                if self.error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                    return
+                continue
             before = position
             for at, header in walk(found):
                 if header.next_offset <= position:
@@ -288,6 +297,17 @@ class LedPartition:
                     raise LoadFailed(f"no whole batch at offset {position}")
                 # The cleaner may leave nothing at all between here and the end of the log.
                 return
+
+    def _is_final(self, refused: Rejected) -> bool:
+        """Whether what a read was refused for stays; a want of file descriptors passes."""
+        log = self.hosted.log
+        return log.failed is not None or refused.error is not ErrorCode.KAFKA_STORAGE_ERROR
+
+    async def _rested(self, why: str) -> None:
+        if not self._said_waiting:
+            self._said_waiting = True
+            logger.warning("groups of %s wait to be loaded: %s", self.hosted.key, why)
+        await asyncio.sleep(READ_AGAIN_S)
 
     async def _replay(self, records: Sequence[RecordOfLog], turn: Turn) -> bool:
         """Replay one batch; False when the partition is not to be loaded any more."""
@@ -448,7 +468,8 @@ class LedPartition:
         self._due.extend(self.table.due(now))
         turn = Turn(self._clock)
         while self._due:
-            self._decide(self._due.popleft(), Tick())
+            # It may have to wait, and heartbeats behind it that came in time for later deadlines.
+            self._decide(self._due.popleft(), Tick(now))
             if turn.is_over:
                 break
         if self._due:

@@ -34,6 +34,15 @@ logger = logging.getLogger(__name__)
 
 Told = TypeVarTuple("Told")
 
+
+class NotSetAside(StorageFailed):
+    """What was deleted, or is stale, may be there again after a power loss: ``keys``."""
+
+    def __init__(self, reason: str, keys: Sequence[TopicPartition]) -> None:
+        super().__init__(reason)
+        self.keys = frozenset(keys)
+
+
 CONFIGURED_AT_ONCE = 50
 """Partitions that take over a configuration before others have their turn: 1 to 5 ms."""
 
@@ -56,6 +65,8 @@ class Partitions:
         self.when_stopped: list[Callable[[TopicPartition], None]] = []
         self.when_removed: list[Callable[[TopicPartition], None]] = []
         self.directories = directories
+        self._renamed: dict[LogDirectory, list[TopicPartition]] = {}
+        """What was set aside and is not durable yet."""
         self.away: Sequence[str] = ()
         """Sentences about log directories that could not be used at the start. What is not known
         here may lie in them, unless it is in its first leader epoch: it is not made anew."""
@@ -177,14 +188,20 @@ class Partitions:
         at_once(self.syncing_names())
 
     def syncing_names(self) -> Pieces[None]:
-        """Make the deletions of ``stop`` durable, in pieces. Raises StorageFailed."""
+        """Make the deletions of ``stop`` durable, in pieces. Raises NotSetAside, for what lies in
+        directories that fail, when all of them were synced."""
+        failed: list[TopicPartition] = []
+        reason = ""
         for directory in self.directories:
+            renamed = self._renamed.pop(directory, [])
             try:
                 yield from directory.syncing_names()
             except OSError as error:
                 reason = f"deletions in {directory.path} cannot be made durable: {error}"
                 directory.resources.fail(reason)
-                raise StorageFailed(reason) from error
+                failed += renamed
+        if reason:
+            raise NotSetAside(reason, failed)
 
     def make_stale(self, topic: str, partition: int, reason: str, *, durable: bool = True) -> None:
         """Stop serving; the log is set aside and removed after a delay (KIP-516).
@@ -299,6 +316,7 @@ class Partitions:
             self._configs.forget(key.topic)
         try:
             action(directory)
+            self._renamed.setdefault(directory, []).append(key)
         except OSError as error:
             directory.resources.fail(f"{hosted.log.path} cannot be set aside: {error}")
             raise StorageFailed(f"{hosted.log.path} cannot be set aside: {error}") from error

@@ -260,16 +260,35 @@ class BrokerProcess:
         return loading.result()
 
     def _refuse_copies(self) -> None:
-        """Refuse a replica that lies in two directories: one is older, and must never lead."""
-        found: dict[TopicPartition, str] = {}
+        """Refuse a replica that lies in two directories: one is older, and must never lead.
+
+        What a failed disk has of a creation that it did not finish holds nothing, and is set aside.
+        """
+        found: dict[TopicPartition, storage.LogDirectory] = {}
         for directory in self._directories:
-            for key in directory.logs:
-                other = found.setdefault(key, directory.path)
-                if other != directory.path:
+            for key in list(directory.logs):
+                other = found.setdefault(key, directory)
+                if other is directory:
+                    continue
+                places = (directory, other)
+                unfinished = next((x for x in places if x.is_unfinished(key)), None)
+                if unfinished is None:
                     raise StartFailed(
-                        f"{key} lies in {other} and in {directory.path}: it was made anew in one "
-                        f"while the other was away; move the older folder {key} out of there"
+                        f"{key} lies in {other.path} and in {directory.path}: it was made anew in "
+                        f"one while the other was away; move the older folder {key} out of there"
                     )
+                found[key] = other if unfinished is directory else directory
+                self._set_aside(unfinished, key)
+
+    def _set_aside(self, directory: storage.LogDirectory, key: TopicPartition) -> None:
+        try:
+            path = directory.mark_stray(key)
+        except OSError as error:
+            raise StartFailed(
+                f"{directory.path}/{key} cannot be set aside: {error}; it is what is left of a "
+                "creation that failed, and holds nothing: remove it"
+            ) from error
+        logger.warning("%s is what is left of a creation that failed: kept in %s", key, path)
 
     def _advertised(self) -> list[Listener]:
         """Return what clients are told; port 0 means the port really bound."""

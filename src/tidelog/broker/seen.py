@@ -7,6 +7,7 @@ two slots in turn, each with a CRC, so that a torn write leaves the other.
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import zlib
@@ -118,33 +119,64 @@ class HighestSeen:
         """Read what earlier lives heard of. Raises DamagedFile when a file cannot be read."""
         self._directories = directories
         self._file, *self._copies = (SeenFile(disk, f"{folder}/{SEEN_FILE}") for folder in folders)
-        epochs = [copy.read().controller_epoch for copy in self._copies]
-        self.seen = self._file.read().joined(Seen(max(epochs, default=-1)))
+        of_first, *of_copies = (
+            _read(file, directory)
+            for file, directory in zip((self._file, *self._copies), directories, strict=True)
+        )
+        epochs = [each.controller_epoch for each in of_copies]
+        self.seen = of_first.joined(Seen(max(epochs, default=-1)))
         if any(epoch < self.seen.controller_epoch for epoch in epochs):
             at_once(self._noting_copies(self.seen))
 
     def noting(self, seen: Seen) -> Pieces[None]:
-        """Keep it durably, in pieces. OSError when the first directory does not take it."""
-        try:
-            yield partial(self._file.write, seen)
-        except OSError as error:
-            resources = self._directories[0].resources
-            if not resources.is_full(error):
-                # Promise 25: a failed write is final for its directory, whatever was written.
-                resources.fail(f"writing {self._file.path} failed: {error}")
-            raise
-        if seen.controller_epoch > self.seen.controller_epoch:
-            yield from self._noting_copies(seen)
+        """Keep it durably, in pieces. OSError when that failed, or is to be tried again.
+
+        Where the first directory has failed, a controller epoch is kept that one of the others has:
+        what lies there is to be commanded on, by the next controller too. A revision is the first
+        one's alone.
+        """
+        is_epoch = seen.controller_epoch > self.seen.controller_epoch
+        others = [each for each in self._directories[1:] if each.failed is None]
+        refused: OSError | None = None
+        if not (is_epoch and others and self._directories[0].failed is not None):
+            try:
+                yield partial(self._file.write, seen)
+            except OSError as error:
+                resources = self._directories[0].resources
+                if not resources.is_full(error):
+                    # Promise 25: a failed write is final for its directory, whatever was written.
+                    resources.fail(f"writing {self._file.path} failed: {error}")
+                if not (is_epoch and self._directories[0].failed is not None):
+                    raise
+                refused = error
+        else:
+            refused = OSError(errno.EIO, self._directories[0].failed)
+        if is_epoch and not (yield from self._noting_copies(seen)) and refused is not None:
+            raise refused
         self.seen = self.seen.joined(seen)
 
-    def _noting_copies(self, seen: Seen) -> Pieces[None]:
-        for directory, copy in zip(self._directories[1:], self._copies, strict=False):
+    def _noting_copies(self, seen: Seen) -> Pieces[int]:
+        """Return how many of the other directories have it."""
+        count = 0
+        for directory, copy in zip(self._directories[1:], self._copies, strict=True):
             if directory.failed is None:
                 try:
                     yield partial(copy.write, seen)
+                    count += 1
                 except OSError as error:
                     if not directory.resources.is_full(error):
                         directory.resources.fail(f"writing {copy.path} failed: {error}")
+        return count
+
+
+def _read(file: SeenFile, directory: LogDirectory) -> Seen:
+    """Return what a file says. What a disk does not give is out of service with its directory: the
+    others have the epoch, too."""
+    try:
+        return file.read()
+    except OSError as error:
+        directory.resources.fail(f"{file.path} cannot be read: {error}")
+        return Seen()
 
 
 def _encode(seen: Seen) -> bytes:

@@ -216,6 +216,10 @@ class RemoveMore:
 class Tick:
     """A deadline of the group has come: session, join or sync."""
 
+    come_ms: int | None = None
+    """Deadlines that had come by then count, and no later one: what waited behind other work may
+    have something behind it that came before such a one. None: by now."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expire:

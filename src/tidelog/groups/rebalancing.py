@@ -194,9 +194,9 @@ def session_deadline(group: Group, member_id: str, now_ms: int, out: Outcome) ->
     member_gone(group, "a member's session is over", now_ms, out)
 
 
-def tick(group: Group, now_ms: int, out: Outcome) -> None:
-    """Act on every deadline that has come."""
-    for name in group.deadlines.due(now_ms):
+def tick(group: Group, now_ms: int, out: Outcome, come_ms: int) -> None:
+    """Act on every deadline that had come at ``come_ms``."""
+    for name in group.deadlines.due(come_ms):
         # What an earlier one set in motion may have given this one more time.
         if group.deadlines.get(name) is not None:
             continue

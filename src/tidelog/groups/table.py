@@ -440,8 +440,8 @@ def _dispatch(group: Group, event: Event, now_ms: int, out: Outcome) -> None:
             retention.remove_former_lives(group, event, out)
         case RemoveMore():
             removals.go_on(group, out)
-        case Tick():
-            tick(group, now_ms, out)
+        case Tick(come_ms):
+            tick(group, now_ms, out, now_ms if come_ms is None else come_ms)
         case Expire():
             retention.expire(group, now_ms, out)
 

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -74,8 +75,12 @@ class Disk(Protocol):
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
         """Open a file; with ``create`` make it if it is missing. FileNotFoundError otherwise."""
 
-    def exists(self, path: str) -> bool: ...
-    def is_directory(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Whether there is such a name. OSError where the disk cannot say: that is no absence."""
+
+    def is_directory(self, path: str) -> bool:
+        """Whether it is a directory. OSError as with ``exists``."""
+
     def size(self, path: str) -> int: ...
     def modified_ms(self, path: str) -> int: ...
     def list(self, path: str) -> list[str]:
@@ -117,6 +122,20 @@ def replace_durably(disk: Disk, path: str, content: bytes) -> None:
         file.close()
     disk.rename(temporary, path)
     disk.sync_directory(os.path.dirname(path) or ".")
+
+
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+
+
+def _mode(path: str) -> int | None:
+    """Return the mode of what has this name, None when nothing has it. OSError for a bad disk,
+    which ``os.path.exists`` would take for an absence."""
+    try:
+        return os.stat(path).st_mode
+    except OSError as error:
+        if error.errno in _NOT_THERE:
+            return None
+        raise
 
 
 FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
@@ -227,10 +246,11 @@ class RealDisk:
         return RealFile(path, os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return _mode(path) is not None
 
     def is_directory(self, path: str) -> bool:
-        return os.path.isdir(path)
+        mode = _mode(path)
+        return mode is not None and stat.S_ISDIR(mode)
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size

@@ -35,7 +35,7 @@ from tidelog.storage.closing import close_all
 from tidelog.storage.files import DEFAULT_OPEN_FILES
 from tidelog.storage.identity import DirectoryRefused as DirectoryRefused
 from tidelog.storage.identity import LastLife as LastLife
-from tidelog.storage.identity import how_it_ended, identify
+from tidelog.storage.identity import claim
 from tidelog.storage.loaded import Loaded as Loaded
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.logfiles import PRODUCER_EXPIRATION_MS
@@ -234,6 +234,12 @@ class LogDirectory:
         log.producer_expiration_ms = self._producer_expiration_ms
         self.logs[partition] = log
         return log
+
+    def is_unfinished(self, partition: TopicPartition) -> bool:
+        """Whether a log is no more than the beginning of a creation: no id, and never a record."""
+        log = self.logs[partition]
+        is_empty = log.start_offset == log.end_offset == log.size == 0
+        return is_empty and log.metadata is None and log.failed is None
 
     def is_noted(self, partition: TopicPartition) -> bool:
         """Whether the checkpoint files may name a former replica: then ``create`` writes them anew,
@@ -469,32 +475,17 @@ def open_directory(
     Refused: another process has it, or it belongs to another cluster or node. OSError when the
     directory cannot be made or read.
     """
-    disk = seams.disk
-    disk.make_directory(path)
-    lock = disk.lock(f"{path}/{names.LOCK}")
-    if lock is None:
-        return DirectoryRefused(
-            f"{path} is in use by another server: stop it, or choose another directory (log.dirs)"
-        )
-    meta = identify(seams, path, cluster_id, node_id)
-    if isinstance(meta, DirectoryRefused):
-        lock.close()
-        return meta
-    found, last_life = meta
-    directory = disk.open_directory(path)
-    # What a killed life created may have no durable name yet.
-    directory.sync()
-    ran_synced = False
-    if last_life is not LastLife.NEW:
-        last_life, ran_synced = how_it_ended(disk, path, boot_id)
+    claimed = claim(seams, path, cluster_id, node_id, boot_id)
+    if isinstance(claimed, DirectoryRefused):
+        return claimed
     return LogDirectory(
         seams,
         path,
-        lock,
-        found,
-        last_life,
-        directory,
-        ran_synced=ran_synced,
+        claimed.lock,
+        claimed.meta,
+        claimed.last_life,
+        claimed.names,
+        ran_synced=claimed.ran_synced,
         open_files=open_files,
         producer_expiration_ms=producer_expiration_ms,
     )

@@ -5,11 +5,12 @@ Owns both judgements, made before anything else of the directory is read. Locks 
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidelog.runtime.disk import Disk
+from tidelog.runtime.disk import Directory, Disk, File
 from tidelog.runtime.seams import Seams
 from tidelog.storage import names
 from tidelog.storage.checkpoints import (
@@ -35,6 +36,47 @@ class DirectoryRefused:
     """Why a directory cannot be used: one sentence that says what to do."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A locked directory that is ours."""
+
+    lock: File
+    meta: MetaProperties
+    last_life: LastLife
+    names: Directory
+    """The directory, open for its syncs."""
+    ran_synced: bool
+
+
+def claim(
+    seams: Seams, path: str, cluster_id: str, node_id: int, boot_id: str
+) -> Claimed | DirectoryRefused:
+    """Lock a directory and see whose it is. OSError as the disk gives it: then it is let go of."""
+    disk = seams.disk
+    disk.make_directory(path)
+    lock = disk.lock(f"{path}/{names.LOCK}")
+    if lock is None:
+        return DirectoryRefused(
+            f"{path} is in use by another server: stop it, or choose another directory (log.dirs)"
+        )
+    with contextlib.ExitStack() as on_failure:
+        # A process goes on without this directory; its next start must not find it locked.
+        on_failure.callback(lock.close)
+        meta = identify(seams, path, cluster_id, node_id)
+        if isinstance(meta, DirectoryRefused):
+            return meta
+        found, last_life = meta
+        directory = disk.open_directory(path)
+        on_failure.callback(directory.close)
+        # What a killed life created may have no durable name yet.
+        directory.sync()
+        ran_synced = False
+        if last_life is not LastLife.NEW:
+            last_life, ran_synced = how_it_ended(disk, path, boot_id)
+        on_failure.pop_all()
+    return Claimed(lock, found, last_life, directory, ran_synced)
 
 
 def _sync_names_above(disk: Disk, path: str) -> None:

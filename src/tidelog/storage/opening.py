@@ -6,6 +6,7 @@ fitted to what is there. Judges no batch itself (``recovery``).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -42,19 +43,28 @@ def create_log(
     metadata: PartitionMetadata | None = None,
     start_offset: int = 0,
 ) -> PartitionLog:
-    """Make the directory of a new replica and its empty log. OSError as the disk gives it.
+    """Make the directory of a new replica and its empty log. OSError as the disk gives it: then
+    what was made is removed, if the disk does so.
 
     Durable with the log's next sync, which includes the directory above.
     """
-    resources.disk.make_directory(path)
-    if start_offset:
-        segment = new_segment(resources, path, start_offset, now_ms)
-    else:
-        segment = first_segment(resources, path, now_ms)
-    log = PartitionLog(resources, path, partition, configs, [segment])
-    log.mark_created()
-    if metadata is not None:
-        log.set_metadata(metadata, durable=False)
+    is_new = not resources.disk.exists(path)
+    try:
+        resources.disk.make_directory(path)
+        if start_offset:
+            segment = new_segment(resources, path, start_offset, now_ms)
+        else:
+            segment = first_segment(resources, path, now_ms)
+        log = PartitionLog(resources, path, partition, configs, [segment])
+        log.mark_created()
+        if metadata is not None:
+            log.set_metadata(metadata, durable=False)
+    except OSError:
+        if is_new:
+            # It may be created in another directory next: a start must not find it in both.
+            with contextlib.suppress(OSError):
+                resources.disk.remove_tree(path)
+        raise
     return log
 
 

@@ -28,16 +28,22 @@ class Removal:
         """Remove them with all that is in them. Blocks; a failure is kept in ``error``."""
         for path in self.paths:
             try:
-                if self.disk.is_directory(path):
-                    self.disk.remove_tree(path)
-                else:
-                    self.disk.remove(path)
+                self._remove(path)
             except FileNotFoundError:
-                if self.disk.exists(path):
-                    self.left.append(path)
+                self.left.append(path)
             except OSError as error:
                 self.error = error
                 self.left.append(path)
+
+    def _remove(self, path: str) -> None:
+        try:
+            if self.disk.is_directory(path):
+                self.disk.remove_tree(path)
+            else:
+                self.disk.remove(path)
+        except FileNotFoundError:
+            if self.disk.exists(path):
+                raise
 
 
 class Removals:

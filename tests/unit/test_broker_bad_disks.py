@@ -1,0 +1,234 @@
+"""One disk of two fails, in one call: what lies on the other goes on, and the next start too."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from tests.support.obedient_broker import Obedient
+from tests.support.storage_logs import QuickDisk
+
+from tidelog.broker.config_cache import ConfigCache
+from tidelog.broker.partition import PartitionState, StorageFailed
+from tidelog.broker.process import BrokerProcess
+from tidelog.broker.seen import Seen
+from tidelog.model.topics import TopicPartition
+from tidelog.replication.control import StopOrder
+from tidelog.runtime.disk import RealDisk, RealFile
+from tidelog.runtime.seams import Seams
+from tidelog.storage.directory import LogDirectory, open_directory
+
+STATE = PartitionState(
+    topic_id=UUID(int=0xA), partition_epoch=0, leader=1, leader_epoch=0, isr=(1,), replicas=(1,)
+)
+
+
+class OneBadCall(QuickDisk):
+    """Refuses what ends in ``ending``, of the kinds ``kinds``, with ``error``."""
+
+    kinds: tuple[str, ...] = ()
+    ending = "none of it"
+    error = errno.EIO
+
+    def _judge(self, kind: str, path: str) -> None:
+        if kind in self.kinds and path.endswith(self.ending):
+            raise OSError(self.error, "planted", path)
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+        self._judge("open", path)
+        return super().open(path, create=create, read_only=read_only)
+
+    def read(self, path: str) -> bytes:
+        self._judge("read", path)
+        return super().read(path)
+
+    def remove_tree(self, path: str) -> None:
+        self._judge("remove_tree", path)
+        super().remove_tree(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._judge("sync_directory", path)
+
+
+def of_two(folder: Path, disk: QuickDisk) -> Obedient:
+    places = {"log.dirs": f"{folder}/one,{folder}/two"}
+    return Obedient(folder, places, Seams(disk=disk))
+
+
+def run(folder: Path, disk: QuickDisk, story: Callable[[Obedient], Any]) -> None:
+    async def main() -> None:
+        lone = of_two(folder, disk)
+        await lone.start()
+        try:
+            await story(lone)
+        finally:
+            await lone.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("failing", ["meta.properties", ".kafka_cleanshutdown"])
+def test_a_directory_that_cannot_be_read_is_let_go_of(tmp_path: Path, failing: str) -> None:
+    """Its lock stayed: the next start in the process said that another server had it."""
+
+    def opened(disk: QuickDisk) -> Any:
+        return open_directory(
+            Seams(disk=disk), str(tmp_path), cluster_id="c", node_id=1, boot_id="b"
+        )
+
+    class NoAnswer(OneBadCall):
+        def exists(self, path: str) -> bool:
+            self._judge("exists", path)
+            return super().exists(path)
+
+    opened(QuickDisk()).close()
+    disk = NoAnswer()
+    disk.kinds, disk.ending = ("read", "exists"), failing
+    with pytest.raises(OSError, match="planted"):
+        opened(disk)
+    found = opened(QuickDisk())
+    assert isinstance(found, LogDirectory), found
+    found.close()
+
+
+def test_a_disk_that_cannot_say_whether_there_is_a_file_does_not_say_no(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A partition's directory was no directory then, and a damaged log's note not there."""
+    disk, stat = RealDisk(), os.stat
+    (tmp_path / "file").write_text("")
+    assert (disk.exists(f"{tmp_path}/file"), disk.is_directory(str(tmp_path))) == (True, True)
+    assert (disk.exists(f"{tmp_path}/no"), disk.is_directory(f"{tmp_path}/no")) == (False, False)
+    assert not disk.exists(f"{tmp_path}/file/below") and not disk.is_directory(f"{tmp_path}/file")
+
+    def failing(path: Any, *args: Any, **names: Any) -> os.stat_result:
+        if str(path).startswith(str(tmp_path)):
+            raise OSError(errno.EIO, "planted", path)
+        return stat(path, *args, **names)
+
+    monkeypatch.setattr(os, "stat", failing)
+    for ask in (disk.exists, disk.is_directory):
+        with pytest.raises(OSError, match="planted"):
+            ask(f"{tmp_path}/file")
+
+
+@pytest.mark.parametrize("away", ["one", "two"])
+def test_what_was_seen_and_cannot_be_read_takes_one_directory_out_of_service(
+    tmp_path: Path, away: str
+) -> None:
+    """It ended the start, with all other directories."""
+    disk = OneBadCall()
+
+    async def see(lone: Obedient) -> None:
+        await lone.broker.control.note(3, 7)
+
+    async def look(lone: Obedient) -> None:
+        failed = {each.path.rpartition("/")[2] for each in lone.broker.directories if each.failed}
+        assert failed == {away}
+        assert lone.broker.control.seen == Seen(3, 7 if away == "two" else -1)
+
+    run(tmp_path, disk, see)
+    disk.kinds, disk.ending = ("read",), f"{away}/controller-seen"
+    run(tmp_path, disk, look)
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_broker_whose_first_disk_has_failed_obeys_the_next_controller(
+    tmp_path: Path, before: bool
+) -> None:
+    """It refused each new control channel: what lies on other disks was commanded no more."""
+    disk = OneBadCall()
+
+    async def see(lone: Obedient) -> None:
+        control, (first, second) = lone.broker.control, lone.broker.directories
+        await control.note(3, 7)
+        if before:
+            first.resources.fail("planted")
+        disk.kinds, disk.ending = ("open",), "one/controller-seen"
+        await control.note(4, 8)
+        assert (control.seen, second.failed) == (Seen(4, 8), None)
+        assert first.failed is not None
+        disk.kinds, disk.ending = ("open",), "controller-seen"
+        with pytest.raises(OSError, match="planted"):
+            await control.note(5, 9)
+        assert control.seen == Seen(4, 8), "no disk has it"
+
+    async def look(lone: Obedient) -> None:
+        assert lone.broker.control.seen == Seen(4, 7)
+
+    run(tmp_path, disk, see)
+    disk.kinds = ()
+    run(tmp_path, disk, look)
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_creation_that_one_disk_refused_is_made_on_another_and_the_next_start_succeeds(
+    tmp_path: Path, error: int, stays: bool
+) -> None:
+    """What the first one had made of it lay in both: no start took that."""
+    disk = OneBadCall()
+    disk.kinds, disk.error = ("open",), error
+    disk.ending = "one/t-0/partition.metadata.tmp"
+
+    class Stays(OneBadCall):
+        def _judge(self, kind: str, path: str) -> None:
+            if stays and kind == "remove_tree":
+                raise OSError(error, "planted", path)
+            super()._judge(kind, path)
+
+    disk.__class__ = Stays
+
+    async def create(lone: Obedient) -> None:
+        partitions = lone.broker.partitions
+        with pytest.raises(StorageFailed):
+            partitions.create("t", 0, STATE)
+        # Another replica came to the first one, or it has failed.
+        lone.broker.directories[0].resources.fail("planted")
+        hosted = partitions.create("t", 0, STATE)
+        assert hosted.log.path == f"{tmp_path}/two/t-0"
+        assert (tmp_path / "one" / "t-0").exists() is stays
+
+    run(tmp_path, disk, create)
+
+    async def start() -> None:
+        lone = of_two(tmp_path, QuickDisk())
+        process = BrokerProcess(lone.configs, lone.seams, [("127.0.0.1", 1)])
+        process._open_directories("lone-cluster-lone-clus")
+        await process._load(ConfigCache(1, lone.configs.texts))
+        first, second = process._directories
+        assert (list(first.logs), list(second.logs)) == ([], [TopicPartition("t", 0)])
+        assert second.logs[TopicPartition("t", 0)].metadata is not None
+        for directory in process._directories:
+            directory.close()
+
+    asyncio.run(start())
+
+
+def test_a_deletion_that_one_disk_does_not_take_is_confirmed_of_the_other(tmp_path: Path) -> None:
+    """All of the request counted as kept, until a restart."""
+    disk = OneBadCall()
+
+    async def delete(lone: Obedient) -> None:
+        partitions, control = lone.broker.partitions, lone.broker.control
+        for index in (0, 1):
+            partitions.apply(partitions.create("t", index, STATE), STATE)
+        paths = [partitions.get("t", index).log.path for index in (0, 1)]  # type: ignore[union-attr]
+        assert [path.rpartition("/")[0].rpartition("/")[2] for path in paths] == ["one", "two"]
+        disk.kinds, disk.ending = ("sync_directory",), "/one"
+        order = StopOrder(0, True, True, STATE.topic_id, 0)
+        for index in (0, 1):
+            assert control._stop(TopicPartition("t", index), order) == 0
+        with pytest.raises(StorageFailed) as failure:
+            await control._sync_names()
+        assert failure.value.keys == {TopicPartition("t", 0)}  # type: ignore[attr-defined]
+        assert [bool(each.failed) for each in lone.broker.directories] == [True, False]
+        assert not lone.broker.directories[1]._renamed, "the second disk was synced"
+
+    run(tmp_path, disk, delete)
