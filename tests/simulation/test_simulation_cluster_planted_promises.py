@@ -176,6 +176,7 @@ PLANTED = (
         append_behind_what_was_refused,
         ("producer_order_holds",),
         directed({"fill_the_disk": 1.0}),
+        first_seed=1,
         alone=True,
     ),
     Planted(elect_in_the_same_epoch, ("one_leader_per_epoch",), directed(KILLS)),
@@ -193,7 +194,7 @@ PLANTED = (
             seconds=24.0,
             end_seconds=28.0,
         ),
-        first_seed=3,
+        first_seed=6,
     ),
     Planted(
         elect_uncleanly_without_leave,
@@ -205,13 +206,13 @@ PLANTED = (
         take_a_former_life_for_the_present_one,
         ("no_stale_replica",),
         directed(KILLS),
-        first_seed=4,
+        first_seed=8,
     ),
     Planted(
         believe_old_metadata,
         ("no_step_back",),
         directed({"replay": 4.0, "kill_broker": 1.0}),
-        first_seed=3,
+        first_seed=6,
     ),
     Planted(take_nobody_back, ("recovery_is_bounded",), directed({"kill_broker": 1.0})),
     Planted(

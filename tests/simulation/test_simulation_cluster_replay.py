@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.simulation.cluster import faults
+from tests.simulation.replay import in_other_processes
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.scenarios.cluster import ClusterRun, Course
 
-ROOT = Path(__file__).parents[2]
 REPLAYED = 17
 
 
@@ -35,21 +31,10 @@ def test_processes_end_and_come_back(seed: int) -> None:
 
 
 def test_a_seed_replays_in_every_process() -> None:
-    digests = {SCENARIOS["cluster"](REPLAYED).digest}
+    digest = SCENARIOS["cluster"](REPLAYED).digest
     program = (
         "import logging; logging.disable(50)\n"
         "from tests.simulation.scenarios.cluster import run_cluster\n"
         f"print(run_cluster({REPLAYED}).digest)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    digests.add(done.stdout.strip())
-    assert len(digests) == 1
+    assert in_other_processes(program, 77) == {digest}

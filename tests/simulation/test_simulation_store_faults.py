@@ -32,7 +32,7 @@ from tidelog.controller import slices
 from tidelog.controller.decisions.cluster import Cluster
 from tidelog.metadata import sqlite
 
-pytestmark = pytest.mark.long(40)
+pytestmark = pytest.mark.long(60)
 
 PATIENCE_S = 60.0
 """Virtual seconds in which what was asked for must be done, asked again each second."""

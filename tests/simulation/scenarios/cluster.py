@@ -38,7 +38,7 @@ from tests.simulation.cluster.tape import Tape
 from tests.simulation.history import History
 from tests.simulation.kernel import NetworkProfile, ProcessKilled, World
 from tests.simulation.kernel.loop import START_SECONDS
-from tests.simulation.scenarios.result import Result
+from tests.simulation.scenarios.result import Findings, Result
 
 from tidelog.metadata import layout
 from tidelog.model.levels import LATEST
@@ -94,8 +94,12 @@ class Course:
 class ClusterRun:
     """One run of the scenario."""
 
-    def __init__(self, seed: int, course: Course | None = None) -> None:
+    def __init__(
+        self, seed: int, course: Course | None = None, enough: Callable[[str], bool] | None = None
+    ) -> None:
+        """The run ends with the first finding of a watcher that is ``enough``, if there is one."""
         self.seed = seed
+        self.has_enough = False
         self.course = course or Course()
         self.world = World(seed, NetworkProfile(tearing=0.05), max_steps=6_000_000)
         self.rng: random.Random = self.world.random("chaos")
@@ -154,6 +158,13 @@ class ClusterRun:
         self.asked_starts: dict[str, int] = {}
         """Partition -> the highest offset that DeleteRecords was asked for."""
         self.lives = 0
+        if enough is not None:
+            for watcher in (self, self.states, self.disks):
+                watcher.found = Findings(enough, self._end)
+
+    def _end(self) -> None:
+        self.has_enough = True
+        self.world.loop.stop()
 
     def _make_faults(self, levels: random.Random) -> Faults:
         """Return the faults as this course wants them, on what is watched already."""
@@ -213,7 +224,8 @@ class ClusterRun:
             try:
                 world.loop.run_until_complete(self._main())
             except (Exception, ProcessKilled):
-                self.found.append(f"the run ended with an error:\n{traceback.format_exc()}")
+                if not self.has_enough:
+                    self.found.append(f"the run ended with an error:\n{traceback.format_exc()}")
             self.found += [f"unhandled: {line}" for line in world.loop.unhandled]
             found = [
                 *self.found,

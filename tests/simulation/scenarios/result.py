@@ -6,6 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
+class Findings(list[str]):
+    """What a watcher has found while a run goes on; tells of a line that was waited for."""
+
+    def __init__(self, is_awaited: Callable[[str], bool], tell: Callable[[], None]) -> None:
+        super().__init__()
+        self._is_awaited = is_awaited
+        self._tell = tell
+
+    def append(self, line: str) -> None:
+        super().append(line)
+        if self._is_awaited(line):
+            self._tell()
+
+
 @dataclass
 class Result:
     """One run of one scenario with one seed."""
