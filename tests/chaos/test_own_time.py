@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from tests.support.own_time import OwnTime, run_queue_s, thread_paths, until_in_time
+from tests.support.own_time import OwnTime, Starvation, run_queue_s, thread_paths, until_in_time
 from tests.support.processes import DEADLINE_S, wait_until
 
 BUSY = "import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
@@ -66,6 +66,12 @@ def test_what_a_process_waited_counts_when_it_has_ended(stack: ExitStack) -> Non
     wait_until(lambda: own.waited_s() > ENOUGH_S, DEADLINE_S, "they wait for each other", 0.01)
     running.clear()
     assert own.waited_s() > ENOUGH_S
+
+
+def test_who_shares_a_core_is_starved_for_a_part_of_each_window(stack: ExitStack) -> None:
+    pids = two_on_one_core(stack)
+    with Starvation(lambda: pids, 2.0) as starvation:
+        wait_until(lambda: starvation.longest_s > ENOUGH_S, DEADLINE_S, "one of them waits", 0.01)
 
 
 def test_a_promise_that_is_kept_too_late_is_broken() -> None:

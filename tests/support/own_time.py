@@ -9,7 +9,9 @@ says.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -68,6 +70,49 @@ class OwnTime:
         for pid in ("self", *self._pids()):
             for path in thread_paths(pid):
                 self._waited[path] = max(self._waited.get(path, 0.0), run_queue_s(path))
+
+
+class Starvation:
+    """How long one of some processes, or this one, had no processor within any `window_s`.
+
+    Used as a context, a thread looks as long as the block lasts.
+    """
+
+    LOOK_S = 0.1
+
+    def __init__(self, pids: Pids, window_s: float) -> None:
+        self.longest_s = 0.0
+        """Of the thread that waited longest: one that is ready to run as good as never."""
+        self._pids = pids
+        self._window_s = window_s
+        self._looks: deque[tuple[float, dict[str, float]]] = deque()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="starvation", daemon=True)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self.LOOK_S):
+            self.look()
+
+    def look(self) -> None:
+        """Hold what each has waited against the begin of the window."""
+        now_s = time.monotonic()
+        paths = [path for pid in ("self", *self._pids()) for path in thread_paths(pid)]
+        self._looks.append((now_s, {path: run_queue_s(path) for path in paths}))
+        while self._looks[0][0] < now_s - self._window_s:
+            self._looks.popleft()
+        before = self._looks[0][1]
+        for path, waited_s in self._looks[-1][1].items():
+            self.longest_s = max(self.longest_s, waited_s - before.get(path, waited_s))
+
+    def __enter__(self) -> Starvation:
+        self.look()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(DEADLINE_S)
+        self.look()
 
 
 def thread_paths(pid: int | str) -> list[str]:
