@@ -60,7 +60,7 @@ def consumer(bootstrap: str, **config: object) -> confluent_kafka.Consumer:
             "bootstrap.servers": bootstrap,
             "group.id": "g",
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": 60_000,
             "heartbeat.interval.ms": 100,
             "enable.auto.commit": False,
             **config,
@@ -168,7 +168,7 @@ def test_aiokafka(tmp_path: Path) -> None:
                 auto_offset_reset="earliest",
                 enable_auto_commit=False,
                 heartbeat_interval_ms=100,
-                session_timeout_ms=6000,
+                session_timeout_ms=60_000,
             )
             for _ in range(2)
         ]

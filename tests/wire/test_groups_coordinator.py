@@ -60,7 +60,7 @@ E = ErrorCode
 CONFIG = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "50",
-    "offsets.commit.timeout.ms": "200",
+    "offsets.commit.timeout.ms": "60000",
     "offsets.topic.num.partitions": "3",
 }
 
