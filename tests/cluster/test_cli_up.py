@@ -34,7 +34,7 @@ def test_it_says_where_it_is_serves_and_keeps_its_data(folder: Path) -> None:
         (broker,) = cluster["brokers"]
         (controller,) = cluster["controllers"]
         assert cluster["bootstrap"] == f"{broker['host']}:{broker['port']}"
-        assert answers_metadata(broker["port"])
+        assert answers_metadata(broker["port"], DEADLINE_S)
         assert controller["port"] > 0
         assert is_alive(broker["pid"]) and controller["pid"] == broker["pid"]
         url = f"http://127.0.0.1:{broker['metrics_port']}/health"
@@ -76,7 +76,7 @@ def test_a_child_that_dies_is_started_again_when_that_is_asked_for(folder: Path)
         after = up.cluster()
         assert after["bootstrap"] == before["bootstrap"]
         assert after["brokers"][0]["pid"] != pid
-        assert answers_metadata(after["brokers"][0]["port"])
+        assert answers_metadata(after["brokers"][0]["port"], DEADLINE_S)
 
 
 def test_children_end_when_it_is_killed(folder: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_second_one_on_the_same_folder_is_refused(folder: Path) -> None:
         second = Up(folder)
         assert second.program.wait(DEADLINE_S) == 1
         assert len(second.lines("error: another `tidelog up` runs on")) == 1
-        assert answers_metadata(first.cluster()["brokers"][0]["port"])
+        assert answers_metadata(first.cluster()["brokers"][0]["port"], DEADLINE_S)
 
 
 # tidelog server
@@ -187,7 +187,7 @@ def test_it_is_ready_once_and_stops_cleanly(tmp_path: Path) -> None:
             assert ready.startswith("ready node=1 roles=broker,controller ")
             assert f" PLAINTEXT=127.0.0.1:{node.port} " in ready
             assert ready.rstrip().endswith(f" metrics=127.0.0.1:{node.metrics_port}")
-            assert answers_metadata(node.port)
+            assert answers_metadata(node.port, DEADLINE_S)
             process.terminate()
             out, err = process.communicate(timeout=DEADLINE_S)
         finally:
@@ -253,7 +253,7 @@ def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
         done = run_tidelog("server", str(other.file))
         assert done.returncode == 1, done
         assert str(first.data) in done.stderr
-        assert answers_metadata(first.port)
+        assert answers_metadata(first.port, DEADLINE_S)
 
 
 def test_the_store_is_copied_while_it_is_used(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_three_brokers_serve_and_go_on_when_one_dies(folder: Path) -> None:
         assert ready == f"ready bootstrap={cluster['bootstrap']}"
         assert [broker["id"] for broker in cluster["brokers"]] == [1, 2, 3]
         assert [each["id"] for each in cluster["controllers"]] == [1]
-        assert all(answers_metadata(broker["port"]) for broker in cluster["brokers"])
+        assert all(answers_metadata(broker["port"], DEADLINE_S) for broker in cluster["brokers"])
         server = ("--bootstrap-server", cluster["bootstrap"])
         assert run_tidelog("topics", *server, "--create", "--topic", "t").returncode == 0
         described = run_tidelog("topics", *server, "--describe", "--topic", "t", "--json")
