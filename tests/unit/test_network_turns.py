@@ -224,6 +224,60 @@ def test_addresses_are_served_in_turn_and_a_bug_in_one_holds_up_nobody(run: Any)
     run(main())
 
 
+class SetClock:
+    """A clock that stands where a test puts it."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1000
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+
+def test_who_comes_alone_waits_only_while_the_loop_has_not_been_elsewhere(run: Any) -> None:
+    """A request after a silence, or in the next turn of a busy loop, is served when it comes."""
+
+    async def main() -> None:
+        clock = SetClock()
+        turns = Turns(asyncio.get_running_loop(), clock)
+        assert not turns.is_over
+        clock.now_ms += TURN_MS
+        assert turns.is_over, "five milliseconds of requests, and no turn for anything else"
+        await asyncio.sleep(0)
+        assert not turns.is_over
+        assert turns.end_ms() == clock.now_ms + TURN_MS
+
+    run(main())
+
+
+def test_who_comes_after_those_who_waited_is_in_their_turn(run: Any) -> None:
+    async def main() -> None:
+        clock, seen = SetClock(), list[bool]()
+        loop = asyncio.get_running_loop()
+        turns = Turns(loop, clock)
+
+        class Takes:
+            client_host = "a"
+
+            def take_turn(self) -> None:
+                clock.now_ms += TURN_MS
+                # What it looks at itself begins no turn of its own, either.
+                seen.append(turns.is_over)
+
+        turns.wait(Takes())
+        loop.call_soon(lambda: seen.append(turns.is_over))
+        await until(lambda: len(seen) == 2)
+        assert seen == [True, True]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not turns.is_over
+
+    run(main())
+
+
 def test_who_waits_for_the_loop_is_not_late(run: Any) -> None:
     """The deadline of a first request is about the client, not about the server's other clients."""
 

@@ -190,7 +190,7 @@ class Answering(Outgoing):
 
     def _turn_ends_ms(self) -> int:
         if self._takes_turns:
-            return self.server.turns.ends_ms
+            return self.server.turns.end_ms()
         return self.server.clock.monotonic_ms() + TURN_MS
 
     @abstractmethod

@@ -69,11 +69,11 @@ class ReceiveBuffer:
 
         Then ``when_room`` will be called, once.
         """
+        if self.end == self.capacity < self._free_bytes:
+            # More came at once than a small buffer has: the peer has much to say.
+            self._replace(self._free_bytes)
         pending = self.end - self.start
         if not pending:
-            if self.end == self.capacity < self._free_bytes:
-                # More came at once than a small buffer has: the peer has much to say.
-                self._replace(self._free_bytes)
             self.start = self.end = 0
             if self.held and self._account.contended:
                 self._replace(FIRST_BYTES)

@@ -149,6 +149,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         received = self._in
         view, start, end = received.view, received.start, received.end
         turns = REQUESTS_PER_TURN
+        clock = self.server.clock
         received.need = 0
         turn_ends_ms = 0
         while not self._blocked and end - start >= 4:
@@ -169,7 +170,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
             if end - start >= 4 and not self._blocked:
                 # There is more; else the turn is over, anyway.
                 turn_ends_ms = turn_ends_ms or self._turn_ends_ms()
-                if not turns or self.server.clock.monotonic_ms() >= turn_ends_ms:
+                if not turns or clock.monotonic_ms() >= turn_ends_ms:
                     self._blocked |= TURN
                     self._in_another_turn()
         self._in_turn = False

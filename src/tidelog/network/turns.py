@@ -5,6 +5,10 @@ waits is served before one that comes; of several addresses each is served once 
 is served again. So however many connections ask for much, everything else on the loop (timers,
 connections between processes, which do not wait here) waits for one turn, and a client for one turn
 of each other address. The queue holds at most one entry for each connection.
+
+Who comes while nobody waits is served at once, and begins a turn if the loop has been elsewhere
+since the last one began. ``_serve`` tells that, too: it is called in the loop's next turn whenever
+one was begun here, although nobody may wait by then.
 """
 
 from __future__ import annotations
@@ -48,10 +52,22 @@ class Turns:
     @property
     def is_over(self) -> bool:
         """Whether who comes now waits."""
-        if self._waiting or self._clock.monotonic_ms() >= self.ends_ms:
+        if self._waiting:
             return True
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= self.ends_ms:
+            if self._is_called:
+                # The loop has not been elsewhere since that turn began.
+                return True
+            self.ends_ms = now_ms + TURN_MS
+            self._call()
         self.left = LOOK_EVERY
         return False
+
+    def end_ms(self) -> int:
+        """Return when the turn ends that is under way, or begins now."""
+        _ = self.is_over
+        return self.ends_ms
 
     def wait(self, waiter: Waiter) -> None:
         """Call ``take_turn`` once, in a later turn of the loop."""
@@ -66,9 +82,11 @@ class Turns:
 
     def _serve(self) -> None:
         """Serve those who wait for one turn, at least one of them."""
-        self._is_called = False
-        self.ends_ms = self._clock.monotonic_ms() + TURN_MS
         waiting = self._waiting
+        if not waiting:
+            self._is_called = False
+            return
+        self.ends_ms = self._clock.monotonic_ms() + TURN_MS
         try:
             while waiting:
                 host = next(iter(waiting))
@@ -81,5 +99,6 @@ class Turns:
                 if self._clock.monotonic_ms() >= self.ends_ms:
                     break
         finally:
-            if waiting:
-                self._call()
+            self._is_called = False
+            # Also when nobody waits: what comes before the loop's next turn is still in this one.
+            self._call()
