@@ -15,6 +15,7 @@ import argparse
 import datetime
 import os
 import platform
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -126,6 +127,15 @@ def circumstances(versions: Sequence[Version], rounds: int, clients: frozenset[i
     )
 
 
+def end_on_sigterm() -> None:
+    """Have SIGTERM raise SystemExit: what runs is left as at its end, the servers stopped."""
+
+    def end(number: int, _frame: object) -> None:
+        sys.exit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+
+
 def main() -> None:
     """Parse the command line, measure, print; exit with 1 when a row is worse."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.against", description=__doc__)
@@ -141,6 +151,7 @@ def main() -> None:
         sys.exit(reason)
     if options.rounds < LEAST_ROUNDS:
         print(f"fewer than {LEAST_ROUNDS} rounds decide nothing: a trial", file=sys.stderr)
+    end_on_sigterm()
     servers, clients = halves()
     os.sched_setaffinity(0, clients)
     with tempfile.TemporaryDirectory(prefix="tidelog-against-") as name:

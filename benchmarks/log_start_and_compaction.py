@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
-from tidelog.records.builder import NewRecord, build_batch
+from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
 from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
 from tidelog.storage.cleaner import compact
@@ -34,6 +34,7 @@ from tidelog.storage.log import PartitionLog
 
 NOW_MS = 1_700_000_000_000
 LOGS = 1000
+KILLED_BYTES = 128 * 2**20
 
 
 def main() -> None:
@@ -41,6 +42,8 @@ def main() -> None:
         start_of_many(folder)
         recovery(folder, "one batch of 16 kB after another", 160, 30_000)
         recovery(folder, "one record after another", 1, 300_000)
+        for value_bytes, producers in ((46, 0), (46, 50), (1_000, 50), (16_000, 50)):
+            start_after_a_kill(folder, value_bytes, producers)
         compaction(folder)
 
 
@@ -91,6 +94,33 @@ def recovery(folder: str, label: str, count: int, batches: int) -> None:
     found._lock.close()
     took = timed(lambda: opened(path, configs))
     print(f"recover {size / 1e6:.0f} MB, {label}: {took:.2f} s, {size / 1e6 / took:.0f} MB/s")
+    shutil.rmtree(path)
+
+
+def start_after_a_kill(folder: str, value_bytes: int, producers: int) -> None:
+    """Load two partitions of 64 MiB of batches of one record, nothing of them synced."""
+    path = f"{folder}/killed"
+    configs = TopicConfigs()
+    found = opened(path, configs)
+    written = count = 0
+    for number in range(2):
+        log = found.create(TopicPartition("t", number), configs)
+        sequences = [0] * max(1, producers)
+        while log.size < KILLED_BYTES // 2:
+            chosen = count % len(sequences)
+            who = Producer(chosen, 0, sequences[chosen]) if producers else NO_PRODUCER
+            record = NewRecord(NOW_MS, None, bytes(value_bytes))
+            log.append_as_leader(build_batch([record], producer=who), 0, NOW_MS)
+            sequences[chosen] += 1
+            count += 1
+        written += log.size
+    found.resources.files.close()
+    found._lock.close()
+    took = timed(lambda: opened(path, configs))
+    print(
+        f"start after a kill, {count} batches of {written / count:.0f} bytes, "
+        f"{producers} producers: {took:.2f} s"
+    )
     shutil.rmtree(path)
 
 

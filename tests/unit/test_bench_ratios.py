@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import signal
+from contextlib import ExitStack
 
 import pytest
-from benchmarks.against import ALL_ROWS, chosen_rows
+from benchmarks.against import ALL_ROWS, chosen_rows, end_on_sigterm
 from benchmarks.measuring import Metric
 from benchmarks.ratios import Compared, Interval, Verdict, cut_off, interval, table, verdict
 
@@ -124,3 +127,17 @@ def test_rows_are_chosen_by_words_of_their_titles(words: str | None) -> None:
 def test_unknown_rows_are_refused_with_the_names_of_all() -> None:
     with pytest.raises(SystemExit, match="no row is called like nothing; there are: Java producer"):
         chosen_rows("nothing")
+
+
+def test_sigterm_ends_the_servers_that_run() -> None:
+    before, stopped = signal.getsignal(signal.SIGTERM), list[str]()
+    try:
+        end_on_sigterm()
+        with pytest.raises(SystemExit) as ended, ExitStack() as running:
+            running.callback(stopped.append, "the node")
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert stopped == ["the node"]
+    assert ended.value.code == 128 + signal.SIGTERM
