@@ -14,7 +14,9 @@ import uvloop
 from tests.support.lone_broker import Peer, until
 
 from tidelog.model.api_keys import ApiKey
+from tidelog.network import outgoing
 from tidelog.network.router import Handler, Router, Scope
+from tidelog.network.sending import sender_for
 from tidelog.network.server import Server
 from tidelog.protocol import messages
 
@@ -152,6 +154,49 @@ def test_a_file_that_was_cut_ends_the_connection(run: Any, tmp_path: Path) -> No
         with pytest.raises(ConnectionError):
             await peer.receive()
         await until(lambda: not server.connections)
+        await server.stop(grace_s=0.5)
+
+    run(main())
+
+
+def test_what_sends_parts_of_files_is_kept_for_the_next_answer(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes four system calls to make; a descriptor each, for a bounded number of clients."""
+    made: list[Any] = []
+
+    def counted(*arguments: Any) -> Any:
+        made.append(sender_for(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(outgoing, "sender_for", counted)
+    monkeypatch.setattr(outgoing, "MOST_KEPT_SENDERS", 1)
+
+    async def main() -> None:
+        server = Server(Files(tmp_path / "f").router(), None)
+        port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
+        first, second = await Peer.connect(port), await Peer.connect(port)
+
+        async def ask(peer: Peer) -> None:
+            answer = await peer.ask(fetch(5, 200_000), 12)
+            assert bytes(answer.responses[0].partitions[0].records) == CONTENT[5:200_005]
+
+        for _ in range(3):
+            await ask(first)
+        assert len(made) == 1 and server.kept_senders == 1
+        await ask(second)
+        await ask(second)
+        assert len(made) == 3, "beyond the bound each answer has its own"
+        # The sweep, after some idle seconds.
+        for connection in server.connections:
+            connection.release_idle_buffer()
+        assert server.kept_senders == 0 and all(each._socket is None for each in made)
+        await ask(first)
+        assert server.kept_senders == 1
+        for peer in (first, second):
+            peer.writer.close()
+        await until(lambda: not server.connections)
+        assert server.kept_senders == 0 and all(each._socket is None for each in made)
         await server.stop(grace_s=0.5)
 
     run(main())

@@ -163,13 +163,14 @@ class Reading:
         log = partition.log
         offset = wanted.fetch_offset
         most = min(room, wanted.max_bytes)
+        known = log.remembered(offset)
         if self.warmed < MOST_WARM_UPS:
-            cold = cold_read(log, offset, most)
+            cold = cold_read(log, offset, most, known)
             if cold is not None:
                 self.cold.append(cold)
                 return answer
         if room >= LEAST_BYTES and self.context.connection.can_send_files():
-            region = find_region(log, offset, most)
+            region = find_region(log, offset, most, known)
             if region is not None:
                 parts: Any = [region]
                 answer.records = parts

@@ -21,7 +21,7 @@ import msgspec
 
 from tidelog.network import frames
 from tidelog.network.limits import ALL_ANSWERS
-from tidelog.network.outgoing import WRITE_HIGH_BYTES, Outgoing, bytes_of
+from tidelog.network.outgoing import CLOSED, WRITE_HIGH_BYTES, Outgoing, bytes_of
 from tidelog.network.router import CloseConnection, Route, Steps
 from tidelog.network.turns import TURN_MS
 from tidelog.protocol.primitives import Buffer
@@ -41,7 +41,7 @@ PARKED_FREE_BYTES = 4096
 QUEUED_HIGH_BYTES = 1_048_576
 """Bytes of answers that may wait for an earlier one before the connection is not served."""
 
-HANDLER, DEPTH, ANSWERS, CLOSED, WORK = 1, 2, 8, 64, 256
+HANDLER, DEPTH, ANSWERS, WORK = 1, 2, 8, 256
 """Reasons of ``Connection`` not to serve that are known here."""
 
 
@@ -190,7 +190,8 @@ class Answering(Outgoing):
 
     def _turn_ends_ms(self) -> int:
         if self._takes_turns:
-            return self.server.turns.end_ms()
+            # Perhaps long past: a request that took so long already goes on in another turn.
+            return self.server.turns.ends_ms
         return self.server.clock.monotonic_ms() + TURN_MS
 
     @abstractmethod

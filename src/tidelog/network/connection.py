@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.network import api_versions, frames, proving
-from tidelog.network.answering import CLOSED, Answering
+from tidelog.network.answering import Answering
 from tidelog.network.buffer import ReceiveBuffer
-from tidelog.network.outgoing import WRITE_HIGH_BYTES
+from tidelog.network.outgoing import CLOSED, WRITE_HIGH_BYTES
 from tidelog.network.router import CloseConnection, RequestContext, Route, Router, Steps
 from tidelog.protocol import codec
 from tidelog.protocol.codec import DecodeError
@@ -169,7 +169,9 @@ class Connection(Answering, asyncio.BufferedProtocol):
             turns -= 1
             if end - start >= 4 and not self._blocked:
                 # There is more; else the turn is over, anyway.
-                turn_ends_ms = turn_ends_ms or self._turn_ends_ms()
+                if not turn_ends_ms:
+                    takes = self._takes_turns
+                    turn_ends_ms = self.server.turns.end_ms() if takes else self._turn_ends_ms()
                 if not turns or clock.monotonic_ms() >= turn_ends_ms:
                     self._blocked |= TURN
                     self._in_another_turn()
@@ -268,12 +270,12 @@ class Connection(Answering, asyncio.BufferedProtocol):
         """Give an empty buffer back; the next bytes get a new one. Called for idle connections."""
         if not self._in_turn:
             self._in.drop_if_empty()
+            self._drop_kept_sender()
 
     # -- requests
 
     def _take(self, frame: memoryview) -> bool:
         """Serve one request; False when it must be taken again later (or never)."""
-        self._taken = len(frame)
         try:
             header = frames.header_at(frame)
             api_key, version, correlation_id, length = header
@@ -298,12 +300,14 @@ class Connection(Answering, asyncio.BufferedProtocol):
                     return False
                 if answer is not None:
                     if answer.__class__ is not bytes:
+                        self._taken = len(frame)
                         self._park(route, None, correlation_id, answer)
                     elif self._pending:
                         self._wait_for_earlier([answer])
                     else:
                         self._out.append(answer)
                     return True
+            self._taken = len(frame)
             client_id, position = frames.read_rest(header, route, frame)
             if len(frame) > PARSED_AT_ONCE_BYTES and not route.long_records:
                 context = RequestContext(self, version, correlation_id, client_id, self.principal)
@@ -393,6 +397,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
             self._flush()
         if self._sender is not None:
             self._sender.close()
+        self._drop_kept_sender()
         if self._transport is not None:
             self._transport.close()
 

@@ -67,18 +67,25 @@ def encode_answer(route: Route, correlation_id: int, answer: Any) -> list[Buffer
     if answer.__class__ is list:
         encoded: list[Buffer] = answer
         return encoded
-    head = _head(route, correlation_id)
+    head = bytearray(_pack_head(0, correlation_id))
+    if route.flexible_answer:
+        head.append(0)
     chunks: list[Buffer] = []
     chunks.append(route.encode(answer, chunks, head))
-    return _sized(head, chunks)
+    size = len(head) if len(chunks) == 1 else sum(map(len, chunks))
+    _pack_size_into(head, 0, size - 4)
+    return chunks
 
 
 def encode_in_steps(route: Route, correlation_id: int, answer: Any) -> Steps:
     """Do as ``encode_answer``, and yield now and then."""
-    head = _head(route, correlation_id)
+    head = bytearray(_pack_head(0, correlation_id))
+    if route.flexible_answer:
+        head.append(0)
     chunks: list[Buffer] = []
     chunks.append((yield from route.encode_in_steps(answer, chunks, head)))
-    return _sized(head, chunks)
+    _pack_size_into(head, 0, sum(map(len, chunks)) - 4)
+    return chunks
 
 
 def answer_of(correlation_id: int, answer: bytes) -> list[Buffer]:
@@ -89,19 +96,6 @@ def answer_of(correlation_id: int, answer: bytes) -> list[Buffer]:
     if len(answer) < _CORRELATION_BYTES:
         raise DecodeError(f"an answer of {len(answer)} bytes")
     return [_pack_head(len(answer), correlation_id), memoryview(answer)[_CORRELATION_BYTES:]]
-
-
-def _head(route: Route, correlation_id: int) -> bytearray:
-    head = bytearray(_pack_head(0, correlation_id))
-    if route.flexible_answer:
-        head.append(0)
-    return head
-
-
-def _sized(head: bytearray, chunks: list[Buffer]) -> list[Buffer]:
-    size = len(head) if len(chunks) == 1 else sum(map(len, chunks))
-    _pack_size_into(head, 0, size - 4)
-    return chunks
 
 
 def why_size(size: int, limit: int) -> str:

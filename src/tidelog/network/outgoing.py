@@ -18,10 +18,15 @@ if TYPE_CHECKING:
 WRITE_HIGH_BYTES = 65_536
 """Unsent bytes of one connection above which it is not served, and from which on they count."""
 
-CLIENT, FILES = 4, 128
+MOST_KEPT_SENDERS = 64
+"""Connections of a server that keep what sends parts of files to them from one answer to the next:
+a descriptor each, until they were idle for a while."""
+
+CLIENT, CLOSED, FILES = 4, 64, 128
 """Reasons of ``Connection`` not to serve that are known here."""
 
 _BUFFERS = (bytes, bytearray, memoryview)
+_BUFFER_CLASSES = frozenset(_BUFFERS)
 
 
 class Outgoing:
@@ -36,6 +41,7 @@ class Outgoing:
         self._transport: Any = None
         self._out: list[Any] = []
         self._sender: FileSender | None = None
+        self._kept_sender: FileSender | None = None
         self._sends_files: bool | None = None
         self._queued = 0
         """Bytes of answers that wait for an earlier one."""
@@ -97,6 +103,7 @@ class Outgoing:
         """The connection has ended."""
         if self._sender is not None:
             self._sender.close()
+        self._drop_kept_sender()
         self._queued = self._building = self._parked = 0
         self._note_unmade()
         charged, self._charged = self._charged, 0
@@ -106,11 +113,16 @@ class Outgoing:
         if self._transport is None or self._sender is not None:
             return
         chunks, self._out = self._out, []
-        self.server.bytes_out += sum(map(len, chunks))
-        if self._sends_files and not all(isinstance(chunk, _BUFFERS) for chunk in chunks):
-            self._send_files(chunks)
-        elif len(chunks) == 1:
+        if len(chunks) == 1:
+            # The answer of a small request, as nearly always; a part of a file comes with a head.
+            self.server.bytes_out += len(chunks[0])
             self._transport.write(chunks[0])
+            if self._blocked & CLIENT:
+                self._count()
+            return
+        self.server.bytes_out += sum(map(len, chunks))
+        if self._sends_files and not _BUFFER_CLASSES.issuperset(map(type, chunks)):
+            self._send_files(chunks)
         else:
             self._transport.writelines(chunks)
         if self._blocked & CLIENT:
@@ -126,24 +138,42 @@ class Outgoing:
         sender = None
         # While the transport has still to write, nothing may overtake that.
         if not self._transport.get_write_buffer_size():
-            sender = sender_for(self.server.loop, self._transport, self._files_sent, self.abort)
+            sender = self._kept_sender or sender_for(
+                self.server.loop, self._transport, self._files_sent, self.abort
+            )
         if sender is None:
             self._transport.writelines([as_buffer(chunk) for chunk in chunks])
         elif sender.send(chunks):
-            sender.close()
+            if sender is not self._kept_sender:
+                self._keep_sender(sender)
         else:
             self._sender = sender
             self._blocked |= FILES
 
     def _files_sent(self) -> None:
-        if self._sender is not None:
-            self._sender.close()
-            self._sender = None
+        sender, self._sender = self._sender, None
+        if sender is not None and sender is not self._kept_sender:
+            self._keep_sender(sender)
         self._blocked &= ~FILES
         self.last_active = self.server.loop.time()
         if self._out:
             self._flush()
         self._go_on()
+
+    def _keep_sender(self, sender: FileSender) -> None:
+        """Keep it for the next answer: to make one takes four system calls."""
+        if self.server.kept_senders >= MOST_KEPT_SENDERS or self._blocked & CLOSED:
+            sender.close()
+            return
+        self.server.kept_senders += 1
+        self._kept_sender = sender
+
+    def _drop_kept_sender(self) -> None:
+        kept, self._kept_sender = self._kept_sender, None
+        if kept is not None:
+            self.server.kept_senders -= 1
+            if kept is not self._sender:
+                kept.close()
 
 
 def bytes_of(chunks: list[Any]) -> int:

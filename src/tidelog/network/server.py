@@ -79,6 +79,8 @@ class Server:
         self.connections: dict[Connection, None] = {}
         self.bytes_in = 0
         self.bytes_out = 0
+        self.kept_senders = 0
+        """Connections that keep what sends parts of files to them (``outgoing``)."""
         self.accepted = 0
         self.places = Places(not self.trusts_all, self.loop)
         self._servers: list[asyncio.AbstractServer] = []

@@ -195,13 +195,12 @@ class RealFile:
 
         True, too, where the file system cannot say (RWF_NOWAIT). A few microseconds.
         """
-        byte = bytearray(1)
+        fd, into, look = self._fd, (bytearray(1),), os.preadv
+        last = position + size - 1
         try:
-            for at in (
-                *range(position, position + size - 1, READ_AHEAD_BYTES),
-                position + size - 1,
-            ):
-                os.preadv(self._fd, (byte,), at, _NOWAIT)
+            for at in range(position, last, READ_AHEAD_BYTES):
+                look(fd, into, at, _NOWAIT)
+            look(fd, into, last, _NOWAIT)
         except BlockingIOError:
             return False
         except OSError:

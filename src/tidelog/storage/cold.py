@@ -64,15 +64,18 @@ def run_all(reads: Sequence[ColdRead]) -> None:
         each.run()
 
 
-def cold_read(log: PartitionLog, offset: int, max_bytes: int) -> ColdRead | None:
+def cold_read(
+    log: PartitionLog, offset: int, max_bytes: int, known: tuple[Segment, int] | None = None
+) -> ColdRead | None:
     """Return what a thread should read before the log is read from ``offset`` on; None: nothing.
+    ``known`` is what ``log.remembered`` said of it.
 
     First what says where the offset is (the index, the batches behind its entry), then, when that
     is in memory, the bytes themselves.
     """
     if log.damaged or log.closed or not log.start_offset <= offset < log.end_offset:
         return None
-    known = log.remembered(offset)
+    known = known or log.remembered(offset)
     segment = log.segments[log.segment_at(offset)] if known is None else known[0]
     try:
         if known is not None:

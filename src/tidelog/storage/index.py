@@ -143,6 +143,10 @@ class OffsetIndex(SparseIndex):
     def entry_before(self, position: int) -> tuple[int, int]:
         """Return (position, last offset) of the last known batch that begins not above
         ``position``; (0, -1) when there is none."""
+        if not self.stored.count:
+            # All of it was written in this life of the process, as in every busy segment.
+            at = bisect_right(self.second, position)
+            return (self.second[at - 1], self.first[at - 1] + self.base_offset) if at else (0, -1)
         at = self._below(_SECOND, position, or_equal=True)
         return self.entry(at - 1) if at else (0, -1)
 

@@ -147,11 +147,12 @@ class ProducerState:
             return None
         first = header.base_sequence
         if header.producer_epoch == entry.epoch:
-            last = entry.last_sequence
+            batches = entry._batches or entry.batches
+            last = batches[-1].last_sequence if batches else NO_SEQUENCE
             if first == last + 1 or (first == 0 and last == MAX_INT32):
                 return None
             last = header.last_sequence
-            for batch in entry._batches or entry.batches:
+            for batch in batches:
                 if batch.first_sequence == first and batch.last_sequence == last:
                     return batch
             return Rejected(

@@ -56,15 +56,18 @@ class FileRegion:
         self._release()
 
 
-def find_region(log: PartitionLog, offset: int, max_bytes: int) -> FileRegion | None:
+def find_region(
+    log: PartitionLog, offset: int, max_bytes: int, known: tuple[Segment, int] | None = None
+) -> FileRegion | None:
     """Return at most ``max_bytes`` of committed batches from the one that holds ``offset``.
 
     None when it is to be read instead: fewer than ``LEAST_BYTES``, a segment that is not wholly
-    committed, an offset that is not there, a disk whose files are not the system's.
+    committed, an offset that is not there, a disk whose files are not the system's. ``known`` is
+    what ``log.remembered`` said of the offset.
     """
     if max_bytes < LEAST_BYTES or log.damaged or log.closed or offset < log.start_offset:
         return None
-    known = log.remembered(offset)
+    known = known or log.remembered(offset)
     segment = log.segments[log.segment_at(offset)] if known is None else known[0]
     if segment.next_offset > log.high_watermark or offset >= segment.next_offset:
         return None
