@@ -30,6 +30,9 @@ from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Buffer, Rejected, walk
 from tidelog.replication.truncation import Cut, where_to_cut
 from tidelog.runtime.turns import Pieces
+from tidelog.storage.log import PartitionLog
+from tidelog.storage.results import Appended
+from tidelog.storage.retention import ROLL_WAITS
 
 if TYPE_CHECKING:
     from tidelog.broker.loss_notes import Loss
@@ -79,7 +82,7 @@ def take_in(
     size = 0
     if records:
         refused = yield from _begin_with(partition, records, part.log_start_offset, now_ms)
-        result = refused or log.append_as_follower(records, now_ms)
+        result = refused or (yield from _append(log, records, now_ms))
         if isinstance(result, Rejected):
             partition.look_at_disk()
             return result.reason
@@ -88,6 +91,18 @@ def take_in(
     if part.log_start_offset > log.start_offset:
         log.advance_start(min(part.log_start_offset, log.high_watermark))
     return None
+
+
+def _append(log: PartitionLog, records: Buffer, now_ms: int) -> Pieces[Appended | Rejected]:
+    result = log.append_as_follower(records, now_ms, waits=True)
+    while result is ROLL_WAITS:
+        refused = yield from log.syncing_before_roll()
+        if refused is not None:
+            return refused
+        end = log.end_offset
+        rest = next((at for at, header in walk(records) if header.base_offset >= end), 0)
+        result = log.append_as_follower(memoryview(records)[rest:], now_ms, waits=True)
+    return result
 
 
 def _begin_with(

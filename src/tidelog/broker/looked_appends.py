@@ -1,4 +1,5 @@
-"""Produced batches that are looked into before they are appended, beside the loop and in order.
+"""Produced batches that are looked into before they are appended, beside the loop and in order;
+and those before which a segment is to be closed that waits for a sync.
 
 Owns one queue per partition, for as long as it has something: what comes later to the same
 partition waits behind, so that a producer's batches keep their order. The bytes are copied, for the
@@ -20,6 +21,7 @@ from tidelog.network.limits import Account, Holder
 from tidelog.records.batch import Buffer, Rejected
 from tidelog.storage.looking import Looks
 from tidelog.storage.results import Appended
+from tidelog.storage.retention import ROLL_WAITS
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -124,10 +126,17 @@ class LookedAppends:
             looked = await broker.turns.run(pieces)
             if isinstance(looked, Rejected):
                 return looked
-            if entry.in_sync and len(partition.state.isr) < partition.required_in_sync:
-                return Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, partition.why_too_few())
-            now_ms = broker.clock.wall_ms()
-            return partition.append(entry.records, now_ms, looked_into=looked)
+            while True:
+                if entry.in_sync and len(partition.state.isr) < partition.required_in_sync:
+                    return Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, partition.why_too_few())
+                now_ms = broker.clock.wall_ms()
+                result = partition.append(entry.records, now_ms, looked_into=looked)
+                if result is not ROLL_WAITS:
+                    return result
+                refused = await broker.turns.run(partition.log.syncing_before_roll())
+                if refused is not None:
+                    partition.look_at_disk()
+                    return refused
         except Exception:
             logger.exception("a batch for %s could not be looked into", partition.key)
             return Rejected(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed: see its log")

@@ -77,6 +77,7 @@ class Partitions:
         for directory in directories:
             directory.resources.on_failure = lambda reason, d=directory: self._failed(d, reason)
             directory.resources.on_damage = lambda key, d=directory: self._damaged(d, key)
+            directory.resources.sync_soon = self._sync_soon
             for key, log in directory.logs.items():
                 self._host(key, log)
 
@@ -294,6 +295,13 @@ class Partitions:
         hosted = HostedPartition(key, log, self._node_id, self.commit)
         self.by_topic.setdefault(key.topic, {})[key.partition] = hosted
         return hosted
+
+    def _sync_soon(self, key: TopicPartition) -> bool:
+        hosted = self.get(*key)
+        if hosted is None:
+            return False
+        self.commit.want(hosted, closed_only=True)
+        return True
 
     def _stop(self, topic: str, partition: int) -> HostedPartition | None:
         hosted = self.get(topic, partition)

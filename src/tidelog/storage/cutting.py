@@ -194,7 +194,7 @@ class LogCutting(LogExpiry):
         self.end_offset = end
         self._hints.clear()
         self._snapshot_size = 0
-        self._undone = 0
+        self._undone_synced = self._undone
         self.start_offset = min(self.start_offset, end)
         self.high_watermark = max(min(self.high_watermark, end), self.start_offset)
         self.synced_end_offset = min(self.synced_end_offset, end)

@@ -101,7 +101,8 @@ class LogExpiry(LogReading):
     def _apply_retention(self, now_ms: int, at_most: int | None) -> Pieces[str | None]:
         expiry = self._expired(now_ms)
         if expiry.count == len(self.segments):
-            yield from self._syncing_before_roll()
+            while self._waits_to_roll:
+                yield from self._syncing_before_roll()
             # What was appended meanwhile does not go with what was old before.
             expiry = self._expired(now_ms)
         count = expiry.count if at_most is None else min(expiry.count, at_most)

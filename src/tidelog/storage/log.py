@@ -25,7 +25,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import LOG_APPEND_TIME
 from tidelog.records.batch import MAX_INT32, MAX_INT64, Buffer, Rejected, crc_is_right, walk
 from tidelog.records.record import CorruptRecords
-from tidelog.runtime.turns import Pieces
+from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.appending import (
     chunks_for,
     finished,
@@ -34,10 +34,10 @@ from tidelog.storage.appending import (
     prepare_in_pieces,
 )
 from tidelog.storage.cutting import LogCutting
-from tidelog.storage.looking import Batches, Looks
+from tidelog.storage.looking import UNLOOKED, Batches, Looks
 from tidelog.storage.producers import KnownBatch
 from tidelog.storage.results import Appended, as_appended
-from tidelog.storage.retention import must_roll, room_in
+from tidelog.storage.retention import ROLL_WAITS, Room, may_outgrow, must_roll, room_in
 
 
 class PartitionLog(LogCutting):
@@ -76,7 +76,8 @@ class PartitionLog(LogCutting):
         answered (``duplicate``). Cost: constant per batch, a CRC and one write; where the topic has
         its batches looked into, more. With ``looks`` it is ``UNLOOKED``, with nothing done, when
         that would hold the loop: then ``look_into`` makes ``looked_into``, which stands for the
-        buffer.
+        buffer, and which may be refused with ``ROLL_WAITS``, for ``syncing_before_roll``. Without
+        either it blocks where a roll waits for a sync; the server's own batches go before the roll.
         """
         if self.damaged or self.resources.failed or self.closed or self.cutting:
             return self._out_of_service()
@@ -99,6 +100,11 @@ class PartitionLog(LogCutting):
             self.begin_epoch(leader_epoch)
         first_offset = self.end_offset
         refusal = self._write(batches, chunks, now_ms)
+        if refusal is ROLL_WAITS:
+            if looks is not None:
+                return UNLOOKED
+            if looked_into is None:
+                refusal = self._write_all_the_same(batches, chunks, now_ms, grow=not from_client)
         if refusal is not None:
             return refusal
         time_ms = now_ms if stamped else -1
@@ -110,11 +116,14 @@ class PartitionLog(LogCutting):
         """Return a client's batches as the topic wants them, in pieces; nothing is appended."""
         return prepare_in_pieces(buffer, self.configs, now_ms, looks)
 
-    def append_as_follower(self, buffer: Buffer, now_ms: int) -> Appended | Rejected:
+    def append_as_follower(
+        self, buffer: Buffer, now_ms: int, *, waits: bool = False
+    ) -> Appended | Rejected:
         """Append fetched batches as they are; an incomplete last one is ignored.
 
         CORRUPT_MESSAGE for a wrong CRC (promise 27), INVALID_RECORD for offsets that do not go on
-        from ``end_offset`` (gaps are fine: the leader may have compacted).
+        from ``end_offset`` (gaps are fine: the leader may have compacted). Who ``waits`` may get
+        ``ROLL_WAITS``: the rest, from the log's end on, comes after ``syncing_before_roll``.
         """
         if self.damaged or self.resources.failed or self.closed or self.cutting:
             return self._out_of_service()
@@ -153,7 +162,12 @@ class PartitionLog(LogCutting):
                     self.epochs.begin(header.leader_epoch, end)
                     self._write_epochs()
                 end = header.next_offset
-            refusal = self._write(group, [batch for _, batch in group], now_ms, assigned=True)
+            chunks = [batch for _, batch in group]
+            refusal = self._write(group, chunks, now_ms, assigned=True)
+            if refusal is ROLL_WAITS and not waits:
+                refusal = at_once(self.syncing_before_roll()) or self._write(
+                    group, chunks, now_ms, assigned=True
+                )
             if refusal is not None:
                 return refusal
         return Appended(first_offset, self.end_offset - 1, -1, self.start_offset)
@@ -198,9 +212,17 @@ class PartitionLog(LogCutting):
         )
 
     def _write(
-        self, batches: Batches, chunks: Sequence[Buffer], now_ms: int, *, assigned: bool = False
+        self,
+        batches: Batches,
+        chunks: Sequence[Buffer],
+        now_ms: int,
+        *,
+        assigned: bool = False,
+        grow: bool = False,
     ) -> Rejected | None:
         """Write batches in one go and account for each; a refusal leaves no trace.
+
+        ``grow``: a segment that cannot be closed before a sync grows on, within bounds.
 
         What can fail is done before the bytes are in the file: behind them are plain sums.
         """
@@ -221,7 +243,7 @@ class PartitionLog(LogCutting):
             and active.size + size <= room.size
             and last_offset <= room.offset
         ):
-            refusal = self._roll_if_due(size, newest, last_offset, now_ms)
+            refusal = self._roll_if_due(size, newest, last_offset, now_ms, grow=grow)
             if refusal is not None:
                 return refusal
             active = self._active
@@ -247,19 +269,41 @@ class PartitionLog(LogCutting):
         self.end_offset = first
         return None
 
+    def _write_all_the_same(
+        self, batches: Batches, chunks: Sequence[Buffer], now_ms: int, *, grow: bool
+    ) -> Rejected | None:
+        """Write what belongs behind a roll that waits for a sync: before the roll, or behind a sync
+        now."""
+        if grow and self._puts_roll_off():
+            return self._write(batches, chunks, now_ms, grow=True)
+        return at_once(self.syncing_before_roll()) or self._write(batches, chunks, now_ms)
+
     def _roll_if_due(
-        self, size: int, newest: int, last_offset: int, now_ms: int
+        self, size: int, newest: int, last_offset: int, now_ms: int, *, grow: bool
     ) -> Rejected | None:
         active, configs, jitter_ms = self._active, self.configs, self._jitter_ms
         try:
             if must_roll(active, configs, size, newest, last_offset, jitter_ms, now_ms):
-                return self.roll(now_ms)
-            active.room = room_in(active, configs, jitter_ms)
+                if not self._waits_to_roll:
+                    return self.roll(now_ms)
+                if not (grow and may_outgrow(active, configs, size, last_offset)):
+                    return ROLL_WAITS
+            else:
+                active.room = self._room_till_sync(room_in(active, configs, jitter_ms))
             # ``note`` needs them when the bytes are in the file already, and reading may fail.
             _ = active.newest, active.index, active.time_index
         except (OSError, CorruptRecords) as error:
             return self._unreadable(error)
         return None
+
+    def _room_till_sync(self, room: Room) -> Room:
+        """Where a roll would wait for a sync: have it done when the segment is half full."""
+        if self._waits_to_roll and self.resources.sync_soon is not None:
+            half = self.configs.segment_bytes // 2
+            if self._active.size <= half:
+                return room._replace(size=min(room.size, half))
+            self.resources.asks_for_sync(self.partition)
+        return room
 
     def _write_failed(self, error: OSError) -> Rejected:
         """Undo a partial write on a full disk; anything else is final (promises 25 and 28)."""

@@ -14,7 +14,7 @@ from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected
 from tidelog.runtime.disk import Directory, File
-from tidelog.runtime.turns import Pieces
+from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage import names
 from tidelog.storage.departing import Departing
 from tidelog.storage.fresh_segments import new_segment
@@ -77,9 +77,8 @@ class LogFiles(SmallFiles):
         self._active.active = True
         self._jitter_ms = 0
         self._hints: dict[int, tuple[Segment, int]] = {}
-        self._directories_in_flight = 0
-        self._undone = 0
-        """How many partial writes to the active segment were cut off again and are not synced."""
+        self._undone = self._undone_synced = 0
+        """How many partial writes were cut off again, and how many of them a sync has covered."""
         self._snapshot_size = self._active.size
         """Bytes of the active segment that the newest snapshot covers, as far as we know."""
         self.snapshots = WaitingSnapshots(resources, path)
@@ -96,7 +95,17 @@ class LogFiles(SmallFiles):
 
     @property
     def _names_unsynced(self) -> bool:
-        return self.path in self._dirty_directories or self._directories_in_flight > 0
+        return self._names_durable < self._names_changed
+
+    @property
+    def _waits_to_roll(self) -> bool:
+        """Whether a sync must come before a roll.
+
+        A closed segment is not scanned below the recovery point: a power loss must not bring back
+        what was cut off its end. Nor may it take the log's beginning, and leave what follows.
+        """
+        undone = self._undone_synced < self._undone
+        return undone or (len(self.segments) == 1 and self._names_unsynced)
 
     def _lowest_offset(self) -> int:
         """See ``SmallFiles``."""
@@ -111,7 +120,8 @@ class LogFiles(SmallFiles):
 
     def mark_created(self) -> None:
         """Have the next sync cover the directory itself and its name in the one above."""
-        self._dirty_directories |= {self.path, self.path.rpartition("/")[0] or "/"}
+        self._dirty_directories.add(self.path.rpartition("/")[0] or "/")
+        self._note_names()
 
     def mark_recovered(self) -> None:
         """Have the next sync cover what an earlier life may have left unsynced beside segments.
@@ -137,21 +147,18 @@ class LogFiles(SmallFiles):
     # Segments --------------------------------------------------------------------------------
 
     def roll(self, now_ms: int) -> Rejected | None:
-        """Begin a new segment at the end of the log; a refusal (disk full) changes nothing."""
+        """Begin a new segment at the end of the log; a refusal (disk full) changes nothing.
+
+        Blocks where a sync must come before: ``syncing_before_roll`` spares that.
+        """
         if self.failed or self.closed:
             return self._out_of_service()
         active = self._active
         if active.size == 0 and active.base_offset == self.end_offset:
             return None
         try:
-            if self._undone:
-                # A closed segment is not scanned below the recovery point: a power loss must not
-                # bring back what was cut off its end.
-                active.open_log().sync()
-                self._undone = 0
-            if len(self.segments) == 1 and self._names_unsynced:
-                # A power loss must not take the log's beginning and leave what follows.
-                self.sync_names()
+            if self._waits_to_roll:
+                at_once(self._syncing_before_roll())
             active.close_indexes()
             fresh = new_segment(self.resources, self.path, self.end_offset, now_ms)
         except OSError as error:
@@ -165,17 +172,29 @@ class LogFiles(SmallFiles):
         self._activate(fresh)
         return None
 
+    def _puts_roll_off(self) -> bool:
+        """Whether a roll is to wait: a thread has been asked to sync what must be before it."""
+        return self._waits_to_roll and self.resources.asks_for_sync(self.partition)
+
+    def syncing_before_roll(self) -> Pieces[Rejected | None]:
+        """Make durable, in pieces, what must be before the next roll; a refusal if that fails."""
+        if self.failed or self.closed:
+            return self._out_of_service()
+        try:
+            yield from self._syncing_before_roll()
+        except OSError as error:
+            return self._trouble(error)
+        return self._out_of_service() if self.failed or self.closed else None
+
     def _syncing_before_roll(self) -> Pieces[None]:
-        """Have a thread sync what ``roll`` would sync now. OSError as usual."""
         files, undone = self.resources.files, self._undone
-        if undone:
-            active, file = self._active, files.pin(self._active.log_path)
+        if self._undone_synced < undone:
+            file = files.pin(self._active.log_path)
             try:
                 yield file.sync
             finally:
                 files.release(file)
-            if self._active is active and self._undone == undone:
-                self._undone = 0
+            self._undone_synced = max(self._undone_synced, undone)
         if len(self.segments) == 1 and self._names_unsynced:
             directory = files.pin_directory(self.path)
             try:
@@ -190,7 +209,8 @@ class LogFiles(SmallFiles):
         """
         if self.configs.compacted and not (self.failed or self.closed or self.cutting):
             first = self._active.first_timestamp
-            if first is not None and 0 <= first < now_ms - self.configs.max_compaction_lag_ms:
+            due = first is not None and 0 <= first < now_ms - self.configs.max_compaction_lag_ms
+            if due and not self._puts_roll_off():
                 self.roll(now_ms)
 
     def _activate(self, segment: Segment) -> None:
@@ -254,14 +274,8 @@ class LogFiles(SmallFiles):
         if len(departing.renamed) > departing.durable:
             self.remove_renamed(departing.renamed[departing.durable :], now_ms)
 
-    def sync_names(self) -> None:
-        """Make the names in the log's directory durable now. Blocks. OSError as usual."""
-        number = self._names_changed
-        self.resources.files.get_directory(self.path).sync()
-        self._names_synced(number)
-
     def syncing_names(self, directory: Directory) -> Pieces[None]:
-        """Do as ``sync_names`` with the log's open directory, in pieces."""
+        """Make the names in the log's open directory durable, in pieces. OSError as usual."""
         number = self._names_changed
         yield directory.sync
         self._names_synced(number)
@@ -328,12 +342,13 @@ class LogFiles(SmallFiles):
         snapshots = self.snapshots.for_sync(bases) if self.snapshots else []
         names_changed = self._names_changed if self.path in dirty else 0
         self._dirty_files, self._dirty_directories = set(), set()
-        self._directories_in_flight += len(directories)
         end = self._active.base_offset if closed_only else self.end_offset
         above = self.path.rpartition("/")[0]
-        return PendingSync(
+        pending = PendingSync(
             above, pinned, directories, names_changed, end, self.generation, snapshots
         )
+        pending.undone = self._undone
+        return pending
 
     def _write_index_of_active(self) -> None:
         index, written = self._active.index, self._active.index.written
@@ -382,7 +397,6 @@ class LogFiles(SmallFiles):
         """Take back a pending sync that was run: the recovery point moves, or the log fails."""
         for file in (*pending.files, *pending.directories):
             self.resources.files.release(file)
-        self._directories_in_flight -= len(pending.directories)
         if pending.snapshots:
             self._snapshots_written(pending)
         if pending.overtaken and self.closed:
@@ -390,6 +404,7 @@ class LogFiles(SmallFiles):
         if pending.error is not None:
             self.resources.fail(f"fsync in {self.path} failed: {pending.error}")
             return
+        self._undone_synced = max(self._undone_synced, pending.undone)
         if not self.closed:
             self._names_are_durable(pending.names)
         if self.cutting or pending.generation != self.generation:
@@ -467,26 +482,3 @@ class LogFiles(SmallFiles):
         self.resources.files.forget_directory(self.path)
         self.resources.removals.forget_below(self.path)
         self.watermark_note.close()
-
-    # Trouble ---------------------------------------------------------------------------------
-
-    def found_damaged(self, reason: str) -> Rejected:
-        """Take the log out of service: its bytes are not what was written (promise 26).
-
-        A note beside it has the next start look at all of it, however this life ends.
-        """
-        if self.damaged is None and not self.closed:
-            self.damaged = reason
-            try:
-                self.resources.note_damage(self.path, reason)
-            except OSError as error:
-                self._trouble(error)
-            if self.resources.on_damage is not None:
-                self.resources.on_damage(self.partition)
-        return self._out_of_service()
-
-    def _cut_short(self, error: OSError) -> Rejected:
-        """Half a cut is final, whatever was wanting: memory does not say what the files hold, and
-        an append would put new batches behind those that should be gone."""
-        self.resources.fail(f"a cut of {self.path} was not finished: {error}")
-        return self._out_of_service()

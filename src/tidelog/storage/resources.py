@@ -79,6 +79,8 @@ class Resources:
     """Called once, with the sentence, when the directory fails."""
     on_refused: Callable[[str], None] | None = None
     """Called with the want, each time that one which heals refused a write or a read."""
+    sync_soon: Callable[[TopicPartition], bool] | None = None
+    """Has a thread sync what a log holds now; whether it will."""
     on_damage: Callable[[TopicPartition], None] | None = None
     """Called when a log is found to be damaged."""
     before_cut: Callable[[], Pieces[None]] | None = None
@@ -106,6 +108,10 @@ class Resources:
     def is_full(self, error: OSError) -> bool:
         """Whether the want heals: the same work may be tried again later."""
         return self.passing(error) is not None
+
+    def asks_for_sync(self, partition: TopicPartition) -> bool:
+        """Have a thread sync what a log holds now; False where nobody does such a thing."""
+        return self.sync_soon is not None and self.sync_soon(partition)
 
     def note_damage(self, directory: str, reason: str) -> None:
         """Have the next start look at all of a log, however this life ends. OSError if it fails.

@@ -1,6 +1,6 @@
 """Which old segments may go, and when a new one begins: Kafka's rules as plain functions.
 
-Owns the decisions; ``log`` removes and rolls. Nothing at or above the high watermark is ever
+Owns the decisions; the log removes and rolls. Nothing at or above the high watermark is ever
 chosen, and only a prefix of the log.
 """
 
@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import TopicConfigs
-from tidelog.records.batch import MAX_INT32
+from tidelog.records.batch import MAX_INT32, Rejected
 from tidelog.storage.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 
 if TYPE_CHECKING:
@@ -116,6 +117,25 @@ def room_in(active: Segment, configs: TopicConfigs, jitter_ms: int) -> Room:
         first + configs.roll_ms - jitter_ms,
         active.base_offset + MAX_INT32,
     )
+
+
+ROLL_WAITS = Rejected(
+    ErrorCode.KAFKA_STORAGE_ERROR, "its segment is full, and a sync comes before the next one"
+)
+"""Refused for now, with nothing done: a thread is to sync before the segment is closed."""
+
+OUTGROWN_BYTES = 64 * 1024 * 1024
+"""By so much may a segment grow on, or by ``segment.bytes``: what comes during one sync."""
+
+
+def may_outgrow(active: Segment, configs: TopicConfigs, size: int, last_offset: int) -> bool:
+    """Whether a segment that cannot be closed yet takes ``size`` bytes that belong into the next.
+
+    Positions and offsets must fit into its indexes.
+    """
+    most = configs.segment_bytes + max(configs.segment_bytes, OUTGROWN_BYTES)
+    fits = active.size + size <= min(most, MAX_INT32)
+    return fits and last_offset - active.base_offset <= MAX_INT32
 
 
 def must_roll(

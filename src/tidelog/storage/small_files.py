@@ -192,6 +192,21 @@ class SmallFiles:
         self._names_changed += 1
         return self._names_changed
 
+    def found_damaged(self, reason: str) -> Rejected:
+        """Take the log out of service: its bytes are not what was written (promise 26).
+
+        A note beside it has the next start look at all of it, however this life ends.
+        """
+        if self.damaged is None and not self.closed:
+            self.damaged = reason
+            try:
+                self.resources.note_damage(self.path, reason)
+            except OSError as error:
+                self._trouble(error)
+            if self.resources.on_damage is not None:
+                self.resources.on_damage(self.partition)
+        return self._out_of_service()
+
     def _trouble(self, error: OSError) -> Rejected:
         """A full disk heals (promise 28); any other failed write is final (promise 25)."""
         passing = self.resources.refused_for(error)

@@ -25,6 +25,7 @@ class PendingSync:
         "log_directory",
         "names",
         "snapshots",
+        "undone",
     )
 
     def __init__(
@@ -49,6 +50,8 @@ class PendingSync:
         """Of the log when this was taken: a truncation in between voids the claim."""
         self.snapshots = snapshots
         """Of producers, written before the directories are synced; each keeps its own error."""
+        self.undone = 0
+        """How many partial writes of the log, cut off again, this covers."""
         self.error: OSError | None = None
 
     @property
