@@ -15,7 +15,9 @@ import uvloop
 from tests.support.processes import DEADLINE_S
 from tests.unit.test_network_server import Peer, heartbeat, produce, until
 
+from tidelog.broker import handlers
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
 from tidelog.network.answer_queue import ANSWERS_RETRY_S, AnswerQueue
 from tidelog.network.answering import TURN_MS
 from tidelog.network.limits import Account, Limits
@@ -485,6 +487,44 @@ def test_the_elements_of_a_request_have_a_limit(
         run(main())
     said = "groups: more than 50000 elements in one message" in caplog.text
     assert said == (count > MOST_ELEMENTS)
+
+
+@pytest.mark.parametrize("state", ["", "a"], ids=["at once", "in steps"])
+def test_too_many_elements_are_answered_where_the_answer_has_a_place_for_it(
+    run: Any, state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its connection was closed: clients sent it again until their time was over."""
+
+    async def main() -> None:
+        works = Works()
+        async with serving(works) as (_, connect):
+            peer = await connect()
+            request = messages.ListGroupsRequest(states_filter=[state] * (MOST_ELEMENTS + 1))
+            peer.send(ApiKey.LIST_GROUPS, 4, 1, request)
+            answer = codec.decode_response(ApiKey.LIST_GROUPS, 4, memoryview(await peer.receive()))
+            assert answer[1].error_code == ErrorCode.INVALID_REQUEST
+            peer.send(ApiKey.LIST_GROUPS, 4, 2, messages.ListGroupsRequest())
+            assert await peer.receive_correlation() == 2, "the connection is served on"
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
+    assert caplog.text.count("INVALID_REQUEST for its LIST_GROUPS") == 1
+
+
+def test_the_answer_to_too_many_elements_can_be_written_in_every_version() -> None:
+    router = Router(handlers.load())
+    told = set()
+    for handler in handlers.load():
+        for version in handler.versions:
+            route = router.route(handler.api_key, version)
+            assert route is not None
+            answer = route.too_many()
+            if answer is not None:
+                told.add(handler.api_key)
+                frame = b"".join(codec.encode_response(handler.api_key, version, 1, answer))
+                found = codec.decode_response(handler.api_key, version, memoryview(frame)[4:])[1]
+                assert found.error_code == ErrorCode.INVALID_REQUEST
+    assert {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.LEAVE_GROUP, ApiKey.FETCH} <= told
 
 
 def test_tagged_fields_are_elements(run: Any, caplog: pytest.LogCaptureFixture) -> None:

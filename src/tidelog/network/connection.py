@@ -19,9 +19,10 @@ buffer, and reading stops when it is full.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from types import GeneratorType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.network import api_versions, frames, proving
@@ -31,10 +32,13 @@ from tidelog.network.outgoing import CLOSED, WRITE_HIGH_BYTES
 from tidelog.network.router import CloseConnection, RequestContext, Route, Router, Steps
 from tidelog.protocol import codec
 from tidelog.protocol.codec import DecodeError
+from tidelog.protocol.primitives import TooManyElements
 
 if TYPE_CHECKING:
     from tidelog.network.proving import Exchange
     from tidelog.network.server import Server
+
+logger = logging.getLogger(__name__)
 
 REQUESTS_PER_TURN = 64
 """Requests of one connection before others have their turn: under 1 ms of the loop."""
@@ -316,6 +320,12 @@ class Connection(Answering, asyncio.BufferedProtocol):
             request, stop = route.decode(frame, position)
             if stop != len(frame):
                 _check_rest(route, frame, stop)
+        except TooManyElements as error:
+            try:
+                return self._answer(route, None, correlation_id, self._refused(route, error))
+            except CloseConnection as reason:
+                self.close(str(reason))
+                return False
         except frames.UNREADABLE as error:
             self.close(f"it sent bytes that are no request: {error}")
             return False
@@ -343,6 +353,8 @@ class Connection(Answering, asyncio.BufferedProtocol):
             request, stop = yield from route.decode_in_steps(frame, position)
             if stop != len(frame):
                 _check_rest(route, frame, stop)
+        except TooManyElements as error:
+            return self._refused(route, error)
         except frames.UNREADABLE as error:
             raise CloseConnection(f"it sent bytes that are no request: {error}") from None
         if self._work is not None:
@@ -352,6 +364,16 @@ class Connection(Answering, asyncio.BufferedProtocol):
         if isinstance(result, GeneratorType):
             return (yield from result)
         return result
+
+    def _refused(self, route: Route, error: TooManyElements) -> Any:
+        """Return the answer to a request of too many elements. CloseConnection if there is none."""
+        answer = route.too_many()
+        if answer is None:
+            raise CloseConnection(f"it sent a request that is too long: {error}; ask in parts")
+        if self.server.may_say():
+            name = route.handler.api_key.name
+            logger.warning("%s is told INVALID_REQUEST for its %s: %s", self, name, error)
+        return answer
 
     def _served(self, size: int) -> None:
         received = self._in

@@ -156,7 +156,8 @@ class Handler:
     """How an exception in ``handle`` is answered; without it an ``error_code`` at the top of the
     response is set, and where there is none the connection is closed."""
     most_elements: int = MOST_ELEMENTS
-    """What one request may have, on a connection that proved nothing; more closes it."""
+    """What one request may have, on a connection that proved nothing; more is INVALID_REQUEST, or
+    closes it where the answer has no error code at its top."""
     long_records: bool = False
     """Whether long requests are long for their records: they are parsed at once."""
     direct: Direct | None = None
@@ -234,6 +235,15 @@ class Route:
         self.large_answer = False
         self.decode = lambda frame, _: (None, len(frame))
         self.long_records = True
+
+    def too_many(self) -> Any | None:
+        """Return a response with INVALID_REQUEST, for a request of too many elements, or None: only
+        the top of the answer can say so, for nobody has read what was asked."""
+        key = self.handler.api_key
+        top = codec.api_of(key).response.fields
+        if not any(each.name == "error_code" and self.version in each.versions for each in top):
+            return None
+        return _response_class(key)(error_code=ErrorCode.INVALID_REQUEST)
 
     def failure(self, request: Any) -> Any | None:
         """Return a response with UNKNOWN_SERVER_ERROR, or None if there is no room for one."""

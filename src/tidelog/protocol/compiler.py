@@ -40,6 +40,7 @@ class _Code:
         self.names: dict[str, Any] = {
             "UUID": UUID,
             "bad": _bad,
+            "too_many": primitives.TooManyElements,
             "uv": primitives.read_uvarint,
             "uvb": primitives.uvarint,
             "skip_tags": primitives.skip_tags,
@@ -233,7 +234,7 @@ def _decode_array(code: _Code, depth: int, field: Field, value: str) -> None:
     )
     code.put(depth, f"budget -= {length}")
     many = f"{field.name}: more than {code.allowed} elements in one message"
-    code.put(depth, f"if budget < 0: raise bad('{many}')")
+    code.put(depth, f"if budget < 0: raise too_many('{many}')")
     if field.type in FIXED:
         _, size = code.fixed(FIXED[field.type], "unpack_from")
         codes = FIXED[field.type]
@@ -266,7 +267,7 @@ def _decode_tags(code: _Code, depth: int, fields: list[Field], values: dict[str,
     code.put(depth + 1, f"if {count} > 127: {count}, p = uv(b, p, {count})")
     code.put(depth + 1, f"budget -= {count}")
     many = f"more than {code.allowed} tagged fields and elements in one message"
-    code.put(depth + 1, f"if budget < 0: raise bad('{many}')")
+    code.put(depth + 1, f"if budget < 0: raise too_many('{many}')")
     if not known:
         code.put(depth + 1, f"p = skip_tags(b, p, {count}, end)")
         return

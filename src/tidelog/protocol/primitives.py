@@ -28,6 +28,10 @@ class DecodeError(Exception):
     """Bytes that are not what they claim to be; the connection that sent them is closed."""
 
 
+class TooManyElements(DecodeError):
+    """A message of more elements than one may have; what stands before them is as it should be."""
+
+
 class EncodeError(Exception):
     """A message that cannot be written in the version asked for: a bug of the sender."""
 
