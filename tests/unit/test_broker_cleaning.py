@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from prometheus_client.exposition import generate_latest
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.storage_logs import NOW_MS, batch, records_of
 
+from tidelog.broker.cleaning import PLANNED_AT_ONCE
 from tidelog.broker.metrics import BrokerCollector
 from tidelog.broker.partition import HostedPartition
 from tidelog.records.builder import NewRecord, build_batch
@@ -404,3 +406,32 @@ def test_what_a_helper_has_compacted_waits_for_another_change_of_the_log(tmp_pat
 
 class _Plan:
     directory = "after-0"
+
+
+def test_so_many_logs_are_looked_at_in_a_turn(tmp_path: Path, monkeypatch: Any) -> None:
+    """S7: a broker may have thousands, and each look takes the lists of all its segments."""
+
+    async def main() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        lone.lead("t", 2 * PLANNED_AT_ONCE + 5, configs=COMPACTED)
+        looked = 0
+        seen = [0]
+
+        def plan(*_: object) -> None:
+            nonlocal looked
+            looked += 1
+
+        def look() -> None:
+            seen.append(looked)
+            asyncio.get_running_loop().call_soon(look)
+
+        monkeypatch.setattr(lone.broker.maintenance.cleaning, "_plan", plan)
+        look()
+        await lone.broker.maintenance.cleaning.clean()
+        await asyncio.sleep(0)
+        assert looked == 2 * PLANNED_AT_ONCE + 5
+        assert max(after - before for before, after in pairwise(seen)) <= 16
+        await lone.stop()
+
+    asyncio.run(main())

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from tests.support.lone_broker import LoneBroker, until
+from tests.support.processes import DEADLINE_S
 
 from tidelog.broker import fetch_patience, follower_fetcher, loss_notes
 from tidelog.broker.follower_fetcher import FollowerFetcher
@@ -597,6 +598,69 @@ def test_only_the_request_that_a_partition_was_added_to_is_given_up_and_only_if_
                 assert patience._sent[1] == fetch_patience.INTERRUPT_MS
             await pair.follower.broker.followers.close()
             server.close()
+
+    run(main())
+
+
+def test_a_request_whose_answer_is_here_is_not_given_up(tmp_path: Path) -> None:
+    """B4: the fetcher has not had its turn yet; nothing is in flight any more."""
+
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            pair.tell(1)
+            pair.follow(0)
+            fetcher = pair.follower.broker.followers._fetchers[1]
+            closed: list[str] = []
+            answered = SimpleNamespace(is_receiving=False, in_flight=0, close=closed.append)
+            monotonic_ms = pair.follower.broker.clock.monotonic_ms
+            fetcher._patience.sent(LONG_WAIT_MS, monotonic_ms() - LONG_WAIT_MS)
+            fetcher._connection = answered  # type: ignore[assignment]
+            fetcher._look_at_request(fetcher._requests)
+            assert not closed
+            answered.in_flight = 1
+            fetcher._look_at_request(fetcher._requests)
+            assert closed
+
+    run(main())
+
+
+def test_partitions_that_are_added_together_have_one_timer(tmp_path: Path) -> None:
+    """B4: a leader may get ten thousand at once."""
+
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            pair.tell(1)
+            hosted = [pair.follow(at) for at in range(3)]
+            fetcher = pair.follower.broker.followers._fetchers[1]
+            loop = asyncio.get_running_loop()
+            timers: list[Any] = []
+            call_later = loop.call_later
+            loop.call_later = lambda *asked: timers.append(asked[1]) or call_later(*asked)  # type: ignore
+            fetcher._added.clear()
+            for each in hosted:
+                fetcher.follow(each)
+            assert timers == [fetcher._look_at_request]
+            loop.call_later = call_later  # type: ignore[method-assign]
+
+    run(main())
+
+
+def test_who_waits_for_news_of_a_leader_is_woken_when_it_answers_again(tmp_path: Path) -> None:
+    """Section 4: an answer to a client waits until a lost leader is replaced, or answers."""
+
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            leader = pair.lead(0)
+            append(leader, "a")
+            follower = pair.follow(0)
+            await until_same(leader, follower)
+            fetcher = pair.follower.broker.followers._fetchers[1]
+            await until(lambda: fetcher._is_asking)
+            fetcher._lost_at_ms = 0
+            woken = pair.follower.broker.metadata.changed()
+            append(leader, "b")
+            await asyncio.wait_for(woken, DEADLINE_S)
+            assert fetcher._lost_at_ms is None
 
     run(main())
 

@@ -217,3 +217,34 @@ def test_delete_records_waits_on(tmp_path: Path) -> None:
             assert (found.error_code, found.low_watermark) == (E.NONE, 1)
 
     run(main())
+
+
+class Reader:
+    """One who waits at a partition."""
+
+    def __init__(self) -> None:
+        self.woken = 0
+
+    def more(self, _size: int) -> None:
+        self.woken += 1
+
+    def moved(self) -> None:
+        pass
+
+
+def test_who_reads_at_a_follower_is_woken_when_it_leads_and_not_when_it_leads_on(
+    tmp_path: Path,
+) -> None:
+    """B15: of a new leader there may be more to read; of one that stays, no more."""
+
+    async def main() -> None:
+        async with running(tmp_path) as (lone, _):
+            hosted = lead(lone, 1, leader=2)
+            reader = Reader()
+            hosted.waiting.readers[reader] = None
+            lead(lone, 2)
+            assert reader.woken == 1
+            lead(lone, 3)
+            assert reader.woken == 1
+
+    run(main())

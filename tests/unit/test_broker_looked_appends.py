@@ -20,10 +20,11 @@ from tidelog.broker import looked_appends
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.protocol import messages
-from tidelog.records.batch import Rejected, read_header
+from tidelog.records.batch import HEADER_SIZE, Rejected, read_header
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.compression import Codec
 from tidelog.runtime.clock import RealClock
+from tidelog.runtime.turns import at_once
 from tidelog.storage import looking
 from tidelog.storage.appending import prepare
 from tidelog.storage.looking import REQUEST_BYTES_AT_ONCE, SMALL_BYTES, UNLOOKED, Looks
@@ -439,5 +440,48 @@ def test_lies_over_the_wire(tmp_path: Path, seed: int, configs: dict[str, str]) 
             assert codes(answer) != [ErrorCode.UNKNOWN_SERVER_ERROR], lie.told
             assert turns.longest_s < STALL_S, lie.told
         assert partition.offline_reason is None
+
+    with_broker(tmp_path, story)
+
+
+@pytest.mark.parametrize(("missing", "error"), [(0, None), (1, ErrorCode.MESSAGE_TOO_LARGE)])
+def test_a_batch_may_become_so_many_times_its_bytes(missing: int, error: ErrorCode | None) -> None:
+    """S12: 32 times, beside what all of its request may."""
+    plain = sized(500)
+    content = sized(500, codec=Codec.ZSTD)
+    records_bytes = len(plain) - HEADER_SIZE
+    looks = Looks(plain=records_bytes - 32 * len(content) - missing)
+    configs = TopicConfigs(cleanup_policy=frozenset({"compact"}))
+    batches = [(read_header(content), memoryview(content))]
+    found = at_once(looking.look_into(batches, configs, looks, from_client=True))
+    assert (found.error if isinstance(found, Rejected) else None) is error
+    if error is None:
+        assert looks.plain == 0
+
+
+def test_a_bug_in_one_batch_is_the_end_of_it_alone(tmp_path: Path, monkeypatch: Any) -> None:
+    """S12: what waits behind it is looked into all the same."""
+
+    async def story(lone: LoneBroker, _: Peer) -> None:
+        partition = lone.lead("t", configs=COMPACTED)
+        look_into, failed = partition.log.look_into, []
+
+        def fails_once(*asked: Any) -> Any:
+            if not failed:
+                failed.append(1)
+                raise ZeroDivisionError("planted")
+            return look_into(*asked)
+
+        monkeypatch.setattr(partition.log, "look_into", fails_once)
+        first, second = (
+            lone.broker.looked_appends.add(
+                partition, sized(10), Looks(), PEER, in_sync=False, timeout_ms=30_000
+            )
+            for _ in range(2)
+        )
+        refused = await first
+        assert isinstance(refused, Rejected) and refused.error is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert isinstance(await second, Appended)
+        assert not partition.has_unlooked and not lone.broker.looked_appends.bytes
 
     with_broker(tmp_path, story)

@@ -367,6 +367,34 @@ def test_a_request_does_not_wait_for_a_forwarding_slot_longer_than_it_may() -> N
     run(story, heartbeat_ms=3_600_000)
 
 
+def test_the_time_that_a_request_waits_for_a_forwarding_slot_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """B13: else a client may wait twice as long as it said."""
+    waits_s, limit_ms = 0.05, 10_000
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        loop = asyncio.get_running_loop()
+        take_place, left_ms = session._take_place, []
+
+        async def late(timeout_ms: int) -> None:
+            await take_place(timeout_ms)
+            began = loop.time()
+            await until(lambda: loop.time() >= began + waits_s)
+
+        async def sent(envelope: Any, timeout_ms: int) -> Any:
+            left_ms.append(timeout_ms)
+            raise RequestTimedOut("no answer")
+
+        monkeypatch.setattr(session, "_take_place", late)
+        monkeypatch.setattr(session, "_send_apart", sent)
+        with pytest.raises(RequestTimedOut):
+            await forwarded(session, limit_ms)
+        assert left_ms[0] <= limit_ms - waits_s * 1000
+
+    run(story)
+
+
 def test_heartbeats_go_on_while_an_answer_is_waited_for() -> None:
     """A broker that waits for an answer is not silent: nobody must lead in its stead for that."""
 
