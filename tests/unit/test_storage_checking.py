@@ -18,7 +18,7 @@ from tidelog.storage.index import OffsetIndex, TimeIndex
 from tidelog.storage.loaded import Loading
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.logfiles import INDEX_BYTES_UNWRITTEN
-from tidelog.storage.names import EPOCH_CHECKPOINT
+from tidelog.storage.names import EPOCH_CHECKPOINT, EPOCH_CHECKSUM
 from tidelog.storage.producers import ProducerState
 from tidelog.storage.recovery import Ending
 from tidelog.storage.scan import indexable, scan
@@ -175,3 +175,39 @@ def test_a_start_reads_each_batch_once(tmp_path: Path, is_synced: bool) -> None:
     assert read < size * 1.3
     unsynced = size * (end - point) // end
     assert found.recovered.scanned_bytes < unsynced + INDEX_BYTES_UNWRITTEN + size // 20
+
+
+def test_a_start_makes_the_index_entries_of_what_it_checks(tmp_path: Path) -> None:
+    """S8: else the first look-up behind the recovery point walks all batches there."""
+    log = new_log(tmp_path)
+    for _ in range(60):
+        log.append_as_leader(batch(size=3_000), 0, NOW_MS)
+    end, index = log.end_offset, log.segments[-1].index
+    entries = [index.entry_for(offset) for offset in range(end)]
+    assert len(set(entries)) > 20
+    log.resources.files.close()
+    for path in (tmp_path / "t-0").glob("*index"):
+        path.write_bytes(b"")
+    found = reopen(tmp_path, ending=Ending(0, end))
+    assert found.end_offset == end
+    assert [found.segments[-1].index.entry_for(offset) for offset in range(end)] == entries
+
+
+def test_an_epoch_that_the_file_lacks_is_learnt_from_what_a_start_checks(tmp_path: Path) -> None:
+    """S8: what a kill left unwritten is no contradiction, for which all batches are read again."""
+    log = new_log(tmp_path)
+    folder = tmp_path / "t-0"
+    for _ in range(5):
+        log.append_as_leader(batch(), 0, NOW_MS)
+    log.sync()
+    before = {name: (folder / name).read_bytes() for name in (EPOCH_CHECKPOINT, EPOCH_CHECKSUM)}
+    for _ in range(5):
+        log.append_as_leader(batch(), 1, NOW_MS)
+    epochs = log.epochs.entries
+    assert epochs == [(0, 0), (1, 5)]
+    log.resources.files.close()
+    for name, content in before.items():
+        (folder / name).write_bytes(content)
+    found = reopen(tmp_path, ending=Ending(5, 10))
+    assert found.epochs.entries == epochs and found.end_offset == 10
+    assert not found.mended and not found.compared
