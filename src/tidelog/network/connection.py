@@ -321,6 +321,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
             if stop != len(frame):
                 _check_rest(route, frame, stop)
         except TooManyElements as error:
+            assert route is not None, "it was found before anything was parsed"
             try:
                 return self._answer(route, None, correlation_id, self._refused(route, error))
             except CloseConnection as reason:
