@@ -19,10 +19,12 @@ from tidelog.broker.partition import PartitionState, StorageFailed
 from tidelog.broker.process import BrokerProcess
 from tidelog.broker.seen import Seen
 from tidelog.model.topics import TopicPartition
+from tidelog.records.builder import NewRecord, build_batch
 from tidelog.replication.control import StopOrder
 from tidelog.runtime.disk import RealDisk, RealFile
 from tidelog.runtime.seams import Seams
 from tidelog.storage.directory import LogDirectory, open_directory
+from tidelog.storage.results import Appended
 
 STATE = PartitionState(
     topic_id=UUID(int=0xA), partition_epoch=0, leader=1, leader_epoch=0, isr=(1,), replicas=(1,)
@@ -232,3 +234,34 @@ def test_a_deletion_that_one_disk_does_not_take_is_confirmed_of_the_other(tmp_pa
         assert not lone.broker.directories[1]._renamed, "the second disk was synced"
 
     run(tmp_path, disk, delete)
+
+
+def test_a_directory_that_fails_while_it_is_loaded_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing said why its replicas were out of service."""
+    disk = OneBadCall()
+
+    async def leave(lone: Obedient) -> None:
+        directory = lone.broker.directories[0]
+        assert directory.record_life("boot", durability="sync")
+        hosted = lone.broker.partitions.create("t", 0, STATE)
+        lone.broker.partitions.apply(hosted, STATE)
+        records = build_batch([NewRecord(-1, None, b"a")])
+        assert isinstance(hosted.append(records, 0), Appended)
+        directory.resources.fail("planted: the stop is no clean one")
+
+    async def start() -> None:
+        lone = of_two(tmp_path, disk)
+        process = BrokerProcess(lone.configs, lone.seams, [("127.0.0.1", 1)])
+        process._boot_id = "boot"
+        process._open_directories("lone-cluster-lone-clus")
+        disk.kinds, disk.ending = ("sync_directory",), "one/t-0"
+        await process._load(ConfigCache(1, lone.configs.texts))
+        (reason,) = [each.failed for each in process._directories if each.failed]
+        assert f"{tmp_path}/one is out of service: {reason}" in caplog.messages
+        for directory in process._directories:
+            directory.close()
+
+    run(tmp_path, disk, leave)
+    asyncio.run(start())

@@ -228,6 +228,9 @@ class BrokerProcess:
                 logger.error("damaged: %s", sentence)
             for sentence in loaded.compared:
                 logger.warning("%s", sentence)
+            if directory.failed is not None:
+                # Nobody was there yet to say it when it happened.
+                logger.error("%s is out of service: %s", directory.path, directory.failed)
             for key, why in loaded.damaged:
                 logger.error("%s is out of service: %s", key, why)
         self._need_one()
