@@ -23,6 +23,19 @@ if __name__ == "__main__":
     sys.stdin.read()
 """
 
+BORN_LATE = """
+import os, sys, time
+from tidelog.runtime.helper_processes import HelperProcesses
+if __name__ == "__mp_main__":
+    # The helper imports this before it begins: it is born when its server is dead.
+    print(os.getpid(), flush=True)
+    server = os.getppid()
+    while os.getppid() == server:
+        time.sleep(0.01)
+if __name__ == "__main__":
+    HelperProcesses().submit(os.getpid).result()
+"""
+
 
 def test_a_killed_helper_is_replaced() -> None:
     helpers = HelperProcesses()
@@ -51,9 +64,10 @@ def _for_ever() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
-def test_the_helper_dies_with_its_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("code", [SERVER, BORN_LATE], ids=["at work", "still beginning"])
+def test_the_helper_dies_with_its_server(tmp_path: Path, code: str) -> None:
     program = tmp_path / "server.py"
-    program.write_text(SERVER)
+    program.write_text(code)
     server = subprocess.Popen(
         [sys.executable, str(program)],
         stdin=subprocess.PIPE,

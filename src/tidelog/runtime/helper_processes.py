@@ -7,6 +7,7 @@ server is gone, however that ended.
 from __future__ import annotations
 
 import multiprocessing
+import os
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -53,7 +54,7 @@ class HelperProcesses(Executor):
             max_workers=self._most,
             mp_context=multiprocessing.get_context("spawn"),
             initializer=_begin,
-            initargs=(self._niceness,),
+            initargs=(self._niceness, os.getpid()),
             max_tasks_per_child=TASKS_PER_HELPER,
         )
 
@@ -69,10 +70,9 @@ class HelperProcesses(Executor):
         self._pool.shutdown(wait, cancel_futures=cancel_futures)
 
 
-def _begin(niceness: int) -> None:
+def _begin(niceness: int, server: int) -> None:
     import contextlib
     import ctypes
-    import os
     import signal
 
     # Ctrl-C goes to the whole process group; the server ends its helper itself.
@@ -81,3 +81,6 @@ def _begin(niceness: int) -> None:
     with contextlib.suppress(OSError, AttributeError):
         # Linux only: elsewhere a helper outlives a server that was killed.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        # Of a server that was killed before, nobody tells.
+        if os.getppid() != server:
+            os._exit(0)
