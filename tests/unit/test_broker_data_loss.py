@@ -550,7 +550,7 @@ def test_groups_that_never_load_hold_up_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(data_loss, "LONGEST_ROUTINE_S", 0.2)
+    monkeypatch.setattr(data_loss, "LONGEST_ROUTINE_S", 1.0)
 
     class Coordinator:
         async def reloaded(self, hosted: HostedPartition) -> str | None:
