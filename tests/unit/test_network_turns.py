@@ -288,7 +288,7 @@ def test_who_waits_for_the_loop_is_not_late(run: Any) -> None:
 
     async def main() -> None:
         slow = Slow()
-        # Until all are seen to wait: on a busy machine the first had its answer before the last came.
+        # Until all are seen: on a busy machine the first had its answer before the last came.
         slow.is_held = True
         async with serving(slow) as port, flood(port, one_long_request()) as links:
             found = slow.server
