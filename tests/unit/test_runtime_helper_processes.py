@@ -28,8 +28,8 @@ import os, sys, time
 from tidelog.runtime.helper_processes import HelperProcesses
 if __name__ == "__mp_main__":
     # The helper imports this before it begins: it is born when its server is dead.
-    print(os.getpid(), flush=True)
     server = os.getppid()
+    print(os.getpid(), flush=True)
     while os.getppid() == server:
         time.sleep(0.01)
 if __name__ == "__main__":
