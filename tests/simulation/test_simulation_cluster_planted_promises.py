@@ -211,8 +211,9 @@ PLANTED = (
     Planted(
         believe_old_metadata,
         ("no_step_back",),
-        directed({"replay": 4.0, "kill_broker": 1.0}),
-        first_seed=6,
+        # Old metadata has to come between two newer ones: many replays, close to each other.
+        directed({"replay": 8.0, "kill_broker": 1.0}, pause=(0.05, 0.4)),
+        first_seed=3,
     ),
     Planted(take_nobody_back, ("recovery_is_bounded",), directed({"kill_broker": 1.0})),
     Planted(
