@@ -51,14 +51,14 @@ SEEDS_OF_CLUSTERS = "tests/simulation/test_simulation_cluster.py"
 """It uses both cores itself."""
 
 PARTS = (
-    Part("unit", ("tests/unit",), 60, 2),
-    Part("wire", ("tests/wire",), 30, 2),
-    Part("simulated clusters", (SEEDS_OF_CLUSTERS,), 210),
-    Part("simulation", ("tests/simulation", f"--ignore={SEEDS_OF_CLUSTERS}"), 120, 2),
-    Part("stock clients and tools", ("tests/cluster",), 200, 5),
-    Part("kill", ("tests/chaos",), 160, 3),
-    Part("spark", ("tests/spark",), 180, 2),
-    Part("package", ("tests/package",), 30),
+    Part("unit", ("tests/unit",), 110, 2),
+    Part("wire", ("tests/wire",), 70, 2),
+    Part("simulated clusters", (SEEDS_OF_CLUSTERS,), 190),
+    Part("simulation", ("tests/simulation", f"--ignore={SEEDS_OF_CLUSTERS}"), 140, 2),
+    Part("stock clients and tools", ("tests/cluster",), 210, 5),
+    Part("kill", ("tests/chaos",), 130, 3),
+    Part("spark", ("tests/spark",), 155, 2),
+    Part("package", ("tests/package",), 15),
 )
 
 
