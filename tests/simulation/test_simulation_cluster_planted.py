@@ -489,6 +489,7 @@ PLANTED = (
         forget_groups_when_the_coordinator_moves,
         ("members_begin_where_the_last_stopped", "commits_go_forward"),
         LONGER,
+        first_seed=2,
     ),
     Planted(forget_members_when_the_coordinator_moves, ("generations_rise",), LONGER),
     Planted(
