@@ -79,6 +79,8 @@ class Measured:
     resident: list[tuple[float, int]] = field(default_factory=list)
     oldest_removed_s: float = 0.0
     """For how long a file that is renamed for its removal was there at most."""
+    oldest_removed: Path | None = None
+    """Which file that was."""
     oldest_removed_own_s: float = 0.0
     """The same less what the server waited for a processor meanwhile (`own_time.py`)."""
 
@@ -94,14 +96,17 @@ class Sampler:
         self.measured = Measured()
         self._folder = folder
         self._pid = pid
-        self._removed: dict[Path, tuple[float, float]] = {}
+        self._removed: dict[tuple[Path, int], tuple[float, float]] = {}
+        """Since when what waits is seen, by its path and its inode: a log that is compacted twice
+        in a row removes two files of one name, the second in the place of the first."""
         self._begun_s = time.monotonic()
         self._own = OwnTime(lambda: [pid])
 
     def look(self) -> None:
         """Look once."""
         now = self._own.wall_s(), self._own.seconds()
-        total, removed = 0, set()
+        total = 0
+        removed: set[tuple[Path, int]] = set()
         # What goes while one looks is passed over.
         for folder, folders, files in os.walk(self._folder):
             here = Path(folder)
@@ -109,14 +114,18 @@ class Sampler:
                 with contextlib.suppress(FileNotFoundError):
                     total += (here / name).stat().st_blocks * 512
             names = (*folders, *files)
-            removed |= {here / x for x in names if x.endswith((".deleted", "-delete"))}
-        self._removed = {path: self._removed.get(path, now) for path in removed}
+            for name in names:
+                if name.endswith((".deleted", "-delete")):
+                    with contextlib.suppress(FileNotFoundError):
+                        removed.add((here / name, (here / name).stat().st_ino))
+        self._removed = {file: self._removed.get(file, now) for file in removed}
         at_s = time.monotonic() - self._begun_s
         self.measured.disk.append((at_s, total))
         self.measured.resident.append((at_s, resident_bytes(self._pid)))
         measured = self.measured
-        for since in self._removed.values():
-            measured.oldest_removed_s = max(measured.oldest_removed_s, now[0] - since[0])
+        for (path, _), since in self._removed.items():
+            if now[0] - since[0] > measured.oldest_removed_s:
+                measured.oldest_removed_s, measured.oldest_removed = now[0] - since[0], path
             measured.oldest_removed_own_s = max(measured.oldest_removed_own_s, now[1] - since[1])
 
     @property

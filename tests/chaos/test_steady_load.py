@@ -128,7 +128,8 @@ def bounded(servers: dict[str, TidelogNode], samplers: dict[str, Sampler], recor
         )
         if measured.oldest_removed_own_s > OVERDUE_S:
             waited_s = measured.oldest_removed_own_s
-            wrong.append(f"{name}: a removed file was there for {waited_s:.1f} s of its server")
+            file = measured.oldest_removed
+            wrong.append(f"{name}: {file}, removed, was there for {waited_s:.1f} s of its server")
         if disk > MOST_DISK_BYTES:
             wrong.append(f"{name}: {disk} bytes on disk")
         if late - early > MOST_GROWTH_BYTES:
@@ -159,6 +160,21 @@ def nothing_lost(bootstrap: str, load: Load) -> None:
     wait_until(compacted, DEADLINE_S, "compaction has removed something", LOOK_S)
     assert not (lost := lost_records(load.compacted, starts, found, newest=True)), lost[:5]
     assert len(found) >= min(KEYS, len(load.compacted.acked))
+
+
+def test_a_file_removed_in_the_place_of_another_waits_anew(tmp_path: Path) -> None:
+    """As in a log whose first segment is compacted again and again, each time within the delay."""
+    sampler = Sampler(tmp_path, os.getpid())
+    removed, fresh = tmp_path / "00000000000000000000.log.deleted", tmp_path / "fresh"
+    for content in "123":
+        fresh.write_text(content)
+        fresh.rename(removed)
+        sampler.look()
+        assert sampler.waiting == 1
+    assert sampler.measured.oldest_removed_s == 0.0
+    sampler.look()
+    assert sampler.measured.oldest_removed_s > 0.0
+    assert sampler.measured.oldest_removed == removed
 
 
 def test_one_server_under_a_steady_load(tmp_path: Path, record_property: Record) -> None:
