@@ -49,6 +49,15 @@ class Tool:
         else:
             self.client.create(whole, content.encode())
 
+    def make_ephemeral(self, path: str, content: str) -> None:
+        """Create a node that goes with this tool."""
+        self.client.create(self.chroot + path, content.encode(), ephemeral=True)
+
+    def lasts(self, path: str) -> bool:
+        """Whether there is such a node that goes with nobody."""
+        found = self.client.exists(self.chroot + path)
+        return found is not None and not found.ephemeralOwner
+
     def read(self, path: str) -> Any:
         """A node's JSON."""
         return json.loads(self.client.get(self.chroot + path)[0])
@@ -233,5 +242,38 @@ def test_a_damaged_state_node_stands_in_a_full_and_the_others_go_on(zookeeper: Z
         healed = await world.told(messages.LeaderAndIsrRequest, lambda x: x.type == 1)
         (state,) = [x for x in healed.topic_states[0].partition_states if x.partition_index == 0]
         assert (state.leader, state.leader_epoch) == (1, 0)
+
+    run(zookeeper, scenario)
+
+
+def test_an_ephemeral_node_of_a_tool_is_no_topic_and_gives_way_to_one(
+    zookeeper: ZooKeeper, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing can be made below it: the controller resigned for it again and again."""
+    content = json.dumps({"version": 1, "partitions": {"0": [1]}})
+
+    async def scenario(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        tool, controller = world.tool, world.controller
+        path = "/brokers/topics/e"
+        await loop.run_in_executor(None, tool.make_ephemeral, path, content)
+        await until(lambda: path in controller.cluster.ephemeral)
+        assert f"{path} is ephemeral" in caplog.text
+        assert (await world.broker.forward(topic("f", 1, 1), 7)).topics[0].error_code == 0
+        assert not await loop.run_in_executor(None, tool.lasts, path)
+        assert (await world.broker.forward(topic("e", 1, 1), 7)).topics[0].error_code == 0
+        state = f"{path}/partitions/0/state"
+        for each in (path, state):
+            assert await loop.run_in_executor(None, tool.lasts, each)
+        # In the way of a topic that the tool writes itself.
+        await world.tell("/brokers/topics/g", content)
+        await until(lambda: "g" in controller.cluster.memories)
+        more = json.dumps({"version": 1, "partitions": {"0": [1], "1": [1]}})
+        second = "/brokers/topics/g/partitions/1"
+        await loop.run_in_executor(None, tool.make_ephemeral, second, "")
+        await world.tell("/brokers/topics/g", more)
+        await until(lambda: TopicPartition("g", 1) in controller.cluster.states)
+        assert await loop.run_in_executor(None, tool.lasts, f"{second}/state")
+        assert (controller.active, controller.cluster.controller_epoch) == (True, 1)
 
     run(zookeeper, scenario)

@@ -45,10 +45,10 @@ class InMemory:
 
     def node(self, path: str) -> Node | None:
         kept = self.tree.nodes.get(path)
-        return None if kept is None else Node(kept.data, kept.version)
+        return None if kept is None else kept.node
 
     def nodes(self) -> dict[str, Node]:
-        return {x: Node(kept.data, kept.version) for x, kept in self.tree.nodes.items()}
+        return {path: kept.node for path, kept in self.tree.nodes.items()}
 
     def write(self, *operations: Operation) -> Conflict | None:
         session = self.tree.new_session()

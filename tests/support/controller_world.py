@@ -75,7 +75,7 @@ class World:
             self.cluster.brokers[broker] = node
 
     def nodes(self) -> dict[str, Node]:
-        return {path: Node(kept.data, kept.version) for path, kept in self.tree.nodes.items()}
+        return {path: kept.node for path, kept in self.tree.nodes.items()}
 
     def commit(self, writes: tuple[Write, ...]) -> None:
         """Store and apply writes; then the state must be what a restart would load."""

@@ -152,6 +152,15 @@ def test_ephemeral_nodes_end_with_their_session(make: Maker) -> None:
         first = make()
         await first.open()
         assert await first.multi([Create("/e", b"", ephemeral=True), Create("/p", b"")]) is None
+        assert await first.multi([Set("/e", b"1")]) is None
+        loaded = await first.load()
+        for path, node in {"/e": Node(b"1", 1, ephemeral=True), "/p": Node(b"", 0)}.items():
+            assert (await first.get(path), loaded[path]) == (node, node)
+        # One gives way to a persistent one in the same write, and that has children.
+        write = [Delete("/e", 1), Create("/e", b""), Create("/e/x", b"")]
+        assert await first.multi(write) is None
+        assert await first.multi([Delete("/e/x"), Delete("/e")]) is None
+        assert await first.multi([Create("/e", b"", ephemeral=True)]) is None
         await first.close()
         await first.close()
         with pytest.raises(StoreUnavailable):

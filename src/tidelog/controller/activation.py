@@ -13,11 +13,12 @@ from uuid import UUID
 from tidelog.controller.decisions import levels
 from tidelog.controller.decisions.cluster import Cluster, Put, Write, load
 from tidelog.controller.decisions.journal import committed, operations, with_revision
+from tidelog.controller.serving import NotActive
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore
 from tidelog.metadata.records import ClusterId, ControllerNode, Counter
 from tidelog.metadata.sqlite import SqliteStore
-from tidelog.metadata.store import Create, MetadataStore, Node, StoreRefused
+from tidelog.metadata.store import Create, Delete, MetadataStore, Node, StoreRefused
 from tidelog.model.config_definitions import BrokerLayers
 from tidelog.model.levels import LATEST, Level
 from tidelog.model.server_configs import ServerConfigs
@@ -65,10 +66,17 @@ async def activate(
     """Load everything and become active; ``cluster_id`` names a cluster that is new.
 
     Raises StoreRefused when a counter is damaged or the level is refused, AnotherActive when
-    another is active or was faster, StoreUnavailable when the store does not answer.
+    another is active or was faster, NotActive when a node that is no controller's keeps all from
+    it, StoreUnavailable when the store does not answer.
     """
-    if await store.exists(layout.CONTROLLER):
-        # Looked at first: a standby asks often, and loading everything costs.
+    # Looked at first: a standby asks often, and loading everything costs.
+    held = await store.get(layout.CONTROLLER)
+    if held is not None and not held.ephemeral:
+        raise NotActive(
+            f"the metadata node {layout.CONTROLLER} is not ephemeral, so it ends with nobody's "
+            "session: remove it if no other program holds it on purpose"
+        )
+    if held is not None:
         raise AnotherActive("Another controller is active.")
     cluster = Cluster(layers=layers, level=level)
     load(cluster, await _whole(store))
@@ -78,12 +86,19 @@ async def activate(
             raise StoreRefused(
                 f"{cluster.damaged[path]} Restore the store from a backup, or repair this node."
             )
+    for path in (*_INDISPENSABLE, layout.PRODUCER_IDS):
+        if path in cluster.ephemeral:
+            raise StoreRefused(
+                f"The metadata node {path} is ephemeral: what it counts would be forgotten with a "
+                "session. Restore the store from a backup, or create it as a persistent node."
+            )
     refused = levels.why_refused(cluster)
     if refused is not None:
         raise StoreRefused(refused)
     for marks in levels.marks(cluster):
         await _write(store, cluster, marks)
     missing = [path for path in layout.CONTAINERS if path not in cluster.versions]
+    in_the_way = [Delete(x, cluster.ephemeral.pop(x)) for x in missing if x in cluster.ephemeral]
     cluster.versions.update(dict.fromkeys(missing, 0))
     writes: list[Write] = [Put(layout.CONTROLLER_EPOCH, Counter(cluster.controller_epoch + 1))]
     if cluster.cluster_id is None:
@@ -92,6 +107,7 @@ async def activate(
     found = operations(cluster, complete)
     node = layout.encode(ControllerNode(node_id, str(wall_ms)))
     everything = [
+        *in_the_way,
         *(Create(path, b"") for path in missing),
         *found,
         Create(layout.CONTROLLER, node, ephemeral=True),

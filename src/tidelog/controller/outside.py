@@ -39,6 +39,7 @@ from tidelog.metadata.store import (
     Reason,
     StoreUnavailable,
     Watch,
+    parent,
 )
 from tidelog.model.topics import TopicPartition
 
@@ -176,6 +177,9 @@ class Outside:
         is_settled = False
         if changed.conflict.reason is Reason.NOT_EMPTY:
             is_settled = await self._settle_strays(path, changed.removes)
+        elif changed.conflict.reason is Reason.EPHEMERAL_PARENT:
+            # What is above is not what it was: an ephemeral node stands in its place.
+            is_settled = _is_from_outside(parent(path)) and await self._look([parent(path)])
         elif _is_from_outside(path):
             is_settled = await self._look([path])
         if not is_settled:
@@ -351,7 +355,7 @@ class Outside:
                 self._watch(path, children=False)
                 if above == layout.TOPICS:
                     self._watch(layout.memory(name), children=False)
-            elif path == layout.CONTROLLER:
+            elif path == layout.CONTROLLER or path in cluster.ephemeral:
                 continue
             elif path not in cluster.versions and path in self._watches:
                 self._watches.pop(path).cancel()

@@ -27,6 +27,7 @@ from tidelog.controller.decisions import config_effects, deletion
 from tidelog.controller.decisions.cluster import Cluster, Decision, Write
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.condition import counts
+from tidelog.controller.decisions.ephemeral import why_none
 from tidelog.controller.decisions.journal import committed, operations, parts, with_revision
 from tidelog.controller.decisions.stops import Stop
 from tidelog.controller.outbox import CANCEL_AGAIN_S, Outbox
@@ -72,7 +73,6 @@ MOST_TRIES = 5
 
 STANDBY_LOOK_S = 2.0
 """How often a standby tries, should it not be told that the active controller is gone."""
-
 
 MANY_GONE = 1_000
 """From so many deleted topics on, those of which every broker has been told are forgotten."""
@@ -233,8 +233,8 @@ class Controller:
             self.cluster.controller_epoch,
             self.cluster.revision,
         )
-        for damaged in self.cluster.damaged.values():
-            logger.error("%s", damaged)
+        for line in (*self.cluster.damaged.values(), *map(why_none, self.cluster.ephemeral)):
+            logger.error("%s", line)
 
     async def _resign(self) -> None:
         self.activated.clear()

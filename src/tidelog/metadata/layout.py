@@ -66,6 +66,13 @@ class Damaged:
         return f"The metadata node {self.path} cannot be read: {self.why}."
 
 
+def is_place(path: str) -> bool:
+    """Return whether a node of tidelog's can stand at this path: a record, or a container."""
+    above, _, name = path.rpartition("/")
+    is_container = name == "partitions" and above.rpartition("/")[0] == TOPICS
+    return is_container or path in CONTAINERS or kind_of(path) is not None
+
+
 def broker(node_id: int) -> str:
     """Path of a registered broker."""
     return f"{BROKERS}/{node_id}"

@@ -34,6 +34,10 @@ class _Kept:
     version: int
     session: int | None
 
+    @property
+    def node(self) -> Node:
+        return Node(self.data, self.version, self.session is not None)
+
 
 class MemoryTree:
     """The nodes, and the watches of all sessions on them."""
@@ -138,7 +142,7 @@ class MemoryStore:
     async def get(self, path: str) -> Node | None:
         self._open_session()
         kept = self.tree.nodes.get(path)
-        return None if kept is None else Node(kept.data, kept.version)
+        return None if kept is None else kept.node
 
     async def exists(self, path: str) -> bool:
         return await self.get(path) is not None
@@ -149,7 +153,7 @@ class MemoryStore:
 
     async def load(self) -> dict[str, Node]:
         self._open_session()
-        return {p: Node(kept.data, kept.version) for p, kept in sorted(self.tree.nodes.items())}
+        return {path: kept.node for path, kept in sorted(self.tree.nodes.items())}
 
     async def multi(self, operations: Sequence[Operation]) -> Conflict | None:
         session = self._open_session()

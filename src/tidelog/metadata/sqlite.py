@@ -262,8 +262,9 @@ def _close(database: sqlite3.Connection) -> None:
 
 
 def _get(database: sqlite3.Connection, path: str) -> Node | None:
-    found = database.execute("SELECT data, version FROM nodes WHERE path = ?", (path,)).fetchone()
-    return None if found is None else Node(found[0], found[1])
+    wanted = "SELECT data, version, ephemeral FROM nodes WHERE path = ?"
+    found = database.execute(wanted, (path,)).fetchone()
+    return None if found is None else Node(found[0], found[1], bool(found[2]))
 
 
 def _children(database: sqlite3.Connection, path: str) -> list[str]:
@@ -272,8 +273,8 @@ def _children(database: sqlite3.Connection, path: str) -> list[str]:
 
 
 def _load(database: sqlite3.Connection) -> dict[str, Node]:
-    rows = database.execute("SELECT path, data, version FROM nodes ORDER BY path")
-    return {path: Node(data, version) for path, data, version in rows}
+    rows = database.execute("SELECT path, data, version, ephemeral FROM nodes ORDER BY path")
+    return {path: Node(data, version, bool(ephemeral)) for path, data, version, ephemeral in rows}
 
 
 def _multi(database: sqlite3.Connection, operations: Sequence[Operation]) -> Conflict | None:

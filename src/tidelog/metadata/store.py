@@ -22,10 +22,14 @@ ROOT = "/"
 
 
 class Node(NamedTuple):
-    """What a node holds, and how often it was set since it was created."""
+    """What a node holds, and how often it was set since it was created.
+
+    One that is ``ephemeral`` goes with the session that made it, which may be another's.
+    """
 
     data: bytes
     version: int
+    ephemeral: bool = False
 
 
 @dataclass(frozen=True, slots=True)

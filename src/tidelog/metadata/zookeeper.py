@@ -137,7 +137,7 @@ class ZookeeperStore:
             data, stat = await self._ask(lambda client: client.get_async(path))
         except exceptions.NoNodeError:
             return None
-        return Node(data, stat.version)
+        return Node(data, stat.version, bool(stat.ephemeralOwner))
 
     async def exists(self, path: str) -> bool:
         return await self._ask(lambda client: client.exists_async(path)) is not None
@@ -300,7 +300,7 @@ def _walk(client: KazooClient) -> dict[str, Node]:
         parents: list[str] = []
         for path, answer in _read_all(client.get_async, level):
             data, stat = answer
-            found[path] = Node(data, stat.version)
+            found[path] = Node(data, stat.version, bool(stat.ephemeralOwner))
             if stat.numChildren:
                 parents.append(path)
         level = [

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 from uuid import UUID
 
+from tidelog.controller.decisions.ephemeral import counts_as_none
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import (
@@ -123,10 +124,13 @@ class Cluster:
     this controller wrote to it.
 
     ``went_back`` says why the store must be an older copy of itself, until that was accepted.
+    ``ephemeral`` are the nodes, with their versions, that stand at a place of ours and go with a
+    session: they count as none, and are replaced where one of ours is written (decision 0044).
     """
 
     layers: BrokerLayers = field(default_factory=BrokerLayers)
     versions: dict[str, int] = field(default_factory=dict)
+    ephemeral: dict[str, int] = field(default_factory=dict)
     brokers: dict[int, BrokerNode] = field(default_factory=dict)
     topics: dict[str, TopicNode] = field(default_factory=dict)
     memories: dict[str, TopicMemory] = field(default_factory=dict)
@@ -298,6 +302,7 @@ class Cluster:
 
 _DRAFTED = (
     "versions",
+    "ephemeral",
     "brokers",
     "topics",
     "memories",
@@ -336,9 +341,12 @@ def load(cluster: Cluster, nodes: Mapping[str, Node]) -> None:
 def take(cluster: Cluster, path: str, node: Node | None) -> None:
     """Take up a node as it stands in the store, whoever wrote it; None when it is not there."""
     cluster.damaged.pop(path, None)
-    if node is None:
+    cluster.ephemeral.pop(path, None)
+    if node is None or counts_as_none(path, node):
         cluster.versions.pop(path, None)
         _remove(cluster, path)
+        if node is not None:
+            cluster.ephemeral[path] = node.version
         return
     cluster.versions[path] = node.version
     record = layout.decode(path, node.data)
@@ -370,7 +378,8 @@ def check_topic(cluster: Cluster, name: str, known: Mapping[str, list[int]]) -> 
     if node is None:
         if name in cluster.memories:
             memory = layout.memory(name)
-            why = f"it is missing, but {memory} is there: put it back, or remove that node too"
+            lost = "only an ephemeral one is left" if path in cluster.ephemeral else "it is missing"
+            why = f"{lost}, but {memory} is there: put it back, or remove that node too"
             cluster.damaged[path] = Damaged(path, why)
         return
     lacking = [index for index in known.get(name, ()) if index not in node.partitions]
@@ -384,6 +393,7 @@ def apply(cluster: Cluster, writes: Iterable[Write]) -> None:
     """Take up writes that are durable."""
     for write in writes:
         cluster.damaged.pop(write.path, None)
+        cluster.ephemeral.pop(write.path, None)
         if isinstance(write, Remove):
             cluster.versions.pop(write.path, None)
             _remove(cluster, write.path)

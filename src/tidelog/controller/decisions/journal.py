@@ -6,7 +6,7 @@ store's revision, and expects of each node the version that this controller know
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tidelog.controller.decisions.cluster import Cluster, Decision, Put, Write, apply
@@ -56,7 +56,11 @@ def parts(decision: Decision[Any], most_bytes: int | None) -> Iterator[Sequence[
 
 
 def operations(cluster: Cluster, writes: Sequence[Write]) -> list[Operation]:
-    """Return the operations of one commit; missing parents are created on the way."""
+    """Return the operations of one commit; missing parents are created on the way.
+
+    An ephemeral node gives way to one of ours: whatever is written must not go with a session, and
+    what is below must have a parent that can have children.
+    """
     found: list[Operation] = []
     if not any(write.path == layout.CONTROLLER_EPOCH for write in writes):
         version = cluster.versions[layout.CONTROLLER_EPOCH]
@@ -73,7 +77,7 @@ def operations(cluster: Cluster, writes: Sequence[Write]) -> list[Operation]:
             found.append(Set(write.path, data, version))
         else:
             found.extend(_parents(cluster, write.path, known))
-            found.append(Create(write.path, data))
+            found.extend(_created(cluster, write.path, data, known))
         # A record that one commit writes twice has the version of the first write by then.
         known[write.path] = version + 1
     return found
@@ -88,10 +92,18 @@ def _parents(cluster: Cluster, path: str, known: dict[str, int]) -> list[Operati
     missing: list[Operation] = []
     above = parent(path)
     while above != "/" and known.get(above, cluster.versions.get(above, -1)) < 0:
-        missing.append(Create(above, b""))
+        missing[:0] = _created(cluster, above, b"", known)
         known[above] = 0
         above = parent(above)
-    return missing[::-1]
+    return missing
+
+
+def _created(
+    cluster: Cluster, path: str, data: bytes, known: Mapping[str, int]
+) -> Sequence[Operation]:
+    made = Create(path, data)
+    version = None if path in known else cluster.ephemeral.get(path)
+    return (made,) if version is None else (Delete(path, version), made)
 
 
 def committed(cluster: Cluster, found: Sequence[Operation], writes: Sequence[Write]) -> None:
@@ -101,4 +113,5 @@ def committed(cluster: Cluster, found: Sequence[Operation], writes: Sequence[Wri
         # A record without content is created as a container is, and counted by ``apply``.
         if path not in written:
             cluster.versions[path] = 0
+            cluster.ephemeral.pop(path, None)
     apply(cluster, writes)

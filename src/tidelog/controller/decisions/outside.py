@@ -13,6 +13,7 @@ Owns what each outside change means. Who notices it is the store's watches (``co
 | ``/admin/delete_topics/T`` | the topic is deleted (``deletion.take_up``) |
 | ``/config/topics/T``, ``/config/brokers/N`` | brokers are told at once |
 | ``/config/changes/…`` | the node that it names is looked at; the note is removed |
+| any of these as an ephemeral node | it counts as none, and a line says so (decision 0044) |
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from tidelog.controller.decisions.cluster import (
 )
 from tidelog.controller.decisions.completion import Chance, complete
 from tidelog.controller.decisions.deletion import take_up as delete_marked
+from tidelog.controller.decisions.ephemeral import counts_as_none, why_none
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import ConfigChange, ConfigNode, Counter, Record, TopicNode
@@ -78,8 +80,9 @@ def as_writes(found: Mapping[str, Node | None], after: Cluster) -> list[Write]:
         above, _, name = path.rpartition("/")
         if above == layout.DELETE_TOPICS and name not in after.marked:
             continue
-        record = None if node is None else layout.decode(path, node.data)
-        if node is None and not path.startswith(layout.TOPICS):
+        is_none = node is None or path in after.ephemeral
+        record = None if node is None or is_none else layout.decode(path, node.data)
+        if is_none and not path.startswith(layout.TOPICS):
             writes.append(Remove(path))
         elif record is not None and not isinstance(record, Damaged):
             writes.append(Put(path, record))
@@ -122,6 +125,8 @@ def take_up(
             writes.append(Remove(path))
         if path in cluster.damaged:
             taken.errors.append(str(cluster.damaged[path]))
+        elif path in cluster.ephemeral:
+            taken.notes.append(why_none(path))
         elif above != layout.CONFIG_CHANGES:
             taken.notes.append(f"{path} was {'removed' if node is None else 'written'}")
     completed = complete(cluster, chance)
@@ -150,7 +155,9 @@ def _concerns(write: Write, topics: set[str]) -> bool:
 
 def _is_known(cluster: Cluster, path: str, node: Node | None) -> bool:
     if node is None:
-        return path not in cluster.versions
+        return path not in cluster.versions and path not in cluster.ephemeral
+    if counts_as_none(path, node):
+        return cluster.ephemeral.get(path) == node.version
     if cluster.versions.get(path) != node.version:
         return False
     # A node that was removed and created again has its old version.
@@ -190,6 +197,8 @@ def _take_topic(
     if path in cluster.damaged:
         taken.errors.append(str(cluster.damaged[path]))
         return []
+    if path in cluster.ephemeral:
+        taken.notes.append(why_none(path))
     if written is not None:
         taken.notes.append(f"{path} was {'rewritten' if was_known else 'created'} from outside")
     return writes
@@ -227,7 +236,8 @@ def _effects(cluster: Cluster, name: str) -> list[Write]:
 
 
 def _configs(path: str, node: Node | None) -> Mapping[str, str]:
-    record = None if node is None else layout.decode(path, node.data)
+    is_none = node is None or counts_as_none(path, node)
+    record = None if node is None or is_none else layout.decode(path, node.data)
     return record.config if isinstance(record, ConfigNode) else {}
 
 
