@@ -15,7 +15,7 @@ import uvloop
 from tests.support.lone_broker import Peer
 from tests.support.proofs import prove, secret_in, write_secret
 from tests.unit.test_network_server import heartbeat, until
-from tests.unit.test_network_steps import burn
+from tests.unit.test_network_steps import SetClock, burn
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.connection import TURN
@@ -227,19 +227,6 @@ def test_addresses_are_served_in_turn_and_a_bug_in_one_holds_up_nobody(run: Any)
         assert not turns._waiting
 
     run(main())
-
-
-class SetClock:
-    """A clock that stands where a test puts it."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1000
-
-    def wall_ms(self) -> int:
-        return self.now_ms
-
-    def monotonic_ms(self) -> int:
-        return self.now_ms
 
 
 def test_who_comes_alone_waits_only_while_the_loop_has_not_been_elsewhere(run: Any) -> None:
