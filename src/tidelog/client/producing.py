@@ -20,8 +20,9 @@ from typing import Any
 from tidelog.client.choosing import PartitionChooser
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import Connection
-from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused, error_code
+from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused
 from tidelog.client.metadata import NO_LEADER
+from tidelog.client.produce_requests import produce_request, read_answer
 from tidelog.client.send_queue import Answer, Batch, SendQueue, Sent
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -301,19 +302,9 @@ class RecordSender:
     def _submit(
         self, node_id: int, connection: Connection, batches: list[tuple[SendQueue, Batch, bytes]]
     ) -> None:
-        topics: dict[str, messages.ProduceRequest.TopicProduceData] = {}
-        for queue, _, data in batches:
-            name, index = queue.partition
-            topic = topics.setdefault(
-                name, messages.ProduceRequest.TopicProduceData(name=name, partition_data=[])
-            )
-            topic.partition_data.append(
-                messages.ProduceRequest.PartitionProduceData(index=index, records=data)
-            )
         timeout_ms = self._cluster.settings.request_timeout_ms
-        request = messages.ProduceRequest(
-            acks=self._settings.acks, timeout_ms=timeout_ms, topic_data=list(topics.values())
-        )
+        pieces = [(queue.partition, data) for queue, _, data in batches]
+        request = produce_request(pieces, self._settings.acks, timeout_ms)
         self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
         sent = [(queue, batch) for queue, batch, _ in batches]
         try:
@@ -339,7 +330,7 @@ class RecordSender:
             if response is None:
                 results = {queue.partition: Answer(None) for queue, _ in sent}
             else:
-                results = _read_answer(response)
+                results = read_answer(response)
         elif not isinstance(error, ClientError):
             error = ClientError(f"producing failed: {error!r}")
         for queue, batch in sent:
@@ -419,15 +410,19 @@ class RecordSender:
             self._cluster.forget()
             asyncio.get_running_loop().call_later(wait_s, self._drain)
             if isinstance(error, Refused) and not error.retriable:
+                # No producer id: without one no partition goes on.
                 self._fail_all(error)
         else:
             self._fail_all(ClientError(f"producing failed: {error!r}"))
 
     def _fail_all(self, error: ClientError) -> None:
         for queue in self._queues.values():
-            for batch in list(queue.waiting):
-                queue.fail(batch, error)
-                self._finish(batch)
+            self._fail_waiting(queue, error)
+
+    def _fail_waiting(self, queue: SendQueue, error: ClientError) -> None:
+        for batch in list(queue.waiting):
+            queue.fail(batch, error)
+            self._finish(batch)
 
     async def _connect(self, node_id: int) -> None:
         try:
@@ -438,8 +433,33 @@ class RecordSender:
             raise
 
     async def _find_leaders(self, queues: list[SendQueue]) -> None:
+        """Look for the leaders of these partitions; what is final fails its partition alone.
+
+        Each partition without a leader waits before it is looked for again, longer each time:
+        the others, whose answers come all the while, would make it a question per answer. Grows
+        with the partitions; they share a request for metadata.
+        """
+        backoff = self._cluster.settings.backoff
+        lost: ClientError | None = None
         for queue in queues:
-            await self._cluster.leader(queue.partition)
+            try:
+                await self._cluster.leader(queue.partition)
+            except ClientError as error:
+                if isinstance(error, Refused) and not error.retriable:
+                    self._fail_waiting(queue, error)
+                    continue
+                wait_s = backoff.wait_s(queue.failed_lookups)
+                queue.failed_lookups += 1
+                again = asyncio.get_running_loop().time() + wait_s
+                queue.not_before = max(queue.not_before, again)
+                if not isinstance(error, Refused):
+                    # Nobody answers: that is so for all of them.
+                    raise
+                lost = error
+            else:
+                queue.failed_lookups = 0
+        if lost is not None:
+            raise lost
 
     async def _new_identity(self) -> None:
         known = self._identity
@@ -454,18 +474,3 @@ class RecordSender:
         if answer.error_code:
             raise Refused(answer.error_code, "a producer id")
         self._identity = Producer(answer.producer_id, answer.producer_epoch)
-
-
-def _read_answer(response: messages.ProduceResponse) -> dict[TopicPartition, Answer]:
-    results: dict[TopicPartition, Answer] = {}
-    for topic in response.responses:
-        for item in topic.partition_responses:
-            where = TopicPartition(topic.name, item.index)
-            error = None
-            if item.error_code:
-                reasons = [item.error_message or ""]
-                reasons += [each.batch_index_error_message or "" for each in item.record_errors]
-                said = "; ".join(reason for reason in reasons if reason)
-                error = Refused(error_code(item.error_code), str(where), said)
-            results[where] = Answer(error, item.base_offset, item.log_append_time_ms)
-    return results

@@ -122,6 +122,8 @@ class SendQueue:
         self.in_flight: list[Batch] = []
         self.broken = False
         self.not_before = 0.0
+        self.failed_lookups = 0
+        """How often in a row no leader was found."""
         self._idempotent = idempotent
         # Without sequence numbers a retry would overtake what was sent behind it.
         self._limit = max_in_flight if idempotent else 1

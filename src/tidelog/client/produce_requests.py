@@ -1,0 +1,64 @@
+"""One Produce request to one leader, and what its answer says of each partition. Pure.
+
+Owns the fields of both; which batches go out, and what becomes of them, is ``producing``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog.client.errors import Refused, error_code
+from tidelog.client.send_queue import Answer
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+
+MOST_SLACK_MS = 3_000
+SLACK_SHARE = 4
+"""The answer has a quarter of the request's time, and no more than 3 s, to come back."""
+
+
+def produce_request(
+    batches: Iterable[tuple[TopicPartition, bytes]], acks: int, request_timeout_ms: int
+) -> messages.ProduceRequest:
+    """Return the request with these batches, one per partition; grows with them."""
+    topics: dict[str, messages.ProduceRequest.TopicProduceData] = {}
+    for (name, index), data in batches:
+        topic = topics.get(name)
+        if topic is None:
+            topic = topics[name] = messages.ProduceRequest.TopicProduceData(
+                name=name, partition_data=[]
+            )
+        topic.partition_data.append(
+            messages.ProduceRequest.PartitionProduceData(index=index, records=data)
+        )
+    return messages.ProduceRequest(
+        acks=acks,
+        timeout_ms=wait_for_replicas_ms(request_timeout_ms),
+        topic_data=list(topics.values()),
+    )
+
+
+def wait_for_replicas_ms(request_timeout_ms: int) -> int:
+    """Return how long a leader may wait for its replicas, so that its answer comes in time.
+
+    If it waited as long as this client, one slow partition would close the connection, and take
+    along what all the other partitions of the request have been answered.
+    """
+    slack_ms = min(MOST_SLACK_MS, request_timeout_ms // SLACK_SHARE)
+    return max(1, request_timeout_ms - slack_ms)
+
+
+def read_answer(response: messages.ProduceResponse) -> dict[TopicPartition, Answer]:
+    """Return what was said of each partition's batch."""
+    results: dict[TopicPartition, Answer] = {}
+    for topic in response.responses:
+        for item in topic.partition_responses:
+            where = TopicPartition(topic.name, item.index)
+            error = None
+            if item.error_code:
+                reasons = [item.error_message or ""]
+                reasons += [each.batch_index_error_message or "" for each in item.record_errors]
+                said = "; ".join(reason for reason in reasons if reason)
+                error = Refused(error_code(item.error_code), str(where), said)
+            results[where] = Answer(error, item.base_offset, item.log_append_time_ms)
+    return results
