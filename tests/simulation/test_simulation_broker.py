@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,19 +15,11 @@ from tidelog.model.errors import ErrorCode
 from tidelog.storage import opening
 from tidelog.storage.producers import ProducerState
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quiet")]
 
 SECONDS = 20.0
 SEEDS = 60
 """Within so many seeds each planted bug must be found."""
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """What the server says of its own deaths is not news here."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_no_promise_breaks_in_many_worlds() -> None:

@@ -7,8 +7,7 @@ simulation has become blind, however green the others are.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -40,7 +39,7 @@ from tidelog.replication.isr_change import IsrChange
 from tidelog.storage import log
 from tidelog.storage.producers import ProducerState
 
-pytestmark = pytest.mark.long(100)
+pytestmark = [pytest.mark.long(100), pytest.mark.usefixtures("quiet")]
 
 Patch = pytest.MonkeyPatch
 SEEDS = 12
@@ -49,14 +48,6 @@ SEEDS = 12
 BOUNCES = {"bounce_broker": 1.0}
 KILLS = {"kill_broker": 3.0, "bounce_broker": 3.0, "kill_two": 1.0}
 REPLAYS = {"replay": 4.0, "bounce_broker": 1.0}
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """What the servers say of their own deaths is not news here."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def directed(weights: dict[str, float], **more: Any) -> Course:

@@ -5,8 +5,6 @@ As ``test_simulation_cluster_planted``, whose courses and judgement these share.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,19 +23,11 @@ from tidelog.storage.resources import Resources
 from tidelog.storage.scan import scan
 from tidelog.storage.segment import Segment
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quiet")]
 
 Patch = pytest.MonkeyPatch
 FLIPS = {"flip_bits": 6.0, "bounce_broker": 1.5, "stop_broker": 1.0}
 DAMAGE = ("damage_is_never_served",)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """What the servers say of their own deaths is not news here."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def serve_without_checking(patch: Patch) -> None:

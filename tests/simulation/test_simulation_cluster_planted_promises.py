@@ -8,8 +8,6 @@ as good as none.
 from __future__ import annotations
 
 import itertools
-import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -28,17 +26,9 @@ from tidelog.replication.control import ANY_PARTITION_EPOCH
 from tidelog.storage.producers import ProducerState
 from tidelog.storage.syncing import PendingSync
 
-pytestmark = pytest.mark.long(40)
+pytestmark = [pytest.mark.long(40), pytest.mark.usefixtures("quiet")]
 
 Patch = pytest.MonkeyPatch
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """What the servers say of their own deaths is not news here."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def call_refused_what_was_appended(patch: Patch) -> None:

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-
 import pytest
 from tests.simulation.cluster import faults
 from tests.simulation.replay import in_other_processes
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.scenarios.cluster import ClusterRun, Course
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 REPLAYED = 17
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """What the servers say of their own deaths is not news here."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -28,6 +27,8 @@ from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.storage.names import PARTITION_METADATA
 from tidelog.storage.watermark_note import WatermarkNote
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 SEEDS = 2
 WAIT_SECONDS = 30.0
@@ -151,13 +152,6 @@ def tell(story: Tell, durability: str = "replicated", **configs: str) -> None:
     for seed in range(SEEDS):
         result = Told(seed, story, durability, named).run()
         assert not result.violations, result.report()
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_two_members_are_killed_and_the_last_one_loses_power() -> None:

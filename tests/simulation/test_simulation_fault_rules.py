@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Iterator
 
 import pytest
 from tests.simulation.clients import send_once
@@ -14,13 +12,7 @@ from tests.simulation.test_simulation_cluster_traps import Tell, Told
 from tidelog.runtime.cluster_secret import READ_AGAIN_MS
 from tidelog.storage import names
 
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """What the servers say of their own deaths is not news here."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
 def hold(story: Tell) -> None:

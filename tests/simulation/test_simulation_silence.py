@@ -6,8 +6,7 @@ Decision 0033. What happens between two heartbeats, and how long the wires take,
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +22,8 @@ from tests.support.lone_broker import until
 from tidelog.controller.decisions.sessions import Session, Sessions
 from tidelog.model.errors import ErrorCode
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 SEEDS = 8
 SUSPECTED_WITHIN_S = 2.0 + 0.1 + 0.4
 """``broker.silence.suspect.ms``, the time that the controller listens, and the wires."""
@@ -31,13 +32,6 @@ SESSION_S = 6.0
 STOPPED_S = 3.0
 
 Story = Callable[[Told], Awaitable[None]]
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def tell(story: Story, seeds: int = SEEDS) -> None:

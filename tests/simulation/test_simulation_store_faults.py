@@ -12,7 +12,6 @@ struck once, with the faults in turn, and each call of a kind in slices.
 from __future__ import annotations
 
 import asyncio
-import logging
 import sqlite3
 import sys
 import tempfile
@@ -32,7 +31,7 @@ from tidelog.controller import slices
 from tidelog.controller.decisions.cluster import Cluster
 from tidelog.metadata import sqlite
 
-pytestmark = pytest.mark.long(60)
+pytestmark = [pytest.mark.long(60), pytest.mark.usefixtures("quiet")]
 
 PATIENCE_S = 60.0
 """Virtual seconds in which what was asked for must be done, asked again each second."""
@@ -42,14 +41,6 @@ PATIENCE_S = 60.0
 def _sliced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each element of a request is a slice of its own."""
     monkeypatch.setattr(slices, "SLICE", 1)
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    """What a controller says of planted faults is not news here."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 async def play(

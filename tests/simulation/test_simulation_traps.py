@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 import pytest
 from tests.simulation.checkers import violations
@@ -28,6 +27,8 @@ from tidelog.client.connection import connect
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, Producer, build_batch
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 Story = Callable[["Told"], Awaitable[None]]
 NOW_MS = 1_767_225_600_000
@@ -82,13 +83,6 @@ def tell(story: Story, durability: str = "sync", seeds: int = 3) -> None:
 async def story_with_end(run: Told) -> None:
     await run._main()
     await run._final()
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_the_only_node_loses_power_and_its_partitions_lead_again_at_once_flagged() -> None:
