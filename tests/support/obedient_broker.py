@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from uuid import UUID
 
 from tests.support.lone_broker import LoneBroker, Peer
@@ -58,3 +59,15 @@ async def open_channel(
 ) -> ErrorCode:
     request = messages.OpenControlChannelRequest(1, epoch, broker_epoch, number, revision, key)
     return ErrorCode((await peer.ask(request, 0)).error_code)
+
+
+@asynccontextmanager
+async def commanded(lone: Obedient) -> AsyncIterator[tuple[Obedient, Peer]]:
+    """The broker at work, and an open channel to it; it is stopped with the block."""
+    await lone.start()
+    try:
+        channel = await Peer.connect(lone.port)
+        assert await open_channel(channel) == ErrorCode.NONE
+        yield lone, channel
+    finally:
+        await lone.stop()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 from tests.support.lone_broker import LoneBroker, Peer, until
-from tests.support.obedient_broker import Obedient, open_channel
+from tests.support.obedient_broker import Obedient, commanded, open_channel
 from tests.support.storage_logs import QuickDisk
 
 from tidelog.broker.seen import SEEN_FILE, Seen, SeenFile
@@ -30,18 +30,10 @@ FULL, INCREMENTAL = 2, 1
 OK = int(ErrorCode.NONE)
 
 
-@asynccontextmanager
-async def running(
+def running(
     folder: Path, disk: Disk | None = None, **config: str
-) -> AsyncIterator[tuple[LoneBroker, Peer]]:
-    lone = Obedient(folder, config, None if disk is None else Seams(disk=disk))
-    await lone.start()
-    try:
-        channel = await Peer.connect(lone.port)
-        assert await open_channel(channel) == ErrorCode.NONE
-        yield lone, channel
-    finally:
-        await lone.stop()
+) -> AbstractAsyncContextManager[tuple[Obedient, Peer]]:
+    return commanded(Obedient(folder, config, None if disk is None else Seams(disk=disk)))
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

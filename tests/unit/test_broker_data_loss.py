@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.support.isr_grants import altered
 from tests.support.lone_broker import LoneBroker, until
 
 from tidelog.broker import data_loss, loss_notes, loss_reports
@@ -58,25 +59,14 @@ class Session:
         return messages.ReportTruncationResponse(error_code=answer)
 
     def _alter_isr(self, request: Any, code: int) -> Any:
-        response = messages.AlterIsrResponse
-        topics = []
-        for topic in request.topics:
-            found = response.TopicData(topic_name=topic.topic_name)
-            for part in topic.partitions:
-                if part.unclean_handled and not code:
-                    self.handled.append((topic.topic_name, part.leader_epoch))
-                found.partitions.append(
-                    response.PartitionData(
-                        partition_index=part.partition_index,
-                        error_code=code,
-                        leader_id=1,
-                        leader_epoch=part.leader_epoch,
-                        isr=part.new_isr,
-                        isr_version=part.isr_version + (code in (E.NONE, E.INVALID_UPDATE_VERSION)),
-                    )
-                )
-            topics.append(found)
-        return response(topics=topics)
+        if not code:
+            self.handled += [
+                (topic.topic_name, part.leader_epoch)
+                for topic in request.topics
+                for part in topic.partitions
+                if part.unclean_handled
+            ]
+        return altered(request, code, newer=code in (E.NONE, E.INVALID_UPDATE_VERSION))
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

@@ -13,21 +13,29 @@ from pathlib import Path
 
 import pytest
 from tests.support.lone_broker import until
-from tests.unit.test_broker_following import content, running
+from tests.unit.test_broker_following import Pair, content, running
 
+from tidelog.broker.partition import HostedPartition
 from tidelog.records.builder import NewRecord, build_batch
+
+NOW_MS = int(time.time() * 1000)
+
+
+def begins_at(pair: Pair, start: int) -> HostedPartition:
+    """A leader of two batches of three records whose log starts at an offset."""
+    leader = pair.lead(isr=(1,))
+    for batch in range(2):
+        values = [NewRecord(NOW_MS, None, b"%d" % (batch * 3 + n)) for n in range(3)]
+        leader.append(build_batch(values), NOW_MS)
+    leader.log.high_watermark = 6
+    leader.log.advance_start(start)
+    return leader
 
 
 def test_an_empty_follower_begins_with_the_batch_in_which_the_leader_begins(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as pair:
-            leader = pair.lead(isr=(1,))
-            now_ms = int(time.time() * 1000)
-            for batch in range(2):
-                values = [NewRecord(now_ms, None, b"%d" % (batch * 3 + n)) for n in range(3)]
-                leader.append(build_batch(values), now_ms)
-            leader.log.high_watermark = 6
-            leader.log.advance_start(4)
+            leader = begins_at(pair, 4)
             follower = pair.follow(isr=(1,))
             await until(lambda: follower.end_offset == 6)
             await until(lambda: follower.start_offset == 4)
@@ -45,17 +53,11 @@ def test_nothing_stays_of_an_epoch_that_the_leader_has_forgotten(
 
     async def main() -> None:
         async with running(tmp_path) as pair:
-            leader = pair.lead(isr=(1,))
-            now_ms = int(time.time() * 1000)
-            for batch in range(2):
-                values = [NewRecord(now_ms, None, b"%d" % (batch * 3 + n)) for n in range(3)]
-                leader.append(build_batch(values), now_ms)
-            leader.log.high_watermark = 6
-            leader.log.advance_start(start)
+            leader = begins_at(pair, start)
             follower = pair.follow(isr=(1,))
             for _ in range(held):
-                other = build_batch([NewRecord(now_ms, None, b"never committed")])
-                follower.log.append_as_leader(other, 0, now_ms)
+                other = build_batch([NewRecord(NOW_MS, None, b"never committed")])
+                follower.log.append_as_leader(other, 0, NOW_MS)
             await until(lambda: follower.end_offset == 6)
             await until(lambda: follower.start_offset == start)
             assert content(follower) == content(leader)

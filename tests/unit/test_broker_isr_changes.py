@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.isr_grants import altered
 from tests.support.lone_broker import LoneBroker, until
 
 from tidelog.broker.partitions import Partitions
 from tidelog.model.errors import ErrorCode
-from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
 
 Answer = Callable[[Any], Any]
@@ -34,30 +34,7 @@ class Session:
 
 def answer_with(code: int, *, newer: bool = True) -> Answer:
     """Answer every partition with a code and what was proposed, in a newer version."""
-    response = messages.AlterIsrResponse
-
-    def answer(request: Any) -> Any:
-        return response(
-            topics=[
-                response.TopicData(
-                    topic_name=topic.topic_name,
-                    partitions=[
-                        response.PartitionData(
-                            partition_index=part.partition_index,
-                            error_code=code,
-                            leader_id=1,
-                            leader_epoch=part.leader_epoch,
-                            isr=part.new_isr,
-                            isr_version=part.isr_version + newer,
-                        )
-                        for part in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
-
-    return answer
+    return lambda request: altered(request, code, newer=newer)
 
 
 def nonsense(_: Any) -> Any:

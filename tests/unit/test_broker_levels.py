@@ -11,9 +11,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.support.isr_grants import altered
 from tests.support.lone_broker import LoneBroker, until
 
-from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LEVEL_NAMES, level_of
 from tidelog.protocol import messages
 
@@ -32,26 +32,7 @@ class Session:
         if not isinstance(request, messages.AlterIsrRequest):
             return messages.ReportTruncationResponse()
         self.asked.append(request)
-        response = messages.AlterIsrResponse
-        return response(
-            topics=[
-                response.TopicData(
-                    topic_name=topic.topic_name,
-                    partitions=[
-                        response.PartitionData(
-                            partition_index=part.partition_index,
-                            error_code=ErrorCode.NONE,
-                            leader_id=1,
-                            leader_epoch=part.leader_epoch,
-                            isr=part.new_isr,
-                            isr_version=part.isr_version + 1,
-                        )
-                        for part in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
+        return altered(request)
 
 
 @asynccontextmanager

@@ -7,15 +7,15 @@ names that have fooled others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 from tests.support.lone_broker import Peer
-from tests.support.obedient_broker import Obedient, open_channel
+from tests.support.obedient_broker import Obedient, commanded
 
 from tidelog.broker.config_cache import EntityType
 from tidelog.controller.handlers import broker_registration
@@ -46,16 +46,8 @@ def run(work: Coroutine[Any, Any, None]) -> None:
     asyncio.run(work)
 
 
-@asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[tuple[Obedient, Peer]]:
-    lone = Obedient(folder / "deep" / "er" / "logs")
-    await lone.start()
-    try:
-        channel = await Peer.connect(lone.port)
-        assert await open_channel(channel) == ErrorCode.NONE
-        yield lone, channel
-    finally:
-        await lone.stop()
+def running(folder: Path) -> AbstractAsyncContextManager[tuple[Obedient, Peer]]:
+    return commanded(Obedient(folder / "deep" / "er" / "logs"))
 
 
 def everything_in(folder: Path) -> list[str]:
