@@ -13,7 +13,7 @@ import pytest
 from tests.chaos.harm import LONG, harm
 from tests.chaos.schedule import DISKS, EVERYTHING
 from tests.conftest import TARGET
-from tests.support.zookeeper import ZooKeeper, why_not
+from tests.support.zookeeper import ZooKeeper, needed
 
 pytestmark = [
     pytest.mark.kill,
@@ -29,8 +29,6 @@ def test_harmed_at_random(tmp_path: Path) -> None:
 @pytest.mark.java
 @pytest.mark.skipif(not LONG, reason="for `make chaos`")
 def test_two_controllers_harmed_at_random(tmp_path: Path) -> None:
-    why = why_not()
-    if why is not None:
-        pytest.skip(why)
+    needed()
     with ZooKeeper(tmp_path) as zookeeper:
         harm(tmp_path, "two controllers", EVERYTHING, zookeeper)

@@ -20,7 +20,7 @@ from tests.support.cluster import create_replicated, until_in_sync
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
 from tests.support.up import Up, is_alive
-from tests.support.zookeeper import ZooKeeper, why_not
+from tests.support.zookeeper import ZooKeeper, needed
 
 pytestmark = [
     pytest.mark.java,
@@ -35,9 +35,7 @@ PARTITIONS = 3
 
 @pytest.fixture
 def zookeeper(tmp_path: Path) -> Iterator[ZooKeeper]:
-    why = why_not()
-    if why is not None:
-        pytest.skip(why)
+    needed()
     with ZooKeeper(tmp_path) as started:
         yield started
 

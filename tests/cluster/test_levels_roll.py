@@ -22,7 +22,7 @@ from tests.support.acked_stream import GroupReader, Writer, read_all, violations
 from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.processes import DEADLINE_S, wait_until
-from tests.support.zookeeper import ZooKeeper, why_not
+from tests.support.zookeeper import ZooKeeper, needed
 
 pytestmark = [
     pytest.mark.kill,
@@ -151,9 +151,7 @@ def test_a_loaded_cluster_goes_up_from_1_0_to_1_4_and_one_level_back(
 
 @pytest.mark.java
 def test_two_controllers_on_a_zookeeper_go_up_a_level_and_back(tmp_path: Path) -> None:
-    why = why_not()
-    if why is not None:
-        pytest.skip(why)
+    needed()
     with (
         ZooKeeper(tmp_path / "zookeeper") as server,
         TidelogCluster(

@@ -14,7 +14,7 @@ from tests.cluster.test_zookeeper_outside import World, run, zookeeper
 from tests.support.cluster import ControllerNode
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S, wait_until
-from tests.support.zookeeper import PATIENT_SESSION_S, ZooKeeper, end_session, why_not
+from tests.support.zookeeper import PATIENT_SESSION_S, ZooKeeper, end_session, needed
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
 
 from tidelog.controller.process import Controller
@@ -28,9 +28,7 @@ pytestmark = [pytest.mark.java, pytest.mark.long(20)]
 
 
 def test_a_store_that_is_down_at_the_start_is_waited_for(tmp_path: Path) -> None:
-    why = why_not()
-    if why is not None:
-        pytest.skip(why)
+    needed()
     server = ZooKeeper(tmp_path / "zookeeper")
     node = ControllerNode(
         tmp_path / "controller", {"metadata.store": f"zookeeper://{server.address}/late"}
@@ -112,9 +110,7 @@ def test_of_two_controllers_the_second_writes_and_the_first_cannot(zookeeper: Zo
 
 
 def test_while_the_server_is_gone_no_heartbeat_is_answered(tmp_path: Path) -> None:
-    why = why_not()
-    if why is not None:
-        pytest.skip(why)
+    needed()
     server = ZooKeeper(tmp_path)
 
     async def scenario(world: World) -> None:

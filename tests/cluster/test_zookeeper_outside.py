@@ -13,7 +13,7 @@ import pytest
 from kazoo.client import KazooClient
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
-from tests.support.zookeeper import PATIENT_SESSION_S, Door, ZooKeeper, why_not
+from tests.support.zookeeper import PATIENT_SESSION_S, Door, ZooKeeper, needed
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
 
 from tidelog.controller.process import Controller
@@ -27,9 +27,7 @@ pytestmark = pytest.mark.java
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
-    why = why_not()
-    if why is not None:
-        pytest.skip(why)
+    needed()
     with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
 

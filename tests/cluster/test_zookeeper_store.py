@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S, wait_until
-from tests.support.zookeeper import PATIENT_SESSION_S, Door, ZooKeeper, end_session, why_not
+from tests.support.zookeeper import PATIENT_SESSION_S, Door, ZooKeeper, end_session, needed
 
 from tidelog.metadata import zookeeper
 from tidelog.metadata.store import Conflict, Create, Node, Reason, Set, StoreUnavailable
@@ -20,9 +20,7 @@ pytestmark = [pytest.mark.java, pytest.mark.long(20)]
 
 @pytest.fixture
 def server(tmp_path: Path) -> ZooKeeper:
-    why = why_not()
-    if why is not None:
-        pytest.skip(why)
+    needed()
     return ZooKeeper(tmp_path)
 
 

@@ -17,7 +17,7 @@ from tests.support.clients import Record
 from tests.support.cluster import TidelogCluster
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
-from tests.support.zookeeper import ZooKeeper, why_not
+from tests.support.zookeeper import ZooKeeper, needed
 
 pytestmark = [
     pytest.mark.java,
@@ -27,9 +27,7 @@ pytestmark = [
 
 @pytest.fixture
 def tool(tmp_path: Path) -> Iterator[KazooClient]:
-    why = why_not()
-    if why is not None:
-        pytest.skip(why)
+    needed()
     with ZooKeeper(tmp_path / "zookeeper") as server:
         client = KazooClient(hosts=server.address)
         client.start(DEADLINE_S)

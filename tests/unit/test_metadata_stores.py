@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.processes import DEADLINE_S
-from tests.support.zookeeper import ZooKeeper, why_not
+from tests.support.zookeeper import ZooKeeper, needed
 
 from tidelog.metadata.memory import MemoryStore, MemoryTree
 from tidelog.metadata.sqlite import SqliteStore, backup
@@ -40,9 +40,7 @@ Maker = Callable[[], MetadataStore]
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeper]:
-    why = why_not()
-    if why is not None:
-        pytest.skip(why)
+    needed()
     with ZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
         yield server
 
