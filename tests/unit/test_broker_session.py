@@ -24,7 +24,7 @@ from tidelog.broker.session import (
     Reported,
 )
 from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, RequestTimedOut
-from tidelog.client.patience import Patience, patience_ms
+from tidelog.client.patience import Patience, is_over, patience_ms
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, Router, Scope
@@ -56,6 +56,7 @@ class Controller:
             Handler(ApiKey.BROKER_REGISTRATION, range(1), Scope.BROKER, self._register),
             Handler(ApiKey.BROKER_HEARTBEAT, range(1), Scope.BROKER, self._beat, pipelined=True),
             Handler(ApiKey.ENVELOPE, range(1), Scope.BROKER, self._unpack),
+            Handler(ApiKey.DESCRIBE_CLUSTER, range(1), Scope.CLIENT, self._describe),
         ]
         self.server = Server(Router(handlers), self)
         return await self.server.listen("CONTROLLER", "127.0.0.1", 0)
@@ -69,6 +70,11 @@ class Controller:
         return response(
             error_code=error, broker_epoch=self.registrations, heartbeat_ms=self.heartbeat_ms
         )
+
+    def _describe(self, *_: object) -> Any:
+        is_standby = bool(self.registration_errors) or not self.active
+        error = ErrorCode.NOT_CONTROLLER if is_standby else ErrorCode.NONE
+        return messages.DescribeClusterResponse(error_code=error, cluster_id="c")
 
     def _beat(self, _: object, request: Any, __: object) -> Any:
         self.heartbeats += 1
@@ -137,7 +143,7 @@ def test_a_controller_that_hangs_is_left_before_the_session_ends() -> None:
     async def story(controllers: list[Controller], session: ControllerSession) -> None:
         first, second = controllers
         await until(lambda: first.heartbeats > 2)
-        session._patience = Patience(short_ms * 2 // 3)
+        session._search.least_ms = short_ms * 2 // 3
         first.hangs = True
         hung_at = first.heartbeats
         await until(lambda: first.heartbeats > hung_at)
@@ -171,9 +177,11 @@ def test_time_outs_are_counted_until_an_answer_and_nothing_else_is() -> None:
     assert (patience.now_ms, patience.least_ms) == (100, 100)
 
 
-def waited(caplog: pytest.LogCaptureFixture) -> list[int]:
-    """How long the session waited, in ms, in each try to begin that timed out."""
+def waited(caplog: pytest.LogCaptureFixture, port: int | None = None) -> list[int]:
+    """How long the session waited, in ms, in each try to begin (with one controller) that timed
+    out."""
     said = r"did not (?:answer BROKER_REGISTRATION|complete .+) within (\d+) ms"
+    said = said if port is None else f":{port} {said}"
     found = (re.search(said, each) for each in caplog.messages)
     return [int(each[1]) for each in found if each is not None]
 
@@ -240,6 +248,68 @@ def test_a_controller_that_hangs_costs_the_least_time_while_another_answers(
 
     run(story, heartbeat_ms=3_600_000, session_timeout_ms=1_500)
     assert waited(caplog) == [1_000, 1_000]
+
+
+@pytest.mark.parametrize(
+    ("waited_ms", "another", "expected"),
+    [
+        (399, True, False),
+        (400, True, True),
+        (400, False, False),
+        (1_599, False, False),
+        (1_600, False, True),
+        (1_600, True, True),
+    ],
+)
+def test_when_a_wait_for_one_of_several_is_over(
+    waited_ms: int, another: bool, expected: bool
+) -> None:
+    assert is_over(waited_ms, 1_600, 400, another) is expected
+    # Where it is the least patience that is left, nobody else matters.
+    assert is_over(waited_ms, 400, 400, another) is (waited_ms >= 400)
+
+
+def test_a_slow_controller_gets_longer_though_a_fast_standby_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is the active one: nobody else will register this broker."""
+    caplog.set_level(logging.INFO)
+    ports: list[int] = []
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        slow, standby = controllers
+        slow.keeps_registrations = True
+        standby.registration_errors = [int(ErrorCode.NOT_CONTROLLER)] * 1_000
+        ports.append(session._search.address[1])
+        await until(lambda: len(waited(caplog, ports[0])) >= 3)
+        slow.keeps_registrations = False
+        await until(lambda: session.registrations == 1)
+        assert (slow.registrations, standby.registrations > 2) == (1, True)
+
+    run(story, heartbeat_ms=3_600_000, session_timeout_ms=900)
+    assert waited(caplog, ports[0])[:3] == [600, 1_200, 2_400]
+
+
+def test_a_takeover_is_found_in_the_midst_of_a_long_wait(caplog: pytest.LogCaptureFixture) -> None:
+    """Promise 24: the wait for one that hangs is over when another says that it is active."""
+    caplog.set_level(logging.INFO)
+    ports: list[int] = []
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        hung, standby = controllers
+        hung.keeps_registrations = True
+        standby.registration_errors = [int(ErrorCode.NOT_CONTROLLER)] * 1_000
+        ports.append(session._search.address[1])
+        await until(lambda: len(waited(caplog, ports[0])) >= 2)
+        refused = standby.registrations
+        await until(lambda: standby.registrations > refused)
+        standby.registration_errors = []
+        await until(lambda: session.registrations == 1)
+
+    run(story, heartbeat_ms=3_600_000, session_timeout_ms=900)
+    # At the first look of the third wait, or a later one if the standby answered none in time.
+    assert waited(caplog, ports[0])[:2] == [600, 1_200]
+    assert waited(caplog, ports[0])[2] < 2_400
 
 
 @pytest.mark.parametrize(("asked_ms", "warnings"), [(666, 0), (20, 1), (-1, 0)])

@@ -19,10 +19,10 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
+from tidelog.broker.controller_search import ControllerSearch
 from tidelog.broker.heartbeat_pace import HeartbeatPace
 from tidelog.client.connection import Connection, connect
-from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, error_code
-from tidelog.client.patience import Patience
+from tidelog.client.errors import ClientError, ConnectionLost, error_code
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST
 from tidelog.model.server_configs import Listener
@@ -121,25 +121,20 @@ class ControllerSession:
         returned. ``secret`` is proved on each connection. ``silence_ms`` is what the broker's
         own file makes of ``broker.silence.suspect.ms``, None if it does not matter."""
         self._secret = secret
-        self._controllers = list(controllers)
         self._pace = HeartbeatPace(heartbeat_ms, silence_ms)
         # Who does not answer in this time is left while the session still lasts. A controller that
         # was stopped, or cut off, for half of a session keeps its brokers.
-        self._patience = Patience(session_timeout_ms * 2 // 3)
+        self._search = ControllerSearch(controllers, session_timeout_ms * 2 // 3, secret)
         self._timeout_ms = request_timeout_ms
         self._report = report
         self._when_registered = when_registered
         self._failures = failures
         self._identity: Identity | None = None
         self._connection: Connection | None = None
-        self._address: tuple[str, int] = self._controllers[0]
         self._forwarding: list[Connection] = []
         self._forwarding_places = asyncio.Semaphore(MAX_FORWARDING)
         self._task: asyncio.Task[None] | None = None
         self._waiting: dict[asyncio.Future[Connection], None] = {}
-        self._next = 0
-        self._unproven = ""
-        """Why the controller that was tried last has another secret than ours; "" if it has not."""
         self._unanswered = 0
         self._why_ended: ConnectionLost | None = None
         self._stopping = False
@@ -162,9 +157,10 @@ class ControllerSession:
         said = False
         while True:
             try:
-                connection = await self._connect_next()
+                connection = await self._search.connect_next()
                 try:
-                    answer = await self._ask(connection, messages.DescribeClusterRequest(), 0)
+                    request = messages.DescribeClusterRequest()
+                    answer = await self._search.ask(connection, request, 0)
                 finally:
                     connection.close()
                 if answer.error_code == ErrorCode.NONE and answer.cluster_id:
@@ -173,10 +169,10 @@ class ControllerSession:
                 logger.debug("no controller yet: %s", error)
             waited_ms = (loop.time() - begun) * 1000
             if waited_ms > timeout_ms:
-                raise ControllerUnreachable(self._unreachable())
+                raise ControllerUnreachable(self._search.unreachable())
             if waited_ms > SAY_AFTER_MS and not said:
                 said = True
-                logger.warning("%s It is waited for.", self._unreachable())
+                logger.warning("%s It is waited for.", self._search.unreachable())
             # A cluster that starts as a whole: nobody finds the controller a tenth later than
             # it could have.
             await asyncio.sleep(min(max(LOOK_AGAIN_MS, waited_ms / 10), RETRY_MAX_MS) / 1000)
@@ -231,7 +227,7 @@ class ControllerSession:
             async with asyncio.timeout(timeout_ms / 1000):
                 return await future
         except TimeoutError:
-            raise ControllerUnreachable(self._unreachable()) from None
+            raise ControllerUnreachable(self._search.unreachable()) from None
 
     async def request(self, request: Any, timeout_ms: int | None = None) -> Any:
         """Send a request of a broker to the active controller and return its answer.
@@ -308,7 +304,7 @@ class ControllerSession:
             connection = None if kept.closed else kept
         if connection is None:
             connection = await connect(
-                *self._address,
+                *self._search.address,
                 client_id="broker-forwarding",
                 connect_timeout_ms=left_ms(),
                 secret=self._secret,
@@ -324,42 +320,11 @@ class ControllerSession:
             self._forwarding.append(connection)
         return answer
 
-    def _unreachable(self) -> str:
-        tried = ", ".join(f"{host}:{port}" for host, port in self._controllers)
-        if self._unproven:
-            return f"no active controller at {tried} can be used: {self._unproven}."
-        return f"no active controller answers at {tried}: is one running?"
-
-    async def _connect_next(self) -> Connection:
-        self._address = host, port = self._controllers[self._next % len(self._controllers)]
-        self._next += 1
-        self._unproven = ""
-        try:
-            with self._patience.counted():
-                return await connect(
-                    *(host, port),
-                    client_id="broker-session",
-                    connect_timeout_ms=self._patience.least_ms,
-                    greeting_timeout_ms=self._patience.now_ms,
-                    on_closed=self._ended,
-                    secret=self._secret,
-                )
-        except ProofFailed as error:
-            self._unproven = str(error)
-            raise
-
-    async def _ask(self, connection: Connection, request: Any, version: int) -> Any:
-        """Send what a session begins with. Raises as ``Connection.send`` does."""
-        with self._patience.counted():
-            answer = await connection.send(request, version, self._patience.now_ms)
-        self._patience.answered()
-        return answer
-
     async def _run(self) -> None:
         pause_ms = RETRY_MS
         while not self._stopping:
             try:
-                connection = await self._connect_next()
+                connection = await self._search.connect_next(self._ended)
                 try:
                     if await self._register(connection):
                         pause_ms = RETRY_MS
@@ -382,7 +347,7 @@ class ControllerSession:
         request = self._registration()
         self._registering = settled = asyncio.get_running_loop().create_future()
         try:
-            answer = await self._ask(connection, request, REGISTRATION_VERSION)
+            answer = await self._search.ask(connection, request, REGISTRATION_VERSION)
             error = ErrorCode(answer.error_code)
             if error is ErrorCode.NONE:
                 self.broker_epoch, self.channel_key = answer.broker_epoch, answer.channel_key
@@ -452,7 +417,7 @@ class ControllerSession:
             want_shut_down=self._want_shut_down,
             failures=self._failures(),
         )
-        answer = connection.submit(request, HEARTBEAT_VERSION, self._patience.least_ms)
+        answer = connection.submit(request, HEARTBEAT_VERSION, self._search.least_ms)
         self._unanswered += 1
         answer.add_done_callback(partial(self._heartbeat_answered, connection))
 

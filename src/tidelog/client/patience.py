@@ -24,12 +24,22 @@ def patience_ms(least_ms: int, time_outs: int) -> int:
     return least_ms * min(1 << min(time_outs, MOST_TIMES), MOST_TIMES)
 
 
+def is_over(waited_ms: int, limit_ms: int, least_ms: int, another_is_active: bool) -> bool:
+    """Return whether a wait for one of several is over, of which one does what is wanted at a time.
+
+    | waited | another can do it | nobody says so |
+    |---|---|---|
+    | less than ``least_ms`` | no | no |
+    | more than that | yes: this one hung, and was followed | no: it may be slow |
+    | ``limit_ms``, the patience with this one | yes | yes: others have their turn |
+    """
+    return waited_ms >= (least_ms if another_is_active else limit_ms)
+
+
 class Patience:
     """What is waited for the greeting, and in a session for the answer to what it begins with.
 
-    Any answer ends the row. In a session with several controllers, one that hangs costs no more
-    than the least patience in each round in which another answers, so a takeover is found as fast
-    as ever.
+    It is that with one peer: its answer ends the row, and no other's does.
     """
 
     def __init__(self, least_ms: int) -> None:
