@@ -11,6 +11,7 @@ import pytest
 from tests.support.isr_grants import altered
 from tests.support.lone_broker import LoneBroker, until
 
+from tidelog.broker import isr_changes
 from tidelog.broker.partitions import Partitions
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import NewRecord, build_batch
@@ -208,3 +209,31 @@ def test_a_member_that_is_refused_keeps_no_other_one_out(
             await lone.stop()
 
     asyncio.run(main())
+
+
+def test_so_many_partitions_change_their_isr_at_once(tmp_path: Path) -> None:
+    """A follower of 5,100 partitions went: one request of them all held the loop of both sides."""
+    count = 3 * isr_changes.MOST_AT_ONCE + 1
+    asked: list[int] = []
+
+    def answer(request: Any) -> Any:
+        asked.append(sum(len(topic.partitions) for topic in request.topics))
+        return answer_with(0)(request)
+
+    async def main() -> None:
+        lone = LoneBroker(tmp_path, {"replica.lag.time.max.ms": 100})
+        await lone.start()
+        try:
+            # The second one is not answered: those are asked again, and hold up no other.
+            session = Session(answer, nonsense, *[answer] * 100)
+            lone.broker.session = session  # type: ignore[assignment]
+            lone.lead("t", count, isr=(1, 2), replicas=(1, 2))
+            led = [lone.broker.partitions.get("t", index) for index in range(count)]
+            lone.broker.isr_changes.start()
+            await until(lambda: all(hosted is not None and hosted.isr == (1,) for hosted in led))
+        finally:
+            await lone.broker.isr_changes.stop()
+            await lone.stop()
+
+    asyncio.run(main())
+    assert max(asked) <= isr_changes.MOST_AT_ONCE and sum(asked) == count

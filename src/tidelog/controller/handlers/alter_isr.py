@@ -6,10 +6,14 @@
   an answer catches up.
 - FENCED_LEADER_EPOCH, INELIGIBLE_REPLICA, INCONSISTENT_TOPIC_ID per partition; STALE_BROKER_EPOCH
   for all, also when it comes on another connection than that of the broker's session.
+- A request of many partitions is decided in slices (docs/decisions/0036): each is compared and set
+  by itself, as in two requests. A session that ends between two of them leaves the first ones done.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +22,7 @@ from tidelog.controller.decisions.elections import elect_put_off
 from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr
 from tidelog.controller.decisions.losses import topics_with_room
 from tidelog.controller.serving import served
+from tidelog.controller.slices import SLICE, perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -28,60 +33,110 @@ if TYPE_CHECKING:
     from tidelog.controller.process import Controller
 
 
+Asked = tuple[messages.AlterIsrRequest.TopicData, messages.AlterIsrRequest.PartitionData]
+Decided = tuple[list[Outcome], set[str]]
+
+COST = 4
+"""Of one partition, in the writes of ``slices``: 20 us from its check to its application. So a turn
+of the loop has 125 of them, which is what a broker asks for at once, and takes less than 5 ms."""
+
+
 async def serve(
     controller: Controller, request: messages.AlterIsrRequest, context: RequestContext
 ) -> messages.AlterIsrResponse:
-    proposals = [
-        Proposal(
-            TopicPartition(topic.topic_name, partition.partition_index),
-            topic.topic_id,
-            partition.leader_epoch,
-            tuple(partition.new_isr),
-            partition.isr_version,
-            tuple(partition.broker_epochs),
-            partition.unclean_handled,
-        )
-        for topic in request.topics
-        for partition in topic.partitions
-    ]
-
-    def decide(cluster: Cluster) -> Decision[tuple[list[Outcome], set[str]] | None]:
+    def decide(cluster: Cluster, part: Sequence[Sequence[Asked]]) -> Decision[list[Decided | None]]:
         node = cluster.brokers.get(request.broker_id)
         is_session = controller.session_watch.is_session_of(request.broker_id, context.connection)
         if node is None or node.broker_epoch != request.broker_epoch or not is_session:
-            return Decision(None)
+            return Decision([None])
         outbox = controller.outboxes.get(request.broker_id)
         knows = outbox is not None and outbox.reached >= cluster.configs_changed_at
+        proposals = [_proposal(*asked) for element in part for asked in element]
         decision = alter_isr(cluster, request.broker_id, proposals, knows_configs=knows)
         answer = decision.answer, topics_with_room(cluster, decision.writes)
-        return Decision(answer, decision.writes, decision.splits)
+        return Decision([answer], decision.writes, decision.splits)
 
-    answer, _ = await controller.perform(decide)
-    if answer is None:
-        return messages.AlterIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-    outcomes, topics_to_elect = answer
+    elements = [element for topic in request.topics for element in _elements(topic)]
+    decided, _ = await perform_in_slices(controller, elements, _cost, decide)
+    outcomes: list[Outcome] = []
+    topics_to_elect: set[str] = set()
+    for found in decided:
+        if found is None:
+            return messages.AlterIsrResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+        outcomes += found[0]
+        topics_to_elect |= found[1]
     for name in sorted(topics_to_elect):
         # One by one: others have their turn between the rounds of large topics.
         await controller.perform(partial(elect_put_off, topics={name}))
+    return await _response(request, iter(outcomes))
+
+
+def _elements(topic: messages.AlterIsrRequest.TopicData) -> Iterator[Sequence[Asked]]:
+    """Yield what is decided at once: partitions, each by itself.
+
+    But for those of a topic with data-loss handling that is done: each decision writes the topic's
+    record, which may be as large as a commit.
+    """
+    if any(partition.unclean_handled for partition in topic.partitions):
+        yield [(topic, partition) for partition in topic.partitions]
+        return
+    for partition in topic.partitions:
+        yield ((topic, partition),)
+
+
+def _cost(element: Sequence[Asked]) -> int:
+    return COST * len(element)
+
+
+def _proposal(
+    topic: messages.AlterIsrRequest.TopicData, partition: messages.AlterIsrRequest.PartitionData
+) -> Proposal:
+    return Proposal(
+        TopicPartition(topic.topic_name, partition.partition_index),
+        topic.topic_id,
+        partition.leader_epoch,
+        tuple(partition.new_isr),
+        partition.isr_version,
+        tuple(partition.broker_epochs),
+        partition.unclean_handled,
+    )
+
+
+async def _response(
+    request: messages.AlterIsrRequest, outcomes: Iterator[Outcome]
+) -> messages.AlterIsrResponse:
+    """Answer partition by partition, in the order of the request; a large answer is made in steps.
+
+    A topic that is named twice is answered twice.
+    """
     response = messages.AlterIsrResponse
-    topics: dict[str, messages.AlterIsrResponse.TopicData] = {}
-    for proposal, outcome in zip(proposals, outcomes, strict=True):
-        where, state = proposal.where, outcome.state
-        topic = topics.setdefault(where.topic, response.TopicData(topic_name=where.topic))
-        partition = response.PartitionData(
-            partition_index=where.partition,
-            error_code=outcome.error,
-            leader_id=NO_LEADER,
-            leader_epoch=-1,
-            isr_version=-1,
-        )
-        if state is not None:
-            partition.leader_id = state.leader
-            partition.leader_epoch = state.leader_epoch
-            partition.isr = state.isr
-            partition.isr_version = outcome.isr_version
-        topic.partitions.append(partition)
-    return response(topics=list(topics.values()))
+    topics = []
+    made = 0
+    for asked in request.topics:
+        topics.append(response.TopicData(topic_name=asked.topic_name))
+        for place in asked.partitions:
+            topics[-1].partitions.append(_answered(place.partition_index, next(outcomes)))
+            made += 1
+            if made % SLICE == 0:
+                await asyncio.sleep(0)
+    return response(topics=topics)
+
+
+def _answered(index: int, outcome: Outcome) -> messages.AlterIsrResponse.PartitionData:
+    state = outcome.state
+    partition = messages.AlterIsrResponse.PartitionData(
+        partition_index=index,
+        error_code=outcome.error,
+        leader_id=NO_LEADER,
+        leader_epoch=-1,
+        isr_version=-1,
+    )
+    if state is not None:
+        partition.leader_id = state.leader
+        partition.leader_epoch = state.leader_epoch
+        partition.isr = state.isr
+        partition.isr_version = outcome.isr_version
+    return partition
 
 
 def refuse_all(_request: object, error: ErrorCode, _sentence: str) -> messages.AlterIsrResponse:
