@@ -204,7 +204,8 @@ def show(
     )
     audit.write_reports(result, out, parts)
     screen.say("done")
-    screen.text(f"\n{text}\n\n{result.text}\n\nreport: {out / 'report.html'}")
+    said = f"\n{text}\n\n{result.text}\n\nreport: {out / 'report.html'}"
+    screen.text(said.replace(f"{Path.cwd()}/", ""))
     return 0 if result.is_right else 1
 
 

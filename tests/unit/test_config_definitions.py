@@ -40,6 +40,16 @@ def test_every_field_has_a_row_and_every_row_a_field() -> None:
     assert set(TOPIC) - THROTTLES - REMOTE_STORAGE == names
 
 
+def test_a_default_of_what_has_no_effect_on_a_topic_has_none_either() -> None:
+    asked = {synonym.name: row for row in TOPIC.values() for synonym in row.synonyms}
+    wrong = [
+        name
+        for name, row in asked.items()
+        if name not in TOPIC and BROKER[name].without_effect != row.without_effect
+    ]
+    assert wrong == []
+
+
 def test_what_other_clusters_say_of_remote_storage_is_taken_unless_it_asks_for_it() -> None:
     """Tools that copy topics (MirrorMaker 2) set what they found elsewhere, defaults too."""
     check = definitions.check_topic_configs

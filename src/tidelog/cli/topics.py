@@ -60,7 +60,7 @@ ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
 @click.option("--describe", is_flag=True, help="Show topics with their partitions.")
 @click.option("--alter", is_flag=True, help="Change a topic's partition count.")
 @click.option("--delete", is_flag=True, help="Delete topics.")
-@click.option("--topic", help="A name; for --list, --describe and --delete a pattern or a list.")
+@click.option("--topic", help="A name; for all but --create a pattern or a list, too.")
 @click.option("--topic-id", metavar="ID", help="With --describe: the topic of this id.")
 @click.option("--partitions", type=int, help="The partition count.")
 @click.option("--replication-factor", type=int, help="Replicas per partition.")

@@ -119,7 +119,14 @@ LOG = (
         "How long a removed file stays on disk, in ms.",
         AT_LEAST_0,
     ),
-    topic_default("log.preallocate", _B, "false", "Reserve a new segment's space at once."),
+    row(
+        "log.preallocate",
+        _B,
+        "false",
+        "Reserve a new segment's space at once.",
+        update=Update.CLUSTER_WIDE,
+        without_effect=True,
+    ),
     topic_default(
         "log.message.timestamp.type",
         _S,

@@ -1,0 +1,165 @@
+"""What README.md and the operator's pages name is there: links, flags, configurations, tests, the
+doctor's kinds of findings; and the numbers of limits.md are those of the code.
+
+`tests/cluster/test_watch.py` does the same for the metrics, `tests/unit/test_config_page.py` for
+the page of configurations.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tests.tidy.test_tidy_code import PRODUCT, ROOT, text_of, tracked
+
+from tidelog.broker import fetch_sessions, forwarding, looked_appends
+from tidelog.broker.handlers import metadata
+from tidelog.controller.decisions import creation, losses
+from tidelog.groups import limits as group_limits
+from tidelog.metadata import zookeeper
+from tidelog.model.config_definitions import SECTIONS
+from tidelog.network import places, router
+from tidelog.network.buffer import FIRST_BYTES, SMALL_BYTES
+from tidelog.network.limits import Limits
+from tidelog.storage import looking, lookup, producers
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "operating").glob("*.md"))]
+LIMITS = ROOT / "docs" / "operating" / "limits.md"
+MIB = 1 << 20
+
+OF_OTHERS = {"--archives"}
+"""Flags of spark-submit."""
+
+MADE_OF_PARTS = {"--producer-property"}
+"""Flags that the source makes: `producer` or `consumer` in front of a word."""
+
+FILES = (".html", ".json", ".lock", ".properties", ".secret", ".sqlite", ".txt")
+OF_CLIENTS = {"auto.offset.reset", "group.protocol", "metadata.recovery.strategy"}
+OF_KAFKA = {"max.connections.per.ip.overrides"}
+"""Named because it is not here."""
+
+
+@cache
+def source() -> str:
+    return "\n".join(text_of(path) for path in PRODUCT)
+
+
+def quoted(page: Path) -> list[str]:
+    """What stands in backticks."""
+    return re.findall(r"`([^`\n]+)`", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link may name behind `#`, as GitHub makes it of the headings."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.strip().lower()).replace(" ", "-") for each in headings}
+
+
+@pytest.mark.parametrize("page", tracked("*.md"), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        path, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_flags_are_there(page: Path) -> None:
+    flags = set(re.findall(r"(?<![\w-])--[a-z][a-z.-]+[a-z]", page.read_text()))
+    there = set(re.findall(r"--[a-z][a-z.-]+[a-z]", source()))
+    assert flags - there - OF_OTHERS - MADE_OF_PARTS == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_configurations_are_there(page: Path) -> None:
+    """Of servers, of topics, and of the clients of this repository."""
+    names = {word.partition("=")[0] for word in quoted(page)}
+    names = {name for name in names if re.fullmatch(r"[a-z]+(?:\.[a-z]+)+", name)}
+    files = {name for name in names if name.endswith(FILES)}
+    of_spark = {name for name in names if name.startswith(("kafka.", "spark."))}
+    there = set(re.findall(r'"([a-z.]+)"', source()))
+    assert names - files - of_spark - there - OF_CLIENTS - OF_KAFKA == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_tests_are_there(page: Path) -> None:
+    named = re.findall(r"\btests/[\w/]+\.py", page.read_text())
+    assert [path for path in named if not (ROOT / path).is_file()] == []
+
+
+def test_the_kinds_of_findings_are_those_of_the_page() -> None:
+    text = (ROOT / "docs" / "operating" / "commands.md").read_text()
+    table = text.partition("| kind | what |\n")[2].partition("\n\n")[0]
+    written = {
+        kind for row in table.splitlines() for kind in re.findall(r"`(\w+)`", row.split("|")[1])
+    }
+    findings = text_of(ROOT / "src" / "tidelog" / "cli" / "findings.py")
+    condition = text_of(ROOT / "src" / "tidelog" / "controller" / "decisions" / "condition.py")
+    made = set(re.findall(r'Finding\([^()]*"([a-z_]+)"(?: if advice else "")?\)', findings))
+    made |= set(re.findall(r'^ {8}\(\s*"([a-z_]+)",', findings, re.MULTILINE))
+    made |= set(re.findall(r'_problem\(\s*"([a-z_]+)"', condition))
+    made |= set(re.findall(r'^ {8}\(\s*"([a-z_]+)",', condition, re.MULTILINE))
+    assert made - written == set()
+    assert {kind for kind in written if f'"{kind}"' not in findings + condition} == set()
+
+
+def test_the_numbers_of_the_limits_are_those_of_the_code() -> None:
+    text = " ".join(LIMITS.read_text().split())
+    defaults = Limits()
+    assert lookup.MOST_SEARCHED_BYTES == looking.LOOKED_INTO_BYTES
+    for said in (
+        f"at most {losses.most_debts(3):,} partitions with three replicas "
+        f"({losses.most_debts(2):,} with two)",
+        f"a partition keeps the last {losses.KEPT_ELECTIONS} that are handled",
+        f"{losses.KEPT_WITHOUT_LOSS:,} without a known loss",
+        f"session ends after {zookeeper.SESSION_TIMEOUT_S:.0f} s",
+        f"at most {router.MOST_ELEMENTS:,} elements",
+        f"of the APIs that a controller decides {forwarding.MOST_FORWARDED:,}",
+        f"sent to a broker: {forwarding.MOST_SETTINGS:,}",
+        f"creates at most {metadata.CREATED_AT_ONCE} missing topics",
+        f"at most {creation.MOST_AT_ONCE:,} partitions at once, and {creation.MAX_PARTITIONS:,}",
+        f"no whole request is closed after {defaults.first_request_s:.0f} s",
+        f"`request.timeout.ms` ({defaults.frame_s:.0f} s)",
+        f"neither sends nor reads is closed after {defaults.max_stall_s:.0f} s",
+        f"take at most {fetch_sessions.MAX_BYTES // MIB} MiB",
+        f"hold up to {FIRST_BYTES >> 10} KiB of requests and {FIRST_BYTES >> 10} KiB of answers",
+        f"({SMALL_BYTES >> 10} KiB before its first whole request)",
+        f"at most {looking.LOOKED_INTO_BYTES // MIB} MiB are decompressed, of a request's batches "
+        f"{looking.REQUEST_BYTES // MIB} MiB and {looking.REQUEST_RATIO} times their bytes",
+        f"at most {looking.LOOKED_INTO_RECORDS:,} records",
+        f"more than {looked_appends.MOST_BYTES // MIB} MiB of them that wait",
+        f"larger than {lookup.MOST_SEARCHED_BYTES // MIB} MiB decompressed, or after "
+        f"{lookup.REQUEST_BYTES // MIB} MiB, {lookup.REQUEST_RECORDS:,} records or "
+        f"{lookup.REQUEST_BATCHES:,} batches in vain",
+        f"of {producers.MAX_PRODUCERS:,} idempotent producers of one partition",
+        f"and of {producers.MAX_PRODUCERS_OF_ALL:,} of all replicas",
+        f"take at most {group_limits.MAX_HELD_BYTES // MIB} MiB",
+        f"at most {group_limits.MAX_GROUPS:,} groups",
+        f"at most {group_limits.MAX_MEMBERS:,} members",
+        f"{group_limits.MAX_METADATA_BYTES // MIB} MiB of subscription",
+        f"{group_limits.MAX_GROUP_METADATA_BYTES // MIB} MiB of all its members",
+        f"{group_limits.MAX_PROTOCOLS} assignors",
+        f"of a group at most {group_limits.MAX_OFFSETS:,} partitions",
+        f"prove it within {places.PROVE_S:.0f} s",
+    ):
+        assert said in text, f"limits.md does not say: {said}"
+    assert places.KEPT_PLACES == 10
+    assert "ten places beyond the limit" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("broker.session.timeout.ms", "`broker.session.timeout.ms` (6 s)"),
+        ("broker.silence.suspect.ms", "`broker.silence.suspect.ms` (2 s)"),
+    ],
+)
+def test_the_defaults_that_the_limits_name_are_those_of_the_code(name: str, said: str) -> None:
+    assert said in " ".join(LIMITS.read_text().split())
+    defaults = {row.name: row.default for rows in SECTIONS.values() for row in rows}
+    assert defaults[name] == f"{said.partition('(')[2][:-3]}000"
