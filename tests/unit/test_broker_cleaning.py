@@ -7,8 +7,9 @@ import errno
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,20 @@ class Told(ThreadPoolExecutor):
         return super().submit(fn, *args, **kwargs)
 
 
+@asynccontextmanager
+async def told(
+    folder: Path, before: Callable[[str], None]
+) -> AsyncIterator[tuple[LoneBroker, Told]]:
+    """A broker with such a helper."""
+    with Told(before) as helper:
+        lone = LoneBroker(folder, seams=Seams(processes=helper))
+        await lone.start()
+        try:
+            yield lone, helper
+        finally:
+            await lone.stop()
+
+
 def uncleanable(lone: LoneBroker) -> int:
     registry = CollectorRegistry()
     registry.register(BrokerCollector(lone.broker))
@@ -82,9 +97,7 @@ def test_a_log_that_compaction_cannot_rewrite_does_not_end_it_for_others(
             raise OverflowError("int too big to convert")
 
     async def main() -> None:
-        with Told(bad) as helper:
-            lone = LoneBroker(tmp_path, seams=Seams(processes=helper))
-            await lone.start()
+        async with told(tmp_path, bad) as (lone, helper):
             hosted = {name: lone.lead(name, configs=COMPACTED) for name in ("bad", "good")}
             for _ in range(2):
                 for each in hosted.values():
@@ -95,7 +108,6 @@ def test_a_log_that_compaction_cannot_rewrite_does_not_end_it_for_others(
             assert lone.broker.maintenance.cleaning.uncleanable() == [hosted["bad"]]
             assert uncleanable(lone) == 1
             assert hosted["bad"].log.failed is None, "reads and appends go on"
-            await lone.stop()
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(main())
@@ -152,9 +164,7 @@ def test_what_follows_when_a_helper_fails(
 
     async def main() -> None:
         nonlocal failing
-        with Told(bad) as helper:
-            lone = LoneBroker(tmp_path, seams=Seams(processes=helper))
-            await lone.start()
+        async with told(tmp_path, bad) as (lone, helper):
             cleaning = lone.broker.maintenance.cleaning
             hosted, good = (lone.lead(name, configs=COMPACTED) for name in ("bad", "good"))
             fill(hosted)
@@ -169,7 +179,6 @@ def test_what_follows_when_a_helper_fails(
             failing = False
             await cleaning.clean()
             assert is_clean(hosted) == (not quarantined and not out_of_service)
-            await lone.stop()
 
     half_made = tmp_path / "bad-0" / names.file_name(0, names.LOG + names.CLEANED)
     asyncio.run(main())
@@ -177,9 +186,7 @@ def test_what_follows_when_a_helper_fails(
 
 def test_a_log_that_finds_no_room_for_its_next_segment_is_tried_again(tmp_path: Path) -> None:
     async def main() -> None:
-        with Told(lambda _: None) as helper:
-            lone = LoneBroker(tmp_path, seams=Seams(processes=helper))
-            await lone.start()
+        async with told(tmp_path, lambda _: None) as (lone, _):
             hosted = lone.lead("t", configs=COMPACTED)
             fill(hosted)
             cleaning = lone.broker.maintenance.cleaning
@@ -193,7 +200,6 @@ def test_a_log_that_finds_no_room_for_its_next_segment_is_tried_again(tmp_path: 
             assert cleaning.uncleanable() == [] and not is_clean(hosted)
             await cleaning.clean()
             assert is_clean(hosted)
-            await lone.stop()
 
     asyncio.run(main())
 
@@ -209,9 +215,7 @@ def test_a_quarantined_log_that_changed_is_tried_again(tmp_path: Path, how: str)
 
     async def main() -> None:
         nonlocal failing
-        with Told(bad) as helper:
-            lone = LoneBroker(tmp_path, seams=Seams(processes=helper))
-            await lone.start()
+        async with told(tmp_path, bad) as (lone, helper):
             cleaning = lone.broker.maintenance.cleaning
             hosted = lone.lead("t", configs=COMPACTED)
             fill(hosted)
@@ -227,7 +231,6 @@ def test_a_quarantined_log_that_changed_is_tried_again(tmp_path: Path, how: str)
                 assert hosted.log.advance_start(5) is None
             await cleaning.clean()
             assert cleaning.uncleanable() == [] and helper.topics == ["t", "t"]
-            await lone.stop()
 
     asyncio.run(main())
 
@@ -242,9 +245,7 @@ def test_a_log_that_is_deleted_is_neither_quarantined_nor_a_fault_of_its_disk(
             lone.broker.partitions.stop("t", 0, delete=True, reason="deleted")
             raise OSError(errno.EIO, "what it read is gone")
 
-        with Told(deleted) as helper:
-            lone = LoneBroker(tmp_path, seams=Seams(processes=helper))
-            await lone.start()
+        async with told(tmp_path, deleted) as (lone, helper):
             cleaning = lone.broker.maintenance.cleaning
             hosted = lone.lead("t", configs=COMPACTED)
             fill(hosted)
@@ -252,7 +253,6 @@ def test_a_log_that_is_deleted_is_neither_quarantined_nor_a_fault_of_its_disk(
             assert helper.topics == ["t"]
             assert cleaning.uncleanable() == []
             assert [each.failed for each in lone.broker.directories] == [None]
-            await lone.stop()
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(main())
@@ -264,9 +264,7 @@ def test_a_deleted_log_is_quarantined_no_more(tmp_path: Path) -> None:
         raise ValueError("a record that lies")
 
     async def main() -> None:
-        with Told(bad) as helper:
-            lone = LoneBroker(tmp_path, seams=Seams(processes=helper))
-            await lone.start()
+        async with told(tmp_path, bad) as (lone, _):
             cleaning = lone.broker.maintenance.cleaning
             hosted = lone.lead("t", configs=COMPACTED)
             fill(hosted)
@@ -275,7 +273,6 @@ def test_a_deleted_log_is_quarantined_no_more(tmp_path: Path) -> None:
             lone.broker.partitions.stop("t", 0, delete=True, reason="deleted")
             await cleaning.clean()
             assert cleaning.uncleanable() == []
-            await lone.stop()
 
     asyncio.run(main())
 
@@ -308,9 +305,7 @@ def test_what_waits_too_long_in_the_active_segment_is_compacted(tmp_path: Path) 
     """S10: nothing is appended to the log, so a look at it begins the next segment."""
 
     async def main() -> None:
-        with Told(lambda _: None) as helper:
-            lone = LoneBroker(tmp_path, seams=Seams(processes=helper))
-            await lone.start()
+        async with told(tmp_path, lambda _: None) as (lone, helper):
             lag = {"cleanup.policy": "compact", "max.compaction.lag.ms": "1"}
             hosted = lone.lead("t", configs=lag)
             for _ in range(2):
@@ -319,7 +314,6 @@ def test_what_waits_too_long_in_the_active_segment_is_compacted(tmp_path: Path) 
             await lone.broker.maintenance.cleaning.clean()
             assert helper.topics == ["t"] and is_clean(hosted)
             assert [record.offset for record in records_of(hosted.log)] == [1]
-            await lone.stop()
 
     asyncio.run(main())
 
@@ -331,9 +325,7 @@ def test_a_log_that_is_always_the_dirtiest_keeps_no_other_waiting(tmp_path: Path
                 loop.call_soon(fill, busy)
 
         loop = asyncio.get_running_loop()
-        with Told(again) as helper:
-            lone = LoneBroker(tmp_path, seams=Seams(processes=helper))
-            await lone.start()
+        async with told(tmp_path, again) as (lone, helper):
             lazy = lone.lead("lazy", configs=COMPACTED)
             fill(lazy, 300, 300)
             await lone.broker.maintenance.cleaning.clean()
@@ -343,7 +335,6 @@ def test_a_log_that_is_always_the_dirtiest_keeps_no_other_waiting(tmp_path: Path
             helper.topics.clear()
             await lone.broker.maintenance.cleaning.clean()
             assert helper.topics[:2] == ["busy", "lazy"], helper.topics
-            await lone.stop()
 
     asyncio.run(main())
 
@@ -378,9 +369,7 @@ def test_what_a_helper_has_compacted_waits_for_another_change_of_the_log(tmp_pat
         assert may_go.wait(30)
 
     async def main() -> None:
-        with Told(lambda _: None) as helper:
-            lone = LoneBroker(tmp_path, seams=Seams(processes=helper))
-            await lone.start()
+        async with told(tmp_path, lambda _: None) as (lone, helper):
             hosted = lone.lead("t", configs=COMPACTED)
             fill(hosted)
             log = hosted.log
@@ -399,7 +388,6 @@ def test_what_a_helper_has_compacted_waits_for_another_change_of_the_log(tmp_pat
             await changing
             await cleaning
             assert is_clean(hosted) and log.failed is None
-            await lone.stop()
 
     asyncio.run(main())
 

@@ -64,6 +64,19 @@ def broker_of(configs: ServerConfigs, controller: Controller) -> BrokerProcess:
     return BrokerProcess(configs, Seams(), [("127.0.0.1", controller.listener_port)])
 
 
+@asynccontextmanager
+async def at_work(folder: Path) -> AsyncIterator[tuple[BrokerProcess, Controller]]:
+    """A broker with its default settings, and its controller."""
+    configs = configs_for(folder)
+    async with controller_for(configs, MemoryStore()) as controller:
+        broker = broker_of(configs, controller)
+        await broker.start()
+        try:
+            yield broker, controller
+        finally:
+            await broker.stop()
+
+
 async def create(peer: Peer, name: str) -> None:
     request = messages.CreateTopicsRequest
     topic = request.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
@@ -105,10 +118,7 @@ def test_a_clean_stop_leaves_its_marker_and_all_data(tmp_path: Path) -> None:
 
 def test_topic_configurations_reach_the_log_at_once(tmp_path: Path) -> None:
     async def main() -> None:
-        configs, store = configs_for(tmp_path), MemoryStore()
-        async with controller_for(configs, store) as controller:
-            broker = broker_of(configs, controller)
-            await broker.start()
+        async with at_work(tmp_path) as (broker, _):
             peer = await Peer.connect(broker.ports["PLAINTEXT"])
             await create(peer, "t")
             request = messages.IncrementalAlterConfigsRequest
@@ -124,17 +134,13 @@ def test_topic_configurations_reach_the_log_at_once(tmp_path: Path) -> None:
             assert hosted is not None
             await until(lambda: hosted.log.configs.max_message_bytes == 200)
             assert (await produce(peer, "t", b"x" * 300)).error_code == 10
-            await broker.stop()
 
     asyncio.run(main())
 
 
 def test_limits_of_connections_change_while_it_runs(tmp_path: Path) -> None:
     async def main() -> None:
-        configs, store = configs_for(tmp_path), MemoryStore()
-        async with controller_for(configs, store) as controller:
-            broker = broker_of(configs, controller)
-            await broker.start()
+        async with at_work(tmp_path) as (broker, _):
             admin = await Peer.connect(broker.ports["PLAINTEXT"])
             request = messages.IncrementalAlterConfigsRequest
 
@@ -170,23 +176,20 @@ def test_limits_of_connections_change_while_it_runs(tmp_path: Path) -> None:
                 assert not await is_served()
                 await alter("", name, None)
                 assert await is_served()
-            few = process.limits_of(configs, Descriptors(10, 10), broker.broker.topic_configs)
+            few = process.limits_of(
+                configs_for(tmp_path), Descriptors(10, 10), broker.broker.topic_configs
+            )
             assert few.max_connections == 10, "as many as there are descriptors for"
-            await broker.stop()
 
     asyncio.run(main())
 
 
 def test_a_second_server_on_the_same_directory_is_one_line(tmp_path: Path) -> None:
     async def main() -> None:
-        configs, store = configs_for(tmp_path), MemoryStore()
-        async with controller_for(configs, store) as controller:
-            broker = broker_of(configs, controller)
-            await broker.start()
+        async with at_work(tmp_path) as (_, controller):
             with pytest.raises(StartFailed, match="in use by another server") as refused:
-                await broker_of(configs, controller).start()
+                await broker_of(configs_for(tmp_path), controller).start()
             assert "\n" not in str(refused.value)
-            await broker.stop()
 
     asyncio.run(main())
 
@@ -357,10 +360,7 @@ def test_a_store_that_has_gone_back_refuses_changes_at_once_and_says_why(tmp_pat
     why = "The metadata store has gone back in time: see `tidelog doctor restored`."
 
     async def main() -> None:
-        configs, store = configs_for(tmp_path), MemoryStore()
-        async with controller_for(configs, store) as controller:
-            broker = broker_of(configs, controller)
-            await broker.start()
+        async with at_work(tmp_path) as (broker, controller):
             peer = await Peer.connect(broker.ports["PLAINTEXT"])
             await create(peer, "t")
             await controller.perform(
@@ -382,7 +382,6 @@ def test_a_store_that_has_gone_back_refuses_changes_at_once_and_says_why(tmp_pat
                 assert (one.error_code, one.error_message) == (ErrorCode.POLICY_VIOLATION, why)
             assert list(controller.cluster.topics) == ["t"]
             assert len(controller.cluster.topics["t"].partitions) == 1
-            await broker.stop()
 
     asyncio.run(main())
 
