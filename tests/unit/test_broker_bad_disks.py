@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -16,7 +18,7 @@ from tests.support.storage_logs import QuickDisk
 
 from tidelog.broker.config_cache import ConfigCache
 from tidelog.broker.partition import PartitionState, StorageFailed
-from tidelog.broker.process import BrokerProcess
+from tidelog.broker.process import BrokerProcess, StartFailed
 from tidelog.broker.seen import Seen
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import NewRecord, build_batch
@@ -24,6 +26,7 @@ from tidelog.replication.control import StopOrder
 from tidelog.runtime.disk import RealDisk, RealFile
 from tidelog.runtime.seams import Seams
 from tidelog.storage.directory import LogDirectory, open_directory
+from tidelog.storage.log import PartitionLog
 from tidelog.storage.results import Appended
 
 STATE = PartitionState(
@@ -37,8 +40,15 @@ class OneBadCall(QuickDisk):
     kinds: tuple[str, ...] = ()
     ending = "none of it"
     error = errno.EIO
+    free: Mapping[str, int] = {}
+    """Bytes of 1,000 that directories have free, by the ends of their names."""
+
+    @staticmethod
+    def watch(_path: str) -> None:
+        """Is told what is asked for."""
 
     def _judge(self, kind: str, path: str) -> None:
+        self.watch(path)
         if kind in self.kinds and path.endswith(self.ending):
             raise OSError(self.error, "planted", path)
 
@@ -56,6 +66,17 @@ class OneBadCall(QuickDisk):
 
     def sync_directory(self, path: str) -> None:
         self._judge("sync_directory", path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._judge("rename", source)
+        super().rename(source, target)
+
+    def free_bytes(self, path: str) -> int:
+        self._judge("free_bytes", path)
+        return self.free.get(path.rpartition("/")[2], 1000)
+
+    def total_bytes(self, path: str) -> int:
+        return 1000
 
 
 def of_two(folder: Path, disk: QuickDisk) -> Obedient:
@@ -189,28 +210,179 @@ def test_a_creation_that_one_disk_refused_is_made_on_another_and_the_next_start_
 
     async def create(lone: Obedient) -> None:
         partitions = lone.broker.partitions
-        with pytest.raises(StorageFailed):
-            partitions.create("t", 0, STATE)
-        # Another replica came to the first one, or it has failed.
-        lone.broker.directories[0].resources.fail("planted")
+        if error != errno.ENOSPC:
+            with pytest.raises(StorageFailed):
+                partitions.create("t", 0, STATE)
         hosted = partitions.create("t", 0, STATE)
         assert hosted.log.path == f"{tmp_path}/two/t-0"
         assert (tmp_path / "one" / "t-0").exists() is stays
 
     run(tmp_path, disk, create)
+    (first, second), _ = start_again(tmp_path)
+    assert (first, list(second)) == ({}, [TopicPartition("t", 0)])
+    assert second[TopicPartition("t", 0)].metadata is not None
 
-    async def start() -> None:
-        lone = of_two(tmp_path, QuickDisk())
+
+def start_again(
+    folder: Path, disk: QuickDisk | None = None
+) -> tuple[list[dict[TopicPartition, PartitionLog]], list[str | None]]:
+    """Start a broker as far as it judges what its directories hold; return their logs, and why each
+    of them is out of service."""
+
+    async def start() -> Any:
+        lone = of_two(folder, disk or QuickDisk())
         process = BrokerProcess(lone.configs, lone.seams, [("127.0.0.1", 1)])
         process._open_directories("lone-cluster-lone-clus")
-        await process._load(ConfigCache(1, lone.configs.texts))
-        first, second = process._directories
-        assert (list(first.logs), list(second.logs)) == ([], [TopicPartition("t", 0)])
-        assert second.logs[TopicPartition("t", 0)].metadata is not None
-        for directory in process._directories:
-            directory.close()
+        try:
+            await process._load(ConfigCache(1, lone.configs.texts))
+            found = [dict(each.logs) for each in process._directories]
+            return found, [each.failed for each in process._directories]
+        finally:
+            for directory in process._directories:
+                directory.close()
 
-    asyncio.run(start())
+    return asyncio.run(start())  # type: ignore[no-any-return]
+
+
+def in_directory(folder: Path) -> list[str]:
+    return sorted(each.name.split(".")[0] for each in folder.iterdir() if each.is_dir())
+
+
+STAYS = [("rename", "/one/t-0"), ("sync_directory", "/one")]
+ANEW = replace(STATE, topic_id=UUID(int=0xB), leader_epoch=1)
+
+
+@pytest.mark.parametrize("how", STAYS, ids=["rename", "sync"])
+@pytest.mark.parametrize("again", [STATE, replace(STATE, leader_epoch=5), ANEW])
+@pytest.mark.parametrize("stale", [False, True])
+def test_a_replica_that_was_made_anew_beside_one_that_a_disk_kept_is_the_replica(
+    tmp_path: Path, how: tuple[str, str], again: PartitionState, stale: bool
+) -> None:
+    """The deletion had failed, the next start found both, and was refused: for the same topic, too,
+    which was assigned here again."""
+    disk = OneBadCall()
+
+    async def lose(lone: Obedient) -> None:
+        partitions = lone.broker.partitions
+        partitions.apply(partitions.create("t", 0, STATE), STATE)
+        append(lone, 3)
+        await lone.broker.commit.settled()
+        disk.kinds, disk.ending = how[:1], how[1]
+        with pytest.raises(StorageFailed):
+            if stale:
+                partitions.make_stale("t", 0, "planted")
+            else:
+                partitions.stop("t", 0, delete=True, reason="planted")
+            partitions.sync_names()
+        hosted = partitions.create("t", 0, again)
+        partitions.apply(hosted, again)
+        assert hosted.log.path == f"{tmp_path}/two/t-0"
+        append(lone, 1)
+
+    run(tmp_path, disk, lose)
+    for renamed in (tmp_path / "one").glob("t-0.*"):
+        renamed.rename(tmp_path / "one" / "t-0")  # a power loss took the name that was not synced
+
+    # The disk does still not take it: the others are served, and the next start knows it, too.
+    disk.kinds, disk.ending = ("rename",), "/one/t-0"
+    (first, second), (why, other) = start_again(tmp_path, disk)
+    assert (list(first), list(second), other) == ([], [TopicPartition("t", 0)], None)
+    assert why is not None and "t-0, what is left of a deletion that failed, cannot be" in why
+    assert (tmp_path / "one" / "t-0").exists()
+
+    (first, second), failed = start_again(tmp_path)
+    assert (list(first), list(second), failed) == ([], [TopicPartition("t", 0)], [None, None])
+    assert second[TopicPartition("t", 0)].end_offset == 1
+    assert not (tmp_path / "one" / "t-0").exists()
+    (aside,) = (tmp_path / "one").glob("t-0.*-stray")
+    assert list(aside.glob("*.log")), "it is not removed: it is set aside"
+
+
+def test_what_a_replica_replaces_the_next_one_replaces_too(tmp_path: Path) -> None:
+    """Of three lives on two disks the last one is the replica, whatever became of the second."""
+    disk = OneBadCall()
+    key = TopicPartition("t", 0)
+
+    async def lose(lone: Obedient) -> None:
+        partitions = lone.broker.partitions
+        partitions.create("t", 0, STATE)
+        disk.kinds, disk.ending = ("rename",), "/one/t-0"
+        with pytest.raises(StorageFailed):
+            partitions.stop("t", 0, delete=True, reason="planted")
+        partitions.create("t", 0, STATE)
+        append(lone, 1)
+
+    async def again(lone: Obedient) -> None:
+        partitions = lone.broker.partitions
+        partitions.stop("t", 0, delete=True, reason="planted")
+        lone.broker.directories[0].resources.fail("planted")
+        partitions.create("t", 0, STATE)
+        append(lone, 2)
+
+    run(tmp_path, disk, lose)
+    (tmp_path / "one" / "t-0").rename(tmp_path / "kept")
+    run(tmp_path, QuickDisk(), again)
+    (tmp_path / "kept").rename(tmp_path / "one" / "t-0")
+    (first, second), _ = start_again(tmp_path)
+    assert (list(first), second[key].end_offset) == ([], 2)
+
+
+def test_two_replicas_of_one_topic_without_proof_are_refused(tmp_path: Path) -> None:
+    """A copy, or one that was made anew while the other disk was away: the longer may be older."""
+
+    async def make(lone: Obedient) -> None:
+        lone.broker.partitions.create("t", 0, STATE)
+        append(lone, 1)
+
+    run(tmp_path, QuickDisk(), make)
+    shutil.copytree(tmp_path / "one" / "t-0", tmp_path / "two" / "t-0")
+    with pytest.raises(StartFailed, match=r"t-0 lies in .*one and in .*two: .* move the older"):
+        start_again(tmp_path)
+    assert in_directory(tmp_path / "one") == in_directory(tmp_path / "two") == ["t-0"]
+
+
+def append(lone: Obedient, count: int) -> None:
+    hosted = lone.broker.partitions.get("t", 0)
+    assert hosted is not None
+    records = build_batch([NewRecord(-1, None, b"a")] * count)
+    assert isinstance(hosted.log.append_as_leader(records, 9, 0), Appended)
+    hosted.log.sync()
+
+
+def test_a_full_disk_takes_no_new_replica_while_another_has_room(tmp_path: Path) -> None:
+    """It had the fewest replicas, so each new one was tried there, again and again."""
+    disk = OneBadCall()
+
+    async def create(lone: Obedient) -> None:
+        partitions = lone.broker.partitions
+
+        def place(index: int) -> str:
+            path = partitions.create("t", index, STATE).log.path
+            return path.rpartition("/")[0].rpartition("/")[2]
+
+        disk.free = {"one": 20}
+        assert [place(index) for index in range(3)] == ["two", "two", "two"]
+        disk.free = {"two": 20}
+        assert place(3) == "one", "the rule is not of a place"
+        disk.free = {"one": 10, "two": 20}
+        assert place(4) == "two", "of two full ones the one with more room"
+        disk.free = {}
+        assert place(5) == "one", "it has room again"
+        # The kernel refuses, and tells of room (a quota): the other one takes it, at once.
+        disk.kinds, disk.error, disk.ending = ("open",), errno.EDQUOT, "partition.metadata.tmp"
+        disk.ending = "one/t-6/partition.metadata.tmp"
+        assert place(6) == "two"
+        assert in_directory(tmp_path / "one") == ["t-3", "t-5"]
+        asked: list[str] = []
+        disk.watch = asked.append
+        assert place(7) == "two", "it is not asked again"
+        assert not [path for path in asked if "/one/" in path]
+        disk.free = {"one": 1001}
+        assert place(8) == "one", "it has more room since"
+        disk.kinds, disk.ending = ("free_bytes",), "one"
+        assert place(9) == "two", "a disk that cannot say how full it is comes last"
+
+    run(tmp_path, disk, create)
 
 
 def test_a_deletion_that_one_disk_does_not_take_is_confirmed_of_the_other(tmp_path: Path) -> None:

@@ -225,6 +225,58 @@ def test_a_replica_in_two_log_directories_is_one_line(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("former", ["a", "b"])
+def test_of_two_topics_of_one_name_the_one_that_the_controller_knows_is_served(
+    tmp_path: Path, former: str
+) -> None:
+    """One disk was away while its topic was deleted and made anew, and came back: no start."""
+
+    async def main() -> None:
+        places = [tmp_path / "a", tmp_path / "b"]
+        configs = configs_for(tmp_path, **{"log.dirs": ",".join(map(str, places))})
+        async with controller_for(configs, MemoryStore()) as controller:
+            broker = broker_of(configs, controller)
+            await broker.start()
+            peer = await Peer.connect(broker.ports["PLAINTEXT"])
+            await create(peer, "t")
+            for value in (b"old", b"older"):
+                assert (await produce(peer, "t", value)).error_code == 0
+            await broker.stop()
+            (kept,) = (each / "t-0" for each in places if (each / "t-0").exists())
+            kept.rename(tmp_path / "kept")
+
+            # The broker does not know of it: its deletion is confirmed at once.
+            broker = broker_of(configs, controller)
+            await broker.start()
+            peer = await Peer.connect(broker.ports["PLAINTEXT"])
+            deletion = messages.DeleteTopicsRequest(topic_names=["t"], timeout_ms=10_000)
+            assert (await peer.ask(deletion, 5)).responses[0].error_code == 0
+            await until(lambda: "t" not in controller.cluster.topics)
+            await create(peer, "t")
+            assert (await produce(peer, "t", b"new")).error_code == 0
+            await broker.stop()
+            (living,) = (each / "t-0" for each in places if (each / "t-0").exists())
+            other = tmp_path / ("b" if former == "a" else "a") / "t-0"
+            living.rename(other)
+            (tmp_path / "kept").rename(tmp_path / former / "t-0")
+
+            for life in range(2):
+                broker = broker_of(configs, controller)
+                await broker.start()
+                partitions = broker.broker.partitions
+                await until(lambda found=partitions: found.get("t", 0).is_leader)
+                hosted = partitions.get("t", 0)
+                assert (hosted.end_offset, hosted.log.path) == (1 + life, str(other))
+                assert not (tmp_path / former / "t-0").exists()
+                (aside,) = (tmp_path / former).glob("t-0.*-stray")
+                assert list(aside.glob("*.log")), "it is not removed at once"
+                peer = await Peer.connect(broker.ports["PLAINTEXT"])
+                assert (await produce(peer, "t", b"more")).base_offset == 1 + life
+                await broker.stop()
+
+    asyncio.run(main())
+
+
 def put_away(place: Path) -> Callable[[], None]:
     """Have a log directory not be one; return what brings it back."""
     kept = place.with_name(f"{place.name}.kept")

@@ -11,18 +11,21 @@ is logged, and keeps neither the rest nor another partition's order from being c
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVarTuple
 from uuid import UUID
 
 from tidelog.broker.partition import HostedPartition, PartitionState, StorageFailed
+from tidelog.broker.placement import Room, choices
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.control import LocalReplica
 from tidelog.runtime.turns import Pieces, at_once
-from tidelog.storage.checkpoints import PartitionMetadata
+from tidelog.storage.checkpoints import Created, PartitionMetadata
 from tidelog.storage.directory import LogDirectory
 from tidelog.storage.log import PartitionLog
 
@@ -65,8 +68,17 @@ class Partitions:
         self.when_stopped: list[Callable[[TopicPartition], None]] = []
         self.when_removed: list[Callable[[TopicPartition], None]] = []
         self.directories = directories
-        self._renamed: dict[LogDirectory, list[TopicPartition]] = {}
+        self._renamed: dict[LogDirectory, list[HostedPartition]] = {}
         """What was set aside and is not durable yet."""
+        self._refused: dict[LogDirectory, int] = {}
+        """What was free where a new replica was refused for want of room."""
+        self._undecided: dict[TopicPartition, list[HostedPartition]] = {}
+        """Replicas of other topics under the name of one that is hosted: the controller's next word
+        on that name says which one lives (docs/decisions/0045)."""
+        self._left: dict[TopicPartition, set[Created]] = {}
+        """Directories of partitions that may be there at the next start, and are not to be."""
+        self._made = 0
+        """How many replicas were made in this life."""
         self.away: Sequence[str] = ()
         """Sentences about log directories that could not be used at the start. What is not known
         here may lie in them, unless it is in its first leader epoch: it is not made anew."""
@@ -79,7 +91,11 @@ class Partitions:
             directory.resources.on_damage = lambda key, d=directory: self._damaged(d, key)
             directory.resources.sync_soon = self._sync_soon
             for key, log in directory.logs.items():
-                self._host(key, log)
+                if self.get(*key) is None:
+                    self._host(key, log)
+                else:
+                    other = HostedPartition(key, log, node_id, commit)
+                    self._undecided.setdefault(key, []).append(other)
 
     # -- looking
 
@@ -108,12 +124,13 @@ class Partitions:
     def inventory(self) -> list[Any]:
         """Return the local replicas for BrokerRegistration (tag 10002).
 
-        Damaged ones, and those on a failed disk, have the end offset -1. Each topic comes with
+        Damaged ones, and those on a failed disk, have the end offset -1, and what is undecided is
+        there with each of its topics' ids. Each topic comes with
         its own configurations as the first of its replicas keeps them (docs/decisions/0024).
         """
         request = messages.BrokerRegistrationRequest
         found: dict[tuple[str, UUID], Any] = {}
-        for partition in self.all():
+        for partition in chain(self.all(), *self._undecided.values()):
             key = (partition.topic, partition.topic_id)
             if key not in found:
                 found[key] = request.InventoryTopic(*key, [], kept_configs(partition))
@@ -146,24 +163,85 @@ class Partitions:
         existing = self.get(topic, partition)
         if existing is not None:
             return existing
+        if state.topic_id != NO_UUID and (decided := self._decide(key, state)) is not None:
+            self.by_topic.setdefault(topic, {})[partition] = decided
+            if state.leader_epoch < decided.leader_epoch:
+                raise StorageFailed(f"leader epoch {state.leader_epoch} is older than its log's")
+            return decided
         if self.away and state.leader_epoch > 0:
             # It may lie there: a second one would be in the way when the disk is back.
             raise StorageFailed(f"{key} may lie in what cannot be used: {'; '.join(self.away)}")
-        directory = self._emptiest()
-        metadata = None
-        if state.topic_id != NO_UUID:
-            own = self._configs.own(topic)
-            metadata = PartitionMetadata(state.topic_id, state.partition_epoch, own)
+        return self._host(key, self._made_somewhere(key, state))
+
+    def _made_somewhere(self, key: TopicPartition, state: PartitionState) -> PartitionLog:
+        """Make a new log where there is room for it. Grows with the directories that refuse it."""
+        healthy = [each for each in self.directories if each.failed is None]
+        if not healthy:
+            raise StorageFailed("every log directory has failed")
+        refusals = []
+        for at in choices(map(self._room, healthy)):
+            directory = healthy[at]
+            try:
+                log = directory.create(
+                    key, self._configs.topic(key.topic), self._metadata_for(key, state, directory)
+                )
+            except OSError as error:
+                refusals.append(f"{directory.path} cannot take {key}: {error}")
+                if not directory.resources.is_full(error):
+                    directory.resources.fail(refusals[-1])
+                    break
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    self._refused[directory] = self._room(directory).free_bytes
+                continue
+            self._refused.pop(directory, None)
+            return log
+        raise StorageFailed("; ".join(refusals))
+
+    def _metadata_for(
+        self, key: TopicPartition, state: PartitionState, directory: LogDirectory
+    ) -> PartitionMetadata | None:
+        if state.topic_id == NO_UUID:
+            return None
+        self._made += 1
+        return PartitionMetadata(
+            state.topic_id,
+            state.partition_epoch,
+            self._configs.own(key.topic),
+            created=(directory.now_ms(), self._made),
+            replaces=tuple(sorted(self._left.get(key, ()))),
+        )
+
+    def _room(self, directory: LogDirectory) -> Room:
+        replicas, refused_at = len(directory.logs), self._refused.get(directory)
         try:
-            log = directory.create(key, self._configs.topic(topic), metadata)
-        except OSError as error:
-            if not directory.resources.is_full(error):
-                directory.resources.fail(f"{directory.path} cannot take {key}: {error}")
-            raise StorageFailed(f"{directory.path} cannot take {key}: {error}") from error
-        return self._host(key, log)
+            free, total = directory.free_bytes(), directory.total_bytes()
+        except OSError:
+            return Room(replicas, 0, 1, refused_at)  # who cannot say it is asked last
+        return Room(replicas, free, total, refused_at)
+
+    def _decide(self, key: TopicPartition, state: PartitionState) -> HostedPartition | None:
+        """Return the undecided replica that the controller's word means; set the others aside."""
+        decided = None
+        for other in self._undecided.pop(key, ()):
+            is_meant = other.topic_id == state.topic_id
+            if is_meant and state.partition_epoch in (-1, other.partition_epoch):
+                decided = other
+                continue
+            delay_ms, why = self._stale_delay_ms, f"the topic of that name is {state.topic_id}"
+            logger.warning("%s: set aside, removed in %d ms: %s", other.log.path, delay_ms, why)
+            directory = self.directory_of(other)
+            try:
+                directory.mark_stray(key, remove_after_ms=delay_ms, durable=False)
+            except OSError as error:
+                # Nothing of it is served, and the next start asks the controller again.
+                directory.leave(key)
+                directory.resources.fail(f"{other.log.path} cannot be set aside: {error}")
+        return decided
 
     def apply(self, partition: HostedPartition, state: PartitionState) -> None:
         """Lead or follow as ``state`` says, and tell who depends on it."""
+        if partition.key in self._undecided and state.topic_id != NO_UUID:
+            self._decide(partition.key, state)
         led, epoch = partition.is_leader, partition.leader_epoch
         partition.become(state)
         if led and not partition.is_leader:
@@ -200,7 +278,9 @@ class Partitions:
             except OSError as error:
                 reason = f"deletions in {directory.path} cannot be made durable: {error}"
                 directory.resources.fail(reason)
-                failed += renamed
+                for hosted in renamed:
+                    self._may_come_back(hosted)
+                    failed.append(hosted.key)
         if reason:
             raise NotSetAside(reason, failed)
 
@@ -322,18 +402,23 @@ class Partitions:
         if not of_topic:
             del self.by_topic[key.topic]
             self._configs.forget(key.topic)
+        metadata = hosted.log.metadata
+        if metadata is not None and metadata.replaces:
+            # What this one was to replace is not to be there instead of the next one either.
+            self._left.setdefault(key, set()).update(metadata.replaces)
         try:
             action(directory)
-            self._renamed.setdefault(directory, []).append(key)
+            self._renamed.setdefault(directory, []).append(hosted)
         except OSError as error:
+            self._may_come_back(hosted)
             directory.resources.fail(f"{hosted.log.path} cannot be set aside: {error}")
             raise StorageFailed(f"{hosted.log.path} cannot be set aside: {error}") from error
 
-    def _emptiest(self) -> LogDirectory:
-        healthy = [each for each in self.directories if each.failed is None]
-        if not healthy:
-            raise StorageFailed("every log directory has failed")
-        return min(healthy, key=lambda directory: len(directory.logs))
+    def _may_come_back(self, hosted: HostedPartition) -> None:
+        """Have a new replica say that this one, which stays on a failing disk, was to go."""
+        metadata = hosted.log.metadata
+        if metadata is not None and metadata.created is not None:
+            self._left.setdefault(hosted.key, set()).add(metadata.created)
 
     def _failed(self, directory: LogDirectory, reason: str) -> None:
         logger.error("%s is out of service: %s", directory.path, reason)

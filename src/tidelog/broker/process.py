@@ -33,6 +33,7 @@ from tidelog.runtime.descriptors import Descriptors
 from tidelog.runtime.seams import Seams
 from tidelog.storage import directory as storage
 from tidelog.storage.checkpoints import DamagedFile
+from tidelog.storage.copies import Copy, judge
 
 logger = logging.getLogger(__name__)
 
@@ -265,33 +266,46 @@ class BrokerProcess:
     def _refuse_copies(self) -> None:
         """Refuse a replica that lies in two directories: one is older, and must never lead.
 
-        What a failed disk has of a creation that it did not finish holds nothing, and is set aside.
+        What is left of another life is set aside where that is proved (docs/decisions/0045).
         """
-        found: dict[TopicPartition, storage.LogDirectory] = {}
+        found: dict[TopicPartition, list[storage.LogDirectory]] = {}
         for directory in self._directories:
-            for key in list(directory.logs):
-                other = found.setdefault(key, directory)
-                if other is directory:
-                    continue
-                places = (directory, other)
-                unfinished = next((x for x in places if x.is_unfinished(key)), None)
-                if unfinished is None:
-                    raise StartFailed(
-                        f"{key} lies in {other.path} and in {directory.path}: it was made anew in "
-                        f"one while the other was away; move the older folder {key} out of there"
-                    )
-                found[key] = other if unfinished is directory else directory
-                self._set_aside(unfinished, key)
+            for key in directory.logs:
+                found.setdefault(key, []).append(directory)
+        for key, places in found.items():
+            if len(places) < 2:
+                continue
+            judgement = judge([Copy(x, x.logs[key].metadata, x.is_unfinished(key)) for x in places])
+            if not judgement.kept:
+                paths = " and in ".join(each.path for each in places)
+                raise StartFailed(
+                    f"{key} lies in {paths}: it was made anew in one while the other was away, and "
+                    f"nothing proves in which; move the older folder {key} out of there"
+                )
+            for directory, what in judgement.left:
+                self._set_aside(directory, key, what)
+            if len(judgement.kept) > 1:
+                paths = " and in ".join(each.path for each in judgement.kept)
+                logger.warning(
+                    "%s lies in %s, of different topics: the controller knows which one lives",
+                    key,
+                    paths,
+                )
 
-    def _set_aside(self, directory: storage.LogDirectory, key: TopicPartition) -> None:
+    def _set_aside(self, directory: storage.LogDirectory, key: TopicPartition, what: str) -> None:
+        place = f"{directory.path}/{key}"
         try:
+            if directory.failed is not None:
+                raise OSError(directory.failed)
             path = directory.mark_stray(key)
         except OSError as error:
-            raise StartFailed(
-                f"{directory.path}/{key} cannot be set aside: {error}; it is what is left of a "
-                "creation that failed, and holds nothing: remove it"
-            ) from error
-        logger.warning("%s is what is left of a creation that failed: kept in %s", key, path)
+            # It is none of ours from here on; what replaces it says so to the next start, too.
+            if key in directory.logs:
+                directory.leave(key)
+            directory.resources.fail(f"{place}, {what}, cannot be set aside: {error}")
+            logger.error("%s is out of service: %s", directory.path, directory.failed)
+            return
+        logger.warning("%s is %s: kept in %s", place, what, path)
 
     def _advertised(self) -> list[Listener]:
         """Return what clients are told; port 0 means the port really bound."""

@@ -33,6 +33,10 @@ class DamagedFile(ValueError):
     """A checkpoint whose content is not of its format."""
 
 
+Created = tuple[int, int]
+"""When a replica's directory was made (ms of the wall clock), and as which one of that life of its
+broker: it names that one directory and no other of its partition."""
+
 KeptConfigs = tuple[tuple[str, str], ...]
 """Names and texts of a topic's own configurations, sorted: what was set for it, no defaults."""
 
@@ -41,12 +45,16 @@ KeptConfigs = tuple[tuple[str, str], ...]
 class PartitionMetadata:
     """``partition.metadata``: the topic's life, and the partition's life in it (-1 unknown).
 
-    ``configs`` are the topic's own configurations, sorted (docs/decisions/0024).
+    ``configs`` are the topic's own configurations, sorted (docs/decisions/0024). ``replaces``:
+    directories of the partition that could not be set aside before this one was made
+    (docs/decisions/0045).
     """
 
     topic_id: uuid.UUID
     partition_epoch: int = -1
     configs: KeptConfigs = ()
+    created: Created | None = None
+    replaces: tuple[Created, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +145,18 @@ def fits_checksums(crc: int, checksums: bytes) -> bool:
 
 
 def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
-    """Return Kafka's version 0, followed by our lines: partition epoch, configurations, the CRC."""
+    """Return Kafka's version 0, followed by our lines: partition epoch, configurations, when it was
+    made, what it replaces, the CRC."""
     text = f"version: 0\ntopic_id: {encode_uuid(metadata.topic_id)}\n"
     if metadata.partition_epoch >= 0:
         text += f"partition_epoch: {metadata.partition_epoch}\n"
     if metadata.configs:
         # One line of ASCII without a colon, whatever the texts have in them.
         text += f"configs: {urlencode(metadata.configs)}\n"
+    if metadata.created is not None:
+        text += f"created: {_created_text(metadata.created)}\n"
+    if metadata.replaces:
+        text += f"replaces: {' '.join(map(_created_text, metadata.replaces))}\n"
     return f"{text}{CRC_LINE}: {crc32c(text.encode())}\n".encode()
 
 
@@ -165,7 +178,23 @@ def decode_partition_metadata(content: bytes) -> PartitionMetadata:
         raise DamagedFile("partition.metadata has lost its CRC")
     epoch = _number(fields.get("partition_epoch", "-1"))
     configs = tuple(parse_qsl(fields.get("configs", ""), keep_blank_values=True))
-    return PartitionMetadata(decode_uuid(fields["topic_id"]), epoch, configs)
+    created = fields.get("created")
+    return PartitionMetadata(
+        decode_uuid(fields["topic_id"]),
+        epoch,
+        configs,
+        None if created is None else _created(created),
+        tuple(map(_created, fields.get("replaces", "").split())),
+    )
+
+
+def _created_text(created: Created) -> str:
+    return f"{created[0]}.{created[1]}"
+
+
+def _created(text: str) -> Created:
+    ms, _, number = text.partition(".")
+    return _number(ms), _number(number)
 
 
 def encode_meta_properties(meta: MetaProperties) -> bytes:

@@ -280,6 +280,11 @@ class LogDirectory:
             self.resources.removals.add(path, due)
         return path
 
+    def leave(self, partition: TopicPartition) -> None:
+        """Let a replica's directory lie as if it was none of ours, until the next start."""
+        self.logs[partition].forget_files()
+        del self.logs[partition]
+
     def remove_later(self, path: str, delay_ms: int) -> None:
         """Remove a directory that was set aside without an end, after a delay."""
         self.resources.removals.add(path, self._seams.clock.wall_ms() + delay_ms)
@@ -410,6 +415,10 @@ class LogDirectory:
             return False
         self._life = None
         return True
+
+    def now_ms(self) -> int:
+        """Return the wall clock, in ms."""
+        return self._seams.clock.wall_ms()
 
     def free_bytes(self) -> int:
         """Return the bytes that the file system still has for us."""
