@@ -39,6 +39,15 @@ def test_a_healthy_cluster_has_nothing_to_do() -> None:
     assert not any(finding.advice for finding in findings)
 
 
+def test_a_controller_is_named_as_it_names_itself() -> None:
+    """Where controllers are processes of their own, clients are told of a broker that forwards."""
+    facts = replace(HEALTHY, condition={"controller_id": 101, "problems": []})
+    assert facts.controller == 101
+    assert "controller 101" in said(facts, Level.GOOD)
+    gone = replace(HEALTHY, condition=ConnectionLost("gone"))
+    assert HEALTHY.controller == gone.controller == 1
+
+
 def test_missing_brokers_and_controllers() -> None:
     facts = replace(HEALTHY, brokers=HEALTHY.brokers[:2], controller_id=-1)
     assert "broker 3" in said(facts, Level.BAD)

@@ -104,7 +104,7 @@ def brokers_shown(facts: Facts) -> list[dict[str, Any]]:
 
 
 def _print(facts: Facts, findings: list[Finding]) -> None:
-    say(f"Cluster {facts.cluster_id}, controller {facts.controller_id}")
+    say(f"Cluster {facts.cluster_id}, controller {facts.controller}")
     print_table(
         ["Broker", "Address", "Rack", "Condition", "Replicas", "Size", "Free"],
         [

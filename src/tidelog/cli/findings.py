@@ -52,6 +52,7 @@ class Facts:
 
     cluster_id: str
     controller_id: int
+    """Whom clients are told to ask: with controllers apart from brokers, one that forwards."""
     brokers: Sequence[Broker]
     topics: Mapping[str, Topic]
     minimum_isr: Mapping[str, int] = field(default_factory=dict)
@@ -71,6 +72,12 @@ class Facts:
     def told(self) -> Mapping[str, Any] | None:
         """What the controller says, if it answered."""
         return None if isinstance(self.condition, ClientError) else self.condition
+
+    @property
+    def controller(self) -> int:
+        """The active controller by its own word, else whom clients are told to ask; -1 for none."""
+        told = {} if self.told is None else self.told
+        return int(told.get("controller_id", self.controller_id))
 
 
 def judge(facts: Facts) -> list[Finding]:
@@ -127,7 +134,7 @@ def _brokers(facts: Facts) -> list[Finding]:
         found.append(Finding(Level.BAD, what, advice, "no_controller"))
     if not found and not missing:
         where = ", ".join(f"{b.node_id} at {b.host}:{b.port}" for b in facts.brokers)
-        found.append(Finding(Level.GOOD, f"brokers: {where}; controller {facts.controller_id}"))
+        found.append(Finding(Level.GOOD, f"brokers: {where}; controller {facts.controller}"))
     return found
 
 
