@@ -5,13 +5,16 @@ Owns these views; they change nothing. Source: KIP-518 (states filter), KIP-848 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tidelog.groups.group import Group, GroupState
 
 CLASSIC_TYPE = "classic"
 """The type of every group that these rules run (KIP-848 has others)."""
+
+LISTED_AT_ONCE = 500
+"""Groups that are looked at for a part of a list: under a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +52,23 @@ class DescribedGroup:
 
 
 def list_groups(
-    groups: Iterable[Group], states: Iterable[str] = (), types: Iterable[str] = ()
-) -> list[ListedGroup]:
-    """Return the groups in any of ``states`` and of any of ``types``; none given means all.
+    groups: Sequence[Group], states: Iterable[str] = (), types: Iterable[str] = ()
+) -> Iterator[list[ListedGroup]]:
+    """Yield the groups in any of ``states`` and of any of ``types``; none given means all.
 
-    Case does not matter; an unknown state or type matches nothing.
+    Case does not matter; an unknown state or type matches nothing. A part is what is found among
+    ``LISTED_AT_ONCE`` groups, be it nothing.
     """
     wanted_states = {state.lower() for state in states}
     wanted_types = {name.lower() for name in types}
     if wanted_types and CLASSIC_TYPE not in wanted_types:
-        return []
-    return [
-        ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
-        for group in groups
-        if not wanted_states or group.state.value.lower() in wanted_states
-    ]
+        return
+    for first in range(0, len(groups), LISTED_AT_ONCE):
+        yield [
+            ListedGroup(group.group_id, group.protocol_type or "", group.state.value)
+            for group in groups[first : first + LISTED_AT_ONCE]
+            if not wanted_states or group.state.value.lower() in wanted_states
+        ]
 
 
 def describe_group(group_id: str, group: Group | None) -> DescribedGroup:

@@ -303,9 +303,12 @@ class GroupTable:
 
     def list_groups(
         self, states: Iterable[str] = (), types: Iterable[str] = ()
-    ) -> list[describing.ListedGroup]:
-        """Return the groups in these states and of these types, as ListGroups shows them."""
-        return describing.list_groups(self._groups.values(), states, types)
+    ) -> Iterator[list[describing.ListedGroup]]:
+        """Yield the groups in these states and of these types, as ListGroups shows them.
+
+        In parts, each of a turn of the loop: of those that are there at the first.
+        """
+        return describing.list_groups(list(self._groups.values()), states, types)
 
     def describe(self, group_id: str) -> describing.DescribedGroup:
         """Return one group as DescribeGroups shows it."""

@@ -11,43 +11,62 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Handler, RequestContext, Scope
+from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.storage.directory import LogDirectory
 
+AT_ONCE = 200
+"""Segments whose sizes are added up between two looks at the clock; a replica has one at least."""
+
+TOPIC_BYTES, PARTITION_BYTES = 150, 100
+"""What a topic, and a replica, take in an answer being made."""
+
 Answer = messages.DescribeLogDirsResponse
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Answer every directory. Grows with the replicas asked for."""
+def handle(broker: Broker, request: Any, context: RequestContext) -> Steps:
+    """Answer every directory, in steps. Grows with all replicas, and the segments of those asked
+    for."""
     wanted = None
     if request.topics is not None:
         wanted = {topic.topic: set(topic.partitions) for topic in request.topics}
-    return Answer(results=[_directory(directory, wanted) for directory in broker.directories])
+    answer = Answer(results=[])
+    for directory in broker.directories:
+        result = yield from _directory(directory, wanted)
+        answer.results.append(result)
+    return answer
 
 
-def _directory(directory: LogDirectory, wanted: dict[str, set[int]] | None) -> Any:
+def _directory(directory: LogDirectory, wanted: dict[str, set[int]] | None) -> Steps:
     result = Answer.DescribeLogDirsResult(log_dir=directory.path)
     if directory.failed is not None:
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return result
     topics: dict[str, Any] = {}
+    looked = grown = 0
     for key, log in sorted(directory.logs.items()):
-        if wanted is not None and key.partition not in wanted.get(key.topic, ()):
-            continue
-        topic = topics.get(key.topic)
-        if topic is None:
-            topic = topics[key.topic] = Answer.DescribeLogDirsTopic(name=key.topic)
-        topic.partitions.append(
-            Answer.DescribeLogDirsPartition(
-                partition_index=key.partition,
-                partition_size=log.size,
-                offset_lag=max(0, log.high_watermark - log.end_offset),
+        looked += 1
+        if wanted is None or key.partition in wanted.get(key.topic, ()):
+            topic = topics.get(key.topic)
+            if topic is None:
+                topic = topics[key.topic] = Answer.DescribeLogDirsTopic(name=key.topic)
+                grown += TOPIC_BYTES
+            topic.partitions.append(
+                Answer.DescribeLogDirsPartition(
+                    partition_index=key.partition,
+                    partition_size=log.size,
+                    offset_lag=max(0, log.high_watermark - log.end_offset),
+                )
             )
-        )
+            grown += PARTITION_BYTES
+            looked += len(log.segments)
+        if looked >= AT_ONCE:
+            yield grown
+            looked = grown = 0
+    yield grown
     result.topics = list(topics.values())
     result.usable_bytes = directory.free_bytes()
     result.total_bytes = directory.total_bytes()

@@ -10,15 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.config_cache import EntityType
 from tidelog.model.api_keys import ApiKey
-from tidelog.network.router import Handler, RequestContext, Scope
+from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
+AT_ONCE = 500
+"""Names of an answer that are made between two looks at the clock."""
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Answer the names of topics and brokers."""
+NAME_BYTES = 150
+"""What a name takes in an answer being made, its own characters aside."""
+
+
+def handle(broker: Broker, request: Any, context: RequestContext) -> Steps:
+    """Answer the names of topics and brokers, in steps: there may be very many topics."""
     response = messages.ListConfigResourcesResponse
     if context.version == 0:
         return response()
@@ -28,7 +34,14 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
         found += [(name, int(EntityType.TOPIC)) for name in sorted(broker.metadata.topics)]
     if EntityType.BROKER in wanted:
         found += [(str(node), int(EntityType.BROKER)) for node in sorted(broker.metadata.brokers)]
-    return response(config_resources=[response.ConfigResource(n, t) for n, t in found])
+    resources = []
+    for first in range(0, len(found), AT_ONCE):
+        part = [
+            response.ConfigResource(name, kind) for name, kind in found[first : first + AT_ONCE]
+        ]
+        resources += part
+        yield sum(NAME_BYTES + len(each.resource_name) for each in part)
+    return response(config_resources=resources)
 
 
 HANDLER = Handler(ApiKey.LIST_CONFIG_RESOURCES, range(2), Scope.CLIENT, handle, most_elements=1_000)
