@@ -24,6 +24,7 @@ from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.server_configs import ServerConfigs
 from tidelog.model.topics import OFFSETS_TOPIC, TopicPartition
+from tidelog.runtime.tasks import call_off
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -64,10 +65,7 @@ class Coordinator:
         """Send everyone who waits elsewhere and stop all work."""
         for number in list(self._led):
             self._give_up(number)
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await call_off(self._tasks)
 
     # Requests ----------------------------------------------------------------------------------
 

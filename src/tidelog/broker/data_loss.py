@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.loss_notes import Loss, ends_of
 from tidelog.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from tidelog.runtime.tasks import call_off
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -135,9 +136,7 @@ class DataLoss:
 
     async def stop(self) -> None:
         """End; what is owed stays on record at the controller."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await call_off(self._tasks)
 
     # -- what is owed
 

@@ -46,6 +46,7 @@ from tidelog.replication.isr_change import (
     Settled,
     outcome,
 )
+from tidelog.runtime.tasks import call_off
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -88,9 +89,7 @@ class IsrChanges:
 
     async def stop(self) -> None:
         """End; what is in flight stays undecided here."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await call_off(self._tasks)
 
     def began(self, partition: HostedPartition) -> None:
         """A partition is led in a new epoch: its in-sync followers have time to come."""

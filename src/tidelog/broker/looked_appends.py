@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from tidelog.model.errors import ErrorCode
 from tidelog.network.limits import Account, Holder
 from tidelog.records.batch import Buffer, Rejected
+from tidelog.runtime.tasks import call_off
 from tidelog.storage.looking import Looks
 from tidelog.storage.results import Appended
 from tidelog.storage.retention import ROLL_WAITS
@@ -93,9 +94,7 @@ class LookedAppends:
 
     async def stop(self) -> None:
         """Append nothing more: what waits is refused."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await call_off(self._tasks)
 
     async def _work_off(self, partition: HostedPartition, queue: deque[_Entry]) -> None:
         try:

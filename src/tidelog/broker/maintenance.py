@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.cleaning import Cleaning
 from tidelog.model.topic_configs import MAX_INT64
+from tidelog.runtime.tasks import call_off
 from tidelog.runtime.turns import Turn
 from tidelog.storage.producers import MAX_PRODUCERS_OF_ALL, forgotten_beyond
 
@@ -84,9 +85,7 @@ class Maintenance:
 
     async def stop(self) -> None:
         """End all timers; what a thread does to a directory for one of them is finished first."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await call_off(self._tasks)
         if self._under_way:
             await asyncio.wait(self._under_way)
 

@@ -29,6 +29,7 @@ from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+from tidelog.runtime.tasks import call_off
 
 PREFETCH_BYTES = 64 * 1024 * 1024
 
@@ -211,9 +212,7 @@ class Fetcher:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await call_off(self._tasks.values())
         await asyncio.gather(
             *(
                 end_session(self._cluster, node_id, session.open_id, self._options)

@@ -31,6 +31,7 @@ from tidelog.records.builder import Producer
 from tidelog.records.compression import CODEC_NAMES
 from tidelog.records.record import Header
 from tidelog.runtime.clock import Clock, RealClock
+from tidelog.runtime.tasks import call_off
 
 PURPOSE = "produce"
 LAST_EPOCH = 2**15 - 1
@@ -170,9 +171,7 @@ class RecordSender:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await call_off(self._tasks.values())
 
     def _append(
         self,
