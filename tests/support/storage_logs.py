@@ -78,6 +78,7 @@ class FaultyFile(QuickFile):
 
     def write_at(self, position: int, chunks: Sequence[Buffer]) -> int:
         fault = self.disk.fault_for(self.path)
+        self.disk.written(self.path, position)
         if fault is None or not any(chunks):  # nothing takes no room
             return super().write_at(position, chunks)
         # A failing write leaves a part of itself behind.
@@ -99,6 +100,9 @@ class FaultyDisk(QuickDisk):
         self.failing: tuple[str, ...] = (".log",)
         self.sync_fault: int | None = None
         self.syncs: list[str] = []
+
+    def written(self, path: str, position: int) -> None:
+        """Is told of each write."""
 
     def fault_for(self, path: str) -> int | None:
         return self.fault if path.endswith(self.failing) else None

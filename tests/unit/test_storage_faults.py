@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 from tests.support.storage_logs import (
+    BOOT,
     NOW_MS,
+    PARTITION,
     FaultyDisk,
     batch,
     new_log,
+    open_as_a_server,
     records_of,
     remove_due,
     reopen,
@@ -22,6 +25,7 @@ from tidelog.model.topic_configs import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import Producer
 from tidelog.runtime.disk import Directory, RealFile
+from tidelog.storage.checkpoints import encode_offsets
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.recovery import Ending
 from tidelog.storage.results import Appended
@@ -502,3 +506,60 @@ def test_recovery_lives_with_two_open_files(tmp_path: Path, synced: bool) -> Non
     again = reopen(tmp_path, TopicConfigs(), resources(open_files=2), ending=ending)
     assert (again.damaged, again.recovered.cut_at, again.end_offset) == (None, 20, 20)
     assert len(records_of(again)) == 20
+
+
+@pytest.mark.parametrize("want", [errno.ENOSPC, errno.EMFILE])
+def test_what_a_crash_left_unsynced_waits_for_room(
+    tmp_path: Path, disk: FaultyDisk, want: int
+) -> None:
+    """A start with log.durability=sync writes it once more: without room for that, or without file
+    descriptors, it took the log directory out of service for good."""
+    shared = resources(disk)
+    log = new_log(tmp_path, SMALL, shared)
+    append(log)
+    log.sync()
+    synced = log.end_offset
+    for _ in range(20):
+        append(log)
+    assert len(log.segments) > 2
+    (tmp_path / "tidelog.life").write_text(f"boot.id={BOOT}\nlog.durability=sync\n")
+    offsets = encode_offsets({PARTITION: synced})
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        (tmp_path / name).write_bytes(offsets)
+
+    disk.fault = want
+    shared = resources(disk)
+    again = open_as_a_server(tmp_path, shared).logs[PARTITION]
+    assert (again.failed, again.end_offset) == (None, log.end_offset)
+    assert again.synced_end_offset == synced, "nothing above counts as stored"
+    assert len(records_of(again)) == again.end_offset
+    for _ in range(2):
+        with pytest.raises(OSError, match="a fault of the test"):
+            again.unsynced()
+        assert (again.failed, again.synced_end_offset) == (None, synced)
+    disk.syncs.clear()
+
+    disk.fault = None
+    written: list[tuple[str, int]] = []
+    disk.written = lambda path, position: written.append((path, position))
+    append(again)
+    del written[:]
+    again.sync()
+    assert (again.failed, again.synced_end_offset) == (None, again.end_offset)
+    bases = [segment.base_offset for segment in again.segments if segment.next_offset > synced]
+    rewritten = {path for path, _ in written if path.endswith(".log")}
+    assert {Path(path).name for path in rewritten} == {f"{base:020}.log" for base in bases}
+    assert rewritten <= set(disk.syncs), "written anew, and synced then"
+    del written[:]
+    append(again)
+    del written[:]
+    again.sync()
+    assert not [path for path, _ in written if path.endswith(".log")], "once is enough"
+
+    # What does not heal is final, as it was.
+    disk.fault = errno.EIO
+    (tmp_path / "tidelog.life").write_text(f"boot.id={BOOT}\nlog.durability=sync\n")
+    for name in ("recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        (tmp_path / name).write_bytes(offsets)
+    last = open_as_a_server(tmp_path, resources(disk)).logs[PARTITION]
+    assert last.failed is not None and "a write to" in last.failed

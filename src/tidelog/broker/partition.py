@@ -247,9 +247,9 @@ class HostedPartition:
             end = self.log.end_offset
             self.leadership = Leadership(state.leader_epoch, state.replicas, end, former)
             self.log.begin_epoch(state.leader_epoch)
-            if self._synced and self.log.synced_end_offset < self.log.end_offset:
-                # A crash left a tail that is readable only when synced; no append may ever come.
-                self._commit.want(self)
+        if self.stored_end < self.log.end_offset:
+            # A crash left a tail that counts only when synced; no append may ever come.
+            self._commit.want(self)
         if former is not None and not self.is_leader:
             self.waiting.give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif not same_epoch:

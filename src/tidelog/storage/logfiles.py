@@ -8,7 +8,7 @@ were replaced are renamed first and removed later, when the renaming is durable.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
@@ -25,6 +25,7 @@ from tidelog.storage.retention import NO_ROOM
 from tidelog.storage.segment import Segment
 from tidelog.storage.small_files import SmallFiles
 from tidelog.storage.snapshots import WaitingSnapshots, snapshot_path
+from tidelog.storage.soundness import Unsound
 from tidelog.storage.syncing import PendingSync
 from tidelog.storage.watermark_note import WatermarkNote
 
@@ -82,6 +83,8 @@ class LogFiles(SmallFiles):
         self._snapshot_size = self._active.size
         """Bytes of the active segment that the newest snapshot covers, as far as we know."""
         self.snapshots = WaitingSnapshots(resources, path)
+        self.write_again: Callable[[LogFiles], None] | None = None
+        """Writes what an earlier life may not have synced once more; a start had no room for it."""
         self._doomed: deque[tuple[int, int, str]] = deque()
         """Files that are renamed: the number of the change, when they may go, their path."""
         self.configure(configs)
@@ -308,6 +311,9 @@ class LogFiles(SmallFiles):
             return None  # promise 25: nothing is synced after a failure
         try:
             return self._take_unsynced(closed_only)
+        except Unsound as error:
+            self.found_damaged(f"{self.path}: {error}")
+            return None
         except OSError as error:
             self._trouble(error)
             if self.failed:
@@ -315,6 +321,10 @@ class LogFiles(SmallFiles):
             raise
 
     def _take_unsynced(self, closed_only: bool) -> PendingSync | None:
+        if self.write_again is not None:
+            # On the loop, where no cut comes between: what a crash left above the recovery point.
+            self.write_again(self)
+            self.write_again = None
         # Once the recovery point is above an epoch's first batch, only this file knows of it.
         self._write_missing_epochs()
         synced = self.synced_end_offset

@@ -37,13 +37,20 @@ def write_again(log: LogFiles) -> None:
 
 def sync_anew(log: LogFiles) -> None:
     """Do as ``write_again``, and sync; what fails takes the log or its directory out of service.
-    LoadAbandoned."""
+    LoadAbandoned.
+
+    A want that heals (room, file descriptors) does not: the recovery point stays where it is, so
+    nothing above counts as stored, and the log's next sync writes it again.
+    """
+    log.write_again = write_again
     try:
         write_again(log)
     except OSError as error:
-        log.resources.fail(f"a write to {log.path} failed: {error}")
+        if log.resources.refused_for(error) is None:
+            log.resources.fail(f"a write to {log.path} failed: {error}")
         return
     except Unsound as error:
         log.found_damaged(f"{log.path}: {error}")
         return
+    log.write_again = None
     log.sync()
