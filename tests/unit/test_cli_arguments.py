@@ -360,6 +360,18 @@ def test_only_the_end_of_a_childs_log_is_read(tmp_path: Path) -> None:
     assert up_child.error_in(log) == "the port is in use"
 
 
+def test_what_a_childs_log_complained_of_last_is_found_among_other_lines(tmp_path: Path) -> None:
+    log = tmp_path / "node-101.log"
+    assert up_child.complaint_in(log) is None
+    noise = 'ts=T level=warning logger=kazoo event="Connection dropped: level=error"\n' * 1000
+    log.write_text(noise)
+    assert up_child.complaint_in(log) is None
+    said = 'ts=T level=error logger=a event="not active: \\"x\\" does not answer" partition=t-0\n'
+    log.write_text('ts=T level=error logger=a event="earlier"\n' + said + noise)
+    assert up_child.complaint_in(log) == 'not active: "x" does not answer'
+    assert up_child.complaint_in(log, begin=log.stat().st_size - len(noise)) is None
+
+
 @pytest.mark.parametrize(
     ("text", "deleted", "left_out", "by_pattern"),
     [

@@ -176,8 +176,13 @@ class _Up:
             if stopping.done():
                 for start in starts:
                     start.cancel()
-            # Raises what a start that failed has raised.
-            await asyncio.gather(*starts, return_exceptions=stopping.done())
+            try:
+                # Raises what a start that failed has raised.
+                await asyncio.gather(*starts, return_exceptions=stopping.done())
+            except Failed as failed:
+                # A broker waits in vain for a controller that waits for its store.
+                said = [child.complaint() for child in self._controllers if child not in group]
+                raise Failed("; ".join([str(failed), *filter(None, said)])) from None
             if stopping.done():
                 return False
         return await self._until_all_serve(stopping)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,10 @@ STOP_TIMEOUT_S = 30.0
 LOG_LINES_SHOWN = 5
 LOG_BYTES_READ = 65_536
 """What is read of the end of a child's log, which grows as long as the cluster lives."""
+
+COMPLAINT_BYTES_READ = 1_048_576
+"""The same where a start comes to nothing: kazoo alone writes 60 kB a minute while it gets no
+connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +61,27 @@ def parse_ready(line: str) -> Ready | None:
 
 def error_in(log: Path) -> str | None:
     """Return the error among the last lines of a log, without its "error: "; None for none."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_BYTES_READ))
-            lines = file.read().decode(errors="replace").splitlines()
-    except FileNotFoundError:
-        return None
-    for line in reversed(lines[-LOG_LINES_SHOWN:]):
+    for line in reversed(_last_lines(log, LOG_BYTES_READ)[-LOG_LINES_SHOWN:]):
         if line.startswith("error: "):
             return line.removeprefix("error: ")
     return None
+
+
+def complaint_in(log: Path, begin: int = 0) -> str | None:
+    """Return the last event at level error of a log's end, behind byte ``begin``; None for none."""
+    for line in reversed(_last_lines(log, COMPLAINT_BYTES_READ, begin)):
+        if found := re.search(r' level=error .*?event="((?:[^"\\]|\\.)*)"', line):
+            return re.sub(r"\\(.)", r"\1", found[1])
+    return None
+
+
+def _last_lines(log: Path, size: int, begin: int = 0) -> list[str]:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(begin, file.seek(0, os.SEEK_END) - size))
+            return file.read().decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
 
 
 class Child:
@@ -77,6 +93,7 @@ class Child:
         """What it said when it was ready last."""
         self._plan = plan
         self._log = plan.folder / f"node-{member.node_id}.log"
+        self._log_begin = 0
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -95,6 +112,7 @@ class Child:
         at = former[1] if former is not None else 0
         file.write_text(server_properties(self._plan, self.member, controllers, at))
         with self._log.open("ab") as log:
+            self._log_begin = log.tell()
             process = self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
@@ -151,6 +169,12 @@ class Child:
             note(f"{self.member} did not stop within {STOP_TIMEOUT_S:.0f} s: killing it")
             process.kill()
             await process.wait()
+
+    def complaint(self) -> str | None:
+        """What its log said last at level error, with its name in front; None for nothing since
+        its start."""
+        said = complaint_in(self._log, self._log_begin)
+        return None if said is None else f"{self.member}: {said}"
 
     def _last_words(self) -> str:
         """Return the child's own error line, or where its log is."""
