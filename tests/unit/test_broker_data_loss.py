@@ -28,6 +28,7 @@ from tidelog.protocol.messages import FetchResponse
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.turns import at_once
+from tidelog.storage.results import Appended
 from tidelog.storage.watermark_note import NOTHING
 
 NOW_MS = 1_000
@@ -384,6 +385,59 @@ def test_what_a_power_loss_took_from_the_unclean_leader_is_told(tmp_path: Path) 
             assert hosted.log.watermark_note.known == NOTHING, "it would be told twice"
 
     run(main())
+
+
+def test_what_a_power_loss_took_from_a_follower_goes_with_what_it_cuts(tmp_path: Path) -> None:
+    """It knew that 20 records were committed, has 10 of them left, and follows one that has 2."""
+
+    async def main() -> None:
+        session = Session()
+        async with broker(tmp_path, session) as lone:
+            hosted = former_leader(lone)
+            hosted.log.watermark_note.known = 20
+            assert cut(lone, hosted, 1, 2) is None
+            await until(lambda: session.reports)
+            assert session.reports == [(2, 20, (1, 3))]
+            assert lone.broker.loss_reports.lost_offsets == 18
+            # Once: the next cut is of what this leader had.
+            write_as_follower(hosted, 3)
+            hosted.log.high_watermark = 3
+            assert cut(lone, hosted, 5, 2) is None
+            await until(lambda: len(session.reports) == 2)
+            assert session.reports[1] == (2, 3, (5,))
+
+    run(main())
+
+
+def test_what_a_power_loss_took_from_a_follower_and_its_leader_has_is_no_loss(
+    tmp_path: Path,
+) -> None:
+    """It is fetched again, and the note of it goes when the watermark has passed it."""
+
+    async def main() -> None:
+        session = Session()
+        async with broker(tmp_path, session) as lone:
+            hosted = former_leader(lone)
+            hosted.log.watermark_note.known = 12
+            write_as_follower(hosted, 5)
+            hosted.replicated(0, 15)
+            assert hosted.high_watermark == 15
+            assert not session.reports and not lone.broker.loss_reports.lost_offsets
+            assert not len(lone.broker.loss_reports._notes)
+            # What is cut later is counted from there.
+            assert cut(lone, hosted, 3, 8) is None
+            await until(lambda: session.reports)
+            assert session.reports == [(8, 15, (3, 5))]
+
+    run(main())
+
+
+def write_as_follower(hosted: HostedPartition, count: int) -> None:
+    for _ in range(count):
+        records = build_batch(
+            [NewRecord(NOW_MS, None, b"x")], base_offset=hosted.end_offset, leader_epoch=5
+        )
+        assert isinstance(hosted.log.append_as_follower(records, NOW_MS), Appended)
 
 
 @pytest.mark.parametrize("is_still_flagged", [True, False])

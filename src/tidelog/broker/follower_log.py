@@ -16,7 +16,8 @@ thread does: until all is done, the partition keeps its role and its leader (``l
 A leader whose log begins behind an epoch says that the epoch ended there. Where it did end, and so
 what of it is the leader's, nobody knows any more: none of it stays.
 
-Committed records that a cut takes along are noted before, durably, and reported (KIP-704).
+Committed records that a cut takes along are noted before, durably, and reported (KIP-704), with
+what a power loss had taken behind them.
 """
 
 from __future__ import annotations
@@ -55,7 +56,13 @@ def committed_cut(partition: HostedPartition, part: Any) -> tuple[int, int] | No
     cut = _where(partition, part.diverging_epoch.epoch, part.diverging_epoch.end_offset)
     if not cut.below_watermark or cut.offset >= partition.log.end_offset:
         return None
-    return max(cut.offset, partition.log.start_offset), partition.log.high_watermark
+    return max(cut.offset, partition.log.start_offset), _committed_end(partition.log)
+
+
+def _committed_end(log: PartitionLog) -> int:
+    """Return how far a log was committed once: what a power loss took of it was after what is here,
+    so a leader that parts from it before its end has none of that (docs/decisions/0047)."""
+    return max(log.high_watermark, log.watermark_note.known)
 
 
 def take_in(
@@ -146,7 +153,7 @@ def _cut(
     cut = _where(partition, epoch, end_offset)
     if cut.offset >= log.end_offset:
         return f"the leader's epoch {epoch} ends at {end_offset}, but there is nothing to cut"
-    first, end = max(cut.offset, log.start_offset), log.high_watermark
+    first, end = max(cut.offset, log.start_offset), _committed_end(log)
     if cut.below_watermark:
         why = yield from losses.before_cut(partition, first, end, noted)
         if why is not None:
