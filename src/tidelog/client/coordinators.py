@@ -27,13 +27,15 @@ async def ask_coordinator(
 ) -> Any:
     """Send a request to the coordinator of ``group`` until it is answered; return the answer.
 
+    ``request`` may be a function that makes it for each attempt: of what is left, then.
     ``error_of`` finds the error code in an answer. Raises Refused for a code that is not worth
     retrying, or the last failure at the deadline.
     """
 
     async def attempt() -> Any:
+        wanted = request() if callable(request) else request
         answer = await cluster.send_to_coordinator(
-            group, request, timeout_ms=request_timeout_ms, purpose=purpose
+            group, wanted, timeout_ms=request_timeout_ms, purpose=purpose
         )
         code = error_of(answer)
         if code:

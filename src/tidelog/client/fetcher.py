@@ -82,7 +82,9 @@ class _Assigned:
 class Fetcher:
     """Reads partitions; ``poll`` hands out what came. Close it to end its fetch sessions.
 
-    ``reset`` says what happens when a position is out of range: NONE raises from ``poll``.
+    ``reset`` says what happens when a position is out of range: NONE raises from ``poll``. What
+    stopped a partition is raised once, and it rests until ``seek``; with ``again_after_ms`` it is
+    asked for again after that time, and what stops it then is raised again.
     """
 
     def __init__(
@@ -93,12 +95,14 @@ class Fetcher:
         reset: OffsetReset = OffsetReset.NONE,
         options: FetchOptions | None = None,
         prefetch_bytes: int = PREFETCH_BYTES,
+        again_after_ms: int | None = None,
     ) -> None:
         self._cluster = cluster
         self._isolation = isolation
         self._reset = reset
         self._options = options or FetchOptions()
         self._prefetch_bytes = prefetch_bytes
+        self._again_after_s = float("inf") if again_after_ms is None else again_after_ms / 1000
         self._assigned: dict[TopicPartition, _Assigned] = {}
         self._sessions: dict[int, FetchSession] = {}
         self._tasks: dict[int | str, asyncio.Task[None]] = {}
@@ -133,12 +137,19 @@ class Fetcher:
             )
         self._start()
 
-    def add(self, positions: Mapping[TopicPartition, int]) -> None:
+    def add(
+        self,
+        positions: Mapping[TopicPartition, int],
+        epochs: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
         """Read these partitions too; those that are read already stay as they are."""
         for partition, offset in positions.items():
             if partition not in self._assigned:
                 self._lives += 1
-                self._assigned[partition] = _Assigned(partition, offset, offset, life=self._lives)
+                epoch = -1 if epochs is None else epochs.get(partition, -1)
+                self._assigned[partition] = _Assigned(
+                    partition, offset, offset, None, self._lives, epoch, epoch
+                )
         self._start()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -245,8 +256,8 @@ class Fetcher:
         for state in self._assigned.values():
             if state.problem is not None and not state.buffered:
                 problem, state.problem = state.problem, None
-                # Stopped until ``seek``.
-                state.not_before = float("inf")
+                # Stopped until ``seek``, or for so long.
+                state.not_before = asyncio.get_running_loop().time() + self._again_after_s
                 raise problem
 
     def _free(self, state: _Assigned, size: int) -> None:

@@ -1,13 +1,8 @@
 """Being a member of a classic group: join, sync, heartbeat, leave; commits as that member.
 
-Owns membership only; positions and fetching are ``group_reader``. States:
-
-| state | leaves it when |
-|---|---|
-| out | ``join``: JoinGroup and SyncGroup until there is an assignment -> in |
-| in | a heartbeat or commit says REBALANCE_IN_PROGRESS -> must rejoin (same member id) |
-| in | UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION -> must rejoin (as nobody, for the first of them) |
-| in | FENCED_INSTANCE_ID, authorization … -> failed: ``problem`` |
+Owns the requests and the heartbeats. The states, and what leads from one to another, are
+``membership``; positions and fetching are ``group_reader``. Each change of state is one step
+without an await, so a call that is cancelled anywhere leaves a state from which ``join`` goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any
 
 from tidelog.client.assignors import (
     PROTOCOL_TYPE,
@@ -30,6 +26,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.coordinators import ask_coordinator
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.group_offsets import Membership, Position, commit_offsets
+from tidelog.client.membership import HEARTBEATS, Event, Standing, State, named, step, told
 from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -48,15 +45,6 @@ MAX_JOIN_ROUNDS = 100
 """Rounds of one ``join``: each is answered by the coordinator, so more means a defect."""
 
 _numbers = itertools.count(1)
-
-_REJOIN = frozenset(
-    {
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.MEMBER_ID_REQUIRED,
-    }
-)
 
 
 class GroupMember:
@@ -83,93 +71,133 @@ class GroupMember:
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._partition_check_ms = partition_check_ms
         self._counts: dict[str, int] = {}
-        self._member_id = ""
-        self._generation = -1
-        self._heartbeats: asyncio.Task[None] | None = None
-        self._rejoin = True
-        self._problem: ClientError | None = None
+        self._standing = Standing()
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Heartbeats, and the leader's look at the topics; of one generation."""
         # A connection of its own: a join waits for all members, this process's others included.
         self._purpose = f"member {next(_numbers)}"
 
     @property
+    def state(self) -> State:
+        """Where the member stands."""
+        return self._standing.state
+
+    @property
     def must_join(self) -> bool:
-        """Whether the coordinator asks for a (new) ``join``. Raises what ended the membership."""
-        if self._problem is not None:
-            raise self._problem
-        return self._rejoin
+        """Whether the next thing to do is ``join``. Raises what ended the membership."""
+        if self._standing.problem is not None:
+            raise self._standing.problem
+        return self._standing.must_join
 
     @property
     def membership(self) -> Membership:
         """Member id and generation, as commits carry them."""
-        return Membership(self._generation, self._member_id, self._instance_id)
+        return self._as_committed(self._standing)
 
     async def join(self) -> list[TopicPartition]:
-        """Join, or join again, and return the partitions of this member. Raises Refused.
+        """Join, or join again, and return the partitions of this member. Raises ClientError.
 
-        What was read before must be committed before: the partitions may be another's now.
+        What was read before must be committed before: the partitions may be another's now. When it
+        fails or is cancelled, the member is out of its generation and may join again.
         """
-        await self._stop_heartbeats()
-        for _ in range(MAX_JOIN_ROUNDS):
-            try:
-                joined = await self._join_once()
-                assignment = await self._sync(joined)
-            except Refused as error:
-                if not self._goes_on_after(error):
-                    raise
-                continue
-            self._rejoin = False
-            self._heartbeats = asyncio.get_running_loop().create_task(self._beat())
-            return decode_assignment(assignment)
-        raise ClientError(f"group {self.group!r} did not settle in {MAX_JOIN_ROUNDS} rounds")
+        self._step(Event.JOIN)
+        if self.state is not State.JOINING:
+            raise ClientError(f"the member of group {self.group!r} is leaving")
+        try:
+            await self._stop_tasks()
+            assigned = await self._rounds()
+        except BaseException:
+            self._step(Event.INTERRUPTED)
+            raise
+        self._step(Event.ASSIGNED)
+        if self.state in HEARTBEATS:
+            self._run(self._beat())
+            if self._counts:
+                self._run(self._watch_partitions())
+        return assigned
 
-    async def commit(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Commit as this member. Raises Refused; a generation that is over asks for ``join``.
+    def positioned(self) -> None:
+        """The positions of all partitions are known: the member reads."""
+        self._step(Event.POSITIONED)
 
-        Who is no member any more commits nothing: a request that names no generation would be
-        taken for one from outside while the group is empty, and could set it back.
+    async def commit(
+        self, positions: Mapping[TopicPartition, Position], *, timeout_ms: int | None = None
+    ) -> None:
+        """Commit as this member; a generation that is over asks for ``join``.
+
+        Raises CommitRefused with what was refused of each partition, or ClientError. Who is no
+        member any more commits nothing: a request that names no generation would be taken for one
+        from outside while the group is empty, and could set it back.
         """
-        if self._generation < 0:
+        asked_as = self._standing
+        if not asked_as.may_commit:
             raise Refused(ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group!r}")
         try:
             await commit_offsets(
-                self._cluster, self.group, positions, self.membership, purpose=self._purpose
+                self._cluster,
+                self.group,
+                positions,
+                self._as_committed(asked_as),
+                timeout_ms=timeout_ms,
+                purpose=self._purpose,
             )
         except Refused as error:
-            self._goes_on_after(error)
+            self._told(error, asked_as)
             raise
 
     async def leave(self) -> None:
         """Leave the group so that others take over at once; a static member just stops."""
-        await self._stop_heartbeats()
-        self._rejoin = True
-        if not self._member_id or self._instance_id is not None:
-            return
-        request = messages.LeaveGroupRequest(
-            group_id=self.group,
-            member_id=self._member_id,
-            members=[messages.LeaveGroupRequest.MemberIdentity(member_id=self._member_id)],
-        )
-        self._member_id, self._generation = "", -1
-        await self._cluster.send_to_coordinator(
-            self.group, request, timeout_ms=LEAVE_TIMEOUT_MS, purpose=self._purpose
-        )
+        leaver = self._standing
+        self._step(Event.LEAVE)
+        try:
+            await self._stop_tasks()
+            if not leaver.member_id or self._instance_id is not None:
+                return
+            request = messages.LeaveGroupRequest(
+                group_id=self.group,
+                member_id=leaver.member_id,
+                members=[messages.LeaveGroupRequest.MemberIdentity(member_id=leaver.member_id)],
+            )
+            # Not on the member's own connection: a join that was given up may still hold it.
+            await self._cluster.send_to_coordinator(
+                self.group, request, timeout_ms=LEAVE_TIMEOUT_MS
+            )
+        finally:
+            self._step(Event.LEFT)
 
-    def _goes_on_after(self, error: Refused) -> bool:
-        if error.code not in _REJOIN:
+    def _step(self, event: Event, problem: ClientError | None = None) -> None:
+        self._standing = step(self._standing, event, problem)
+
+    def _told(self, error: Refused, asked_as: Standing) -> bool:
+        """Take in what was answered; False when it says nothing about membership."""
+        behind = told(self._standing, error.code, asked_as)
+        if behind is None:
             return False
-        self._rejoin = True
-        if error.code == ErrorCode.UNKNOWN_MEMBER_ID:
-            self._member_id = ""
-        if error.code != ErrorCode.REBALANCE_IN_PROGRESS:
-            self._generation = -1
+        self._standing = behind
         return True
+
+    def _as_committed(self, standing: Standing) -> Membership:
+        return Membership(standing.generation, standing.member_id, self._instance_id)
+
+    async def _rounds(self) -> list[TopicPartition]:
+        """Join and sync until there is an assignment; each round is the coordinator's answer."""
+        for _ in range(MAX_JOIN_ROUNDS):
+            try:
+                joined = await self._join_once()
+                return decode_assignment(await self._sync(joined))
+            except Refused as error:
+                if error.code != ErrorCode.MEMBER_ID_REQUIRED and not self._told(
+                    error, self._standing
+                ):
+                    raise
+        raise ClientError(f"group {self.group!r} did not settle in {MAX_JOIN_ROUNDS} rounds")
 
     async def _join_once(self) -> messages.JoinGroupResponse:
         request = messages.JoinGroupRequest(
             group_id=self.group,
             session_timeout_ms=self._session_timeout_ms,
             rebalance_timeout_ms=self._rebalance_timeout_ms,
-            member_id=self._member_id,
+            member_id=self._standing.member_id,
             group_instance_id=self._instance_id,
             protocol_type=PROTOCOL_TYPE,
             protocols=[
@@ -181,8 +209,8 @@ class GroupMember:
 
         def error_of(answer: messages.JoinGroupResponse) -> int:
             if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-                self._member_id = answer.member_id
-            return answer.error_code
+                self._standing = named(self._standing, answer.member_id)
+            return int(answer.error_code)
 
         # The coordinator answers when all members have come, or the rebalance timeout is over.
         wait_ms = self._rebalance_timeout_ms + 5_000
@@ -194,7 +222,7 @@ class GroupMember:
             request_timeout_ms=wait_ms,
             purpose=self._purpose,
         )
-        self._member_id, self._generation = answer.member_id, answer.generation_id
+        self._standing = named(self._standing, answer.member_id, answer.generation_id)
         return answer
 
     async def _sync(self, joined: messages.JoinGroupResponse) -> bytes:
@@ -210,8 +238,8 @@ class GroupMember:
             shares = range_assignment(subscriptions, self._counts)
         request = messages.SyncGroupRequest(
             group_id=self.group,
-            generation_id=self._generation,
-            member_id=self._member_id,
+            generation_id=self._standing.generation,
+            member_id=self._standing.member_id,
             group_instance_id=self._instance_id,
             protocol_type=PROTOCOL_TYPE,
             protocol_name=RANGE,
@@ -242,26 +270,29 @@ class GroupMember:
             for name, topic in found.items()
         }
 
-    async def _look_for_partitions(self) -> None:
+    async def _watch_partitions(self) -> None:
         """As the group's leader: ask for a new assignment when a topic has changed."""
-        try:
-            if self._counts and await self._count_partitions(self._counts) != self._counts:
-                self._rejoin = True
-        except ClientError as error:
-            logger.debug("partitions of group %s are not looked at: %s", self.group, error)
+        while self.state is not State.RECALLED:
+            await asyncio.sleep(self._partition_check_ms / 1000)
+            try:
+                if await self._count_partitions(self._counts) != self._counts:
+                    self._step(Event.REBALANCE)
+            except ClientError as error:
+                logger.debug("partitions of group %s are not looked at: %s", self.group, error)
 
     async def _beat(self) -> None:
-        loop = asyncio.get_running_loop()
-        next_look = loop.time() + self._partition_check_ms / 1000
-        while not self._rejoin:
+        """Send heartbeats as long as the coordinator must hear of this member.
+
+        Also while it is recalled: a member that is still busy with what it read must not lose its
+        session before it joins again.
+        """
+        while self.state in HEARTBEATS:
             await asyncio.sleep(self._heartbeat_interval_ms / 1000)
-            if loop.time() >= next_look:
-                await self._look_for_partitions()
-                next_look = loop.time() + self._partition_check_ms / 1000
+            asked_as = self._standing
             request = messages.HeartbeatRequest(
                 group_id=self.group,
-                generation_id=self._generation,
-                member_id=self._member_id,
+                generation_id=asked_as.generation,
+                member_id=asked_as.member_id,
                 group_instance_id=self._instance_id,
             )
             try:
@@ -274,16 +305,26 @@ class GroupMember:
                     purpose=self._purpose,
                 )
             except ClientError as error:
-                if isinstance(error, Refused) and self._goes_on_after(error):
+                if isinstance(error, Refused) and self._told(error, asked_as):
                     continue
-                if not is_worth_retrying(error):
-                    self._problem = error
-                    return
-                # Nobody has answered for a whole session: the coordinator has taken us out.
-                self._rejoin = True
+                # When nobody answers, the coordinator has taken the member out by now.
+                retry = is_worth_retrying(error)
+                self._step(*((Event.SILENCE,) if retry else (Event.FAILED, error)))
 
-    async def _stop_heartbeats(self) -> None:
-        if self._heartbeats is not None:
-            self._heartbeats.cancel()
-            await asyncio.gather(self._heartbeats, return_exceptions=True)
-            self._heartbeats = None
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            # A bug: said to the reader, instead of a member that nobody hears of.
+            self._step(Event.FAILED, ClientError(f"membership failed: {error!r}"))
+
+    async def _stop_tasks(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

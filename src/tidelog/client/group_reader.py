@@ -3,6 +3,10 @@
 Owns the cycle join -> positions -> fetch -> commit -> rejoin (eager: everything is given back
 before a rejoin). The public Consumer grows from this.
 
+A join, and the look-up of positions, run in a task of their own: a ``poll`` whose time is over, or
+that is cancelled, leaves them to the next one. What fails is raised by the ``poll`` that waits for
+it, and tried again by those that follow; partitions whose positions are known are read meanwhile.
+
 At least once: a position is committed only after ``poll`` was called again (or ``commit``), so
 what was handed out and not finished is read again after a crash.
 """
@@ -10,12 +14,13 @@ what was handed out and not finished is read again after a crash.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping
 
 from tidelog.client import offsets
 from tidelog.client.batches import Fetched
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import Refused
+from tidelog.client.errors import ClientError, Refused
 from tidelog.client.fetch_requests import FetchOptions
 from tidelog.client.fetcher import Fetcher, OffsetReset
 from tidelog.client.group_member import (
@@ -25,10 +30,18 @@ from tidelog.client.group_member import (
     SESSION_TIMEOUT_MS,
     GroupMember,
 )
-from tidelog.client.group_offsets import Position, committed_offsets
+from tidelog.client.group_offsets import (
+    CommitRefused,
+    PartitionsRefused,
+    Position,
+    look_up_committed,
+)
+from tidelog.client.membership import State
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, by_topic
+
+logger = logging.getLogger(__name__)
 
 AUTO_COMMIT_INTERVAL_MS = 5_000
 
@@ -74,9 +87,22 @@ class GroupReader:
             heartbeat_interval_ms=heartbeat_interval_ms,
             partition_check_ms=partition_check_ms,
         )
-        self._fetcher = Fetcher(cluster, isolation=isolation, reset=reset, options=options)
+        # Nobody seeks: a partition that stops is asked for again, and says again why it stops.
+        self._fetcher = Fetcher(
+            cluster,
+            isolation=isolation,
+            reset=reset,
+            options=options,
+            again_after_ms=cluster.settings.backoff.max_ms,
+        )
         self._committed: dict[TopicPartition, int] = {}
         self._next_commit = 0.0
+        self._step_ms = heartbeat_interval_ms
+        self._unplaced: list[TopicPartition] = []
+        """What was assigned, and has no position yet."""
+        self._place_at = 0.0
+        self._entering: asyncio.Task[None] | None = None
+        self._committing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> GroupReader:
         return self
@@ -92,76 +118,193 @@ class GroupReader:
     async def poll(self, timeout_ms: int, max_bytes: int | None = None) -> list[Fetched]:
         """Return what has come of this member's partitions; joins and rejoins as it must.
 
-        Calling it again says that everything handed out before is finished. Raises Refused.
+        Calling it again says that everything handed out before is finished. Raises Refused
+        (PartitionsRefused for what keeps some partitions from being read), and goes on when it is
+        called again.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        if self._member.must_join:
-            await self._rejoin()
-        elif self._auto_commit_ms is not None and loop.time() >= self._next_commit:
-            await self.commit()
-        left_ms = max(0, int((deadline - loop.time()) * 1000))
-        return await self._fetcher.poll(left_ms, max_bytes)
+        while True:
+            if self._must_enter:
+                if not await self._entered(deadline):
+                    return []
+            elif self._auto_commit_ms is not None and loop.time() >= self._next_commit:
+                self._commit_aside()
+            left_ms = max(0, int((deadline - loop.time()) * 1000))
+            # In steps: a member that is called back must not sit out the caller's time.
+            taken = await self._fetcher.poll(min(left_ms, self._step_ms), max_bytes)
+            if taken or left_ms <= self._step_ms:
+                return taken
 
     async def commit(self) -> None:
         """Commit the positions behind everything handed out, where they moved.
 
         A commit that comes too late for its generation is dropped: the records are read again by
-        whoever has the partition then.
+        whoever has the partition then. Raises CommitRefused with what was refused of each
+        partition; the positions of the others are committed.
         """
-        if self._auto_commit_ms is not None:
-            now = asyncio.get_running_loop().time()
-            self._next_commit = now + self._auto_commit_ms / 1000
-        await self.commit_up_to(self._fetcher.positions())
+        self._note_commit()
+        await self._commit_up_to(self._fetcher.positions())
 
     async def commit_up_to(self, positions: Mapping[TopicPartition, int]) -> None:
         """Commit these positions, which may be before what was handed out; as ``commit``."""
+        await self._commit_up_to(positions)
+
+    async def close(self) -> None:
+        """Stop reading and leave the group. Commits nothing: ``commit`` before, if all is done."""
+        tasks = [task for task in (self._entering, self._committing) if task is not None]
+        self._entering = self._committing = None
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._fetcher.close()
+        finally:
+            await self._member.leave()
+
+    # Committing
+
+    def _note_commit(self) -> None:
+        if self._auto_commit_ms is not None:
+            now = asyncio.get_running_loop().time()
+            self._next_commit = now + self._auto_commit_ms / 1000
+
+    def _commit_aside(self) -> None:
+        """Commit what is finished, without letting ``poll`` wait; one commit at a time."""
+        if self._committing is None or self._committing.done():
+            self._note_commit()
+            positions = self._fetcher.positions()
+            self._committing = asyncio.get_running_loop().create_task(self._try_commit(positions))
+
+    async def _try_commit(self, positions: Mapping[TopicPartition, int]) -> None:
+        """An automatic commit: what fails is said in the log and comes with the next one."""
+        try:
+            await self._commit_moved(positions, timeout_ms=self._auto_commit_ms)
+        except ClientError as error:
+            logger.warning("group %s: not committed: %s", self._member.group, error)
+
+    async def _commit_up_to(self, positions: Mapping[TopicPartition, int]) -> None:
+        # An older commit that is still on its way must not come behind this one.
+        if self._committing is not None:
+            await asyncio.wait([self._committing])
+        await self._commit_moved(positions)
+
+    async def _commit_moved(
+        self, positions: Mapping[TopicPartition, int], timeout_ms: int | None = None
+    ) -> None:
         moved = {
-            partition: offset
+            partition: Position(offset, self._fetcher.epoch_before(partition, offset))
             for partition, offset in positions.items()
             if self._committed.get(partition) != offset
         }
         if not moved:
             return
         try:
-            await self._member.commit(
-                {
-                    partition: Position(offset, self._fetcher.epoch_before(partition, offset))
-                    for partition, offset in moved.items()
-                }
-            )
+            await self._member.commit(moved, timeout_ms=timeout_ms)
+        except CommitRefused as error:
+            self._note_committed(moved, error.errors)
+            raise
         except Refused as error:
             if error.code not in _COMMIT_LOST:
                 raise
             return
-        self._committed.update(moved)
+        self._note_committed(moved, ())
 
-    async def close(self) -> None:
-        """Stop reading and leave the group. Commits nothing: ``commit`` before, if all is done."""
-        await self._fetcher.close()
-        await self._member.leave()
+    def _note_committed(
+        self, moved: Mapping[TopicPartition, Position], but: Collection[TopicPartition]
+    ) -> None:
+        done = {where: item.offset for where, item in moved.items() if where not in but}
+        self._committed.update(done)
 
-    async def _rejoin(self) -> None:
-        if self._auto_commit_ms is not None:
-            await self.commit()
-        self._fetcher.assign({})
-        assigned = await self._member.join()
-        found_at = await committed_offsets(self._cluster, self._member.group, assigned)
-        self._committed = {partition: position.offset for partition, position in found_at.items()}
-        positions = dict(self._committed)
-        missing = [partition for partition in assigned if partition not in positions]
-        if missing:
-            if self._reset is OffsetReset.NONE:
-                raise Refused(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    str(missing[0]),
-                    f"group {self._member.group!r} has no committed offset",
-                )
-            earliest = self._reset is OffsetReset.EARLIEST
-            where = offsets.EARLIEST if earliest else offsets.LATEST
+    # Entering a generation
+
+    @property
+    def _must_enter(self) -> bool:
+        if self._entering is not None or self._member.must_join:
+            return True
+        placing = self._member.state is State.JOINED
+        return placing and asyncio.get_running_loop().time() >= self._place_at
+
+    async def _entered(self, deadline: float) -> bool:
+        """Wait until the member has entered, or the time is over; raises why it could not."""
+        loop = asyncio.get_running_loop()
+        if self._entering is None:
+            self._entering = loop.create_task(self._enter())
+            self._entering.add_done_callback(_look_at_error)
+        entering = self._entering
+        await asyncio.wait([entering], timeout=max(0.0, deadline - loop.time()))
+        if not entering.done():
+            return False
+        self._entering = None
+        entering.result()
+        return True
+
+    async def _enter(self) -> None:
+        """Join if that must be, then look up the positions of what was assigned."""
+        if self._member.must_join:
+            if self._auto_commit_ms is not None:
+                if self._committing is not None:
+                    await asyncio.wait([self._committing])
+                await self._try_commit(self._fetcher.positions())
+            self._fetcher.assign({})
+            self._committed, self._unplaced = {}, []
+            self._unplaced = await self._member.join()
+        backoff_s = self._cluster.settings.backoff.max_ms / 1000
+        try:
+            errors = await self._place()
+        finally:
+            self._place_at = asyncio.get_running_loop().time() + backoff_s
+        if errors:
+            raise PartitionsRefused(self._member.group, errors)
+        self._member.positioned()
+
+    async def _place(self) -> dict[TopicPartition, Refused]:
+        """Read what has a position by now; return what keeps the others from one.
+
+        One question per topic without committed offsets, so that a topic that is gone, or has no
+        leader, holds up no other. Grows with partitions.
+        """
+        group, wanted = self._member.group, self._unplaced
+        found, errors = await look_up_committed(self._cluster, group, wanted)
+        positions = {partition: item.offset for partition, item in found.items()}
+        missing = [where for where in wanted if where not in positions and where not in errors]
+        if self._reset is OffsetReset.NONE:
+            for where in missing:
+                errors[where] = _no_position(group, where)
+        else:
+            topics = list(by_topic(missing).values())
+            looked_up = await asyncio.gather(*map(self._reset_positions, topics))
+            for partitions, outcome in zip(topics, looked_up, strict=True):
+                if isinstance(outcome, Refused):
+                    errors.update(dict.fromkeys(partitions, outcome))
+                else:
+                    positions.update(outcome)
+        epochs = {partition: item.leader_epoch for partition, item in found.items()}
+        self._committed.update((partition, item.offset) for partition, item in found.items())
+        self._unplaced = [where for where in wanted if where in errors]
+        self._fetcher.add(positions, epochs)
+        return errors
+
+    async def _reset_positions(
+        self, partitions: list[TopicPartition]
+    ) -> dict[TopicPartition, int] | Refused:
+        """Look up where one topic's partitions begin, or end; a refusal is returned."""
+        where = offsets.EARLIEST if self._reset is OffsetReset.EARLIEST else offsets.LATEST
+        try:
             found = await offsets.list_offsets(
-                self._cluster, dict.fromkeys(missing, where), isolation=self._isolation
+                self._cluster, dict.fromkeys(partitions, where), isolation=self._isolation
             )
-            positions.update((partition, item.offset) for partition, item in found.items())
-        epochs = {partition: position.leader_epoch for partition, position in found_at.items()}
-        self._fetcher.assign(positions, epochs=epochs)
+        except Refused as error:
+            return error
+        return {partition: item.offset for partition, item in found.items()}
+
+
+def _no_position(group: str, partition: TopicPartition) -> Refused:
+    said = f"group {group!r} has no committed offset"
+    return Refused(ErrorCode.OFFSET_OUT_OF_RANGE, str(partition), said)
+
+
+def _look_at_error(task: asyncio.Task[None]) -> None:
+    # Whoever waits gets the error; when nobody does, the loop must not complain of it.
+    if not task.cancelled():
+        task.exception()
