@@ -130,7 +130,9 @@ def test_damage_that_is_met_while_it_follows_is_named_and_made_anew(tmp_path: Pa
             assert isinstance(refused, Rejected)
             assert refused.error is ErrorCode.KAFKA_STORAGE_ERROR
             assert follower.role is Role.OFFLINE
-            (named,) = pair.follower.broker.partitions.failures().damaged_replicas
+            failures = pair.follower.broker.partitions.failures
+            await until(lambda: failures() is not None)
+            (named,) = failures().damaged_replicas
             assert (named.topic_name, named.partition_index) == ("t", 0)
             append(leader, "g")
             pair.follower.broker.control = Control(pair.follower.broker, [str(tmp_path / "2")])

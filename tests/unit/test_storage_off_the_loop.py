@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import threading
 from collections.abc import Callable
@@ -11,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.lone_broker import Peer
+from tests.support.lone_broker import Peer, until
 from tests.support.obedient_broker import open_channel
 from tests.support.pieces import by_threads, in_thread
+from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import (
     NOW_MS,
     FaultyDisk,
@@ -26,6 +28,7 @@ from tests.support.storage_logs import (
 )
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.test_broker_control import OK, A, B, leader_and_isr, order, run, running, stop
+from tests.unit.test_broker_following import flip_a_bit
 
 from tidelog.broker.follower_log import take_in
 from tidelog.broker.loss_notes import Loss, LossNotes
@@ -39,14 +42,13 @@ from tidelog.records.batch import Rejected, read_header
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
-from tidelog.storage import directory as directories
-from tidelog.storage import expiring, snapshots
+from tidelog.storage import claims, expiring, snapshots
 from tidelog.storage.checkpoints import decode_offsets
 from tidelog.storage.cleaner import compact
 from tidelog.storage.compaction import plan_compaction
 from tidelog.storage.directory import LogDirectory, open_directory
 from tidelog.storage.log import PartitionLog
-from tidelog.storage.names import HIGH_WATERMARKS
+from tidelog.storage.names import DAMAGED, HIGH_WATERMARKS
 from tidelog.storage.producers import (
     FORGOTTEN_IN_A_TURN,
     ProducerState,
@@ -565,7 +567,7 @@ def test_a_checkpoint_that_a_failed_one_overtook_is_not_taken_for_durable(tmp_pa
 
 def test_a_checkpoint_asks_many_logs_in_turns(tmp_path: Path, monkeypatch: Any) -> None:
     """What happens between the turns: records come, a log is cut, one goes, another comes."""
-    monkeypatch.setattr(directories, "ASKED_AT_ONCE", 4)
+    monkeypatch.setattr(claims, "ASKED_AT_ONCE", 4)
     found = directory(tmp_path, WatchedDisk())
     names = [TopicPartition("t", at) for at in range(20)]
     for name in names:
@@ -592,6 +594,53 @@ def test_a_checkpoint_asks_many_logs_in_turns(tmp_path: Path, monkeypatch: Any) 
     assert told[names[1]] == 0, "no older claim comes behind the one that the cut waited for"
     assert told.get(names[2], 0) == again.high_watermark == 0
     assert (names[0] in told, told[names[-1]], len(told)) == (False, 2, 19)
+
+
+def test_a_cut_asks_many_logs_in_turns_for_the_checkpoint_before_it(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    """And what maintenance has asked of that log before is not written behind it."""
+    monkeypatch.setattr(claims, "ASKED_AT_ONCE", 4)
+    found = directory(tmp_path, WatchedDisk())
+    names = [TopicPartition("t", at) for at in range(20)]
+    for name in names:
+        sent(found.create(name, TopicConfigs()), 1)
+        found.logs[name].high_watermark = 1
+    asked: list[PartitionLog] = []
+    watermark = claims.CLAIMS[HIGH_WATERMARKS]
+
+    def noted(log: PartitionLog) -> int:
+        asked.append(log)
+        return watermark(log)
+
+    monkeypatch.setattr(claims, "CLAIMS", {**claims.CLAIMS, HIGH_WATERMARKS: noted})
+    cut = found.logs[names[0]]
+    pieces = cut.truncation(0, NOW_MS)
+    in_thread(called(next(pieces)))  # it looks where to cut
+    maintenance = found.checkpointing()
+    assert next(maintenance) is None and cut in asked
+    asked.clear()
+    turns = 0
+    while (call := next(pieces)) is None:
+        turns += 1
+        assert len(asked) <= 4
+        asked.clear()
+    assert turns == 5
+    in_thread(call)
+    late = by_threads(maintenance)
+    late.run()
+    found.checkpointed(late)
+    # The cut may begin now, and a crash find any part of it.
+    told = decode_offsets((tmp_path / "data" / HIGH_WATERMARKS).read_bytes())
+    assert cut.end_offset == 1 and told[names[0]] == 0
+    assert sum(told.values()) == 19
+    assert by_threads(pieces) is None and cut.end_offset == 0
+
+
+def called(call: Callable[[], None] | None) -> Callable[[], None]:
+    """What a piece of work has a thread do."""
+    assert call is not None
+    return call
 
 
 # Indexes of the active segment (S8)
@@ -762,6 +811,73 @@ def test_a_loss_is_noted_by_a_thread_before_the_cut(tmp_path: Path) -> None:
             assert len(LossNotes(lone.broker.partitions)) == len(notes) == 3
 
     run(work())
+
+
+class HeldNotes(WatchedDisk):
+    """Holds each thread that syncs a note of damage, until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_go, self.held = threading.Event(), threading.Event()
+
+    def note(self, kind: str, path: str, size: int = 0) -> None:
+        super().note(kind, path, size)
+        is_loop = threading.get_ident() == self._thread
+        if kind == "sync" and DAMAGED in path and not is_loop:
+            self.held.set()
+            assert self.may_go.wait(DEADLINE_S)
+
+
+def test_damage_is_noted_by_a_thread_before_a_controller_is_told(tmp_path: Path) -> None:
+    """The note is written where damage is met; what is told of it waits until it is durable."""
+
+    async def work() -> None:
+        disk = HeldNotes()
+        async with running(tmp_path, disk) as (lone, channel):
+            assert await order(channel, leader_and_isr({"t": (A, {0: (1, 0)})})) == [OK]
+            partitions = lone.broker.partitions
+            hosted = partitions.get("t", 0)
+            assert hosted is not None
+            assert isinstance(hosted.append(batch(3), NOW_MS), Appended)
+            flip_a_bit(hosted)
+            disk.calls.clear()
+            assert isinstance(hosted.read(0, 1000, committed=False), Rejected)
+            assert hosted.log.damaged is not None and hosted.offline_reason is not None
+            kept = disk.list(hosted.log.path)
+            assert DAMAGED in kept, "a kill must not have it forgotten"
+            await until(disk.held.is_set)
+            assert partitions.failures() is None
+            ((claimed,),) = ([*topic.partitions] for topic in partitions.inventory())
+            assert claimed.end_offset == 3
+            disk.may_go.set()
+            await until(lambda: partitions.failures() is not None)
+            assert [each.partition_index for each in partitions.failures().damaged_replicas] == [0]
+            ((claimed,),) = ([*topic.partitions] for topic in partitions.inventory())
+            assert claimed.end_offset == -1
+            assert disk.of("sync", ending=DAMAGED)
+            assert disk.of("sync_directory", ending="t-0")
+            assert not disk.here("sync", "sync_directory")
+            assert hosted.log.unsynced() is None
+
+    run(work())
+
+
+@pytest.mark.parametrize("fault", [None, errno.EIO])
+def test_damage_that_is_met_just_before_a_stop_is_durable_before_the_stop_is_clean(
+    tmp_path: Path, fault: int | None
+) -> None:
+    disk = FaultyDisk()
+    found = directory(tmp_path, disk)
+    log = found.create(TopicPartition("t", 0), TopicConfigs())
+    log.resources.on_damage = lambda _: None
+    log.append_as_leader(batch(3), 0, NOW_MS)
+    log.sync()
+    disk.syncs.clear()
+    disk.sync_fault = fault
+    log.found_damaged("a test")
+    assert not disk.syncs
+    assert found.close() is (fault is None)
+    assert any(path.endswith(DAMAGED) for path in disk.syncs)
 
 
 def test_a_damaged_replica_is_set_aside_by_a_thread(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ class Partitions:
                 found[key] = request.InventoryTopic(*key, [], kept_configs(partition))
             log = partition.log
             ends = (log.latest_epoch, log.end_offset)
-            if partition.offline_reason is not None:
+            if _may_be_named(partition):
                 ends = (-1, -1)
             found[key].partitions.append(
                 request.InventoryPartition(partition.partition, partition.partition_epoch, *ends)
@@ -144,8 +144,12 @@ class Partitions:
         return list(found.values())
 
     def failures(self) -> Any:
-        """Return what heartbeats tell (tag 10000): all damaged replicas; None when all is well."""
-        damaged = [each for each in self.all() if each.offline_reason is not None]
+        """Return what heartbeats tell (tag 10000): all damaged replicas; None when all is well.
+
+        Each once the note of its damage is durable: what the controller was told, the next start
+        knows, too.
+        """
+        damaged = [each for each in self.all() if _may_be_named(each)]
         failed = [each for each in self.directories if each.failed is not None]
         if not damaged and not failed:
             return None
@@ -427,13 +431,15 @@ class Partitions:
                 self._take_offline(partition, reason)
 
     def _damaged(self, directory: LogDirectory, key: TopicPartition) -> None:
-        """A log was found damaged while it served; the heartbeats name it from now on."""
+        """A log was found damaged while it served; the heartbeats name it when a thread has synced
+        the note of that."""
         hosted = self.get(*key)
         log = directory.logs.get(key)
         if hosted is None or log is not hosted.log or log.damaged is None:
             return
         logger.error("%s is out of service: %s", key, log.damaged)
         self._take_offline(hosted, log.damaged)
+        self.commit.want(hosted)
 
     def _take_offline(self, partition: HostedPartition, reason: str) -> None:
         led, epoch = partition.is_leader, partition.leader_epoch
@@ -441,6 +447,14 @@ class Partitions:
         _tell(self.when_stopped, partition.key)
         if led:
             _tell(self.when_not_leader, partition.key, epoch)
+
+
+def _may_be_named(partition: HostedPartition) -> bool:
+    """Whether a controller may be told that a replica is out of service."""
+    if partition.offline_reason is None:
+        return False
+    log = partition.log
+    return not log.damage_unsynced or log.resources.failed is not None
 
 
 def kept_configs(partition: HostedPartition) -> list[Any]:

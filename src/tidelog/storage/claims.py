@@ -27,20 +27,33 @@ ASKED_AT_ONCE = 256
 
 
 def claims_of(
-    logs: Mapping[TopicPartition, PartitionLog], at_a_time: int = ASKED_AT_ONCE
+    logs: Mapping[TopicPartition, PartitionLog],
 ) -> Pieces[dict[str, Offsets]]:
-    """Return the offsets for each file, in turns: each log as it is at one moment between the
-    beginning and the end, and without those that went meanwhile."""
+    """Return the offsets for each file, in turns: of each log that is there at the end, as it is at
+    one moment since the beginning, and not before its claims were last lowered.
+
+    The last turn looks at all logs, 0.4 us for each, and asks those that changed so again.
+    """
     found: dict[str, Offsets] = {name: {} for name in CLAIMS}
-    asked = list(logs.items())
-    for count, (partition, log) in enumerate(asked, 1):
-        for name, claim in CLAIMS.items():
-            found[name][partition] = claim(log)
-        if not count % at_a_time:
+    asked: dict[TopicPartition, tuple[PartitionLog, int]] = {}
+    for count, (partition, log) in enumerate(list(logs.items()), 1):
+        asked[partition] = _ask(partition, log, found)
+        if not count % ASKED_AT_ONCE:
             yield None
-    for partition, log in asked:
-        if logs.get(partition) is not log:
-            # What it claimed must not be taken for the next one's of that name.
-            for offsets in found.values():
-                del offsets[partition]
+    for partition, log in logs.items():
+        if asked.get(partition) != (log, log.lowered):
+            # A cut waits for a checkpoint that claims less: none that comes later may claim more.
+            # Nor may what a log claimed that went be taken for the next one's of that name.
+            _ask(partition, log, found)
+    for partition in asked.keys() - logs.keys():
+        for offsets in found.values():
+            del offsets[partition]
     return found
+
+
+def _ask(
+    partition: TopicPartition, log: PartitionLog, found: dict[str, Offsets]
+) -> tuple[PartitionLog, int]:
+    for name, claim in CLAIMS.items():
+        found[name][partition] = claim(log)
+    return log, log.lowered

@@ -31,5 +31,7 @@ def close_all(open_logs: Iterable[PartitionLog], threads: Executor | None) -> bo
             shares = [pendings[at::CLOSING_THREADS] for at in range(CLOSING_THREADS)]
             list(threads.map(run_all, shares))
         for log, pending in written:
-            clean = (log.finish_stop(pending) or log.damaged is not None) and clean
+            closed_well = log.finish_stop(pending)
+            is_noted = log.damaged is not None and not log.damage_unsynced
+            clean = (closed_well or is_noted) and clean
     return clean

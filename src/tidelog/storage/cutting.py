@@ -159,6 +159,7 @@ class LogCutting(LogExpiry):
         former = self.synced_end_offset, self.high_watermark, self.start_offset
         lowered = min(former[0], offset), min(former[1], offset), min(former[2], offset)
         self.synced_end_offset, self.high_watermark, self.start_offset = lowered
+        self.lowered += 1
         try:
             if lowered != former and self.resources.before_cut is not None:
                 yield from self.resources.before_cut()
@@ -199,6 +200,7 @@ class LogCutting(LogExpiry):
         self.high_watermark = max(min(self.high_watermark, end), self.start_offset)
         self.synced_end_offset = min(self.synced_end_offset, end)
         self.first_dirty_offset = min(self.first_dirty_offset, end)
+        self.lowered += 1
         self.epochs.truncate_end(end)
 
     def _cut_short(self, error: OSError) -> Rejected:

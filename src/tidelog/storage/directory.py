@@ -30,7 +30,7 @@ from tidelog.storage.checkpoints import (
     decode_offsets,
     encode_clean_shutdown,
 )
-from tidelog.storage.claims import ASKED_AT_ONCE, CLAIMS, Offsets, claims_of
+from tidelog.storage.claims import CLAIMS, Offsets, claims_of
 from tidelog.storage.closing import close_all
 from tidelog.storage.files import DEFAULT_OPEN_FILES
 from tidelog.storage.identity import DirectoryRefused as DirectoryRefused
@@ -81,8 +81,6 @@ class LogDirectory:
         self._noted: set[TopicPartition] = set()
         """Partitions that the checkpoint files may name, living or not."""
         self._checkpoints = Checkpoints(seams.disk)
-        self._asked_at_once = 0
-        """How many checkpoints were taken in one turn."""
         self._loaded = False
         self._claims_what_is_gone = False
         """Whether a power loss took records that the checkpoint files tell of."""
@@ -336,21 +334,13 @@ class LogDirectory:
         ``run`` it anywhere, then hand it to ``checkpointed``. Recovery points are those that syncs
         have returned for. None before all logs are loaded: the files would forget the others.
         """
-        self._asked_at_once += 1
-        return at_once(self._checkpointing(len(self.logs) + 1))
+        return at_once(self.checkpointing())
 
     def checkpointing(self) -> Pieces[Checkpoint | None]:
         """Do as ``checkpoint``, in turns: asking thousands of logs takes long."""
-        return self._checkpointing(ASKED_AT_ONCE)
-
-    def _checkpointing(self, at_a_time: int) -> Pieces[Checkpoint | None]:
-        while self._loaded:
-            asked = self._asked_at_once
-            claims = yield from claims_of(self.logs, at_a_time)
-            if asked == self._asked_at_once:
-                return self._changed(claims)
-            # One that was taken meanwhile may claim less, for a cut that waits for it.
-        return None
+        if not self._loaded:
+            return None
+        return self._changed((yield from claims_of(self.logs)))
 
     def _changed(self, claims: Mapping[str, Offsets]) -> Checkpoint | None:
         contents: dict[str, bytes | Offsets] = {
@@ -364,7 +354,7 @@ class LogDirectory:
         return self._checkpoints.changed(contents, named)
 
     def _writing_checkpoint(self) -> Pieces[None]:
-        checkpoint = self.checkpoint()
+        checkpoint = yield from self.checkpointing()
         if checkpoint is not None:
             yield checkpoint.run
             if checkpoint.error is not None:

@@ -73,6 +73,8 @@ class LogFiles(SmallFiles):
         self.recovered = Recovered()
         self.generation = 0
         """+1 whenever offsets may be given out again (truncation)."""
+        self.lowered = 0
+        """+1 whenever what it claims in the checkpoints falls: older answers are void then."""
         self.last_sync_ms = 0
         self._active = segments[-1]
         self._active.active = True
@@ -307,9 +309,13 @@ class LogFiles(SmallFiles):
         ``run`` it anywhere, then hand it to ``synced`` on the log's own thread, always. An OSError
         (too many open files, a full disk) leaves everything to the next call; others are final.
         """
-        if self.failed or self.closed or self.cutting:
+        if self.resources.failed or self.closed or self.cutting:
             return None  # promise 25: nothing is synced after a failure
+        if self.damaged is not None and not self.damage_unsynced:
+            return None
         try:
+            if self.damaged is not None:
+                return self._note_to_sync(self.synced_end_offset, self.generation)
             return self._take_unsynced(closed_only)
         except Unsound as error:
             self.found_damaged(f"{self.path}: {error}")
@@ -407,12 +413,17 @@ class LogFiles(SmallFiles):
         """Take back a pending sync that was run: the recovery point moves, or the log fails."""
         for file in (*pending.files, *pending.directories):
             self.resources.files.release(file)
+        if pending.notes_damage:
+            self.resources.files.forget(f"{self.path}/{names.DAMAGED}")
         if pending.snapshots:
             self._snapshots_written(pending)
         if pending.overtaken and self.closed:
             return
         if pending.error is not None:
             self.resources.fail(f"fsync in {self.path} failed: {pending.error}")
+            return
+        if pending.notes_damage:
+            self.damage_unsynced = False
             return
         self._undone_synced = max(self._undone_synced, pending.undone)
         if not self.closed:
@@ -454,10 +465,12 @@ class LogFiles(SmallFiles):
 
         What an earlier stop has left and nothing has changed since is not written again.
         """
-        if self.failed:
+        if self.failed and not self.damage_unsynced:
             return self._out_of_service()
         active = self._active
         try:
+            if self.damaged is not None:
+                return self.unsynced()
             if not self.end_offset and not self.resources.disk.exists(active.log_path):
                 return self.unsynced()  # nothing was ever written to it
             for segment in self.segments:
@@ -488,7 +501,8 @@ class LogFiles(SmallFiles):
             self.resources.indexes.forget(segment)
             for suffix in names.SEGMENT_SUFFIXES:
                 self.resources.files.forget(segment.path(suffix))
-        self.resources.files.forget(f"{self.path}/{names.EPOCH_CHECKSUM}")
+        for name in (names.EPOCH_CHECKSUM, names.DAMAGED):
+            self.resources.files.forget(f"{self.path}/{name}")
         self.resources.files.forget_directory(self.path)
         self.resources.removals.forget_below(self.path)
         self.watermark_note.close()

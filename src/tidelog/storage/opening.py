@@ -27,6 +27,7 @@ from tidelog.storage.neighbours import missing_between
 from tidelog.storage.producers import ProducerState
 from tidelog.storage.recovery import Ending, recover
 from tidelog.storage.resources import Resources
+from tidelog.storage.small_files import note_damage
 from tidelog.storage.snapshots import load_producers
 from tidelog.storage.soundness import Unsound
 
@@ -116,7 +117,7 @@ def open_log(
         # The checkpoints stay what they were: the next start must see the damage again.
         log.synced_end_offset = ending.recovery_point
         log.high_watermark = ending.high_watermark
-        resources.note_damage(path, log.damaged)
+        note_damage(resources, path, log.damaged, durable=True)
         return log
     if resources.disk.exists(marker):
         resources.disk.remove(marker)

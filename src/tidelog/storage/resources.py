@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime.disk import Disk
 from tidelog.runtime.turns import Pieces
-from tidelog.storage import names
 from tidelog.storage.files import DEFAULT_OPEN_FILES, OpenFiles
 from tidelog.storage.loaded import Loading
 from tidelog.storage.removals import Removals
@@ -82,7 +81,8 @@ class Resources:
     sync_soon: Callable[[TopicPartition], bool] | None = None
     """Has a thread sync what a log holds now; whether it will."""
     on_damage: Callable[[TopicPartition], None] | None = None
-    """Called when a log is found to be damaged."""
+    """Called when a log is found to be damaged: it has the note of that synced by a thread, as all
+    that a log has ``unsynced``. Where nobody is called, the note is synced at once."""
     before_cut: Callable[[], Pieces[None]] | None = None
     """Makes lowered checkpoints durable before a log is cut below them, in pieces. OSError if it
     fails."""
@@ -112,20 +112,6 @@ class Resources:
     def asks_for_sync(self, partition: TopicPartition) -> bool:
         """Have a thread sync what a log holds now; False where nobody does such a thing."""
         return self.sync_soon is not None and self.sync_soon(partition)
-
-    def note_damage(self, directory: str, reason: str) -> None:
-        """Have the next start look at all of a log, however this life ends. OSError if it fails.
-
-        A full disk has room for the note's name, and that says enough: without it a kill would
-        have the damage forgotten.
-        """
-        path = f"{directory}/{names.DAMAGED}"
-        try:
-            self.disk.replace(path, f"{reason}\n".encode())
-        except OSError as error:
-            if not self.is_full(error):
-                raise
-            self.disk.replace(path, b"")
 
     def fail(self, reason: str) -> None:
         """Take the directory out of service for good; only the first reason is kept."""

@@ -7,6 +7,7 @@ A kill leaves the former or the new content of each; the log's next sync makes t
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -23,6 +24,7 @@ from tidelog.storage.checkpoints import (
 )
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.resources import Resources
+from tidelog.storage.syncing import PendingSync
 
 
 class PendingEpochs:
@@ -64,6 +66,8 @@ class SmallFiles:
         self.metadata: PartitionMetadata | None = None
         self.epochs = LeaderEpochs()
         self.damaged: str | None = None
+        self.damage_unsynced = False
+        """Whether a power loss could take the note of its damage: until then nobody is told."""
         self.closed = False
         self.changing = False
         """Whether segments are taken out, cut or replaced, in pieces: one such change at a time."""
@@ -195,17 +199,34 @@ class SmallFiles:
     def found_damaged(self, reason: str) -> Rejected:
         """Take the log out of service: its bytes are not what was written (promise 26).
 
-        A note beside it has the next start look at all of it, however this life ends.
+        A note beside it has the next start look at all of it, however this life ends. Whoever
+        serves does not wait for it here: the next sync makes it durable.
         """
         if self.damaged is None and not self.closed:
             self.damaged = reason
+            on_damage = self.resources.on_damage
             try:
-                self.resources.note_damage(self.path, reason)
+                note_damage(self.resources, self.path, reason, durable=on_damage is None)
+                self.damage_unsynced = on_damage is not None
             except OSError as error:
                 self._trouble(error)
-            if self.resources.on_damage is not None:
-                self.resources.on_damage(self.partition)
+            if on_damage is not None:
+                on_damage(self.partition)
         return self._out_of_service()
+
+    def _note_to_sync(self, end_offset: int, generation: int) -> PendingSync:
+        """Return what syncs the note of damage, and nothing else of the log."""
+        files = self.resources.files
+        note = files.pin(f"{self.path}/{names.DAMAGED}")
+        try:
+            directory = files.pin_directory(self.path)
+        except OSError:
+            files.release(note)
+            raise
+        above = self.path.rpartition("/")[0]
+        pending = PendingSync(above, [note], [directory], 0, end_offset, generation)
+        pending.notes_damage = True
+        return pending
 
     def _trouble(self, error: OSError) -> Rejected:
         """A full disk heals (promise 28); any other failed write is final (promise 25)."""
@@ -218,6 +239,22 @@ class SmallFiles:
     def _out_of_service(self) -> Rejected:
         reason = self.failed or f"{self.path} is {'closed' if self.closed else 'being changed'}"
         return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+
+
+def note_damage(resources: Resources, directory: str, reason: str, *, durable: bool) -> None:
+    """Have the next start look at all of a log, however this life ends. OSError if it fails.
+
+    A full disk has room for the note's name, and that says enough: without it a kill would have
+    the damage forgotten.
+    """
+    path = f"{directory}/{names.DAMAGED}"
+    replacing = resources.disk.replace if durable else partial(_replace, resources.disk)
+    try:
+        replacing(path, f"{reason}\n".encode())
+    except OSError as error:
+        if not resources.is_full(error):
+            raise
+        replacing(path, b"")
 
 
 def _replace(disk: Disk, path: str, content: bytes) -> None:

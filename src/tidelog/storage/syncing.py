@@ -24,6 +24,7 @@ class PendingSync:
         "generation",
         "log_directory",
         "names",
+        "notes_damage",
         "snapshots",
         "undone",
     )
@@ -52,6 +53,8 @@ class PendingSync:
         """Of producers, written before the directories are synced; each keeps its own error."""
         self.undone = 0
         """How many partial writes of the log, cut off again, this covers."""
+        self.notes_damage = False
+        """Whether this is the note that the log was found damaged, and nothing else."""
         self.error: OSError | None = None
 
     @property
