@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.lone_broker import LoneBroker, until
+from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import QuickDisk
 
 from tidelog.broker import durability
@@ -17,6 +18,7 @@ from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.disk import RealFile
 from tidelog.runtime.seams import Seams
 from tidelog.storage import syncing
+from tidelog.storage.snapshots import PendingSnapshot
 from tidelog.storage.syncing import PendingSync
 
 
@@ -103,6 +105,64 @@ def test_one_trip_takes_so_many_logs_and_the_others_go_with_the_next(
     asyncio.run(main())
     assert sum(trips) >= 5
     assert max(trips) == 2
+
+
+def planted(*_: object, **__: object) -> None:
+    raise RuntimeError("planted")
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "what is to be synced",
+        "a log's sync, in the thread",
+        "the trip",
+        "taking the sync back",
+        "telling of it",
+    ],
+)
+def test_a_bug_on_the_way_of_a_sync_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """It is no error of the disk, and takes the directory out of service all the same: nobody
+    knows what is durable. A bug in who is told that all is durable does not."""
+
+    async def main() -> None:
+        lone, logs = await two_logs(tmp_path, Shy())
+        for each in logs:
+            append(each)
+        await lone.broker.commit.settled()
+        assert [each.high_watermark for each in logs] == [1, 1]
+        waiting = []
+        with monkeypatch.context() as patch:
+            if where == "what is to be synced":
+                patch.setattr(logs[0].log, "unsynced", planted)
+            elif where == "a log's sync, in the thread":
+                patch.setattr(PendingSnapshot, "write", planted)
+                logs[0].log.snapshots.take(1, logs[0].log.producers)
+            elif where == "the trip":
+                patch.setattr(durability, "run_all", planted)
+            elif where == "taking the sync back":
+                patch.setattr(logs[0].log, "synced", planted)
+            else:
+                patch.setattr(HostedPartition, "synced", planted)
+            for each in logs:
+                append(each)
+                stored = lone.broker.commit.until_stored(each)
+                waiting.append(asyncio.create_task(stored))
+            await asyncio.wait_for(asyncio.gather(*waiting), DEADLINE_S)
+            await lone.broker.commit.settled()
+        failed = [each.offline_reason is not None for each in logs]
+        assert failed == [where != "telling of it"] * 2
+        if where == "telling of it":
+            append(logs[1])
+            await until(lambda: logs[1].high_watermark == 3)
+        else:
+            assert "planted" in (lone.broker.directories[0].failed or "")
+            assert logs[0].high_watermark == 1
+        await lone.stop()
+
+    asyncio.run(main())
 
 
 async def closes_cleanly(lone: LoneBroker) -> bool:

@@ -257,3 +257,20 @@ def test_the_descriptor_of_a_removed_segment_does_not_wait_for_the_next_read(
 
 def exists(fd: str) -> bool:
     return os.path.lexists(f"/proc/self/fd/{fd}")
+
+
+def test_a_region_that_outlives_its_directory_closes_its_file(tmp_path: Path) -> None:
+    """An answer that is being sent when all is closed: nobody opens or looks for files again."""
+    path = tmp_path / "file"
+    path.write_bytes(b"content")
+    files = OpenFiles(RealDisk())
+    file = files.pin(str(path))
+    number = file.fileno()
+    regions = [FileRegion(number, 0, 7, lambda: files.let_go(file))]
+    files.close()
+    assert os.pread(number, 7, 0) == b"content", "it is still being sent"
+    other = threading.Thread(target=regions.clear)
+    other.start()
+    other.join()
+    with pytest.raises(OSError):
+        os.fstat(number)

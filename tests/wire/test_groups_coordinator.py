@@ -298,6 +298,37 @@ def test_a_write_that_cannot_be_made_is_answered_and_leaves_its_group_free(
     ]
 
 
+def test_a_bug_when_a_write_is_committed_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its partition is as after a load that failed: what the log has, the next load finds."""
+
+    async def story(broker: GroupBroker) -> None:
+        hosted = broker.broker.partitions.get(OFFSETS_TOPIC, 0)
+        assert hosted is not None
+        leadership = hosted.leadership
+        assert leadership is not None
+        a, one = await new_member(broker)
+        generation = (await one).generation_id
+        of_member = {"generation": generation, "member_id": a}
+        answer = await broker.ask(sync_group, sync_request(a, generation, {a: b"A"}), 5)
+        assert answer.error_code == E.NONE
+        # Another member waits for the rest of its group to join again.
+        _, other = await new_member(broker)
+        with monkeypatch.context() as patch:
+            patch.setattr(GroupTable, "stored", planted)
+            assert await commit(broker, 7, **of_member) is E.COORDINATOR_NOT_AVAILABLE
+        assert (await other).error_code == E.NOT_COORDINATOR
+        assert await commit(broker, 8, **of_member) is E.COORDINATOR_NOT_AVAILABLE
+        assert await broker.coordinator.reloaded(hosted) is None
+        assert await committed(broker) == 7
+
+    def planted(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("planted")
+
+    run(tmp_path, story)
+
+
 def test_a_write_that_fails_behind_the_log_counts_as_the_log_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

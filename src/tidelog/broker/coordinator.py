@@ -13,8 +13,9 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.coordinator_partition import LedPartition, refuse_event
+from tidelog.broker.coordinator_partition import LedPartition
 from tidelog.broker.coordinator_parts import InParts, OneByOne
+from tidelog.broker.coordinator_ticket import refuse_event
 from tidelog.groups import limits
 from tidelog.groups.events import Event
 from tidelog.groups.placement import partition_for

@@ -10,7 +10,7 @@ and still counts when it is committed later.
 |---|---|
 | loading: the log is read, its end committed, topics are known | COORDINATOR_LOAD_IN_PROGRESS |
 | loaded | what the rules decide |
-| damaged: the log could not be read | COORDINATOR_NOT_AVAILABLE |
+| damaged: the log could not be read, or a bug struck | COORDINATOR_NOT_AVAILABLE |
 | closed, or this broker has not led without a break | NOT_COORDINATOR |
 """
 
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tidelog.broker.coordinator_parts import InParts, OneByOne, RestOfRemoval, Turn
-from tidelog.broker.coordinator_ticket import Ticket
+from tidelog.broker.coordinator_ticket import give, refuse_all, refuse_event
 from tidelog.broker.coordinator_writes import InFlight, batches_of
 from tidelog.broker.metadata_cache import MetadataCache
 from tidelog.broker.partition import HostedPartition
@@ -34,7 +34,6 @@ from tidelog.groups.events import (
     RemoveFormerLives,
     RemoveTopics,
     Tick,
-    refuse,
 )
 from tidelog.groups.settings import GroupRules
 from tidelog.groups.table import GroupTable
@@ -114,7 +113,7 @@ class LedPartition:
 
     @property
     def has_failed(self) -> bool:
-        """Whether its groups could not be loaded."""
+        """Whether its groups could not be loaded, or were lost to a bug since."""
         return self._state is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     @property
@@ -193,16 +192,26 @@ class LedPartition:
         """Leadership went: everyone who waits is sent to the new coordinator."""
         if self._state is ErrorCode.NOT_COORDINATOR:
             return
-        self._state = ErrorCode.NOT_COORDINATOR
-        self.load_ended.set()
         self._closed.set_result(None)
+        self._serve_no_more(ErrorCode.NOT_COORDINATOR)
+
+    def _fail(self) -> None:
+        """A bug has left the groups such that nobody knows what holds: as after a failed load."""
+        try:
+            self._serve_no_more(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        except Exception:
+            logger.exception("not all who wait for groups of %s were told", self.hosted.key)
+
+    def _serve_no_more(self, error: ErrorCode) -> None:
+        self._state = error
+        self.load_ended.set()
         if self._timer is not None:
             self._timer.cancel()
         self._due.clear()
         waiting, self._in_flight = self._in_flight, {}
         for entry in waiting:
             entry.finish()
-            _answer_all(entry.write, ErrorCode.NOT_COORDINATOR)
+            refuse_all(entry.write, error)
         self._perform(self.table.unload())
 
     # Loading -----------------------------------------------------------------------------------
@@ -367,7 +376,7 @@ class LedPartition:
                 present = self._todo.popleft()
                 for effect in present.effects:
                     if isinstance(effect, Answer):
-                        _give(effect)
+                        give(effect)
                     else:
                         logger.info("%s: %s", effect.message, effect.fields)
                 for write in present.writes:
@@ -377,7 +386,7 @@ class LedPartition:
 
     def _append(self, write: Write) -> None:
         if self._state is not ErrorCode.NONE:
-            _answer_all(write, ErrorCode.NOT_COORDINATOR)
+            refuse_all(write, ErrorCode.NOT_COORDINATOR)
             return
         hosted = self.hosted
         if len(self._in_flight) >= MAX_IN_FLIGHT or len(hosted.isr) < hosted.required_in_sync:
@@ -395,7 +404,7 @@ class LedPartition:
         if error is not ErrorCode.NONE:
             if self._state is not ErrorCode.NONE:
                 # The disk failed under it: leadership, and with it the table, went meanwhile.
-                _answer_all(write, ErrorCode.NOT_COORDINATOR)
+                refuse_all(write, ErrorCode.NOT_COORDINATOR)
             else:
                 self._lost(write, error)
             return
@@ -424,8 +433,14 @@ class LedPartition:
         entry.finish()
         self._in_flight.pop(entry, None)
         if error is ErrorCode.NONE:
-            self._perform(self.table.stored(entry.write, self._now()))
-            self._arm()
+            try:
+                self._perform(self.table.stored(entry.write, self._now()))
+                self._arm()
+            except Exception:
+                # The log has it, and memory may have half of it. Nobody is to wait for ever.
+                logger.exception("what group %s wrote was not taken in", entry.write.group_id)
+                self._in_flight[entry] = None
+                self._fail()
         else:
             # Leadership went or the disk failed: the log decides what became of it, elsewhere.
             self._in_flight[entry] = None
@@ -477,22 +492,3 @@ class LedPartition:
             self._timer = asyncio.get_running_loop().call_soon(self._tick)
         else:
             self._arm()
-
-
-def refuse_event(event: Event, error: ErrorCode) -> None:
-    """Answer a request with an error, if it is one and waits for an answer."""
-    result = refuse(event, error)
-    ticket = getattr(event, "ticket", None)
-    if result is not None and isinstance(ticket, Ticket):
-        ticket.give(result)
-
-
-def _give(answer: Answer) -> None:
-    assert isinstance(answer.ticket, Ticket)
-    answer.ticket.give(answer.result)
-
-
-def _answer_all(write: Write, error: ErrorCode) -> None:
-    for answer in write.answers:
-        assert isinstance(answer.ticket, Ticket)
-        answer.ticket.give(answer.result.refused(error))

@@ -10,6 +10,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from tidelog.groups.decision import Answer, Write
+from tidelog.groups.events import Event, refuse
+from tidelog.model.errors import ErrorCode
+
 
 class Ticket:
     """Handed to the rules with an event; ``answer`` is what the handler returns to the router."""
@@ -49,3 +53,24 @@ class Ticket:
         if self._result is not None:
             return self._result
         return await self.answer(lambda result: result)
+
+
+def give(answer: Answer) -> None:
+    """Give an answer of the rules to whom it is for."""
+    assert isinstance(answer.ticket, Ticket)
+    answer.ticket.give(answer.result)
+
+
+def refuse_all(write: Write, error: ErrorCode) -> None:
+    """Answer all who wait for a write with an error."""
+    for answer in write.answers:
+        assert isinstance(answer.ticket, Ticket)
+        answer.ticket.give(answer.result.refused(error))
+
+
+def refuse_event(event: Event, error: ErrorCode) -> None:
+    """Answer a request with an error, if it is one and waits for an answer."""
+    result = refuse(event, error)
+    ticket = getattr(event, "ticket", None)
+    if result is not None and isinstance(ticket, Ticket):
+        ticket.give(result)

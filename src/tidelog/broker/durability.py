@@ -3,7 +3,7 @@
 Owns when logs are synced: with ``log.durability=sync`` before an append counts as stored, else when
 ``flush.messages`` or ``flush.ms`` says so. What is appended while a trip is under way goes with the
 next one: so the slower the disk, the more appends share a sync. A failed sync is final for its
-directory (promise 25).
+directory (promise 25), and so is a bug on the way to it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidelog.runtime.clock import Clock
 from tidelog.runtime.turns import Turn
-from tidelog.storage.syncing import run_all
+from tidelog.storage.syncing import PendingSync, run_all
 
 if TYPE_CHECKING:
     from tidelog.broker.partition import HostedPartition
@@ -77,8 +78,8 @@ class GroupCommit:
 
     async def _run(self) -> None:
         # A task begins in the next turn of the loop: all requests of this turn share its first
-        # trip. One trip after another while anything is wanted.
-        loop = asyncio.get_running_loop()
+        # trip. One trip after another while anything is wanted. Whatever strikes one log, all who
+        # wait are told.
         try:
             while self._wanted:
                 turn = Turn(self._clock, MOST_PER_TRIP, TURN_MS)
@@ -91,36 +92,49 @@ class GroupCommit:
                     if partition.log.cutting:
                         self._again_later(partition, closed_only)
                         continue
+                    taken.append(partition)
                     try:
                         pending = partition.log.unsynced(closed_only=closed_only)
                     except OSError as error:
+                        taken.pop()
                         self._cannot_take(partition, closed_only, error)
                         continue
-                    taken.append(partition)
+                    except Exception as error:
+                        _struck(partition, error)
+                        continue
                     self._late.discard(partition)
                     if pending is not None:
                         trip.append((partition, pending))
                 if trip:
-                    pendings = [pending for _, pending in trip]
-                    await loop.run_in_executor(self._threads, run_all, pendings)
-                    self.trips += 1
-                    self.synced_logs += len(trip)
+                    await self._sync([pending for _, pending in trip])
                 elif self._wanted:
                     await asyncio.sleep(0)
                 for partition, pending in trip:
-                    partition.log.synced(pending)
-                    if pending.error is not None and partition.log.failed is not None:
-                        partition.go_offline(partition.log.failed)
+                    _take_back(partition, pending)
                 for partition in taken:
                     self._tell(partition)
         finally:
             self._task = None
 
+    async def _sync(self, pendings: Sequence[PendingSync]) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._threads, run_all, pendings)
+        except Exception as error:
+            for pending in pendings:
+                pending.error = pending.error or error
+        self.trips += 1
+        self.synced_logs += len(pendings)
+
     def _tell(self, partition: HostedPartition) -> None:
         for waiter in self._waiting.pop(partition, ()):
             if not waiter.done():
                 waiter.set_result(None)
-        partition.synced()
+        try:
+            partition.synced()
+        except Exception:
+            # The disk has it, and the others of this trip are to be told.
+            logger.exception("%s: not all heard that it is synced", partition.key)
 
     def _cannot_take(self, partition: HostedPartition, closed_only: bool, error: OSError) -> None:
         """Try a log again later: room or file descriptors are all that is missing."""
@@ -132,3 +146,21 @@ class GroupCommit:
     def _again_later(self, partition: HostedPartition, closed_only: bool) -> None:
         later = functools.partial(self.want, partition, closed_only=closed_only)
         asyncio.get_running_loop().call_later(RETRY_S, later)
+
+
+def _take_back(partition: HostedPartition, pending: PendingSync) -> None:
+    try:
+        partition.log.synced(pending)
+        if pending.error is not None and partition.log.failed is not None:
+            partition.go_offline(partition.log.failed)
+    except Exception as error:
+        _struck(partition, error)
+
+
+def _struck(partition: HostedPartition, error: Exception) -> None:
+    """A bug kept a log from being synced: nobody knows what a power loss leaves of it, so that it
+    is final for the directory, as a sync that fails."""
+    log = partition.log
+    logger.error("%s cannot be synced", partition.key, exc_info=error)
+    log.resources.fail(f"a sync in {log.path} failed: {error!r}")
+    partition.go_offline(log.failed or "")

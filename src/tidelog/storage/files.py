@@ -36,6 +36,7 @@ class OpenFiles:
         self._pins: dict[File | Directory, int] = {}
         self._let_go: deque[File] = deque()
         """Pins that nobody holds any more and that still count. Its ``append`` is atomic."""
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._open)
@@ -70,6 +71,7 @@ class OpenFiles:
             self._shrink()
             file = opening()
         self._open[key] = file
+        self._closed = False
         self._shrink()
         return file
 
@@ -101,8 +103,11 @@ class OpenFiles:
             file.close()
 
     def let_go(self, file: File) -> None:
-        """Undo one ``pin`` at the owner's next ``get`` or ``take_up``; in any thread."""
+        """Undo one ``pin`` at the owner's next ``get`` or ``take_up``; in any thread. At once when
+        all is closed: the owner does not come back."""
         self._let_go.append(file)
+        if self._closed:
+            self.take_up()
 
     def take_up(self) -> None:
         """Release what was let go: a descriptor keeps the room of a file that was removed."""
@@ -123,7 +128,8 @@ class OpenFiles:
             self._close(file)
 
     def close(self) -> None:
-        """Close every file that is not pinned."""
+        """Close every file that is not pinned, and the others when they are released."""
+        self._closed = True
         self.take_up()
         while self._open:
             _, file = self._open.popitem()

@@ -420,7 +420,8 @@ class LogFiles(SmallFiles):
         if pending.overtaken and self.closed:
             return
         if pending.error is not None:
-            self.resources.fail(f"fsync in {self.path} failed: {pending.error}")
+            why = pending.error if isinstance(pending.error, OSError) else repr(pending.error)
+            self.resources.fail(f"fsync in {self.path} failed: {why}")
             return
         if pending.notes_damage:
             self.damage_unsynced = False

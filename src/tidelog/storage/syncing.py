@@ -55,7 +55,8 @@ class PendingSync:
         """How many partial writes of the log, cut off again, this covers."""
         self.notes_damage = False
         """Whether this is the note that the log was found damaged, and nothing else."""
-        self.error: OSError | None = None
+        self.error: Exception | None = None
+        """Anything but an OSError is a bug; no less final."""
 
     @property
     def overtaken(self) -> bool:
@@ -75,13 +76,13 @@ class PendingSync:
             for newest in self.snapshots[-1:]:
                 # Those before it are not needed once its name is durable.
                 newest.thin_out()
-        except OSError as error:
+        except Exception as error:
             self.error = error
 
 
 def run_all(pendings: Sequence[PendingSync]) -> None:
     """Run many, in any thread; after a failure nothing more of its log directory is synced."""
-    failed: dict[str, OSError] = {}
+    failed: dict[str, Exception] = {}
     for pending in pendings:
         pending.error = failed.get(pending.log_directory)
         if pending.error is None:
