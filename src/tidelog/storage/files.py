@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tidelog.runtime.disk import Directory, Disk, File
@@ -91,6 +91,26 @@ class OpenFiles:
     def _pin(self, file: _Opened) -> _Opened:
         self._pins[file] = self._pins.get(file, 0) + 1
         return file
+
+    def pin_all(
+        self, paths: Sequence[str], directories: Sequence[str]
+    ) -> tuple[list[File], list[Directory]]:
+        """Return all of them pinned, but for files that are gone. OSError: none is."""
+        pinned: list[File] = []
+        opened: list[Directory] = []
+        try:
+            for path in paths:
+                try:
+                    pinned.append(self.pin(path))
+                except FileNotFoundError:
+                    # Removed since it was noted (an old snapshot, an index of a removed segment).
+                    continue
+            opened.extend(map(self.pin_directory, directories))
+        except OSError:
+            for file in (*pinned, *opened):
+                self.release(file)
+            raise
+        return pinned, opened
 
     def release(self, file: File | Directory) -> None:
         """Undo one ``pin``; closes a file that was forgotten or evicted meanwhile."""

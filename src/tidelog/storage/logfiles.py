@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected
-from tidelog.runtime.disk import Directory, File
+from tidelog.runtime.disk import Directory
 from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage import names
 from tidelog.storage.departing import Departing
@@ -351,7 +351,7 @@ class LogFiles(SmallFiles):
         if not (paths or self._dirty_files or self._dirty_directories or self.snapshots):
             return None
         dirty = self._dirty_directories | ({self.path} if self.snapshots else set())
-        pinned, directories = self._pin(
+        pinned, directories = self.resources.files.pin_all(
             paths + sorted(self._dirty_files.difference(paths)), sorted(dirty)
         )
         bases = frozenset(segment.base_offset for segment in self.segments)
@@ -387,27 +387,6 @@ class LogFiles(SmallFiles):
         for snapshot in pending.snapshots:
             for path in snapshot.thinned_out:
                 self.resources.files.forget(path)
-
-    def _pin(
-        self, paths: Sequence[str], directories: Sequence[str]
-    ) -> tuple[list[File], list[Directory]]:
-        """Open all that a sync needs: what is wanting is known before the sync, and passes."""
-        pinned: list[File] = []
-        opened: list[Directory] = []
-        files = self.resources.files
-        try:
-            for path in paths:
-                try:
-                    pinned.append(files.pin(path))
-                except FileNotFoundError:
-                    # Removed since it was noted (an old snapshot, an index of a removed segment).
-                    continue
-            opened.extend(map(files.pin_directory, directories))
-        except OSError:
-            for file in (*pinned, *opened):
-                files.release(file)
-            raise
-        return pinned, opened
 
     def synced(self, pending: PendingSync) -> None:
         """Take back a pending sync that was run: the recovery point moves, or the log fails."""

@@ -216,15 +216,10 @@ class SmallFiles:
 
     def _note_to_sync(self, end_offset: int, generation: int) -> PendingSync:
         """Return what syncs the note of damage, and nothing else of the log."""
-        files = self.resources.files
-        note = files.pin(f"{self.path}/{names.DAMAGED}")
-        try:
-            directory = files.pin_directory(self.path)
-        except OSError:
-            files.release(note)
-            raise
+        note = f"{self.path}/{names.DAMAGED}"
+        files, directories = self.resources.files.pin_all([note], [self.path])
         above = self.path.rpartition("/")[0]
-        pending = PendingSync(above, [note], [directory], 0, end_offset, generation)
+        pending = PendingSync(above, files, directories, 0, end_offset, generation)
         pending.notes_damage = True
         return pending
 
