@@ -39,6 +39,7 @@ REGRESSIONS = {
     1919: "a cut whose fsync failed was undone by a power loss two lives later",
     3569: "compaction took a producer's last durable batch for an older one than was lost",
     3675: "truncation to the first offset forgot all producers",
+    7340280: "what retention had removed came back torn, and its last batch was asked its epoch",
 }
 """Seeds that found a bug once. Scenarios change, and so does what a seed does; they stay cheap."""
 

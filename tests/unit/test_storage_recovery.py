@@ -134,6 +134,39 @@ def test_an_end_below_the_high_watermark_is_damage_after_a_kill(tmp_path: Path) 
     assert (found.end_offset, found.recovered.cut_at, found.high_watermark) == (6, 6, 6)
 
 
+@pytest.mark.parametrize("tail", ["zeros", "cut in a batch", "cut between batches"])
+def test_what_was_removed_and_comes_back_torn_is_no_damage(tmp_path: Path, tail: str) -> None:
+    """Retention emptied the log; the power went before the renaming of its files was durable."""
+    log = write(tmp_path, 4)
+    path = Path(log.segments[0].log_path)
+    content = path.read_bytes()
+    before = reopen(tmp_path, replace(SMALL, retention_ms=1000, file_delete_delay_ms=0))
+    before.high_watermark = before.end_offset
+    before.housekeep(NOW_MS + 2000)
+    assert (before.start_offset, before.end_offset) == (8, 8) and len(before.segments) == 1
+    before.resources.files.close()
+    # Its tail was never synced.
+    *_, (last, _) = walk(content)
+    torn = {
+        "zeros": content[:last] + bytes(len(content) - last),
+        "cut in a batch": content[: last + 70],
+        "cut between batches": content[:last],
+    }
+    path.write_bytes(torn[tail])
+    ending = Ending(8, 8, 8, unsynced_may_be_gone=True)
+    found = reopen(tmp_path, SMALL, ending=ending)
+    assert len(found.segments) == 2, "it came back"
+    assert found.damaged is None
+    assert (found.start_offset, found.end_offset) == (8, 8)
+    made = batch(2, timestamp=NOW_MS, producer=Producer(3, 0, 8))
+    appended = found.append_as_leader(made, 0, NOW_MS)
+    assert isinstance(appended, Appended) and appended.first_offset == 8, appended
+    assert [record.offset for record in records_of(found)] == [8, 9]
+    found.high_watermark = 10
+    found.housekeep(NOW_MS)
+    assert found.damaged is None and len(found.segments) == 1
+
+
 def test_an_end_below_the_recovery_point_is_always_damage(tmp_path: Path) -> None:
     log = write(tmp_path, 4)
     path = Path(log.segments[0].log_path)
@@ -431,7 +464,7 @@ def test_neighbours_are_compared_with_few_reads(tmp_path: Path) -> None:
         Segment(shared, each.directory, each.base_offset, each.size, each.next_offset)
         for each in log.segments
     ]
-    assert missing_between(shared, segments, 0) is None
+    assert missing_between(shared, segments, 0, 0) is None
     assert sum(read) < 100_000 < log.size
 
 

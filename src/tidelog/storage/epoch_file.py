@@ -32,7 +32,6 @@ from tidelog.storage.checkpoints import DamagedFile, decode_epochs, fits_checksu
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.scan import HEADERS_BYTES, scan
-from tidelog.storage.segment import Segment
 from tidelog.storage.soundness import Unsound
 
 Entries = list[tuple[int, int]]
@@ -86,7 +85,7 @@ def find_epochs(log: PartitionLog, told: Told | None) -> FoundEpochs:
     except DamagedFile as error:
         log.mended.append(f"{path}: {error}: taken from the log instead")
     if epochs is None:
-        epochs, is_believed = _of_batches(log.segments, told), False
+        epochs, is_believed = _of_batches(log, told), False
     epochs.truncate_start(log.start_offset)
     found = epochs.all_from(log.segments[0].base_offset)
     # A log that tells of no epoch needs no file.
@@ -132,7 +131,14 @@ def _compared(log: PartitionLog, entries: Entries, believed: frozenset[tuple[int
             if not before and (epoch, offset) not in believed:
                 offset = _gap_before(log, found, first)
         found.begin(epoch, offset)
-    last = log.header_at(log.end_offset - 1)
+    try:
+        last = log.header_at(log.end_offset - 1)
+    except Unsound:
+        if log.end_offset > log.start_offset:
+            raise
+        # Of an empty log it lies below its start. A power loss may bring back a file that was
+        # removed, without bytes that were never synced: they are nobody's.
+        last = None
     if last is not None and last.leader_epoch > found.latest:
         raise _Contradicted(f"epoch {last.leader_epoch} is not in it")
     return found.entries
@@ -190,15 +196,15 @@ def _start_of_first(log: PartitionLog, epoch: int, offset: int) -> int:
     return log.start_offset
 
 
-def _of_batches(segments: list[Segment], told: Told | None) -> LeaderEpochs:
+def _of_batches(log: PartitionLog, told: Told | None) -> LeaderEpochs:
     """Return the epochs as all batches tell them. Grows with those that ``told`` nothing yet.
 
     Unsound when they fall, or when the batches cannot be walked: then it is a batch that lies, and
     a false epoch must not get about.
     """
     found = LeaderEpochs()
-    next_offset = segments[0].base_offset
-    for segment in segments:
+    next_offset = log.segments[0].base_offset
+    for segment in log.segments:
         limit = segment.size if told is None else told.limit(segment.base_offset, segment.size)
         end = 0
         for position, header in scan(
@@ -207,7 +213,8 @@ def _of_batches(segments: list[Segment], told: Told | None) -> LeaderEpochs:
             end = position + header.size
             _begin(found, header.leader_epoch, next_offset, header.base_offset)
             next_offset = header.next_offset
-        if end != limit:
+        # Below the log's start it may be a file that was removed and came back torn.
+        if end != limit and segment.next_offset > log.start_offset:
             raise Unsound(f"{segment.log_path} has no batch at position {end}")
     for at, (epoch, offset) in enumerate(() if told is None else told.epochs):
         # The first may have begun in a gap before what was checked, or be the last that was walked.

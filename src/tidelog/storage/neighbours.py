@@ -20,10 +20,16 @@ _ENTRY = Struct(">ii")
 """Of an offset index: an offset and a position, both relative."""
 
 
-def missing_between(resources: Resources, segments: Sequence[Segment], cleaned: int) -> str | None:
-    """Return what is missing between two segments that begin at or above ``cleaned``, or None."""
+def missing_between(
+    resources: Resources, segments: Sequence[Segment], cleaned: int, log_start: int
+) -> str | None:
+    """Return what is missing between two segments that begin at or above ``cleaned``, or None.
+
+    What would be below the log's start is not missed: a power loss may bring back files that were
+    removed, without bytes that were never synced.
+    """
     for segment, following in pairwise(segments):
-        if segment.base_offset < cleaned:
+        if segment.base_offset < cleaned or following.base_offset <= log_start:
             continue
         end = _end_of(resources, segment)
         if end is not None and end < following.base_offset:

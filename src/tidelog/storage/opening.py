@@ -100,7 +100,9 @@ def open_log(
             else first_segment(resources, path, now_ms)
         ]
     if found.damaged is None:
-        found.damaged = missing_between(resources, found.segments, first_dirty_offset)
+        found.damaged = missing_between(
+            resources, found.segments, first_dirty_offset, ending.log_start
+        )
     log = PartitionLog(resources, path, partition, configs, found.segments)
     log.recovered = found
     log.damaged = found.damaged

@@ -13,6 +13,8 @@ Owns the judgement of what is on disk; ``opening`` builds the log from it. Rules
 - When the operating system has been started anew since (``unsynced_may_be_gone``), what was never
   synced may be missing anywhere: then the log is cut at the first hole, and says so. What is read
   begins at the last entry of the time index, if that ends before the recovery point.
+- What lies wholly below the log's start may be a file that was removed and that a power loss
+  brought back torn: nothing is missed there, by ``neighbours`` and ``epoch_file`` either.
 """
 
 from __future__ import annotations
