@@ -7,14 +7,16 @@ from uuid import UUID
 import pytest
 from tests.support.group_driver import GROUP, Driver
 
-from tidelog.groups import removals
-from tidelog.groups.events import DeleteGroup, RemoveFormerLives, RemoveTopics
+from tidelog.groups import limits, removals
+from tidelog.groups.events import DeleteGroup, Expire, RemoveFormerLives, RemoveTopics
 from tidelog.groups.group import GroupState
 from tidelog.groups.records import NO_LIFE, GroupRecord
+from tidelog.groups.retention import found_by, look
 from tidelog.model.errors import ErrorCode
 
 E = ErrorCode
 PART = 4
+WEEK_MS = 7 * 86_400_000
 FORMER, PRESENT = UUID(int=1), UUID(int=2)
 
 
@@ -200,3 +202,127 @@ def test_a_short_removal_is_one_write() -> None:
     delete_group(d)
     (write,) = d.in_flight
     assert isinstance(write.records[-1], GroupRecord) and len(write.records) == PART
+
+
+# -- a commit in the next life of a topic
+
+
+def commit_in_next_life(d: Driver) -> int:
+    return d.commit_offsets({("t", 0): 9, ("u", 1): 9, ("t", 1): 9}, topic_id=PRESENT)
+
+
+def test_the_first_commit_in_a_topics_next_life_goes_behind_all_parts_of_the_former() -> None:
+    """50,000 positions were removed in one decision, and one turn of the loop."""
+    d = driver()
+    ticket = commit_in_next_life(d)
+    parts = 1
+    while d.table.removes(GROUP):
+        assert len(d.in_flight[-1].records) == PART
+        d.commit()
+        assert ticket not in d.answers
+        # Whatever a crash leaves: no position of a former life under a later first sight.
+        seen = d.reloaded().group
+        lives = {x.topic_id for x in seen.offsets.get("t", {}).values()}
+        assert lives <= {seen.first_sights["t"].topic_id}
+        d.go_on()
+        parts += 1
+    assert parts == 5, "12 tombstones, 2 first sights, 3 positions"
+    d.commit()
+    assert d.error_of(ticket) is E.NONE
+    expected = {("t", 0), ("t", 1), ("u", 0), ("u", 1)}
+    assert positions(d) == positions(d.reloaded()) == expected
+    assert d.reloaded().group.first_sights["t"].topic_id == PRESENT
+    again = commit_in_next_life(d)
+    d.commit()
+    assert d.error_of(again) is E.NONE and not d.table.removes(GROUP)
+
+
+@pytest.mark.parametrize("error", [E.NOT_ENOUGH_REPLICAS, E.MESSAGE_TOO_LARGE])
+@pytest.mark.parametrize("parts", [1, 2, 3, 4, 5])
+def test_a_commit_in_a_next_life_of_which_a_part_is_refused_is_refused(
+    parts: int, error: ErrorCode
+) -> None:
+    d = driver()
+    ticket = commit_in_next_life(d)
+    for _ in range(parts - 1):
+        d.commit()
+        d.go_on()
+    d.refuse(error)
+    told = (
+        E.COORDINATOR_NOT_AVAILABLE
+        if error is E.NOT_ENOUGH_REPLICAS
+        else E.INVALID_COMMIT_OFFSET_SIZE
+    )
+    assert {code for _, code in d.done(ticket).partitions} == {told}
+    assert not d.table.removes(GROUP) and d.group.state is GroupState.EMPTY
+    again = commit_in_next_life(d)
+    rest(d)
+    d.commit()
+    assert d.error_of(again) is E.NONE
+    assert positions(d.reloaded()) == {("t", 0), ("t", 1), ("u", 0), ("u", 1)}
+
+
+def test_a_commit_in_a_next_life_is_sent_elsewhere_with_the_leadership() -> None:
+    d = driver()
+    ticket = commit_in_next_life(d)
+    d._perform(d.table.unload())
+    assert {code for _, code in d.done(ticket).partitions} == {E.NOT_COORDINATOR}
+
+
+# -- retention
+
+
+def test_what_has_expired_goes_in_parts_and_its_first_sight_last() -> None:
+    d = driver()
+    d.advance(WEEK_MS)
+    d.commit_offsets({("u", 1): 9})
+    d.commit()
+    d.send(Expire())
+    assert d.table.removes(GROUP)
+    while d.table.removes(GROUP):
+        d.commit()
+        seen = d.reloaded().group
+        assert ("t" in seen.first_sights) >= ("t" in seen.offsets)
+        d.go_on()
+    d.commit()
+    assert positions(d) == positions(d.reloaded()) == {("u", 1)}
+    assert not d.group.first_sights
+
+
+def test_what_a_look_found_is_looked_at_again() -> None:
+    """The group goes on while very many positions are looked at."""
+    d = driver()
+    d.advance(WEEK_MS)
+    found = found_by(look(d.group, d.now))
+    assert found.positions is not None and len(found.positions) == 13
+    d.commit_offsets({("t", 1): 9}, topic_id=FORMER)
+    d.commit()
+    # In flight: its tombstone would stand behind it.
+    d.commit_offsets({("t", 2): 9}, topic_id=FORMER)
+    d.send(found)
+    rest(d)
+    d.commit()
+    assert positions(d) == positions(d.reloaded()) == {("t", 1), ("t", 2)}
+    assert "t" in d.group.first_sights
+    # Members have come, and read it: nothing of it expires.
+    other = driver()
+    other.advance(WEEK_MS)
+    found = found_by(look(other.group, other.now))
+    other.hold = False
+    other.new_member()
+    other.send(found)
+    assert len(positions(other)) == 13
+
+
+def test_so_much_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_EXPIRED_AT_ONCE", 5)
+    d = driver()
+    d.advance(WEEK_MS)
+    left = 13
+    while left:
+        d.send(Expire())
+        rest(d)
+        d.commit()
+        left = max(0, left - 5)
+        assert len(positions(d)) == left
+    assert len(d.table) == len(d.reloaded().table) == 0

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
+from tidelog.broker import coordinator_parts
 from tidelog.broker.coordinator_parts import InParts, OneByOne, RestOfRemoval, Turn
 from tidelog.broker.coordinator_ticket import give, refuse_all, refuse_event
 from tidelog.broker.coordinator_writes import InFlight, batches_of
@@ -166,7 +167,7 @@ class LedPartition:
         turn = Turn(self._clock)
         try:
             while (error := self.error) is ErrorCode.NONE:
-                part = long.next_part()
+                part = coordinator_parts.part_of(long, removes=self.table.removes(group_id))
                 if part is None:
                     break
                 self._perform(self.table.decide(group_id, part, self._now()))
@@ -178,6 +179,7 @@ class LedPartition:
         except Exception:
             # A bug must not keep the group from everything that comes behind.
             logger.exception("a long request for group %s failed", group_id)
+            self._interrupt(group_id)
             long.fail()
         del self._long[group_id]
         while long.behind:
@@ -343,7 +345,7 @@ class LedPartition:
     # Sweeps ------------------------------------------------------------------------------------
 
     async def expire(self) -> None:
-        """Look at the retention of every group's offsets."""
+        """Look at the retention of every group's offsets, a turn at a time."""
         await self._for_all(Expire())
 
     async def forget_topics(self, topics: frozenset[str]) -> None:
@@ -356,10 +358,13 @@ class LedPartition:
     async def _for_all(self, event: Event) -> None:
         turn = Turn(self._clock)
         for group_id in list(self.table):
+            group, present = self.table.get(group_id), event
+            if group is not None and isinstance(event, Expire):
+                present = await coordinator_parts.expiry_of(group, self._now(), turn)
             if self.error is not ErrorCode.NONE:
                 return
             if self.table.get(group_id) is not None:
-                self.decide(group_id, event)
+                self.decide(group_id, present)
             if turn.is_over:
                 await turn.give_way()
 

@@ -19,7 +19,10 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from tidelog.broker.coordinator_ticket import Ticket
-from tidelog.groups.events import Event, OffsetsResult, RemoveMore
+from tidelog.groups.events import Event, Expire, OffsetsResult, RemoveMore
+from tidelog.groups.group import Group
+from tidelog.groups.limits import MAX_EXPIRED_AT_ONCE
+from tidelog.groups.retention import found_by, look
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime.clock import Clock
@@ -56,6 +59,22 @@ class Turn:
         """Let others have their turn, and begin the next."""
         await asyncio.sleep(0)
         self._end_ms = self._clock.monotonic_ms() + SLICE_MS
+
+
+async def expiry_of(group: Group, now_ms: int, turn: Turn) -> Expire:
+    """Return what is to be looked at of the retention of a group's positions: with few all of them,
+    else what a look of several turns found. The group goes on meanwhile."""
+    if group.offset_count <= PART:
+        return Expire()
+    looked = look(group, now_ms)
+    found: list[TopicPartition | str | None] = []
+    while part := list(islice(looked, PART)):
+        found += [each for each in part if each is not None]
+        if len(found) >= MAX_EXPIRED_AT_ONCE:
+            break
+        if turn.is_over:
+            await turn.give_way()
+    return found_by(found)
 
 
 class OneByOne:
@@ -171,6 +190,12 @@ class RestOfRemoval:
     def fail(self) -> None:
         """A bug: who waits is told, and what is left stays."""
         self._interrupt()
+
+
+def part_of(long: InParts | RestOfRemoval, *, removes: bool) -> Event | None:
+    """Return the next part to decide, if there is any. A part of a commit may have begun a removal,
+    of what its topic's former life left: while its group ``removes``, that goes first."""
+    return RemoveMore() if removes else long.next_part()
 
 
 class _PartTicket(Ticket):

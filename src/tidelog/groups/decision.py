@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tidelog.groups.events import Result, Ticket
+from tidelog.groups.events import OffsetsResult, Result, Ticket
 from tidelog.groups.records import Record
 from tidelog.model.errors import ErrorCode
 
@@ -140,6 +140,13 @@ def error_for_offsets(error: ErrorCode) -> ErrorCode:
     """Return what a committer is told when the log refused its offsets, as Kafka maps it."""
     if error in _TOO_LARGE:
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    return error_for_members(error)
+
+
+def error_for(result: Result, error: ErrorCode) -> ErrorCode:
+    """Return what the one is told who would have got ``result``, had the log not refused it."""
+    if isinstance(result, OffsetsResult):
+        return error_for_offsets(error)
     return error_for_members(error)
 
 

@@ -223,7 +223,12 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Time to look at the retention of offsets (``offsets.retention.check.interval.ms``)."""
+    """Time to look at the retention of offsets (``offsets.retention.check.interval.ms``), or what a
+    look at very many positions found: these, and topics with nothing but their first sight."""
+
+    positions: tuple[TopicPartition, ...] | None = None
+    """None: look at all of them now."""
+    topics: tuple[str, ...] = ()
 
 
 Event = (

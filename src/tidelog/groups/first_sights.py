@@ -14,8 +14,9 @@ Source: KIP-253 (first sight), KAFKA-19141 and KAFKA-19154 (Kafka keeps the id w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from collections.abc import Set as AbstractSet
+from itertools import chain
 from uuid import UUID
 
 from tidelog.groups.group import Group
@@ -43,17 +44,23 @@ def is_former(sight: FirstSight | None, present: UUID) -> bool:
     return sight is not None and present not in (NO_LIFE, sight.topic_id)
 
 
-def before_commit(group: Group, topic: str, topic_id: UUID) -> list[Record]:
-    """Return what a write needs before offsets of this life of a topic."""
+def before_commit(group: Group, topic: str, topic_id: UUID) -> tuple[int, Iterable[Record]]:
+    """Return what a write needs before offsets of this life of a topic, and how many positions of
+    its former life that may remove. The records are made as they are asked for."""
     sight = latest(group, topic)
     if topic_id == NO_LIFE or (sight is not None and sight.topic_id == topic_id):
-        return []
-    # Without a first sight nobody knows of which life the present offsets are.
-    records: list[Record] = (
-        [] if sight is None else list(all_offsets_gone(group, topic, in_flight_of(group)))
-    )
+        return 0, ()
     present = FirstSight(topic_id, NO_RESIZE_EPOCH, NO_ASSIGNMENT)
-    return [*records, FirstSightRecord(group.group_id, topic, present)]
+    begins = (FirstSightRecord(group.group_id, topic, present),)
+    if sight is None:
+        # Nobody knows of which life the present offsets are.
+        return 0, begins
+    most = len(group.offsets.get(topic, ())) + len(group.in_flight)
+    return most, chain(_former_gone(group, topic), begins)
+
+
+def _former_gone(group: Group, topic: str) -> Iterator[Record]:
+    yield from all_offsets_gone(group, topic, in_flight_of(group))
 
 
 def in_flight_of(group: Group) -> dict[str, list[int]]:
@@ -67,7 +74,8 @@ def in_flight_of(group: Group) -> dict[str, list[int]]:
 def all_offsets_gone(group: Group, topic: str, flying: dict[str, list[int]]) -> Iterator[Record]:
     """Yield tombstones of all offsets of a topic, also of those in flight: their records come
     first in the log."""
-    for partition in sorted({*group.offsets.get(topic, ()), *flying.get(topic, ())}):
+    # In the order of the first commits: to sort very many would be a turn of the loop.
+    for partition in dict.fromkeys([*group.offsets.get(topic, ()), *flying.get(topic, ())]):
         yield OffsetRecord(group.group_id, topic, partition, None)
 
 

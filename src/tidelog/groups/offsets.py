@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from itertools import chain
 from uuid import UUID
 
-from tidelog.groups import first_sights, limits
+from tidelog.groups import first_sights, limits, removals
 from tidelog.groups.decision import Answer, Outcome
 from tidelog.groups.events import CommitOffsets, DeleteOffsets, OffsetsResult, Ticket
 from tidelog.groups.group import Group, GroupState
@@ -38,7 +39,9 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Outcome
     most_metadata = min(
         group.rules.settings.offset_metadata_max_bytes, limits.MAX_METADATA_OF_OFFSET_BYTES
     )
-    records: list[Record] = []
+    records: list[Iterable[Record]] = []
+    # Positions of former lives, which go before what is committed in the next ones.
+    former = 0
     results: list[tuple[TopicPartition, ErrorCode]] = []
     begun: set[str] = set()
     room = limits.MAX_OFFSETS - group.offset_count - len(group.in_flight)
@@ -52,11 +55,18 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Outcome
             room -= 0 if known else 1
             if at.topic not in begun:
                 begun.add(at.topic)
-                records += first_sights.before_commit(group, at.topic, offset.topic_id)
+                more, before = first_sights.before_commit(group, at.topic, offset.topic_id)
+                records.append(before)
+                former += more
             value = replace(offset, committed_ms=wall_ms, expires_ms=expires_ms)
-            records.append(OffsetRecord(group.group_id, at.topic, at.partition, value))
+            records.append((OffsetRecord(group.group_id, at.topic, at.partition, value),))
             results.append((at, ErrorCode.NONE))
-    _answer(event.ticket, records, results, out)
+    written = chain.from_iterable(records)
+    if former <= removals.PART:
+        _answer(event.ticket, list(written), results, out)
+        return
+    answer = Answer(event.ticket, OffsetsResult(partitions=tuple(results)))
+    removals.begin(group, written, out, (answer,), whole=False)
 
 
 def _why_no_commit(group: Group, event: CommitOffsets) -> ErrorCode:

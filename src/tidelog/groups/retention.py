@@ -19,7 +19,13 @@ from collections.abc import Iterable, Iterator
 
 from tidelog.groups import first_sights, limits, removals
 from tidelog.groups.decision import Answer, Outcome
-from tidelog.groups.events import DeleteGroup, RemoveFormerLives, RemoveTopics, StatusResult
+from tidelog.groups.events import (
+    DeleteGroup,
+    Expire,
+    RemoveFormerLives,
+    RemoveTopics,
+    StatusResult,
+)
 from tidelog.groups.group import Group, GroupState
 from tidelog.groups.records import (
     NO_EXPIRY,
@@ -34,25 +40,57 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 
-def expire(group: Group, now_ms: int, out: Outcome) -> None:
-    """Remove what has expired, up to a limit; an Empty group that keeps nothing goes too."""
+def look(group: Group, now_ms: int) -> Iterator[TopicPartition | str | None]:
+    """Yield what may have expired: positions, and topics of which the first sight alone is left;
+    None for all else that is looked at. O(positions and topics).
+
+    The group may change between two of them: ``expire`` looks again at what was found.
+    """
+    wall_ms = group.wall_ms(now_ms)
+    for topic in list(group.offsets):
+        if not _may_expire(group, topic):
+            yield None
+            continue
+        for partition, offset in list(group.offsets.get(topic, {}).items()):
+            yield TopicPartition(topic, partition) if _expired(group, offset, wall_ms) else None
+    # Left of a write that was cut short: they keep a group that is nothing.
+    for topic in list(first_sights.topics_seen(group)):
+        is_left = topic not in group.offsets and _may_expire(group, topic)
+        yield topic if is_left else None
+
+
+def found_by(looked: Iterable[TopicPartition | str | None]) -> Expire:
+    """Return what was found, up to a limit of each kind."""
+    positions: list[TopicPartition] = []
+    topics: list[str] = []
+    for found in looked:
+        if isinstance(found, TopicPartition):
+            positions.append(found)
+        elif found is not None:
+            topics.append(found)
+        if max(len(positions), len(topics)) >= limits.MAX_EXPIRED_AT_ONCE:
+            break
+    return Expire(tuple(positions), tuple(topics))
+
+
+def expire(group: Group, event: Expire, now_ms: int, out: Outcome) -> None:
+    """Remove what has expired, of what was found or up to a limit; an Empty group that keeps
+    nothing goes too."""
     if group.state is GroupState.DEAD:
         return
-    gone: list[TopicPartition] = []
-    for topic, partitions in group.offsets.items():
-        if len(gone) >= limits.MAX_EXPIRED_AT_ONCE:
-            break
-        if not _may_expire(group, topic):
-            continue
-        gone.extend(
-            at
-            for partition, offset in partitions.items()
-            if _expired(group, offset, group.wall_ms(now_ms))
-            and (at := TopicPartition(topic, partition)) not in group.in_flight
-        )
-    gone = gone[: limits.MAX_EXPIRED_AT_ONCE]
-    # Also those that are left of a write that was cut short: they keep a group that is nothing.
-    seen = [topic for topic in first_sights.topics_seen(group) if _may_expire(group, topic)]
+    if event.positions is None:
+        event = found_by(look(group, now_ms))
+    wall_ms = group.wall_ms(now_ms)
+    gone = [
+        at
+        for at in event.positions or ()
+        if (offset := group.offsets.get(at.topic, {}).get(at.partition)) is not None
+        and at not in group.in_flight
+        and _may_expire(group, at.topic)
+        and _expired(group, offset, wall_ms)
+    ]
+    topics = {*event.topics, *(at.topic for at in gone)}
+    seen = [topic for topic in topics if _may_expire(group, topic)]
     records = [
         *_tombstones(group, gone),
         *first_sights.without_offsets(group, seen, set(gone))[: limits.MAX_EXPIRED_AT_ONCE],
@@ -68,7 +106,7 @@ def expire(group: Group, now_ms: int, out: Outcome) -> None:
     if unused and (records or group.recorded):
         _remove(group, gone, (), out)
     elif records:
-        out.write(*records)
+        removals.begin(group, iter(records), out, whole=False)
 
 
 def _may_expire(group: Group, topic: str) -> bool:

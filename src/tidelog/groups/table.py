@@ -42,8 +42,8 @@ from tidelog.groups.decision import (
     ReplaceStaticMember,
     StoreAssignment,
     Write,
+    error_for,
     error_for_members,
-    error_for_offsets,
 )
 from tidelog.groups.events import (
     UNKNOWN_MEMBER_ID,
@@ -56,7 +56,6 @@ from tidelog.groups.events import (
     Join,
     JoinResult,
     Leave,
-    OffsetsResult,
     RemoveFormerLives,
     RemoveMore,
     RemoveTopics,
@@ -215,12 +214,8 @@ class GroupTable:
         group.ahead_ms = self.ahead_ms
         out = Outcome(write.group_id)
         for answer in write.answers:
-            mapped = (
-                error_for_offsets(error)
-                if isinstance(answer.result, OffsetsResult)
-                else error_for_members(error)
-            )
-            out.answer(answer.ticket, answer.result.refused(mapped))
+            told = error_for(answer.result, error)
+            out.answer(answer.ticket, answer.result.refused(told))
         told = error_for_members(error)
         match write.purpose:
             case StoreAssignment(generation):
@@ -236,7 +231,7 @@ class GroupTable:
         self._release(group, write, oldest=False)
         out = Outcome(write.group_id)
         if isinstance(write.purpose, RemovePart | RemoveGroup):
-            removals.refused(group, write.records, error_for_members(error), now_ms, out)
+            removals.refused(group, write.records, error, now_ms, out)
         told = self.delayed(write, error, now_ms)
         return Decision((*out.decision().effects, *told.effects), told.writes)
 
@@ -446,7 +441,7 @@ def _dispatch(group: Group, event: Event, now_ms: int, out: Outcome) -> None:
         case Tick(come_ms):
             tick(group, now_ms, out, now_ms if come_ms is None else come_ms)
         case Expire():
-            retention.expire(group, now_ms, out)
+            retention.expire(group, event, now_ms, out)
 
 
 def _shares(write: Write) -> dict[str, bytes]:

@@ -2,7 +2,7 @@
 
 - NON_EMPTY_GROUP while it has members, GROUP_ID_NOT_FOUND for one that is not there.
 - Each group is answered when its removal is committed.
-- One with more than 500 positions is removed in parts (``groups.removals``).
+- One with more than 250 positions is removed in parts (``groups.removals``).
 """
 
 from __future__ import annotations
