@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,12 +46,6 @@ def flipped(content: bytes, bit: int) -> bytes:
     changed = bytearray(content)
     changed[bit // 8] ^= 1 << (bit % 8)
     return bytes(changed)
-
-
-def telling_bits(content: bytes) -> Iterator[int]:
-    """Of each byte the smallest bit, the largest, and one between them: not always the same."""
-    for byte in range(len(content)):
-        yield from (8 * byte, 8 * byte + 1 + byte % 6, 8 * byte + 7)
 
 
 def write(path: Path, epochs: tuple[int, ...] = (0, 0, 2, 2, 3, 3)) -> PartitionLog:
@@ -222,7 +216,8 @@ def test_no_bit_of_an_index_leads_a_time_astray(tmp_path: Path, suffix: str) -> 
     ]
     sound = reopen(tmp_path, SMALL, ending=clean)
     expected = [look(sound) for look in looks]
-    for bit in telling_bits(contents[spoilt]):
+    # All eight of each byte: three of them missed a time of which one bit was not compared.
+    for bit in range(len(contents[spoilt]) * 8):
         for look, answer in zip(looks, expected, strict=True):
             for path, content in contents.items():
                 # What was made anew has fewer entries.
