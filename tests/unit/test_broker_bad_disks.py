@@ -17,10 +17,12 @@ from tests.support.obedient_broker import Obedient
 from tests.support.storage_logs import QuickDisk
 
 from tidelog.broker.config_cache import ConfigCache
+from tidelog.broker.handlers import describe_log_dirs
 from tidelog.broker.partition import PartitionState, StorageFailed
 from tidelog.broker.process import BrokerProcess, StartFailed
 from tidelog.broker.seen import Seen
 from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.replication.control import StopOrder
 from tidelog.runtime.disk import RealDisk, RealFile
@@ -437,3 +439,26 @@ def test_a_directory_that_fails_while_it_is_loaded_is_named(
 
     run(tmp_path, disk, leave)
     asyncio.run(start())
+
+
+def test_a_disk_that_cannot_say_how_full_it_is_is_described_without(tmp_path: Path) -> None:
+    """The whole answer, with all other directories, was lost to it."""
+    disk = OneBadCall()
+
+    async def describe(lone: Obedient) -> None:
+        disk.kinds, disk.ending = ("free_bytes",), "/one"
+        request = messages.DescribeLogDirsRequest(topics=None)
+        answer = done(describe_log_dirs.handle(lone.broker, request, None))  # type: ignore[arg-type]
+        said = [(each.error_code, each.usable_bytes, each.total_bytes) for each in answer.results]
+        assert said == [(0, -1, -1), (0, 1000, 1000)]
+
+    run(tmp_path, disk, describe)
+
+
+def done(steps: Any) -> Any:
+    """Run the steps of a handler to its answer."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value

@@ -3,10 +3,12 @@
 - Topics null means all. v3+: an error for the whole; v4+: total and usable bytes of the volume.
 - ``offset_lag``: how far the log's end is behind the high watermark (0 for a leader).
 - A failed directory answers KAFKA_STORAGE_ERROR and lists nothing.
+- A volume that does not say how large it is has -1, as below v4.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.api_keys import ApiKey
@@ -17,6 +19,8 @@ from tidelog.protocol import messages
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.storage.directory import LogDirectory
+
+logger = logging.getLogger(__name__)
 
 AT_ONCE = 200
 """Segments whose sizes are added up between two looks at the clock; a replica has one at least."""
@@ -68,8 +72,13 @@ def _directory(directory: LogDirectory, wanted: dict[str, set[int]] | None) -> S
             looked = grown = 0
     yield grown
     result.topics = list(topics.values())
-    result.usable_bytes = directory.free_bytes()
-    result.total_bytes = directory.total_bytes()
+    try:
+        usable, total = directory.free_bytes(), directory.total_bytes()
+    except OSError as error:
+        # It may hold its replicas well: their sizes, and the other directories, are answered.
+        logger.warning("%s does not say how full it is: %s", directory.path, error)
+        return result
+    result.usable_bytes, result.total_bytes = usable, total
     return result
 
 
