@@ -12,13 +12,13 @@ anything while less than ``prefetch_bytes`` do; each leader's answer in flight a
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import logging
 from collections.abc import Coroutine, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 from tidelog.client import offsets
+from tidelog.client.assigned import Assigned
 from tidelog.client.batches import Fetched, whole_batches
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, InvalidAnswer, Refused, error_code
@@ -26,10 +26,13 @@ from tidelog.client.fetch_requests import SESSION_ERRORS, FetchOptions, ask_lead
 from tidelog.client.fetch_sessions import FetchSession, Wanted
 from tidelog.client.offsets import IsolationLevel
 from tidelog.client.retries import is_worth_retrying
+from tidelog.client.truncation import ask_ends, must_ask, was_cut
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.runtime.tasks import call_off
+
+logger = logging.getLogger(__name__)
 
 PREFETCH_BYTES = 64 * 1024 * 1024
 
@@ -51,32 +54,13 @@ class OffsetOutOfRange(Refused):
         self.offset = offset
 
 
-@dataclass(slots=True)
-class _Assigned:
-    """One partition that is read. ``life`` tells answers of before a seek from later ones.
+class LogTruncated(OffsetOutOfRange):
+    """The log of ``partition`` was cut at ``end_offset``, before ``offset``, which was read."""
 
-    ``epoch`` and ``fetch_epoch``: in which leader epoch what is before the position, before the
-    fetch offset, was written; -1 when unknown.
-    """
-
-    partition: TopicPartition
-    position: int
-    fetch_offset: int
-    stop: int | None = None
-    life: int = 0
-    epoch: int = -1
-    fetch_epoch: int = -1
-    behind_since: float | None = None
-    leader: int = -1
-    leader_epoch: int = -1
-    busy: bool = False
-    paused: bool = False
-    failures: int = 0
-    failing_since: float | None = None
-    not_before: float = 0.0
-    buffered: deque[Fetched] = field(default_factory=deque)
-    buffered_bytes: int = 0
-    problem: ClientError | None = None
+    def __init__(self, partition: TopicPartition, offset: int, end_offset: int) -> None:
+        super().__init__(partition, offset)
+        self.end_offset = end_offset
+        self.args = (f"{partition} was cut at offset {end_offset}, before {offset} that was read",)
 
 
 class Fetcher:
@@ -103,7 +87,7 @@ class Fetcher:
         self._options = options or FetchOptions()
         self._prefetch_bytes = prefetch_bytes
         self._again_after_s = float("inf") if again_after_ms is None else again_after_ms / 1000
-        self._assigned: dict[TopicPartition, _Assigned] = {}
+        self._assigned: dict[TopicPartition, Assigned] = {}
         self._sessions: dict[int, FetchSession] = {}
         self._tasks: dict[int | str, asyncio.Task[None]] = {}
         self._buffered_bytes = 0
@@ -132,7 +116,7 @@ class Fetcher:
             self._lives += 1
             stop = None if stops is None else stops.get(partition)
             epoch = -1 if epochs is None else epochs.get(partition, -1)
-            self._assigned[partition] = _Assigned(
+            self._assigned[partition] = Assigned(
                 partition, offset, offset, stop, self._lives, epoch, epoch
             )
         self._start()
@@ -147,7 +131,7 @@ class Fetcher:
             if partition not in self._assigned:
                 self._lives += 1
                 epoch = -1 if epochs is None else epochs.get(partition, -1)
-                self._assigned[partition] = _Assigned(
+                self._assigned[partition] = Assigned(
                     partition, offset, offset, None, self._lives, epoch, epoch
                 )
         self._start()
@@ -158,7 +142,7 @@ class Fetcher:
         paused = self._assigned[partition].paused
         self._drop(partition)
         self._lives += 1
-        self._assigned[partition] = _Assigned(
+        self._assigned[partition] = Assigned(
             partition, offset, offset, stop, life=self._lives, paused=paused
         )
         self._start()
@@ -260,7 +244,7 @@ class Fetcher:
                 state.not_before = asyncio.get_running_loop().time() + self._again_after_s
                 raise problem
 
-    def _free(self, state: _Assigned, size: int) -> None:
+    def _free(self, state: Assigned, size: int) -> None:
         state.buffered_bytes -= size
         self._buffered_bytes -= size
 
@@ -280,8 +264,8 @@ class Fetcher:
             return
         loop = asyncio.get_running_loop()
         now = loop.time()
-        groups: dict[int, list[_Assigned]] = {}
-        unplaced: list[_Assigned] = []
+        groups: dict[int, list[Assigned]] = {}
+        unplaced: list[Assigned] = []
         earliest: float | None = None
         for state in self._assigned.values():
             if not self._wants_more(state):
@@ -304,7 +288,7 @@ class Fetcher:
         if earliest is not None:
             self._timer = loop.call_later(max(0.0, earliest - now) + 0.001, self._start)
 
-    def _wants_more(self, state: _Assigned) -> bool:
+    def _wants_more(self, state: Assigned) -> bool:
         return (
             not state.busy
             and not state.paused
@@ -331,7 +315,8 @@ class Fetcher:
         self._start()
         self._wake()
 
-    async def _find_leaders(self, unplaced: list[_Assigned]) -> None:
+    async def _find_leaders(self, unplaced: list[Assigned]) -> None:
+        unasked: dict[int, list[Assigned]] = {}
         for state in unplaced:
             try:
                 found = await self._cluster.leader(state.partition, self._least_epoch(state))
@@ -340,12 +325,53 @@ class Fetcher:
                     state.behind_since = state.behind_since or asyncio.get_running_loop().time()
                 self._failed(state, error)
             else:
-                state.leader, state.leader_epoch = found.leader, found.leader_epoch
-                state.behind_since = None
+                state.leader_epoch, state.behind_since = found.leader_epoch, None
                 if found.leader_epoch < state.fetch_epoch:
                     state.fetch_epoch = -1
+                if must_ask(state.fetch_epoch, state.leader_epoch, state.asked_in):
+                    unasked.setdefault(found.leader, []).append(state)
+                else:
+                    state.leader = found.leader
+        for node_id, group in unasked.items():
+            if (key := f"truncation {node_id}") not in self._tasks:
+                self._run(key, self._look_for_cuts(node_id, group))
 
-    def _least_epoch(self, state: _Assigned) -> int:
+    async def _look_for_cuts(self, node_id: int, group: list[Assigned]) -> None:
+        """Ask a new leader whether it has what was read, before it is read from."""
+        epochs = {state.partition: state.fetch_epoch for state in group}
+        for state in group:
+            state.busy = True
+        try:
+            ends = await ask_ends(self._cluster, node_id, epochs)
+        except ClientError as error:
+            for state in group:
+                self._failed(state, error)
+            return
+        finally:
+            for state in group:
+                state.busy = False
+        for state in group:
+            end = ends.get(state.partition, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if self._assigned.get(state.partition) is not state:
+                continue
+            if isinstance(end, ErrorCode):
+                self._failed(state, Refused(end, str(state.partition)))
+            elif was_cut(state.fetch_offset, end):
+                self._cut(state, end)
+            else:
+                state.leader, state.asked_in = node_id, state.leader_epoch
+
+    def _cut(self, state: Assigned, end: offsets.EpochEnd) -> None:
+        """Go back to where the log was cut, and ask again there; or stop the partition."""
+        problem = LogTruncated(state.partition, state.fetch_offset, end.end_offset)
+        if self._reset is OffsetReset.NONE:
+            state.problem = problem
+            self._wake()
+            return
+        logger.warning("%s", problem)
+        self._buffered_bytes -= state.cut_back(end)
+
+    def _least_epoch(self, state: Assigned) -> int:
         """Return the epoch that a leader must have reached, so that it can have what was read.
 
         A deposed leader that has not heard of it would call the position out of range. But a
@@ -358,7 +384,7 @@ class Fetcher:
                 return -1
         return state.fetch_epoch
 
-    async def _fetch(self, node_id: int, group: list[_Assigned]) -> None:
+    async def _fetch(self, node_id: int, group: list[Assigned]) -> None:
         session = self._sessions.setdefault(node_id, FetchSession())
         lives = {state.partition: state.life for state in group}
         wanted = {
@@ -395,7 +421,7 @@ class Fetcher:
                 if state is not None and lives.get(partition) == state.life:
                     await self._take_in(state, data)
 
-    async def _take_in(self, state: _Assigned, data: messages.FetchResponse.PartitionData) -> None:
+    async def _take_in(self, state: Assigned, data: messages.FetchResponse.PartitionData) -> None:
         code = error_code(data.error_code)
         if code == ErrorCode.OFFSET_OUT_OF_RANGE:
             await self._out_of_range(state)
@@ -433,7 +459,7 @@ class Fetcher:
         self._buffered_bytes += len(batches)
         self._wake()
 
-    async def _out_of_range(self, state: _Assigned) -> None:
+    async def _out_of_range(self, state: Assigned) -> None:
         if self._reset is OffsetReset.NONE:
             state.problem = OffsetOutOfRange(state.partition, state.fetch_offset)
             self._wake()
@@ -450,7 +476,7 @@ class Fetcher:
         if not state.buffered:
             state.position, state.epoch = state.fetch_offset, -1
 
-    def _failed(self, state: _Assigned, error: ClientError) -> None:
+    def _failed(self, state: Assigned, error: ClientError) -> None:
         """Note a failure: look for the leader again after a while, or stop the partition."""
         now = asyncio.get_running_loop().time()
         if state.failing_since is None:

@@ -105,28 +105,35 @@ async def offsets_for_leader_epoch(
     async def ask(
         node_id: int, group: list[TopicPartition]
     ) -> dict[TopicPartition, EpochEnd | ErrorCode]:
-        ask_for = messages.OffsetForLeaderEpochRequest
-        topics = topics_field(
-            group,
-            ask_for.OffsetForLeaderTopic,
-            lambda where: ask_for.OffsetForLeaderPartition(
-                partition=where.partition,
-                current_leader_epoch=_epoch_of(cluster, where),
-                leader_epoch=wanted[where],
-            ),
-        )
-        answer: messages.OffsetForLeaderEpochResponse = await cluster.send(
-            node_id, ask_for(replica_id=-1, topics=topics)
-        )
-        return {
-            TopicPartition(topic.topic, item.partition): error_code(item.error_code)
-            if item.error_code
-            else EpochEnd(item.leader_epoch, item.end_offset)
-            for topic in answer.topics
-            for item in topic.partitions
-        }
+        return await epoch_ends_at(cluster, node_id, {where: wanted[where] for where in group})
 
     return await ask_leaders(cluster, wanted, ask, timeout_ms=timeout_ms)
+
+
+async def epoch_ends_at(
+    cluster: Cluster, node_id: int, wanted: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, EpochEnd | ErrorCode]:
+    """Ask one broker, once, where leader epochs end in its log; errors are each partition's."""
+    ask_for = messages.OffsetForLeaderEpochRequest
+    topics = topics_field(
+        wanted,
+        ask_for.OffsetForLeaderTopic,
+        lambda where: ask_for.OffsetForLeaderPartition(
+            partition=where.partition,
+            current_leader_epoch=_epoch_of(cluster, where),
+            leader_epoch=wanted[where],
+        ),
+    )
+    answer: messages.OffsetForLeaderEpochResponse = await cluster.send(
+        node_id, ask_for(replica_id=-1, topics=topics)
+    )
+    return {
+        TopicPartition(topic.topic, item.partition): error_code(item.error_code)
+        if item.error_code
+        else EpochEnd(item.leader_epoch, item.end_offset)
+        for topic in answer.topics
+        for item in topic.partitions
+    }
 
 
 def _epoch_of(cluster: Cluster, where: TopicPartition) -> int:

@@ -1,0 +1,62 @@
+"""One partition that a fetcher reads: position, what lies unread, what keeps it from going on.
+
+Owns the state of one partition; which requests it needs is ``fetcher``. No I/O.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from tidelog.client.batches import Fetched
+from tidelog.client.errors import ClientError
+from tidelog.client.offsets import EpochEnd
+from tidelog.model.topics import TopicPartition
+
+
+@dataclass(slots=True)
+class Assigned:
+    """One partition that is read. ``life`` tells answers of before a seek from later ones.
+
+    ``epoch`` and ``fetch_epoch``: in which leader epoch what is before the position, before the
+    fetch offset, was written; -1 when unknown.
+    """
+
+    partition: TopicPartition
+    position: int
+    fetch_offset: int
+    stop: int | None = None
+    life: int = 0
+    epoch: int = -1
+    fetch_epoch: int = -1
+    behind_since: float | None = None
+    leader: int = -1
+    leader_epoch: int = -1
+    asked_in: int = -1
+    """In which leader epoch the leader was asked whether it has what was read."""
+    busy: bool = False
+    paused: bool = False
+    failures: int = 0
+    failing_since: float | None = None
+    not_before: float = 0.0
+    buffered: deque[Fetched] = field(default_factory=deque)
+    buffered_bytes: int = 0
+    problem: ClientError | None = None
+
+    def cut_back(self, end: EpochEnd) -> int:
+        """Go back to where the log was cut; return how many buffered bytes were dropped.
+
+        What was fetched of before the cut stays. The position behind it is asked for again.
+        """
+        dropped = 0
+        while self.buffered and self.buffered[-1].next_offset > end.end_offset:
+            dropped += len(self.buffered.pop().records)
+        self.buffered_bytes -= dropped
+        if self.buffered:
+            last = self.buffered[-1]
+            self.fetch_offset, self.fetch_epoch = last.next_offset, last.leader_epoch
+            return dropped
+        if self.position > end.end_offset:
+            self.position, self.epoch = end.end_offset, end.leader_epoch
+        self.fetch_offset, self.fetch_epoch = self.position, self.epoch
+        return dropped
