@@ -7,12 +7,14 @@ positive control, which shows that a test asks for what Kafka does.
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.support import loop_guard
 from tests.support.java import ToolRunner, missing
 from tests.support.node import Node
 
@@ -30,6 +32,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             told = mark.args[0] if mark.args else LONG_S
             seconds[item.path] = max(told, seconds.get(item.path, 0))
     items.sort(key=lambda item: -seconds.get(item.path, 0))
+
+
+def pytest_configure() -> None:
+    """Have a file for what the guard of event loops finds, in this process and those it starts."""
+    handle, path = tempfile.mkstemp(prefix="tidelog-loop-guard-")
+    os.close(handle)
+    os.environ[loop_guard.FILE] = path
+    above = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if loop_guard.ON_START not in above:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [loop_guard.ON_START, *above]))
+    loop_guard.install()
+
+
+def pytest_unconfigure() -> None:
+    Path(os.environ.pop(loop_guard.FILE)).unlink(missing_ok=True)
+
+
+@pytest.fixture(autouse=True)
+def loops_wait_for_no_disk() -> Iterator[None]:
+    """Fail the test during which a running server has waited for the disk on its event loop.
+
+    A server that several tests share may be found at it by any of them.
+    """
+    yield
+    found = Path(os.environ[loop_guard.FILE])
+    if found.stat().st_size:
+        said = found.read_text()
+        found.write_text("")
+        pytest.fail(said, pytrace=False)
 
 
 def new_node(folder: Path, config: Mapping[str, object] | None = None) -> Node:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from pathlib import Path
 
 import pytest
-from tests.simulation.kernel import Deadlock, NetworkProfile, SimulationError, World
+from tests.simulation.kernel import Deadlock, DiskView, NetworkProfile, SimulationError, World
 from tests.simulation.replay import in_other_processes
+from tests.support import loop_guard
+
+from tidelog.broker.log_work import LogWork
+from tidelog.runtime.turns import Pieces
 
 TORN = NetworkProfile(tearing=1.0)
 
@@ -343,3 +348,31 @@ def test_the_same_seed_gives_the_same_digest_in_every_process() -> None:
     (line,) = in_other_processes(SCENARIO, 0, 1, 4242)
     first, again, other = line.split()
     assert first == again != other
+
+
+def test_a_sync_of_the_simulated_disk_is_no_task_for_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads are simulated on the loop itself; the guard of the tests tells the two apart."""
+    found = tmp_path / "found"
+    monkeypatch.setenv(loop_guard.FILE, str(found))
+
+    def waiting(disk: DiskView, *, is_threads: bool) -> Pieces[None]:
+        def replace() -> None:
+            disk.replace("/file", b"x")
+
+        if is_threads:
+            yield replace
+        else:
+            yield None
+            replace()
+
+    for is_threads in (True, False):
+        assert not found.exists()
+        with World(3) as world:
+            process = world.machine("one").process("server")
+            work = waiting(process.disk, is_threads=is_threads)
+            world.run(LogWork(None).run(None, work))
+            assert process.disk.read("/file") == b"x"
+    assert "a sync of /file.tmp on an event loop" in found.read_text()
+    assert "LogWork._finish" in found.read_text()

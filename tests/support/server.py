@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.support.loop_guard import ON_START
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, free_ports
 
@@ -52,7 +53,7 @@ class TidelogNode(Node):
     def run_with(self, module: str, environment: Mapping[str, str]) -> None:
         """Run `module` in place of tidelog's own main one, from the next start on."""
         self._module = module
-        self._environment = {"PYTHONPATH": os.pathsep.join(sys.path), **environment}
+        self._environment = {"PYTHONPATH": os.pathsep.join([ON_START, *sys.path]), **environment}
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", self._module, "server", str(self.file)]

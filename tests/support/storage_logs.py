@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import functools
 import random
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tests.support.loop_guard import look
 from tidelog.model.config_definitions import TOPIC, BrokerLayers, resolve_topic
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
@@ -36,11 +38,27 @@ BOOT = "this-boot"
 DEFAULTS = TopicConfigs()
 
 
+def _looked_at(sync: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(sync)
+    def looking(*args: object) -> None:
+        look("a sync")
+        sync(*args)
+
+    return looking
+
+
 class QuickFile(RealFile):
-    """A file that is never synced: tests that are not about syncing need not wait for it."""
+    """A file that is never synced: tests that are not about syncing need not wait for it.
+
+    Nor may an event loop do so, whatever a test puts in the place of that.
+    """
+
+    def __init_subclass__(cls) -> None:
+        if "sync" in vars(cls):
+            cls.sync = _looked_at(cls.sync)  # type: ignore[method-assign]
 
     def sync(self) -> None:
-        pass
+        look("a sync")
 
 
 class NamedDirectory:
@@ -58,14 +76,18 @@ class NamedDirectory:
 
 
 class QuickDisk(RealDisk):
-    """The real disk without waiting for it."""
+    """The real disk without waiting for it; a loop is kept from what would wait."""
+
+    def __init_subclass__(cls) -> None:
+        if "sync_directory" in vars(cls):
+            cls.sync_directory = _looked_at(cls.sync_directory)  # type: ignore[method-assign]
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
         plain = super().open(path, create=create, read_only=read_only)
         return QuickFile(plain.path, plain._fd)
 
     def sync_directory(self, path: str) -> None:
-        pass
+        look("a sync of a directory")
 
     def open_directory(self, path: str) -> Directory:
         return NamedDirectory(self, path)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.processes import DEADLINE_S
+from tests.support.watched_disk import WatchedDisk
 from tests.support.zookeeper import ZooKeeper, needed
 
 from tidelog.metadata.memory import MemoryStore, MemoryTree
@@ -276,6 +277,37 @@ def test_sqlite_refuses_a_second_controller_until_the_first_is_gone(tmp_path: Pa
         await second.open()
         assert await second.exists("/a")
         await second.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", [None, errno.EIO])
+def test_sqlite_is_opened_by_a_thread(tmp_path: Path, fault: int | None) -> None:
+    """A controller that lost its store opens it again while the brokers of its process serve."""
+    path = str(tmp_path / "m.sqlite")
+
+    class Faulty(WatchedDisk):
+        def sync_directory(self, path: str) -> None:
+            super().sync_directory(path)
+            if fault is not None:
+                raise OSError(fault, os.strerror(fault), path)
+
+    async def main() -> None:
+        disk = Faulty()
+        store = SqliteStore(path, disk)
+        if fault is None:
+            await store.open()
+            assert await store.multi([Create("/a", b"")]) is None
+            await store.close()
+        else:
+            with pytest.raises(StoreRefused):
+                await store.open()
+            assert not store.reachable
+        assert disk.of("sync_directory") and not disk.here("sync_directory")
+        another = SqliteStore(path, RealDisk())
+        await another.open()  # nobody has it open any more
+        assert await another.exists("/a") is (fault is None)
+        await another.close()
 
     asyncio.run(main())
 

@@ -82,16 +82,25 @@ class SqliteStore:
                 "stop the other one first."
             )
         try:
-            self._database = await self._in_thread(lambda: _connect(self.path))
-            # The file's name, too, must survive a loss of power.
-            self._disk.sync_directory(os.path.dirname(self.path) or ".")
+            self._database = await self._in_thread(self._connected)
         except OSError as error:
-            await self.close()
+            self._unlock()
             raise self._unusable(error) from error
         except BaseException:
             self._unlock()
             raise
         self.reachable = True
+
+    def _connected(self) -> sqlite3.Connection:
+        database = _connect(self.path)
+        try:
+            # The file's name, too, must survive a loss of power.
+            self._disk.sync_directory(os.path.dirname(self.path) or ".")
+        except OSError:
+            with contextlib.suppress(sqlite3.Error):
+                _close(database)
+            raise
+        return database
 
     async def close(self) -> None:
         self.reachable = False

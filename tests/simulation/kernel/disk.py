@@ -26,6 +26,7 @@ from tests.simulation.kernel.inodes import (
     Node,
 )
 from tests.simulation.kernel.trace import Trace, fingerprint
+from tests.support.loop_guard import look
 
 from tidelog.runtime.disk import Buffer, replace_durably
 
@@ -261,6 +262,7 @@ class SimulatedDisk:
 
     def real_sync(self, view: DiskView, node: FileNode, path: str) -> None:
         """Make a file durable; a failure forgets what was not written, as Linux does."""
+        look(f"a sync of {path}")
         fault = self.begin(view, "sync", path)
         if isinstance(fault, Fail):
             node.give_up()
@@ -337,6 +339,7 @@ class SimulatedDirectory:
         self._node = node
 
     def sync(self) -> None:
+        look(f"a sync of {self.path}")
         disk = self._view.disk
         disk.change(self._view, "sync_directory", self.path, lambda: disk.sync_names(self._node))
 
