@@ -58,6 +58,7 @@ from tidelog.storage.producers import (
 from tidelog.storage.recovery import Ending
 from tidelog.storage.resources import IndexCache
 from tidelog.storage.results import Appended
+from tidelog.storage.rewriting import write_again
 from tidelog.storage.swap import applying
 
 SMALL = TopicConfigs(segment_bytes=800)
@@ -900,3 +901,19 @@ def test_a_damaged_replica_is_set_aside_by_a_thread(tmp_path: Path) -> None:
             assert not disk.here("sync", "sync_directory")
 
     run(work())
+
+
+def test_what_is_written_again_is_synced_by_who_syncs_the_log(tmp_path: Path) -> None:
+    """Without room at the start it is done by a sync of a log that serves, on the loop."""
+    disk = FaultyDisk()
+    log = new_log(tmp_path, SMALL, resources(disk))
+    for sequence in range(3):
+        sent(log, 7, sequence)
+    log.sync()
+    disk.syncs.clear()
+    log.write_again = write_again
+    pending = log.unsynced()
+    assert pending is not None and not disk.syncs
+    pending.run()
+    log.synced(pending)
+    assert log.segments[-1].log_path in disk.syncs

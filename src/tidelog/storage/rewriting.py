@@ -23,16 +23,17 @@ def write_again(log: LogFiles) -> None:
             segment.open_log().write_at(position, [content])
             position += len(content)
             log.resources.loading.note(0)
+    for path in sorted(log._dirty_files - {log._active.log_path}):
+        content = log.resources.disk.read(path)
+        log.resources.files.get(path).write_at(0, [content])
     if log.end_offset <= log.synced_end_offset and log.resources.disk.exists(log._active.log_path):
         # No sync covers it, yet it may have been cut there, and the cut not be synced: a power
-        # loss would bring back what was cut off. Its length is made anew, as its bytes are.
+        # loss would bring back what was cut off. Its length is made anew, as its bytes are, and
+        # the sync behind this, a thread's where the log serves, is to cover it.
         file = log._active.open_log()
         file.truncate(log._active.size + 1)
         file.truncate(log._active.size)
-        file.sync()
-    for path in sorted(log._dirty_files):
-        content = log.resources.disk.read(path)
-        log.resources.files.get(path).write_at(0, [content])
+        log._dirty_files.add(log._active.log_path)
 
 
 def sync_anew(log: LogFiles) -> None:
