@@ -165,6 +165,42 @@ def test_a_bug_on_the_way_of_a_sync_leaves_nobody_waiting(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("closed_only", [False, True])
+def test_very_many_closed_segments_are_synced_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, closed_only: bool
+) -> None:
+    """All of them in one trip were three files each that were opened on the loop: 100 ms and more
+    for a thousand, and where they were more than the process may have, the log was never synced."""
+    trips: list[PendingSync] = []
+
+    def run_all(pendings: Sequence[PendingSync]) -> None:
+        trips.extend(pendings)
+        syncing.run_all(pendings)
+
+    monkeypatch.setattr(durability, "run_all", run_all)
+    segments = 3 * durability.MOST_SEGMENTS + 5
+
+    async def main() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        hosted = lone.lead("t", configs={"segment.bytes": "100"})
+        log = hosted.log
+        log.sync()
+        for _ in range(segments):
+            append(hosted)
+        assert len(log.segments) == segments
+        lone.broker.commit.want(hosted, closed_only=closed_only)
+        await lone.broker.commit.settled()
+        assert log.synced_end_offset == segments - closed_only
+        assert await closes_cleanly(lone)
+
+    asyncio.run(main())
+    ends = [each.end_offset for each in trips]
+    assert ends == sorted(set(ends))
+    assert max(len(each.files) for each in trips) <= 3 * durability.MOST_SEGMENTS + 5
+    assert [each.leaves_rest for each in trips] == [True] * (len(trips) - 1) + [False]
+
+
 async def closes_cleanly(lone: LoneBroker) -> bool:
     await lone.broker.commit.settled()
     (directory,) = lone.broker.directories

@@ -30,6 +30,11 @@ TURN_MS = 5
 """One trip takes so many logs, or what it finds in so long: what each has to sync is written on the
 loop, 20 us for most of them, more where files must be opened. The others have the next trip."""
 
+MOST_SEGMENTS = 32
+"""Closed segments of one log in one trip: three files each, which are opened on the loop. Where
+segments are closed faster than the disk syncs them they would have no end, and when they are more
+files than the process may have open, the log would never be synced again."""
+
 RETRY_S = 0.1
 """How soon a log is looked at again that lacked room or file descriptors, or was being cut."""
 
@@ -83,7 +88,7 @@ class GroupCommit:
         try:
             while self._wanted:
                 turn = Turn(self._clock, MOST_PER_TRIP, TURN_MS)
-                trip = []
+                trip: list[tuple[HostedPartition, PendingSync, bool]] = []
                 taken: list[HostedPartition] = []
                 for partition, closed_only in list(islice(self._wanted.items(), MOST_PER_TRIP)):
                     if taken and turn.is_over():
@@ -94,7 +99,9 @@ class GroupCommit:
                         continue
                     taken.append(partition)
                     try:
-                        pending = partition.log.unsynced(closed_only=closed_only)
+                        pending = partition.log.unsynced(
+                            closed_only=closed_only, most=MOST_SEGMENTS
+                        )
                     except OSError as error:
                         taken.pop()
                         self._cannot_take(partition, closed_only, error)
@@ -104,13 +111,15 @@ class GroupCommit:
                         continue
                     self._late.discard(partition)
                     if pending is not None:
-                        trip.append((partition, pending))
+                        trip.append((partition, pending, closed_only))
                 if trip:
-                    await self._sync([pending for _, pending in trip])
+                    await self._sync([pending for _, pending, _ in trip])
                 elif self._wanted:
                     await asyncio.sleep(0)
-                for partition, pending in trip:
+                for partition, pending, closed_only in trip:
                     _take_back(partition, pending)
+                    if pending.leaves_rest:
+                        self.want(partition, closed_only=closed_only)
                 for partition in taken:
                     self._tell(partition)
         finally:

@@ -26,7 +26,7 @@ from tidelog.storage.segment import Segment
 from tidelog.storage.small_files import SmallFiles
 from tidelog.storage.snapshots import WaitingSnapshots, snapshot_path
 from tidelog.storage.soundness import Unsound
-from tidelog.storage.syncing import PendingSync
+from tidelog.storage.syncing import PendingSync, closed_unsynced
 from tidelog.storage.watermark_note import WatermarkNote
 
 SNAPSHOT_INTERVAL_BYTES = 64 * 1024 * 1024
@@ -303,9 +303,10 @@ class LogFiles(SmallFiles):
 
     # Syncing ---------------------------------------------------------------------------------
 
-    def unsynced(self, *, closed_only: bool = False) -> PendingSync | None:
+    def unsynced(self, *, closed_only: bool = False, most: int = 2**31) -> PendingSync | None:
         """Return what to sync so that all (or all closed segments) is durable; None if nothing.
 
+        Of more than ``most`` closed segments only the oldest: then it ``leaves_rest``.
         ``run`` it anywhere, then hand it to ``synced`` on the log's own thread, always. An OSError
         (too many open files, a full disk) leaves everything to the next call; others are final.
         """
@@ -316,7 +317,7 @@ class LogFiles(SmallFiles):
         try:
             if self.damaged is not None:
                 return self._note_to_sync(self.synced_end_offset, self.generation)
-            return self._take_unsynced(closed_only)
+            return self._take_unsynced(closed_only, most)
         except Unsound as error:
             self.found_damaged(f"{self.path}: {error}")
             return None
@@ -326,7 +327,7 @@ class LogFiles(SmallFiles):
                 return None
             raise
 
-    def _take_unsynced(self, closed_only: bool) -> PendingSync | None:
+    def _take_unsynced(self, closed_only: bool, most: int) -> PendingSync | None:
         if self.write_again is not None:
             # On the loop, where no cut comes between: what a crash left above the recovery point.
             self.write_again(self)
@@ -339,31 +340,32 @@ class LogFiles(SmallFiles):
             if grown > SNAPSHOT_INTERVAL_BYTES:
                 self._take_snapshot()
             self._write_index_of_active()
-        paths = []
-        for segment in reversed(self.segments):
-            if segment.next_offset <= synced and segment is not self._active:
-                break
-            if segment is self._active:
-                if not closed_only and self.end_offset > synced:
-                    paths.append(segment.log_path)
-                continue
-            paths += (segment.log_path, *segment.index_paths)
+        part, left = closed_unsynced(self.segments, synced, most)
+        paths = [path for each in part for path in (each.log_path, *each.index_paths)]
+        end = self._active.base_offset if closed_only else self.end_offset
+        if left:
+            end = left[0].base_offset
+        elif not closed_only and end > synced:
+            paths.append(self._active.log_path)
+        left_files = self._dirty_files & {path for each in left for path in each.index_paths}
         if not (paths or self._dirty_files or self._dirty_directories or self.snapshots):
             return None
-        dirty = self._dirty_directories | ({self.path} if self.snapshots else set())
+        # A snapshot is written after the records of which it tells: with the last part.
+        with_them = bool(self.snapshots) and not left
+        dirty = self._dirty_directories | ({self.path} if with_them else set())
         pinned, directories = self.resources.files.pin_all(
-            paths + sorted(self._dirty_files.difference(paths)), sorted(dirty)
+            paths + sorted(self._dirty_files.difference(paths, left_files)), sorted(dirty)
         )
-        bases = frozenset(segment.base_offset for segment in self.segments)
-        snapshots = self.snapshots.for_sync(bases) if self.snapshots else []
+        bases = frozenset(segment.base_offset for segment in self.segments) if with_them else ()
+        snapshots = self.snapshots.for_sync(bases) if with_them else []
         names_changed = self._names_changed if self.path in dirty else 0
-        self._dirty_files, self._dirty_directories = set(), set()
-        end = self._active.base_offset if closed_only else self.end_offset
+        self._dirty_files, self._dirty_directories = left_files, set()
         above = self.path.rpartition("/")[0]
         pending = PendingSync(
             above, pinned, directories, names_changed, end, self.generation, snapshots
         )
         pending.undone = self._undone
+        pending.leaves_rest = bool(left)
         return pending
 
     def _write_index_of_active(self) -> None:

@@ -8,8 +8,10 @@ logs' pending syncs in one trip to a thread are the group commit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from tidelog.runtime.disk import Directory, File
+from tidelog.storage.segment import Segment
 from tidelog.storage.snapshots import PendingSnapshot
 
 
@@ -22,6 +24,7 @@ class PendingSync:
         "error",
         "files",
         "generation",
+        "leaves_rest",
         "log_directory",
         "names",
         "notes_damage",
@@ -55,6 +58,8 @@ class PendingSync:
         """How many partial writes of the log, cut off again, this covers."""
         self.notes_damage = False
         """Whether this is the note that the log was found damaged, and nothing else."""
+        self.leaves_rest = False
+        """Whether there were more closed segments than were asked for."""
         self.error: Exception | None = None
         """Anything but an OSError is a bug; no less final."""
 
@@ -78,6 +83,22 @@ class PendingSync:
                 newest.thin_out()
         except Exception as error:
             self.error = error
+
+
+def closed_unsynced(
+    segments: Sequence[Segment], synced: int, most: int
+) -> tuple[list[Segment], list[Segment]]:
+    """Return the closed segments that reach above ``synced``: the ``most`` oldest, and the others.
+
+    A claim is of all below an offset, so that it begins with the oldest. Grows with what is found.
+    """
+    found: list[Segment] = []
+    for segment in islice(reversed(segments), 1, None):
+        if segment.next_offset <= synced:
+            break
+        found.append(segment)
+    found.reverse()
+    return found[:most], found[most:]
 
 
 def run_all(pendings: Sequence[PendingSync]) -> None:
