@@ -21,6 +21,7 @@ from tidelog.broker.looked_appends import LookedAppends
 from tidelog.broker.loss_reports import LossReports
 from tidelog.broker.maintenance import Maintenance
 from tidelog.broker.metadata_cache import MetadataCache
+from tidelog.broker.parked import Departures
 from tidelog.broker.partitions import Partitions
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.refused_writes import RefusedWrites
@@ -87,6 +88,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(
             configs.max_incremental_fetch_session_cache_slots, seams.random
         )
+        self.departures = Departures(seams.clock)
         self.feeds = Feeds(self, seams.random)
         self.isr_changes = IsrChanges(self)
         self.partitions.when_leader.append(self.isr_changes.began)

@@ -372,8 +372,10 @@ class _Answer:
     def _later(self) -> asyncio.Future[Any]:
         request = self._request
         missing = request.min_bytes - self._reading.size
-        waiting = [self._session.waiting]
-        return DelayedFetch(waiting, missing, request.max_wait_ms, self._finish).future
+        departures = self._broker.departures
+        delayed = DelayedFetch(missing, request.max_wait_ms, self._finish, departures)
+        delayed.join([self._session.waiting])
+        return delayed.future
 
     def _finish(self) -> Any:
         if self.is_superseded():

@@ -18,7 +18,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.fetch_reading import (
@@ -30,10 +29,12 @@ from tidelog.broker.fetch_reading import (
 )
 from tidelog.broker.fetch_sessions import Plan, Wanted
 from tidelog.broker.parked import DelayedFetch
+from tidelog.broker.sights import Sight, come_since, sight_of
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope, Steps, begun
 from tidelog.protocol import messages
+from tidelog.runtime.turns import in_turns
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -83,13 +84,13 @@ def _serve(broker: Broker, request: messages.FetchRequest, context: RequestConte
         return answering.warmed()
     if answering.is_due():
         return (yield from answering.told(found))
-    return answering.later()
+    return (yield from answering.later())
 
 
 class _Answer:
     """The answer to one request that says, or whose session knows, all that it wants."""
 
-    __slots__ = ("_broker", "_plan", "_request", "hosted", "reading")
+    __slots__ = ("_broker", "_hosted", "_plan", "_request", "_sights", "reading")
 
     def __init__(
         self,
@@ -102,14 +103,17 @@ class _Answer:
         self._request = request
         self._plan = plan
         self.reading = Reading(broker, request, context)
-        self.hosted: list[HostedPartition] = []
+        self._hosted: list[HostedPartition] = []
+        """The partitions that were read."""
+        self._sights: list[Sight] = []
+        """What each was when it was read, if that was in steps, and a wait follows."""
 
     def read(
         self, among: list[Wanted] | None = None, *, begin: bool = True
     ) -> list[tuple[Wanted, Any]]:
         """Read all partitions once, or those ``among`` them; what need not be answered is left
         out."""
-        self.hosted.clear()
+        self._hosted.clear()
         broker, reading, full = self._broker, self.reading, self._plan.full
         if begin:
             reading.begin()
@@ -123,7 +127,7 @@ class _Answer:
                 error = broker.why_not_here(wanted.topic, wanted.index)
                 found.append((wanted, refusal(wanted.index, error)))
                 continue
-            self.hosted.append(partition)
+            self._hosted.append(partition)
             answer = reading.read(wanted, partition)
             if full or is_news(wanted, answer):
                 found.append((wanted, answer))
@@ -136,29 +140,53 @@ class _Answer:
             return True
         return reading.urgent or reading.full or not self._plan.wanted
 
-    def later(self) -> asyncio.Future[Any]:
-        """Return a future of the answer, or of steps towards it."""
-        request = self._request
+    def later(self) -> Steps:
+        """Wait at the partitions; return a future of the answer, or of steps towards it."""
+        request, follower = self._request, self.reading.follower
         missing = request.min_bytes - self.reading.size
-        waiters: Any = [
-            each.waiting.followers if self.reading.follower else each.waiting.readers
-            for each in self.hosted
-        ]
-        return DelayedFetch(waiters, missing, request.max_wait_ms, self._finish).future
+        departures = self._broker.departures
+        delayed = DelayedFetch(missing, request.max_wait_ms, self._finish, departures)
+        # Not those of the answer, which may read them again before the last one is waited for.
+        hosted, sights = self._hosted, self._sights
+        try:
+            for first in range(0, len(hosted), AT_ONCE):
+                if first:
+                    yield 0
+                if delayed.is_woken:
+                    break
+                part: Any = hosted[first : first + AT_ONCE]
+                delayed.join(
+                    [each.waiting.followers if follower else each.waiting.readers for each in part]
+                )
+                for each, before in zip(part, sights[first : first + AT_ONCE], strict=False):
+                    come = come_since(before, sight_of(each, committed=not follower))
+                    if come is not None:
+                        delayed.more(come)
+        except BaseException:
+            # The client has gone in the middle.
+            delayed.future.cancel()
+            raise
+        return delayed.future
 
     def read_in_steps(self) -> Steps:
         """Do as ``read``, and yield now and then."""
         found: list[tuple[Wanted, Any]] = []
         hosted: list[HostedPartition] = []
+        sights: list[Sight] = []
+        committed = not self.reading.follower
         self.reading.begin()
         wanted, before = self._plan.wanted, 0
         for first in range(0, len(wanted), AT_ONCE):
+            self._hosted = []
             part = self.read(wanted[first : first + AT_ONCE], begin=False)
             found += part
-            hosted += self.hosted
+            hosted += self._hosted
+            if not self.is_due():
+                # Before the others have their turn: from now on what comes here is noticed.
+                sights += [sight_of(each, committed=committed) for each in self._hosted]
             yield ANSWER_BYTES * len(part) + self.reading.size - before
             before = self.reading.size
-        self.hosted = hosted
+        self._hosted, self._sights = hosted, sights
         return found
 
     def _finish(self) -> Any:
@@ -175,21 +203,14 @@ class _Answer:
 
     async def warmed(self) -> Any:
         """Return the answer after a thread has read what is not in the page cache."""
+        clock = self._broker.clock
+        found: list[tuple[Wanted, Any]] = []
         while self.reading.cold:
             await self.reading.warm_up()
-            found = await self._read_beside_others()
-        return begun(self.told(found)) if self.is_due() else await self.later()
-
-    async def _read_beside_others(self) -> list[tuple[Wanted, Any]]:
-        """Do as ``read``; others have their turn between two steps."""
-        steps = self.read_in_steps()
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                found: list[tuple[Wanted, Any]] = end.value
-                return found
-            await asyncio.sleep(0)
+            found = await in_turns(self.read_in_steps(), clock)
+        if self.is_due():
+            return begun(self.told(found))
+        return await (await in_turns(self.later(), clock))
 
     def told(self, found: list[tuple[Wanted, Any]]) -> Steps:
         """Make the response, and note in the session what it tells."""
