@@ -16,7 +16,7 @@ from tests.support.lone_broker import Peer, until
 from tidelog.model.api_keys import ApiKey
 from tidelog.network import outgoing
 from tidelog.network.router import Handler, Router, Scope
-from tidelog.network.sending import sender_for
+from tidelog.network.sending import FileSender, sender_for
 from tidelog.network.server import Server
 from tidelog.protocol import messages
 
@@ -197,6 +197,34 @@ def test_what_sends_parts_of_files_is_kept_for_the_next_answer(
             peer.writer.close()
         await until(lambda: not server.connections)
         assert server.kept_senders == 0 and all(each._socket is None for each in made)
+        await server.stop(grace_s=0.5)
+
+    run(main())
+
+
+@pytest.mark.parametrize("version", [4, 11, 12])
+def test_an_answer_that_ends_with_a_part_of_a_file_has_nothing_behind_it(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """An empty buffer behind the records was a system call for each answer."""
+    sent: list[list[int]] = []
+    send = FileSender.send
+
+    def noted(sender: FileSender, chunks: Any) -> bool:
+        sent.append([len(chunk) for chunk in chunks])
+        return send(sender, chunks)
+
+    monkeypatch.setattr(FileSender, "send", noted)
+
+    async def main() -> None:
+        server = Server(Files(tmp_path / "f").router(), None)
+        peer = await Peer.connect(await server.listen("PLAINTEXT", "127.0.0.1", 0))
+        answer = await peer.ask(fetch(5, 200_000), version)
+        assert bytes(answer.responses[0].partitions[0].records) == CONTENT[5:200_005]
+        (sizes,) = sent
+        # Version 12 ends with tagged fields.
+        assert len(sizes) == (3 if version >= 12 else 2) and all(sizes)
+        peer.writer.close()
         await server.stop(grace_s=0.5)
 
     run(main())

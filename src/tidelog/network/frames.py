@@ -71,7 +71,10 @@ def encode_answer(route: Route, correlation_id: int, answer: Any) -> list[Buffer
     if route.flexible_answer:
         head.append(0)
     chunks: list[Buffer] = []
-    chunks.append(route.encode(answer, chunks, head))
+    rest = route.encode(answer, chunks, head)
+    if rest or not chunks:
+        # Nothing behind the records: not even an empty buffer, which would cost a system call.
+        chunks.append(rest)
     size = len(head) if len(chunks) == 1 else sum(map(len, chunks))
     _pack_size_into(head, 0, size - 4)
     return chunks
@@ -83,7 +86,9 @@ def encode_in_steps(route: Route, correlation_id: int, answer: Any) -> Steps:
     if route.flexible_answer:
         head.append(0)
     chunks: list[Buffer] = []
-    chunks.append((yield from route.encode_in_steps(answer, chunks, head)))
+    rest = yield from route.encode_in_steps(answer, chunks, head)
+    if rest or not chunks:
+        chunks.append(rest)
     _pack_size_into(head, 0, sum(map(len, chunks)) - 4)
     return chunks
 

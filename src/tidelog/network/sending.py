@@ -88,11 +88,12 @@ class FileSender:
                 if isinstance(chunk, (bytes, bytearray, memoryview)):
                     # More follows: one packet with what comes behind it.
                     flags = socket.MSG_MORE if len(self._chunks) > 1 else 0
-                    sent = self._socket.send(memoryview(chunk)[self._done :], flags)
+                    left = memoryview(chunk)[self._done :] if self._done else chunk
+                    sent = self._socket.send(left, flags)
                 else:
                     at = chunk.position + self._done
-                    left = chunk.size - self._done
-                    sent = os.sendfile(self._socket.fileno(), chunk.fileno, at, left)
+                    size = chunk.size - self._done
+                    sent = os.sendfile(self._socket.fileno(), chunk.fileno, at, size)
                     if not sent:
                         raise OSError("the log was cut while it was being sent")
                 self._done += sent

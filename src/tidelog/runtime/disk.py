@@ -25,6 +25,8 @@ READ_AHEAD_BYTES = 128 * 1024
 """What Linux reads ahead by default: the pieces in which a file comes into the page cache."""
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_ANY_BYTE = (bytearray(1),)
+"""Where bytes go that nobody looks at."""
 
 MAX_IOVEC = 1024
 """Most chunks one pwritev takes (Linux IOV_MAX)."""
@@ -195,7 +197,7 @@ class RealFile:
 
         True, too, where the file system cannot say (RWF_NOWAIT). A few microseconds.
         """
-        fd, into, look = self._fd, (bytearray(1),), os.preadv
+        fd, into, look = self._fd, _ANY_BYTE, os.preadv
         last = position + size - 1
         try:
             for at in range(position, last, READ_AHEAD_BYTES):

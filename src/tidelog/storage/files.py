@@ -119,7 +119,8 @@ class OpenFiles:
             self._pins[file] = count
             return
         del self._pins[file]
-        if file not in (self._open.get(file.path), self._open.get(_key(file.path))):
+        path = file.path
+        if self._open.get(path) is not file and self._open.get(_key(path)) is not file:
             file.close()
 
     def let_go(self, file: File) -> None:
