@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from tests.support.own_time import OwnTime, Starvation, run_queue_s, thread_paths, until_in_time
+from tests.support.own_time import (
+    OwnTime,
+    Starvation,
+    WaitedAt,
+    run_queue_s,
+    thread_paths,
+    until_in_time,
+)
 from tests.support.processes import DEADLINE_S, wait_until
 
 BUSY = "import os; os.sched_setaffinity(0, [{core}])\nwhile True: pass"
@@ -72,6 +80,23 @@ def test_who_shares_a_core_is_starved_for_a_part_of_each_window(stack: ExitStack
     pids = two_on_one_core(stack)
     with Starvation(lambda: pids, 2.0) as starvation:
         wait_until(lambda: starvation.longest_s > ENOUGH_S, DEADLINE_S, "one of them waits", 0.01)
+
+
+def test_a_span_is_judged_without_what_was_waited_within_it(stack: ExitStack) -> None:
+    begun_s = time.monotonic()
+    with WaitedAt(list) as idle:
+        wait_until(lambda: time.monotonic() > begun_s + ENOUGH_S, DEADLINE_S, "time goes on", 0.01)
+        idle_s = time.monotonic()
+    pids = two_on_one_core(stack)
+    with WaitedAt(lambda: pids) as waited:
+        before_s, begun_at_s = waited_s(pids), time.monotonic()
+        wait_until(lambda: waited_s(pids) > before_s + ENOUGH_S, DEADLINE_S, "they wait", 0.01)
+    ended_s = time.monotonic()
+    # The looks at both ends may miss a little of what they waited.
+    assert waited.own_s(begun_at_s, ended_s) < ended_s - begun_at_s - ENOUGH_S / 2
+    assert waited.own_s(begun_s, idle_s) == idle_s - begun_s, "what is waited later is not its own"
+    assert waited.own_s(ended_s, ended_s + 1) == pytest.approx(1)
+    assert 0 < idle.own_s(begun_s, idle_s) <= idle_s - begun_s
 
 
 def test_a_promise_that_is_kept_too_late_is_broken() -> None:

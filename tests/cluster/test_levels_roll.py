@@ -18,10 +18,10 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import NewTopic
 from tests.conftest import TARGET
-from tests.support.acked_stream import GroupReader, Writer, read_all, violations
+from tests.support.acked_stream import GroupReader, Writer, settled
 from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster, differing_replicas
-from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import ZooKeeper, needed
 
 pytestmark = [
@@ -127,19 +127,8 @@ def test_a_loaded_cluster_goes_up_from_1_0_to_1_4_and_one_level_back(
     assert ids_on_disk(cluster, TOPIC) == {written}
     created_and_deleted(cluster, "at-1.3")
     assert ids_on_disk(cluster, "at-1.3") == {""}
+    settled(cluster.bootstrap, TOPIC, PARTITIONS, writers, reader)
     for writer in writers:
-        writer.finish()
-    found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
-    wait_until(
-        lambda: not reader.missing(found),
-        DEADLINE_S,
-        lambda: f"the group read all; {reader.state()}",
-    )
-    reader.finish()
-    wrong = violations(writers, found, reader)
-    assert not wrong, "\n".join(wrong[:10])
-    for writer in writers:
-        assert not writer.failed, writer.state()
         gap_s = writer.longest_silence_s()
         print(f"{writer.state()}, longest gap {gap_s:.2f} s, restarts took {took_s} s")
         assert gap_s <= max(took_s), cluster.said("refused nothing for longer than a restart")
@@ -176,17 +165,7 @@ def test_two_controllers_on_a_zookeeper_go_up_a_level_and_back(tmp_path: Path) -
         assert ids_on_disk(cluster, TOPIC) == {written}
         created_and_deleted(cluster, "back-at-1.3")
         assert ids_on_disk(cluster, "back-at-1.3") == {""}
-        writer.finish()
-        found = read_all(cluster.bootstrap, TOPIC, PARTITIONS)
-        wait_until(
-            lambda: not reader.missing(found),
-            DEADLINE_S,
-            lambda: f"the group read all; {reader.state()}",
-        )
-        reader.finish()
-        wrong = violations([writer], found, reader)
-        assert not wrong, "\n".join(wrong[:10])
-        assert not writer.failed, writer.state()
+        settled(cluster.bootstrap, TOPIC, PARTITIONS, [writer], reader)
         gap_s = writer.longest_silence_s()
         print(f"{writer.state()}, longest gap {gap_s:.2f} s, restarts took {took_s} s")
         assert gap_s <= max(took_s), cluster.said("refused nothing for longer than a restart")

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import TARGET
-from tests.support.acked_stream import GroupReader, Writer, read_all, violations
+from tests.support.acked_stream import GroupReader, Writer, settled
 from tests.support.cluster import create_replicated, until_in_sync
 from tests.support.lone_broker import Peer
 from tests.support.old_release import MAIN, ROOT, unpack_source
-from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.proofs import write_secret
 from tests.support.server import TidelogNode
 
@@ -119,19 +118,8 @@ def test_three_processes_are_rolled_to_this_code_and_get_a_secret(
         assert ApiKey.SASL_HANDSHAKE in shown(node)
         assert ApiKey.OPEN_CONTROL_CHANNEL not in shown(node)
 
+    settled(bootstrap, TOPIC, PARTITIONS, writers, reader)
     for writer in writers:
-        writer.finish()
-    found = read_all(bootstrap, TOPIC, PARTITIONS)
-    wait_until(
-        lambda: not reader.missing(found),
-        DEADLINE_S,
-        lambda: f"the group read all; {reader.state()}",
-    )
-    reader.finish()
-    wrong = violations(writers, found, reader)
-    assert not wrong, "\n".join(wrong[:10])
-    for writer in writers:
-        assert not writer.failed, writer.state()
         print(writer.state())
     for node in nodes:
         assert "Traceback" not in node.log.read_text(), node.said("had no error")

@@ -10,14 +10,14 @@ import threading
 import time
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import confluent_kafka
 from confluent_kafka import TopicPartition
 
 from tests.support.log_files import BatchOnDisk
 from tests.support.offsets import watermarks
-from tests.support.processes import DEADLINE_S
+from tests.support.processes import DEADLINE_S, wait_until
 
 Place = tuple[int, int]
 PARTITION_BY_KEY = -1
@@ -318,7 +318,7 @@ def lost_acks(writer: Writer, found: dict[Place, str]) -> list[str]:
 
 
 def violations(
-    writers: list[Writer],
+    writers: Sequence[Writer],
     found: dict[Place, str],
     reader: GroupReader,
     renumbered: frozenset[str] = frozenset(),
@@ -358,6 +358,29 @@ def violations(
 
 Line = tuple[str, int]
 """What must be in order by itself (a partition, a key), and a number in it."""
+
+
+def settled(
+    bootstrap: str, topic: str, partitions: int, writers: Sequence[Writer], reader: GroupReader
+) -> dict[Place, str]:
+    """Let all come to rest and hold their books against the topic; return what is in it.
+
+    AssertionError when the group does not read it all, a promise is broken, or a write failed.
+    """
+    for writer in writers:
+        writer.finish()
+    found = read_all(bootstrap, topic, partitions)
+    wait_until(
+        lambda: not reader.missing(found),
+        DEADLINE_S,
+        lambda: f"the group reads all; {reader.state()}",
+    )
+    reader.finish()
+    wrong = violations(writers, found, reader)
+    assert not wrong, "\n".join(wrong[:20])
+    for writer in writers:
+        assert not writer.failed, writer.state()
+    return found
 
 
 def _lines(writer: Writer, number: int, partition: int) -> list[Line]:

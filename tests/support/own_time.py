@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -105,6 +106,53 @@ class Starvation:
             self.longest_s = max(self.longest_s, waited_s - before.get(path, waited_s))
 
     def __enter__(self) -> Starvation:
+        self.look()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join(DEADLINE_S)
+        self.look()
+
+
+class WaitedAt:
+    """What some processes, and this one, had waited at many moments: spans between two of them are
+    judged afterwards.
+
+    Used as a context, a thread looks as long as the block lasts. Each look costs what `OwnTime`'s
+    does; a span is found by bisection.
+    """
+
+    LOOK_S = 0.05
+
+    def __init__(self, pids: Pids) -> None:
+        self._own = OwnTime(pids)
+        self._at_s: list[float] = []
+        self._waited_s: list[float] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="waited-at", daemon=True)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self.LOOK_S):
+            self.look()
+
+    def look(self) -> None:
+        """Note what has been waited until now."""
+        self._at_s.append(time.monotonic())
+        self._waited_s.append(self._own.waited_s())
+
+    def own_s(self, begin_s: float, end_s: float) -> float:
+        """How long a span on the monotonic clock was without the waits that were seen in it.
+
+        What was waited before its first look or behind its last one counts as its own.
+        """
+        first = bisect_left(self._at_s, begin_s)
+        last = bisect_right(self._at_s, end_s) - 1
+        waited_s = self._waited_s[last] - self._waited_s[first] if first < last else 0.0
+        return max(0.0, end_s - begin_s - waited_s)
+
+    def __enter__(self) -> WaitedAt:
         self.look()
         self._thread.start()
         return self
