@@ -393,5 +393,7 @@ def sample(sites: Iterable[Site], chance: random.Random, most: int) -> list[Stri
     return strikes[:most]
 
 
-def seed_of_run() -> int:
-    return int(os.environ.get("TIDELOG_SEED", str(random.SystemRandom().randrange(2**32))))
+def seed_of_run(*, fixed: int | None) -> int:
+    """``TIDELOG_SEED``, or the fixed seed, or without one any."""
+    seed = random.SystemRandom().randrange(2**32) if fixed is None else fixed
+    return int(os.environ.get("TIDELOG_SEED", str(seed)))

@@ -24,13 +24,16 @@ pytestmark = [
 
 LONG = os.environ.get("TIDELOG_CHAOS") == "long"
 ROUNDS = int(os.environ.get("TIDELOG_DISK_ROUNDS", "100000" if LONG else "2"))
+SEED = 1
+"""Of the few rounds in `make test`, which so strike the same calls each time."""
+
 EACH_LIFE = 3
 """Calls that fail while one life works."""
 
 
 @pytest.mark.parametrize("durability", ["replicated", "sync"] if LONG else ["sync"])
 def test_one_call_to_the_disk_fails(tmp_path: Path, durability: str) -> None:
-    seed = seed_of_run()
+    seed = seed_of_run(fixed=None if LONG else SEED)
     print(f"TIDELOG_SEED={seed}")
     course = Course(tmp_path, seed, durability)
     try:

@@ -12,6 +12,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -32,8 +33,8 @@ from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.storage.checkpoints import (
     PartitionMetadata,
+    decode_partition_metadata,
     decode_uuid,
-    encode_partition_metadata,
     encode_uuid,
 )
 
@@ -124,14 +125,19 @@ def directories(cluster: TidelogCluster, broker: int, topic: str) -> list[str]:
     return sorted(path.name for path in folder.glob(f"{topic}-*") if path.is_dir())
 
 
-def identity(cluster: TidelogCluster, broker: int, topic: str, partition: int = 0) -> bytes:
+def identity(
+    cluster: TidelogCluster, broker: int, topic: str, partition: int = 0
+) -> PartitionMetadata | None:
+    """What a replica's file says, but for which directory of the partition it is."""
     folder = cluster.brokers[broker].log_folder() / f"{topic}-{partition}"
     file = folder / "partition.metadata"
-    return file.read_bytes() if file.exists() else b""
+    if not file.exists():
+        return None
+    return replace(decode_partition_metadata(file.read_bytes()), created=None)
 
 
-def written_identity(topic_id_text: str) -> bytes:
-    return encode_partition_metadata(PartitionMetadata(decode_uuid(topic_id_text)))
+def written_identity(topic_id_text: str) -> PartitionMetadata:
+    return PartitionMetadata(decode_uuid(topic_id_text))
 
 
 def only_the_new_life(cluster: TidelogCluster, broker: int, topic: str) -> bool:
@@ -440,7 +446,7 @@ def test_below_1_4_a_name_is_free_when_every_broker_has_confirmed(pair: TidelogC
     check_life(pair, topic, acked, "new")
     assert no_deletion_is_left(pair)
     for broker in pair.brokers:
-        assert identity(pair, broker, topic) == b"", "no ids below 1.4"
+        assert identity(pair, broker, topic) is None, "no ids below 1.4"
 
 
 def test_a_level_goes_down_only_when_deletions_with_ids_are_done(pair: TidelogCluster) -> None:
@@ -477,7 +483,7 @@ def test_a_level_goes_down_only_when_deletions_with_ids_are_done(pair: TidelogCl
     pair.brokers[2].configure({LEVEL: "1.3"})
     pair.brokers[2].start()
     pair.until_in_sync(topic, 2)
-    assert identity(pair, 2, topic) == b""
+    assert identity(pair, 2, topic) is None
     acked |= write(pair, topic, "kept", 100)
     for node in (pair.controller, *pair.brokers.values()):
         node.configure({LEVEL: "1.4"})

@@ -24,6 +24,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
 T0 = TopicPartition("t", 0)
+N0 = TopicPartition("n", 0)
 V0 = TopicPartition("v", 0)
 
 Act = Callable[[Stage], Awaitable[None]]
@@ -84,14 +85,25 @@ def altered(kind: int, names: Sequence[str], key: str, value: str) -> Act:
 
 
 def proposed(leader: int, *isr: int, where: TopicPartition = T0, handled: bool = False) -> Act:
+    return proposed_for((where,), leader, *isr, handled=handled)
+
+
+def proposed_for(
+    places: Sequence[TopicPartition], leader: int, *isr: int, handled: bool = False
+) -> Act:
+    """All in one request."""
+
     async def propose(stage: Stage) -> None:
         request = messages.AlterIsrRequest
-        state = stage.cluster.states.get(where)
-        epoch = -1 if state is None else state.leader_epoch
-        version = stage.cluster.isr_version(where)
-        part = request.PartitionData(0, epoch, list(isr), version, unclean_handled=handled)
-        data = request.TopicData(where.topic, [part], stage.cluster.topic_id(where.topic))
-        await stage.send(leader, request(leader, stage.brokers[leader].epoch, [data]))
+        topics = []
+        for where in places:
+            state = stage.cluster.states.get(where)
+            epoch = -1 if state is None else state.leader_epoch
+            version = stage.cluster.isr_version(where)
+            part = request.PartitionData(0, epoch, list(isr), version, unclean_handled=handled)
+            topic_id = stage.cluster.topic_id(where.topic)
+            topics.append(request.TopicData(where.topic, [part], topic_id))
+        await stage.send(leader, request(leader, stage.brokers[leader].epoch, topics))
 
     return propose
 
@@ -194,6 +206,13 @@ async def led_by_two(stage: Stage) -> None:
     await leave(stage)
     await stage.register(stage.brokers[1])
     await proposed(2, 2, 1)(stage)
+
+
+async def two_led_by_one(stage: Stage) -> None:
+    request = messages.CreateTopicsRequest
+    wanted = topic("n")
+    wanted.topics[0].assignments = [request.CreatableReplicaAssignment(0, [1, 2])]
+    await stage.ask(wanted, 7)
 
 
 async def two_led_by_two(stage: Stage) -> None:
@@ -327,6 +346,11 @@ KINDS: dict[str, Kind] = {
         lambda s: s.cluster.broker_configs.get(layout.ALL_BROKERS),
     ),
     "change the ISR": Kind(shrink, lambda s: state(s).isr == [1]),
+    "change the ISR in slices": Kind(
+        proposed_for((T0, N0), 1, 1),
+        lambda s: all(x in s.cluster.states and s.cluster.states[x].isr == [1] for x in (T0, N0)),
+        first=two_led_by_one,
+    ),
     "producer ids": Kind(take_ids, lambda s: s.cluster.producer_ids is not None),
     "a new broker": Kind(join, lambda s: 3 in s.cluster.brokers),
     "a new life": Kind(come_back_anew, lambda s: s.cluster.brokers[2].broker_epoch > 2),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -31,3 +33,24 @@ def test_other_users_read_nothing_that_it_makes(tmp_path: Path) -> None:
     disk.replace(str(folder / "checkpoint"), b"0\n0\n")
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())}
     assert modes == {"t-0": 0o750, "log": 0o640, "checkpoint": 0o640}
+
+
+def test_a_disk_that_cannot_lock_is_not_another_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An EIO was answered with None: the start was refused, for a server that nobody could find,
+    though it can go on without this directory."""
+    disk, path = RealDisk(), str(tmp_path / ".lock")
+    held = disk.lock(path)
+    assert held is not None
+    assert disk.lock(path) is None
+    held.close()
+
+    def fails(_descriptor: int, _operation: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(fcntl, "flock", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        disk.lock(path)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -71,7 +71,10 @@ def command(
     except OSError as error:
         raise Failed(f"{data} cannot be made a data folder: {error.strerror}") from None
     configs = key_values(config, "--config")
-    held = RealDisk().lock(str(folder / "up.lock"))
+    try:
+        held = RealDisk().lock(str(folder / "up.lock"))
+    except OSError as error:
+        raise Failed(f"{folder / 'up.lock'} cannot be locked: {error.strerror}") from None
     if held is None:
         raise Failed(f"another `tidelog up` runs on {data}: stop it, or take another --data")
     try:

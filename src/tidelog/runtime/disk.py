@@ -109,7 +109,10 @@ class Disk(Protocol):
         """Replace a whole file so that a crash leaves the old or the new content, durably."""
 
     def lock(self, path: str) -> File | None:
-        """Lock a file for this process until it is closed; None when another process has it."""
+        """Lock a file for this process until it is closed; None when another process has it.
+
+        OSError when it cannot be locked for any other reason.
+        """
 
 
 def replace_durably(disk: Disk, path: str, content: bytes) -> None:
@@ -314,7 +317,11 @@ class RealDisk:
         file = RealFile(path, os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE))
         try:
             fcntl.flock(file._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             file.close()
             return None
+        except OSError:
+            # Nobody has it: this disk, or kind of file system, cannot lock.
+            file.close()
+            raise
         return file

@@ -311,7 +311,7 @@ class NotingCluster(Cluster):
 
     async def connection(self, node_id: int, purpose: str = "") -> Connection:
         found = await super().connection(node_id, purpose)
-        return cast(Connection, _NotingConnection(found, self._looked_up))
+        return cast(Connection, _NotingConnection(found, self._looked_up, self._told_of_cuts))
 
     def _looked_up(self, request: messages.ListOffsetsRequest, answer: Any) -> None:
         """A member that has a position and asks for the start has lost it.
@@ -329,6 +329,14 @@ class NotingCluster(Cluster):
                 name = f"{topic.name}-{part.partition_index}"
                 if name in asked and not part.error_code:
                     self._jumps(name, part.offset)
+
+    def _told_of_cuts(self, answer: Any) -> None:
+        """A member that learns that its position was cut off goes on where the log was cut."""
+        for topic in answer.topics:
+            for part in topic.partitions:
+                name = f"{topic.topic}-{part.partition}"
+                if not part.error_code and 0 <= part.end_offset < self._next.get(name, -1):
+                    self.goes_on(name, part.end_offset, part.end_offset)
 
     async def send_to_coordinator(
         self,
@@ -376,13 +384,18 @@ class NotingCluster(Cluster):
 
 
 class _NotingConnection:
-    """A connection, all of it; hears what is answered when a member looks up offsets."""
+    """A connection, all of it; hears what is answered when a member looks up offsets, and where
+    epochs end."""
 
     def __init__(
-        self, inner: Connection, heard: Callable[[messages.ListOffsetsRequest, Any], None]
+        self,
+        inner: Connection,
+        heard: Callable[[messages.ListOffsetsRequest, Any], None],
+        told: Callable[[Any], None],
     ) -> None:
         self._inner = inner
         self._heard = heard
+        self._told = told
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -391,6 +404,8 @@ class _NotingConnection:
         answer = await self._inner.send(request, *args, **kwargs)
         if isinstance(request, messages.ListOffsetsRequest):
             self._heard(request, answer)
+        elif isinstance(request, messages.OffsetForLeaderEpochRequest):
+            self._told(answer)
         return answer
 
 
