@@ -68,3 +68,13 @@ def test_nothing_is_given_up_without_leave_to_go_on(monkeypatch: pytest.MonkeyPa
 def test_to_look_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     result, asked = restored(monkeypatch, REPORT | {"unknown_comes_back": True})
     assert (result.exit_code, asked) == (1, [(False, ())])
+
+
+def test_a_topic_without_an_id_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was shown as AAAAAAAAAAAAAAAAAAAAAA, which reads like one."""
+    held = {"partition": 0, "broker": 1, "leader_epoch": 3, "end_offset": 7}
+    topic = {"topic": "old", "topic_id": None, "is_being_deleted": False, "configs": {}}
+    report = REPORT | {"unknown_comes_back": True, "unknown": [topic | {"replicas": [held]}]}
+    result, _ = restored(monkeypatch, report)
+    (row,) = (line for line in result.output.splitlines() if line.endswith(" 7"))
+    assert row.split() == ["old", "-", "0", "1", "3", "7"]

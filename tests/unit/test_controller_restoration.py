@@ -452,6 +452,7 @@ def test_replicas_without_an_id_come_back_under_a_new_one() -> None:
     world = restored()
     cluster = world.cluster
     cluster.nameless[1] = {TopicPartition("old", 0): LogEnd(-1, 3, 7)}
+    assert [each["topic_id"] for each in report(cluster)["unknown"]] == [None]
     accepted(world)
     assert cluster.memories["old"].migrated
     assert cluster.states[TopicPartition("old", 0)].leader == 1

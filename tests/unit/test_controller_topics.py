@@ -26,7 +26,7 @@ from tidelog.controller.decisions.creation import (
     create_topics,
 )
 from tidelog.controller.decisions.deletion import Doomed, delete_topics
-from tidelog.controller.decisions.placement import place
+from tidelog.controller.decisions.placement import place, place_on
 from tidelog.controller.decisions.stops import Stop, stops_of
 from tidelog.metadata import layout
 from tidelog.metadata import records as nodes
@@ -329,6 +329,39 @@ def test_placement_takes_turns() -> None:
     placed = place({1: None, 2: None, 3: None}, 6, 2, start=0)
     assert placed == [[1, 2], [2, 3], [3, 1], [1, 3], [2, 1], [3, 2]]
     assert place({5: None}, 3, 1, start=2) == [[5], [5], [5]]
+
+
+@pytest.mark.parametrize(
+    ("fit", "factor", "expected"),
+    [
+        # Enough are fit: nobody else gets a replica.
+        ({1, 2, 3}, 3, [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 3, 2]]),
+        ({1, 3}, 2, [[1, 3], [3, 1], [1, 3], [3, 1]]),
+        ({2}, 1, [[2], [2], [2], [2]]),
+        # Too few: all of them have each partition, and the others take turns for the rest.
+        ({3}, 2, [[3, 1], [2, 3], [3, 1], [2, 3]]),
+        ({1, 3}, 3, [[1, 3, 2], [3, 2, 1], [2, 1, 3], [1, 3, 2]]),
+        # Nobody is fit: as if all were.
+        (set(), 2, [[1, 2], [2, 3], [3, 1], [1, 3]]),
+    ],
+)
+def test_placement_prefers_who_is_fit(
+    fit: set[int], factor: int, expected: list[list[int]]
+) -> None:
+    assert place_on({1: None, 2: None, 3: None}, fit, 4, factor, start=0) == expected
+
+
+@pytest.mark.parametrize("kind", ["suspected", "shutting_down"])
+def test_who_is_suspected_or_leaves_gets_no_new_replicas(kind: str) -> None:
+    world = World(1, 2, 3)
+    world.create(NewTopic("old", 1, 2))
+    getattr(world.cluster, kind).add(2)
+    world.create(NewTopic("new", 12, 2))
+    world.do(create_partitions(world.cluster, [Growth("old", 13)], world.chance))
+    old, new = (world.cluster.topics[name].partitions for name in ("old", "new"))
+    added = [*new.values(), *(old[index] for index in range(1, 13))]
+    assert len(added) == 24
+    assert all(set(replicas) == {1, 3} for replicas in added)
 
 
 def test_placement_is_even_and_spreads_over_racks() -> None:

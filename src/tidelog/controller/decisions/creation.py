@@ -25,7 +25,7 @@ from tidelog.controller.decisions.cluster import (
     Write,
 )
 from tidelog.controller.decisions.levels import why_name_is_taken
-from tidelog.controller.decisions.placement import place
+from tidelog.controller.decisions.placement import place_on
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
     ConfigNode,
@@ -306,7 +306,8 @@ def _replicas(
     if refusal is not None:
         return refusal
     racks = {broker: node.rack for broker, node in cluster.brokers.items()}
-    return place(racks, count, factor, chance.below(max(1, len(racks) ** 2)))
+    start = chance.below(max(1, len(racks) ** 2))
+    return place_on(racks, cluster.fit, count, factor, start)
 
 
 def _why_not_numbers(cluster: Cluster, count: int, factor: int) -> Refusal | None:
@@ -460,7 +461,8 @@ def _grown_replicas(
     if refusal is not None:
         return refusal
     racks = {broker: node.rack for broker, node in cluster.brokers.items()}
-    return place(racks, growth.count - now, factor, below(max(1, len(racks) ** 2)), now)
+    start = below(max(1, len(racks) ** 2))
+    return place_on(racks, cluster.fit, growth.count - now, factor, start, now)
 
 
 def _grow(

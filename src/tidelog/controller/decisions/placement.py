@@ -7,8 +7,37 @@ spreads over all others; as long as there are racks without a replica, one of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
+
+
+def place_on(
+    racks: Mapping[int, str | None],
+    fit: Collection[int],
+    partitions: int,
+    replication_factor: int,
+    start: int,
+    first_partition: int = 0,
+) -> list[list[int]]:
+    """Return the replicas of each new partition, on ``fit`` brokers wherever they are enough.
+
+    Where they are not, every partition is on all of them and the others take turns for the rest:
+    what would lie on brokers alone that are suspected or leave, nobody may be there to lead. The
+    other arguments are those of ``place``.
+    """
+    able = {broker: rack for broker, rack in racks.items() if broker in fit}
+    if len(able) >= replication_factor or not able:
+        return place(able or racks, partitions, replication_factor, start, first_partition)
+    rest = {broker: rack for broker, rack in racks.items() if broker not in able}
+    missing = replication_factor - len(able)
+    wanted = (partitions, missing, start, first_partition)
+    placed = []
+    for index, others in enumerate(place(rest, *wanted), start + first_partition):
+        replicas = [*sorted(able), *others]
+        # Who is not fit now leads its share again when it is.
+        first = index % replication_factor
+        placed.append(replicas[first:] + replicas[:first])
+    return placed
 
 
 def place(

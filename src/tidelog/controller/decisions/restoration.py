@@ -25,6 +25,7 @@ from uuid import UUID
 import msgspec
 
 from tidelog.controller.decisions.cluster import (
+    NO_ID,
     NO_LEADER,
     Cluster,
     Decision,
@@ -353,7 +354,8 @@ def _listed(
 ) -> dict[str, Any]:
     return {
         "topic": name,
-        "topic_id": layout.id_text(topic_id),
+        # None: brokers below level 1.4 hold replicas without one.
+        "topic_id": layout.id_text(topic_id) if topic_id != NO_ID else None,
         "is_known": is_known,
         "is_being_deleted": is_being_deleted,
         "configs": dict(configs or {}),
