@@ -66,6 +66,9 @@ def test_get_offsets(run: Run, ten_records: str) -> None:
     assert offsets(-1) == {"0": "10", "1": "0"} == offsets("latest")
     assert offsets(-2) == {"0": "0", "1": "0"} == offsets("earliest")
     assert offsets(-3)["0"] == "9" == offsets("max-timestamp")["0"]
+    # Nothing is tiered: what is on the disk is all there is (ListOffsets v8 and v9).
+    assert offsets("earliest-local") == {"0": "0", "1": "0"}
+    assert offsets("latest-tiered").get("0", "") == ""
     assert offsets(FIRST_TIMESTAMP_MS)["0"] == "0"
     assert offsets(FIRST_TIMESTAMP_MS + 3500)["0"] == "4"
     assert offsets(FIRST_TIMESTAMP_MS + 9001).get("0", "") == ""

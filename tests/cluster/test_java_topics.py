@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import urllib.request
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.clients import Record
 from tests.support.java import ToolResult, ToolRunner
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.server import TidelogNode
 
 pytestmark = pytest.mark.java
 
@@ -60,6 +62,28 @@ def test_describe_by_topic_id_and_filters(run: Run, topic_name: str) -> None:
     for kind in ("under-replicated", "unavailable", "under-min-isr"):
         found = run("kafka-topics", "--describe", "--topic", topic_name, f"--{kind}-partitions")
         assert not found.check().out.strip()
+
+
+def test_describe_asks_for_pages_of_partitions(run: Run, node: Node, topic_name: str) -> None:
+    """By DescribeTopicPartitions, as Kafka 4's tools do where it is served."""
+    run("kafka-topics", "--create", "--topic", topic_name, "--partitions", "5").check()
+
+    def pages() -> int:
+        if not isinstance(node, TidelogNode):
+            return 0
+        url = f"http://127.0.0.1:{node.metrics_port}/metrics"
+        with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
+            text = answer.read().decode()
+        found = re.search(r'requests_total\{request="DescribeTopicPartitions"\} (\S+)', text)
+        return int(float(found[1])) if found else 0
+
+    before = pages()
+    said = run(
+        *("kafka-topics", "--describe", "--topic", topic_name),
+        *("--partition-size-limit-per-response", "2"),
+    )
+    assert re.findall(r"Partition: (\d+)", said.check().out) == ["0", "1", "2", "3", "4"]
+    assert pages() - before == (3 if isinstance(node, TidelogNode) else 0)
 
 
 def test_alter_grows_and_never_shrinks(run: Run, topic_name: str) -> None:

@@ -61,7 +61,11 @@ class Writer:
         if kind == "uuid":
             return bytes(value.bytes)
         if kind in self.message.structs:
-            return self.fields(value, self.message.structs[kind].fields)
+            if field.nullable is None or field.array or self.version not in field.nullable:
+                return self.fields(value, self.message.structs[kind].fields)
+            if value is None:
+                return b"\xff"
+            return b"\x01" + self.fields(value, self.message.structs[kind].fields)
         code = ">h" if kind == "string" else ">i"
         if value is None:
             return self.length(-1, code)
@@ -127,6 +131,9 @@ class Reader:
         if kind == "uuid":
             return UUID(bytes=self.take(16))
         if kind in self.message.structs:
+            optional = field.nullable is not None and self.version in field.nullable
+            if optional and not field.array and self.take(1) == b"\xff":
+                return None
             return self.struct(kind, self.message.structs[kind].fields)
         size = self.length(">h" if kind == "string" else ">i")
         if size < 0:

@@ -753,6 +753,22 @@ def test_offsets_expire(tmp_path: Path) -> None:
 # Members -----------------------------------------------------------------------------------
 
 
+def test_a_group_that_nobody_knows_is_dead_and_from_version_6_on_not_found(tmp_path: Path) -> None:
+    async def story(broker: GroupBroker) -> None:
+        await commit(broker, 5)
+        request = messages.DescribeGroupsRequest(["g", "nobody"])
+        for version in range(7):
+            known, unknown = (await broker.ask(describe_groups, request, version)).groups
+            assert (known.error_code, known.group_state, known.error_message) == (0, "Empty", None)
+            assert (unknown.group_id, unknown.group_state) == ("nobody", "Dead")
+            expected = E.GROUP_ID_NOT_FOUND if version >= 6 else E.NONE
+            assert unknown.error_code == expected
+            if version >= 6:
+                assert unknown.error_message == "group 'nobody' not found"
+
+    run(tmp_path, story)
+
+
 def test_two_members_and_a_change_of_coordinator(tmp_path: Path) -> None:
     members: list[str] = []
 

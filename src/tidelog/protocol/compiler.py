@@ -207,6 +207,7 @@ def _decode_value(code: _Code, depth: int, field: Field, value: str) -> None:
         code.put(depth, "if p + 16 > end: raise bad('the message is cut')")
         code.put(depth, f"{value} = UUID(bytes=bytes(b[p:p + 16])); p += 16")
     elif field.type in code.message.structs:
+        depth = _decode_presence(code, depth, field, value)
         inner = _decode_struct(code, depth, field.type, code.struct(field.type).fields)
         code.put(depth, f"{value} = {inner}")
     else:
@@ -222,6 +223,19 @@ def _decode_value(code: _Code, depth: int, field: Field, value: str) -> None:
             "records": f"b[p:{stop}]",
         }[field.type]
         code.put(depth, f"{value} = {read}; p = {stop}")
+
+
+def _decode_presence(code: _Code, depth: int, field: Field, value: str) -> int:
+    """Emit the byte before a struct that may be null; return the depth at which it is read."""
+    if not code.nullable(field):
+        return depth
+    name, size = code.fixed("b", "unpack_from")
+    there = code.fresh("n")
+    code.put(depth, f"{there}, = {name}(b, p); p += {size}")
+    code.put(depth, f"if {there} not in (-1, 1): raise bad('{field.name}: neither null nor there')")
+    code.put(depth, f"if {there} < 0: {value} = None")
+    code.put(depth, "else:")
+    return depth + 1
 
 
 def _decode_array(code: _Code, depth: int, field: Field, value: str) -> None:
@@ -297,6 +311,8 @@ def _least_size(code: _Code, field: Field, seen: set[str]) -> int:
         if code.flexible:
             return 1
         return 2 if field.type == "string" else 4
+    if code.nullable(field) and not field.array:
+        return 1
     total = 1 if code.flexible else 0
     for inner in code.present(code.struct(field.type).fields, tagged=False):
         if inner.array:
@@ -364,6 +380,11 @@ def _encode_value(code: _Code, depth: int, field: Field, source: str, out: str) 
     if not field.array and field.type in code.message.structs:
         value = code.fresh("x")
         code.put(depth, f"{value} = {source}")
+        if code.nullable(field):
+            code.put(depth, f"if {value} is None: {out}.append(255)")
+            code.put(depth, "else:")
+            depth += 1
+            code.put(depth, f"{out}.append(1)")
         _encode_struct(code, depth, value, code.struct(field.type).fields, out)
         return
     value = code.fresh("x")

@@ -112,6 +112,8 @@ class Group:
         """Return the group's state and how many members it has. Raises ClientError."""
         answer = await self._ask(messages.DescribeGroupsRequest(groups=[self.name]))
         found = answer.groups[0]
+        if found.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+            return found.group_state, 0
         if found.error_code:
             raise ConnectionLost(ErrorCode(found.error_code).name)
         return found.group_state, len(found.members)

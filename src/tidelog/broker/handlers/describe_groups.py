@@ -1,6 +1,7 @@
-"""DescribeGroups v0-5: state, assignor and members of groups.
+"""DescribeGroups v0-6: state, assignor and members of groups.
 
-- A group that is not known is ``Dead``, without an error. Subscriptions are shown of a Stable group
+- A group that is not known is ``Dead``: below v6 without an error, from v6 on with
+  GROUP_ID_NOT_FOUND and a sentence (KIP-1043). Subscriptions are shown of a Stable group
   only, shares also while it rebalances, as in Kafka 4: members read their partitions meanwhile.
 - v3+: the operations that the client may do; without an authorizer all there are for groups.
 - v4+: instance ids (KIP-345).
@@ -11,6 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.allowed_operations import NOT_ASKED, OF_GROUP
+from tidelog.groups.group import GroupState
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope, Steps
@@ -22,17 +24,23 @@ if TYPE_CHECKING:
 GROUP_BYTES, MEMBER_BYTES = 200, 300
 """What a group, and a member of it, take in an answer being made, their own bytes aside."""
 
+NOT_FOUND_SINCE = 6
+DEAD = GroupState.DEAD.value
+
 _Response = messages.DescribeGroupsResponse
 _Group = messages.DescribeGroupsResponse.DescribedGroup
 _Member = messages.DescribeGroupsResponse.DescribedGroupMember
 
 
-def handle(broker: Broker, request: Any, _context: RequestContext) -> Steps:
+def handle(broker: Broker, request: Any, context: RequestContext) -> Steps:
     """Answer from memory, each group once however often it is named. O(groups and members)."""
     operations = OF_GROUP if request.include_authorized_operations else NOT_ASKED
     groups = []
     for name in dict.fromkeys(request.groups):
         group = _describe(broker, name, operations)
+        if group.group_state == DEAD and context.version >= NOT_FOUND_SINCE:
+            group.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            group.error_message = f"group {name!r} not found"
         groups.append(group)
         yield GROUP_BYTES + sum(
             MEMBER_BYTES + len(member.member_metadata) + len(member.member_assignment)
@@ -70,4 +78,4 @@ def _refuse(request: Any, error: ErrorCode, _version: int) -> Any:
     return _Response(groups=[_Group(error_code=error, group_id=name) for name in request.groups])
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_GROUPS, range(6), Scope.CLIENT, handle, refuse=_refuse)
+HANDLER = Handler(ApiKey.DESCRIBE_GROUPS, range(7), Scope.CLIENT, handle, refuse=_refuse)

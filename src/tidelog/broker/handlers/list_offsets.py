@@ -1,8 +1,10 @@
-"""ListOffsets v1-7: offsets by time, and the special ones.
+"""ListOffsets v1-9: offsets by time, and the special ones.
 
 - -1: the end as the asker may read it (the high watermark; a follower: the log's), -2: the log's
-  start, -3 (v7): the record with the greatest timestamp (KIP-734). Other negative ones belong to
-  versions that are not served: UNSUPPORTED_VERSION.
+  start, -3 (v7): the record with the greatest timestamp (KIP-734), -4 (v8): the start of what is on
+  this broker's own disk (KIP-405), which is the log's, -5 (v9): the end of what is stored elsewhere
+  (KIP-1005), of which there is none: offset -1. Other negative ones, and these in a version before
+  theirs, are answered with UNSUPPORTED_VERSION.
 - By time: the first committed record that is not older; offset -1 when there is none. Looked for in
   pieces beside other requests, one partition after another; what a request may have decompressed
   is bounded (``storage.lookup``), and then the answer may be a little too early.
@@ -30,7 +32,14 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.partition import HostedPartition
 
-LATEST, EARLIEST, GREATEST_TIMESTAMP = -1, -2, -3
+LATEST, EARLIEST, GREATEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+FIRST_VERSION_OF = {EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+"""Special timestamps that older versions refuse. -3 is answered in any, as it always was here."""
+NEVER = 1 << 15
+
+AT_START = (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
+"""Those that are looked up without the high watermark."""
+
 UNKNOWN_OFFSET = -1
 FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 
@@ -61,10 +70,10 @@ def handle(broker: Broker, request: messages.ListOffsetsRequest, context: Reques
                 answers.append(_Partition(index, ErrorCode.INVALID_REQUEST))
                 continue
             seen.add((topic.name, index))
-            found = _partition(broker, topic.name, asked, follower, uncertain)
+            found = _partition(broker, topic.name, asked, context.version, follower, uncertain)
             if isinstance(found, ErrorCode):
                 answers.append(_Partition(index, found))
-            elif asked.timestamp in (LATEST, EARLIEST):
+            elif asked.timestamp == LATEST or asked.timestamp in AT_START:
                 answers.append(_look_up(found, index, asked.timestamp, follower))
             else:
                 answers.append(_Partition(index))
@@ -74,7 +83,7 @@ def handle(broker: Broker, request: messages.ListOffsetsRequest, context: Reques
 
 
 def _partition(
-    broker: Broker, topic: str, asked: Any, follower: bool, uncertain: ErrorCode
+    broker: Broker, topic: str, asked: Any, version: int, follower: bool, uncertain: ErrorCode
 ) -> HostedPartition | ErrorCode:
     index = asked.partition_index
     partition = broker.partitions.get(topic, index)
@@ -83,10 +92,11 @@ def _partition(
     error = partition.why_not_serving(asked.current_leader_epoch)
     if error is not ErrorCode.NONE:
         return error
-    if not (follower or asked.timestamp == EARLIEST or partition.watermark_is_certain):
-        return uncertain
-    if asked.timestamp < GREATEST_TIMESTAMP:
+    timestamp = asked.timestamp
+    if timestamp < GREATEST_TIMESTAMP and version < FIRST_VERSION_OF.get(timestamp, NEVER):
         return ErrorCode.UNSUPPORTED_VERSION
+    if not (follower or timestamp in AT_START or partition.watermark_is_certain):
+        return uncertain
     return partition
 
 
@@ -95,6 +105,8 @@ def _look_up(partition: HostedPartition, index: int, timestamp: int, follower: b
     if timestamp == LATEST:
         offset = log.end_offset if follower else log.high_watermark
         return _Partition(index, 0, -1, offset, partition.leader_epoch)
+    if timestamp == LATEST_TIERED:
+        return _Partition(index, 0, -1, UNKNOWN_OFFSET, -1)
     epoch = log.epochs.epoch_at(log.start_offset)
     return _Partition(index, 0, -1, log.start_offset, epoch)
 
@@ -138,5 +150,10 @@ def _refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
 
 
 HANDLER = Handler(
-    ApiKey.LIST_OFFSETS, range(1, 8), Scope.CLIENT, handle, refuse=_refuse_all, most_elements=20_000
+    ApiKey.LIST_OFFSETS,
+    range(1, 10),
+    Scope.CLIENT,
+    handle,
+    refuse=_refuse_all,
+    most_elements=20_000,
 )

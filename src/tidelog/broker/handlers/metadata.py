@@ -22,11 +22,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.allowed_operations import NOT_ASKED, OF_CLUSTER, OF_TOPIC
+from tidelog.broker.cluster_view import ClusterView
 from tidelog.broker.lost_leaders import until_known
 from tidelog.broker.metadata_cache import PartitionMetadata, TopicMetadata
 from tidelog.broker.starting import once_told
@@ -54,25 +54,6 @@ CREATED_AT_ONCE = 100
 
 TOPIC_BYTES, PARTITION_BYTES = 200, 300
 """What a topic, and a partition, take in an answer being made."""
-
-
-@dataclass(frozen=True, slots=True)
-class _View:
-    """The cluster as the clients of one listener are told of it."""
-
-    broker: Broker
-    unreachable: frozenset[int]
-    """Live brokers without that listener."""
-    unreachable_leader: ErrorCode
-
-    @classmethod
-    def of(cls, broker: Broker, context: RequestContext) -> _View:
-        named = context.version >= NAMES_LISTENERS_SINCE
-        return cls(
-            broker,
-            broker.metadata.without_listener(context.listener_name),
-            ErrorCode.LISTENER_NOT_FOUND if named else ErrorCode.LEADER_NOT_AVAILABLE,
-        )
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
@@ -167,7 +148,7 @@ async def _ensure(broker: Broker, name: str) -> ErrorCode:
     return await broker.topic_creation.ensure(name)
 
 
-def _asked_for(view: _View, asked: Any, refused: dict[str, ErrorCode]) -> Any:
+def _asked_for(view: ClusterView, asked: Any, refused: dict[str, ErrorCode]) -> Any:
     metadata = view.broker.metadata
     # The Java client asks by id with an empty name, others with none: the id alone counts.
     if asked.topic_id != NO_UUID:
@@ -186,7 +167,7 @@ def _asked_for(view: _View, asked: Any, refused: dict[str, ErrorCode]) -> Any:
     return Topic(name=name, error_code=code, is_internal=name in INTERNAL_TOPICS)
 
 
-def _topic(view: _View, topic: TopicMetadata) -> Any:
+def _topic(view: ClusterView, topic: TopicMetadata) -> Any:
     return Topic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -198,24 +179,16 @@ def _topic(view: _View, topic: TopicMetadata) -> Any:
     )
 
 
-def _partition(view: _View, partition: PartitionMetadata) -> Any:
-    leader, broker = partition.leader, view.broker
-    code = ErrorCode.NONE
-    if leader in view.unreachable:
-        code = view.unreachable_leader
-    elif leader not in broker.metadata.brokers or broker.followers.has_lost(leader):
-        code = ErrorCode.LEADER_NOT_AVAILABLE
-    offline = partition.offline_replicas
-    if view.unreachable:
-        offline = tuple(x for x in partition.replicas if x in offline or x in view.unreachable)
+def _partition(view: ClusterView, partition: PartitionMetadata) -> Any:
+    told = view.told(partition)
     return Partition(
-        error_code=code,
+        error_code=told.error,
         partition_index=partition.partition,
-        leader_id=-1 if code else leader,
+        leader_id=told.leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
-        offline_replicas=list(offline),
+        offline_replicas=list(told.offline),
         partition_epoch=partition.partition_epoch,
         birth_epoch=partition.birth_epoch,
         birth_offset=partition.birth_offset,
@@ -226,7 +199,8 @@ def _partition(view: _View, partition: PartitionMetadata) -> Any:
 def _answer(
     broker: Broker, request: Any, refused: dict[str, ErrorCode], context: RequestContext
 ) -> Steps:
-    view = _View.of(broker, context)
+    named = context.version >= NAMES_LISTENERS_SINCE
+    view = ClusterView.of(broker, context.listener_name, names_listeners=named)
     topics = []
     if _wants_all(request, context):
         for known in list(broker.metadata.topics.values()):
