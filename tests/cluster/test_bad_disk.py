@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import subprocess
 import time
 from collections.abc import Callable
@@ -49,9 +51,19 @@ def change_property(node: Node, name: str, value: str) -> None:
 def test_a_folder_of_another_cluster(make_node: Callable[..., Node]) -> None:
     node = make_node()
     node.stop()
+    before = controller_epoch(node)
     change_property(node, "cluster.id", "AnotherClustersIdAAAAA")
     said = refused_start(node)
     assert "AnotherClustersIdAAAAA" in said and "cluster" in said
+    # U12: it became the active controller first, and was refused then.
+    assert controller_epoch(node) == before > 0
+
+
+def controller_epoch(node: Node) -> int:
+    """What the store of a node that is stopped says."""
+    with contextlib.closing(sqlite3.connect(node.folder / "metadata.db")) as store:
+        row = store.execute("SELECT data FROM nodes WHERE path = '/controller_epoch'").fetchone()
+    return int(row[0])
 
 
 def test_a_folder_of_another_node(make_node: Callable[..., Node]) -> None:

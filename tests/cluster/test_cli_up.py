@@ -15,8 +15,11 @@ from pathlib import Path
 import pytest
 from tests.support.node import answers_metadata
 from tests.support.processes import DEADLINE_S, Program, free_ports, wait_until
-from tests.support.server import TidelogNode, run_tidelog
+from tests.support.server import TidelogNode, run_tidelog, tidelog_command
 from tests.support.up import Up, is_alive
+
+from tidelog import __version__
+from tidelog.model.levels import LATEST
 
 pytestmark = pytest.mark.long(50)
 
@@ -43,7 +46,11 @@ def test_it_says_where_it_is_serves_and_keeps_its_data(folder: Path) -> None:
         server = ("--bootstrap-server", cluster["bootstrap"])
         assert run_tidelog("produce", *server, "--topic", "t", stdin="a\nb\n").returncode == 0
         assert up.program.stop() == 0
+        # U7: it went on naming processes that were gone.
+        stopped = up.cluster()
     assert not is_alive(broker["pid"])
+    assert [each["pid"] for each in (*stopped["brokers"], *stopped["controllers"])] == [None, None]
+    assert stopped["brokers"][0]["metrics_port"] is None
     with Up(folder) as up:
         up.until_said("ready")
         read = run_tidelog(
@@ -51,7 +58,7 @@ def test_it_says_where_it_is_serves_and_keeps_its_data(folder: Path) -> None:
             "--from-beginning", "--max-messages", "2",
         )  # fmt: skip
         assert sorted(read.stdout.split()) == ["a", "b"], read
-        up.program.send(signal.SIGINT)
+        up.program.send(signal.SIGHUP)
         assert up.program.wait(DEADLINE_S) == 0
 
 
@@ -98,12 +105,27 @@ def test_a_port_in_use_is_said(folder: Path) -> None:
             assert str(port) in line
 
 
+def test_it_says_for_whom_it_waits_and_that_it_never_served(folder: Path) -> None:
+    """U3: it was silent for ten minutes, and ended with status 0 when it was stopped."""
+    (nobody,) = free_ports(1)
+    with Up(folder, "--store", f"zookeeper://127.0.0.1:{nobody}/t") as up:
+        said = up.until_said("waiting for ")
+        # The controller itself may not have given its first try up by now.
+        assert said.startswith(("waiting for controller 101, ", "waiting for broker 1; controller"))
+        assert f"127.0.0.1:{nobody}/t" in said
+        up.program.send(signal.SIGTERM)
+        assert up.program.wait(DEADLINE_S) == 1
+        (line,) = up.lines("error: ")
+        assert line.startswith("error: stopped before the cluster served")
+
+
 def test_a_second_one_on_the_same_folder_is_refused(folder: Path) -> None:
     with Up(folder) as first:
         first.until_said("ready")
         second = Up(folder)
         assert second.program.wait(DEADLINE_S) == 1
-        assert len(second.lines("error: another `tidelog up` runs on")) == 1
+        (line,) = second.lines("error: another `tidelog up` runs on")
+        assert f"(pid {first.program.pid})" in line
         assert answers_metadata(first.cluster()["brokers"][0]["port"], DEADLINE_S)
 
 
@@ -167,8 +189,9 @@ def test_a_port_in_use_is_refused(tmp_path: Path) -> None:
         )
         done = run_tidelog("server", str(node.file))
     assert done.returncode == 1
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and str(port) in errors[0]
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: cannot listen on PLAINTEXT://") and str(port) in line
+    assert not (tmp_path / "metadata.db").exists(), "no controller was active, and no epoch raised"
 
 
 def test_it_is_ready_once_and_stops_cleanly(tmp_path: Path) -> None:
@@ -195,6 +218,10 @@ def test_it_is_ready_once_and_stops_cleanly(tmp_path: Path) -> None:
                 process.kill()
     assert process.returncode == 0, err
     assert out == ""
+    said = f'event="tidelog {__version__} starts: node 1, broker,controller, level {LATEST.name}"'
+    assert said in err and f" log_dirs={node.data} " in err
+    where = f"PLAINTEXT://127.0.0.1:{node.port}"
+    assert f" listener={where} advertised={where}" in err
     imported = [line for line in err.splitlines() if line.startswith("imported ")]
     assert imported == [], "a start's imports are no stall of a loop that serves"
 
@@ -243,8 +270,10 @@ def test_it_says_whom_it_waits_for(tmp_path: Path) -> None:
             DEADLINE_S,
             "it says so",
         )
-        program.send(signal.SIGTERM)
+        # U13: the end of a terminal was no clean stop.
+        program.send(signal.SIGHUP)
         assert program.wait(DEADLINE_S) == 0, program.output()
+        assert 'event="stopping: SIGHUP" signal=SIGHUP' in program.output()
 
 
 def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
@@ -252,7 +281,8 @@ def test_a_second_server_on_the_same_folder_is_refused(tmp_path: Path) -> None:
         other = TidelogNode(tmp_path, {"metadata.store": f"sqlite:{tmp_path / 'other.db'}"})
         done = run_tidelog("server", str(other.file))
         assert done.returncode == 1, done
-        assert str(first.data) in done.stderr
+        (line,) = done.stderr.splitlines()
+        assert f"{first.data} is in use by another server (pid {first.program.pid})" in line
         assert answers_metadata(first.port, DEADLINE_S)
 
 
@@ -304,8 +334,17 @@ def test_three_brokers_serve_and_go_on_when_one_dies(folder: Path) -> None:
         assert '"replicas": [' in described.stdout, described
         assert run_tidelog("produce", *server, "--topic", "t", stdin="a\nb\n").returncode == 0
         os.kill(cluster["brokers"][2]["pid"], signal.SIGKILL)
-        up.until_said("the others go on")
+        said = up.until_said("the others go on; to start it again: tidelog server ")
         assert up.cluster()["brokers"][2]["pid"] is None
+        command = tidelog_command("server", said.rpartition("tidelog server ")[2])
+        with Program(command, folder / "by-hand") as by_hand:
+            wait_until(
+                lambda: up.cluster()["brokers"][2]["pid"] == by_hand.pid, DEADLINE_S, "it is seen"
+            )
+            wait_until(lambda: "ready" in by_hand.output(), DEADLINE_S, "it serves")
+            assert answers_metadata(cluster["brokers"][2]["port"], DEADLINE_S), "where it was"
+            assert by_hand.stop() == 0
+        wait_until(lambda: up.cluster()["brokers"][2]["pid"] is None, DEADLINE_S, "its end is seen")
         read = run_tidelog(
             "consume", *server, "--topic", "t", "--from-beginning", "--max-messages", "2"
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -84,4 +85,5 @@ def test_one_that_is_told_nothing_can_be_stopped(tmp_path: Path) -> None:
     shutil.copy(backup, store)
     with Up(folder) as up:
         up.until_said("told nothing of the cluster")
-        assert up.program.stop() == 0
+        up.program.send(signal.SIGTERM)
+        assert up.program.wait(DEADLINE_S) == 1, "it never served"

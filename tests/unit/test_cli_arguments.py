@@ -325,7 +325,7 @@ def test_ready_lines(tmp_path: Path) -> None:
     assert json.loads(json.dumps(up.cluster_json(children))) == {
         "bootstrap": "127.0.0.1:9092,127.0.0.1:9093",
         "brokers": [
-            {"id": 1, "host": "127.0.0.1", "port": 9092, "pid": None, "metrics_port": 7},
+            {"id": 1, "host": "127.0.0.1", "port": 9092, "pid": None, "metrics_port": None},
             {"id": 2, "host": "127.0.0.1", "port": 9093, "pid": None, "metrics_port": None},
         ],
         "controllers": [{"id": 1, "port": 1, "pid": None}, {"id": 101, "port": 5, "pid": None}],
@@ -370,6 +370,8 @@ def test_what_a_childs_log_complained_of_last_is_found_among_other_lines(tmp_pat
     log.write_text('ts=T level=error logger=a event="earlier"\n' + said + noise)
     assert up_child.complaint_in(log) == 'not active: "x" does not answer'
     assert up_child.complaint_in(log, begin=log.stat().st_size - len(noise)) is None
+    log.write_text('{"ts": "T", "level": "error", "event": "not active: \\"x\\""}\n' + noise)
+    assert up_child.complaint_in(log) == 'not active: "x"'
 
 
 @pytest.mark.parametrize(

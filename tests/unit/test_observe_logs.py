@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 from tidelog.observe import logs
 
 PROGRAM = """
@@ -146,3 +149,60 @@ def test_kinds_have_a_bound(written: tuple[io.StringIO, Clock]) -> None:
         logging.getLogger("tidelog.kinds").info(f"{number} " + "x" * 1_000)
     assert len(bounded()._kinds) == logs.MAX_KINDS + 1
     assert len(stream.getvalue()) < 2 * 1_100 * logs.MAX_KINDS
+
+
+NAMED = {
+    "broker": 3,
+    "partition": TopicPartition("t", 0),
+    "isr": [3, 1],
+    "away": {2, 1},
+    "error": ErrorCode.NOT_CONTROLLER,
+    "why": ValueError('a "reason"'),
+    "rack": None,
+}
+SENTENCE = "%(partition)s: broker %(broker)d has the ISR %(isr)s: %(error)s"
+
+
+def test_named_arguments_are_fields(written: tuple[io.StringIO, Clock]) -> None:
+    """U11: fields were Python objects within the sentence."""
+    stream, _ = written
+    logging.getLogger("tidelog.x").info(SENTENCE, NAMED)
+    line = stream.getvalue()
+    assert 'event="t-0: broker 3 has the ISR 3,1: NOT_CONTROLLER"' in line
+    for field in ("broker=3", "partition=t-0", "isr=3,1", "away=1,2", "error=NOT_CONTROLLER"):
+        assert f" {field} " in line, line
+    assert r'why="a \"reason\""' in line and line.endswith(" rack=\n")
+
+
+def test_lines_of_json_have_typed_fields(written: tuple[io.StringIO, Clock]) -> None:
+    stream, clock = written
+    logs.configure(stream=stream, line_format=logs.JSON)
+    bounded()._now = clock
+    logging.getLogger("tidelog.x").warning(SENTENCE, NAMED)
+    logging.getLogger("tidelog.x").info("closing %s", HOSTILE, extra={"name_of_a": HOSTILE})
+    logging.getLogger("tidelog.x").info("long %(name)s", {"name": "x" * 100_000})
+    try:
+        raise ValueError("of old")
+    except ValueError:
+        logging.getLogger("tidelog.x").exception("failed")
+    text = stream.getvalue()
+    assert text.count("\n") == 4
+    shown = text.replace("\n", "")
+    assert not [c for c in shown if ord(c) < 32 or ord(c) >= 127]
+    first, second, third, fourth = map(json.loads, text.splitlines())
+    assert list(first)[:4] == ["ts", "level", "logger", "event"]
+    assert first["event"] == "t-0: broker 3 has the ISR 3,1: NOT_CONTROLLER"
+    expected = {
+        "level": "warning",
+        "broker": 3,
+        "partition": "t-0",
+        "isr": [3, 1],
+        "away": [1, 2],
+        "error": "NOT_CONTROLLER",
+        "why": 'a "reason"',
+        "rack": None,
+    }
+    assert {name: first[name] for name in expected} == expected
+    assert second["event"] == f"closing {HOSTILE}" and second["name_of_a"] == HOSTILE
+    assert len(third["event"]) < logs.LINE_CHARACTERS
+    assert fourth["exception"].endswith("ValueError: of old")

@@ -20,8 +20,10 @@ import os
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tidelog import __version__
 from tidelog.model.server_configs import ServerConfigs, from_mapping, parse_properties
 from tidelog.runtime import descriptors
 from tidelog.runtime import loop as runtime_loop
@@ -73,7 +75,7 @@ def main(arguments: list[str]) -> int:
     # Imported late: a file that is refused should be refused at once.
     from tidelog.observe import logs
 
-    logs.configure()
+    logs.configure(line_format=configs.logging_format)
     keep_from_others()
     try:
         runtime_loop.run(_Process(configs, options.until_stdin_closes).run())
@@ -115,12 +117,19 @@ class _Process:
         self._broker: BrokerProcess | None = None
         self._endpoint: Endpoint | None = None
         self._watch = LoopWatch()
+        self._signals: list[signal.Signals] = []
+        self._began = False
+        """Whether anything was started that a stop has to undo."""
 
     async def run(self) -> None:
         """Start, say so, wait for the signal, stop. Raises _StartFailed."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        self._signals = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            # Else it was started to outlive its terminal (nohup).
+            self._signals.append(signal.SIGHUP)
+        for number in self._signals:
             loop.add_signal_handler(number, self._told_to_stop, number, stop)
         if self._until_stdin_closes:
             loop.add_reader(sys.stdin.fileno(), self._stdin_came, stop)
@@ -140,6 +149,7 @@ class _Process:
                 starting.cancel()
                 await asyncio.wait([starting])
             elif starting.exception() is None:
+                self._say_where()
                 print(self._line("ready", self._broker), flush=True)
                 runtime_loop.tame_collector()
                 await stopping
@@ -153,10 +163,10 @@ class _Process:
             threads.shutdown()
 
     def _told_to_stop(self, number: int, stop: asyncio.Event) -> None:
-        logger.info("stopping: %s", signal.Signals(number).name)
+        logger.info("stopping: %(signal)s", {"signal": signal.Signals(number).name})
         stop.set()
         loop = asyncio.get_running_loop()
-        for each in (signal.SIGTERM, signal.SIGINT):
+        for each in self._signals:
             # A second signal ends the process at once.
             loop.remove_signal_handler(each)
 
@@ -167,9 +177,19 @@ class _Process:
             stop.set()
 
     async def _start(self, seams: Seams) -> None:
+        from tidelog.cli import preflight
         from tidelog.cli.cluster_secret import secret_for
         from tidelog.runtime.cluster_secret import SecretRefused
 
+        loop = asyncio.get_running_loop()
+        try:
+            belongs_to = await loop.run_in_executor(
+                seams.threads, preflight.check, self._configs, seams.disk
+            )
+        except preflight.Refused as error:
+            raise _StartFailed(str(error)) from error
+        self._configs, name = await preflight.with_host_name(self._configs)
+        self._say_start(name)
         configs = self._configs
         self._import_roles()
         # From here on: imports are long, and nobody is served meanwhile.
@@ -179,7 +199,7 @@ class _Process:
         except SecretRefused as error:
             raise _StartFailed(str(error)) from error
         if configs.is_controller:
-            await self._start_controller(seams)
+            await self._start_controller(seams, belongs_to)
         if configs.is_broker:
             await self._start_broker(seams)
         if configs.metrics_address is not None:
@@ -208,12 +228,53 @@ class _Process:
             if watched:
                 import tidelog.broker.metrics  # noqa: F401
 
-    async def _start_controller(self, seams: Seams) -> None:
+    def _say_start(self, host_name: str | None) -> None:
+        configs = self._configs
+        self._began = True
+        logger.info(
+            "tidelog %(version)s starts: node %(node)s, %(roles)s, level %(level)s",
+            {
+                "version": __version__,
+                "node": configs.node_id,
+                "roles": configs.process_roles,
+                "level": configs.level.name,
+                "python": sys.version.split()[0],
+                "pid": os.getpid(),
+                "log_dirs": configs.log_dirs if configs.is_broker else (),
+                "store": configs.metadata_store if configs.is_controller else None,
+            },
+        )
+        if host_name is not None:
+            logger.info(
+                "a listener is on every interface: clients are told to connect to %(host)s; "
+                "advertised.listeners names another address",
+                {"host": host_name},
+            )
+
+    def _say_where(self) -> None:
+        """Say what this process listens on, and what clients are told."""
+        configs = self._configs
+        bound = {each.name: each.port for each in configs.listeners}
+        if self._controller is not None:
+            bound[configs.controller_listeners[0].name] = self._controller.listener_port
+        if self._broker is not None:
+            bound |= self._broker.ports
+        told = {each.name: each for each in configs.advertised_listeners}
+        served = configs.broker_listeners if configs.is_broker else ()
+        for each in (*served, *(configs.controller_listeners if configs.is_controller else ())):
+            sentence, fields = "listening on %(listener)s", {}
+            fields["listener"] = str(replace(each, port=bound[each.name]))
+            if (public := told.get(each.name)) is not None:
+                sentence += ", which is %(advertised)s to clients"
+                fields["advertised"] = str(replace(public, port=public.port or bound[each.name]))
+            logger.info(sentence, fields)
+
+    async def _start_controller(self, seams: Seams, belongs_to: str | None) -> None:
         from tidelog.controller.process import Controller
         from tidelog.metadata.store import StoreRefused, StoreUnavailable
         from tidelog.network.server import ListenError
 
-        controller = Controller(self._configs, seams, secret=self._secret)
+        controller = Controller(self._configs, seams, secret=self._secret, belongs_to=belongs_to)
         try:
             await controller.start()
         except (StoreRefused, StoreUnavailable, ListenError, OSError) as error:
@@ -301,4 +362,5 @@ class _Process:
         # Last: who watches may see the stop, and nothing of it waits for them.
         if self._endpoint is not None:
             self._endpoint.close()
-        logger.info("stopped")
+        if self._began:
+            logger.info("stopped")

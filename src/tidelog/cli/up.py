@@ -11,8 +11,10 @@ broker lives: leaders serve on while there is no controller.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -29,10 +31,16 @@ from tidelog.cli.up_child import Child
 from tidelog.cli.up_files import Address, Plan
 from tidelog.model.config_definitions_kinds import StoreAddress
 from tidelog.runtime.cluster_secret import SecretRefused
-from tidelog.runtime.disk import RealDisk, keep_from_others
+from tidelog.runtime.disk import RealDisk, holder, keep_from_others
 
 RESTART_AFTER_S = 1.0
 """How long a child that died is left alone before ``--restart`` starts it: no tight loop."""
+
+SAY_AWAITED_AFTER_S, SAY_AWAITED_EVERY_S = 5.0, 30.0
+"""After so long a start says for whom it waits, and then so often."""
+
+BY_HAND_LOOK_S = 1.0
+"""How often it is looked whether somebody has started a child that is down."""
 
 HIGHEST_PORT = 65535
 
@@ -76,7 +84,8 @@ def command(
     except OSError as error:
         raise Failed(f"{folder / 'up.lock'} cannot be locked: {error.strerror}") from None
     if held is None:
-        raise Failed(f"another `tidelog up` runs on {data}: stop it, or take another --data")
+        who = holder(RealDisk(), str(folder / "up.lock"))
+        raise Failed(f"another `tidelog up` runs on {data}{who}: stop it, or take another --data")
     try:
         make_secret(str(folder))
         plan = Plan(folder, brokers, controllers, port, store, configs)
@@ -104,17 +113,19 @@ def check_store(store: str, controllers: int) -> None:
 def cluster_json(children: Sequence[Child]) -> dict[str, Any]:
     """Return what ``cluster.json`` holds (the design's "Commands and interfaces").
 
-    A child that is down keeps its addresses; its ``pid`` is null.
+    A child that is down keeps its address; its ``pid`` is null, or that of a process which was
+    started in its place by hand.
     """
     brokers, controllers = [], []
     for child in children:
         ready = child.ready
         if ready is None:
             continue
-        node_id, pid = child.member.node_id, child.pid
+        node_id, pid = child.member.node_id, child.pid or child.pid_by_hand
         if ready.broker is not None:
             host, port = ready.broker
-            metrics = ready.metrics[1] if ready.metrics else None
+            # Of the child alone: its next life gets another one.
+            metrics = ready.metrics[1] if ready.metrics and child.pid is not None else None
             brokers.append(
                 {"id": node_id, "host": host, "port": port, "pid": pid, "metrics_port": metrics}
             )
@@ -132,25 +143,30 @@ class _Up:
 
     def __init__(self, plan: Plan, *, restart: bool) -> None:
         self._restart = restart
+        self._store = plan.store
         self._cluster_file = plan.folder / "cluster.json"
         self._stop = asyncio.Event()
         self._children = [Child(plan, member) for member in plan.members()]
         self._controllers = [child for child in self._children if child.member.is_controller]
         self._brokers = [child for child in self._children if not child.member.is_controller]
         self._failed: asyncio.Future[str]
+        self._served = False
 
     async def run(self) -> None:
         """Start all, wait for a signal or for the death of the last broker, stop. Raises Failed."""
         loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            # One that ignores it was started to outlive its terminal (nohup).
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._stop.set)
         # A file of a former run would send scripts to ports that are another's now.
         self._cluster_file.unlink(missing_ok=True)
         watches: list[asyncio.Task[None]] = []
         stopping = loop.create_task(self._stop.wait())
         try:
             if await self._start_all(stopping):
+                self._served = True
                 self._write_cluster_json()
                 say(f"ready bootstrap={cluster_json(self._children)['bootstrap']}")
                 sys.stdout.flush()
@@ -164,18 +180,26 @@ class _Up:
             # Controllers last: they move what the brokers lead.
             for group in (self._brokers, self._controllers):
                 await asyncio.gather(*(child.end() for child in group))
+            if self._served:
+                # No process of it is left for a script to ask.
+                self._rewrite_cluster_json()
         if self._failed.done():
             raise Failed(self._failed.result())
+        if not self._served:
+            said = filter(None, (child.complaint() for child in self._children))
+            raise Failed("; ".join(["stopped before the cluster served", *said]))
 
     async def _start_all(self, stopping: asyncio.Task[bool]) -> bool:
         """Start all children; False when a signal came before they were ready."""
         for group in (self._controllers, self._brokers):
             where = self._where_controllers_are()
             starts = [asyncio.ensure_future(child.start(where)) for child in group]
+            saying = asyncio.ensure_future(self._say_who_is_awaited(group))
             for start in starts:
                 await asyncio.wait([start, stopping], return_when=asyncio.FIRST_COMPLETED)
                 if not start.done():
                     break
+            saying.cancel()
             if stopping.done():
                 for start in starts:
                     start.cancel()
@@ -189,6 +213,21 @@ class _Up:
             if stopping.done():
                 return False
         return await self._until_all_serve(stopping)
+
+    async def _say_who_is_awaited(self, group: Sequence[Child]) -> None:
+        """Say of a start that takes long who is not ready, and what its log complains of."""
+        wait_s = SAY_AWAITED_AFTER_S
+        while True:
+            await asyncio.sleep(wait_s)
+            wait_s = SAY_AWAITED_EVERY_S
+            awaited = [child for child in group if child.ready is None]
+            names = ", ".join(str(child.member) for child in awaited)
+            said = [child.complaint() for child in {*awaited, *self._controllers}]
+            if all(child.member.is_controller for child in awaited):
+                # It complains only when a first try to reach it has come to nothing.
+                names += f", whose store is {self._store}"
+            where = ", ".join(str(child.log) for child in awaited)
+            note(f"waiting for {names}; {'; '.join(sorted(filter(None, said))) or f'see {where}'}")
 
     async def _until_all_serve(self, stopping: asyncio.Task[bool]) -> bool:
         """Wait for those that the controller tells nothing; False when a signal came before.
@@ -226,7 +265,12 @@ class _Up:
                 return
             self._rewrite_cluster_json()
             if not self._restart:
-                note(f"{ended}; the others go on")
+                with contextlib.suppress(OSError):
+                    # With the port where clients know it; else with that of its last start.
+                    child.write_file(self._where_controllers_are())
+                how = f"tidelog server {shlex.quote(str(child.file))}"
+                note(f"{ended}; the others go on; to start it again: {how}")
+                await self._watch_for_one_by_hand(child)
                 return
             note(f"{ended.partition(';')[0]}; starting it again")
             await asyncio.sleep(RESTART_AFTER_S)
@@ -242,6 +286,16 @@ class _Up:
             self._rewrite_cluster_json()
             note(f"{child.member} is back, pid {child.pid}, {_where(child)}")
             sys.stdout.flush()
+
+    async def _watch_for_one_by_hand(self, child: Child) -> None:
+        """Keep ``cluster.json`` true when somebody starts a child that is down, and when it ends;
+        until cancelled."""
+        known = None
+        while True:
+            await asyncio.sleep(BY_HAND_LOOK_S)
+            if child.pid_by_hand != known:
+                known = child.pid_by_hand
+                self._rewrite_cluster_json()
 
     def _a_broker_lives(self) -> bool:
         return any(child.pid is not None for child in self._children if child.member.is_broker)

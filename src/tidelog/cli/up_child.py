@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import signal
@@ -19,6 +20,7 @@ from pathlib import Path
 from tidelog.cli.failures import Failed
 from tidelog.cli.output import note
 from tidelog.cli.up_files import Address, Member, Plan, server_properties
+from tidelog.storage.names import LOCK
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
@@ -70,6 +72,9 @@ def error_in(log: Path) -> str | None:
 def complaint_in(log: Path, begin: int = 0) -> str | None:
     """Return the last event at level error of a log's end, behind byte ``begin``; None for none."""
     for line in reversed(_last_lines(log, COMPLAINT_BYTES_READ, begin)):
+        if line.startswith('{"ts": ') and '"level": "error"' in line:
+            with contextlib.suppress(ValueError, KeyError):
+                return str(json.loads(line)["event"])
         if found := re.search(r' level=error .*?event="((?:[^"\\]|\\.)*)"', line):
             return re.sub(r"\\(.)", r"\1", found[1])
     return None
@@ -92,7 +97,7 @@ class Child:
         self.ready: Ready | None = None
         """What it said when it was ready last."""
         self._plan = plan
-        self._log = plan.folder / f"node-{member.node_id}.log"
+        self.log = plan.folder / f"node-{member.node_id}.log"
         self._log_begin = 0
         self._process: asyncio.subprocess.Process | None = None
 
@@ -102,23 +107,45 @@ class Child:
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
+    @property
+    def pid_by_hand(self) -> int | None:
+        """The id of a process that somebody started in this child's place, as far as it is seen:
+        it holds the child's log directory. None while the child itself runs, or nobody does."""
+        if self.pid is not None or not self.member.is_broker:
+            return None
+        lock = self._plan.folder / f"broker-{self.member.node_id}" / LOCK
+        try:
+            found = int(lock.read_text())
+            os.kill(found, 0)
+        except (OSError, ValueError):
+            return None
+        return None if self._process is not None and found == self._process.pid else found
+
+    @property
+    def file(self) -> Path:
+        """The configuration with which it was started last, and can be started by hand."""
+        return self._plan.folder / f"node-{self.member.node_id}.properties"
+
+    def write_file(self, controllers: Sequence[Address]) -> None:
+        """Write the configuration of its next start, which is where clients know it. OSError."""
+        former = self.ready.controller if self.ready is not None else None
+        at = former[1] if former is not None else 0
+        self.file.write_text(server_properties(self._plan, self.member, controllers, at))
+
     async def start(self, controllers: Sequence[Address]) -> None:
         """Start it and wait until it serves, or says that it waits to be told of the cluster.
 
         Raises Failed with its own words when it does neither.
         """
-        file = self._plan.folder / f"node-{self.member.node_id}.properties"
-        former = self.ready.controller if self.ready is not None else None
-        at = former[1] if former is not None else 0
-        file.write_text(server_properties(self._plan, self.member, controllers, at))
-        with self._log.open("ab") as log:
+        self.write_file(controllers)
+        with self.log.open("ab") as log:
             self._log_begin = log.tell()
             process = self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "tidelog.cli.main",
                 "server",
-                str(file),
+                str(self.file),
                 "--until-stdin-closes",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -173,12 +200,12 @@ class Child:
     def complaint(self) -> str | None:
         """What its log said last at level error, with its name in front; None for nothing since
         its start."""
-        said = complaint_in(self._log, self._log_begin)
+        said = complaint_in(self.log, self._log_begin)
         return None if said is None else f"{self.member}: {said}"
 
     def _last_words(self) -> str:
         """Return the child's own error line, or where its log is."""
-        return error_in(self._log) or f"see {self._log}"
+        return error_in(self.log) or f"see {self.log}"
 
 
 async def _read_line(process: asyncio.subprocess.Process) -> Ready | None:

@@ -62,10 +62,14 @@ async def activate(
     cluster_id: UUID,
     wall_ms: int,
     level: Level = LATEST,
+    belongs_to: str | None = None,
 ) -> Cluster:
     """Load everything and become active; ``cluster_id`` names a cluster that is new.
 
-    Raises StoreRefused when a counter is damaged or the level is refused, AnotherActive when
+    ``belongs_to`` is the cluster whose log directories this process has, if it has any.
+
+    Raises StoreRefused when a counter is damaged, the level is refused or this is the store of
+    another cluster than ``belongs_to``, AnotherActive when
     another is active or was faster, NotActive when a node that is no controller's keeps all from
     it, StoreUnavailable when the store does not answer.
     """
@@ -95,6 +99,8 @@ async def activate(
     refused = levels.why_refused(cluster)
     if refused is not None:
         raise StoreRefused(refused)
+    if belongs_to is not None and cluster.cluster_id != belongs_to:
+        raise StoreRefused(_why_not_whose(belongs_to, cluster.cluster_id))
     for marks in levels.marks(cluster):
         await _write(store, cluster, marks)
     missing = [path for path in layout.CONTAINERS if path not in cluster.versions]
@@ -118,6 +124,14 @@ async def activate(
     cluster.versions[layout.CONTROLLER] = 0
     committed(cluster, found, complete)
     return cluster
+
+
+def _why_not_whose(belongs_to: str, cluster_id: str | None) -> str:
+    whose = "new" if cluster_id is None else f"of cluster {cluster_id}"
+    return (
+        f"The log directories belong to cluster {belongs_to}, and the metadata store is {whose}: "
+        "check log.dirs and metadata.store."
+    )
 
 
 async def _whole(store: MetadataStore) -> dict[str, Node]:

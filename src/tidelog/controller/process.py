@@ -87,9 +87,12 @@ class Controller:
         seams: Seams,
         store: MetadataStore | None = None,
         secret: ClusterSecret | None = None,
+        belongs_to: str | None = None,
     ) -> None:
-        """``secret`` is proved and asked for; without one all listeners must be loopback's."""
-        self.secret = secret
+        """``secret`` is proved and asked for; without one all listeners must be loopback's.
+        ``belongs_to`` is the cluster whose log directories this process has: of no other one does
+        it become the controller."""
+        self.secret, self._belongs_to = secret, belongs_to
         self.configs = configs
         self.seams = seams
         self.store = store if store is not None else open_store(configs, seams)
@@ -198,14 +201,8 @@ class Controller:
         wall_ms = self.seams.clock.wall_ms()
         cluster_id = self.chance.new_uuid()
         configs = self.configs
-        self.cluster = await activate(
-            self.store,
-            layers,
-            configs.node_id,
-            cluster_id,
-            wall_ms,
-            configs.level,
-        )
+        node, level, own = configs.node_id, configs.level, self._belongs_to
+        self.cluster = await activate(self.store, layers, node, cluster_id, wall_ms, level, own)
         self._channels = 0
         # The channels are new: once a broker is told everything, it knows of what went before.
         going = {node.name for node in self.cluster.deletions.values()}

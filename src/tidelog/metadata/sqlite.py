@@ -35,10 +35,13 @@ from tidelog.metadata.store import (
     parent,
 )
 from tidelog.metadata.watches import LocalWatches
-from tidelog.runtime.disk import Disk, File
+from tidelog.runtime.disk import Disk, File, holder
 
 SCHEMA_VERSION = 1
 """``PRAGMA user_version`` of the files that this code writes."""
+
+LOCK_ENDING = ".lock"
+"""A file of the store's name with this is locked by the controller that has it open."""
 
 _SCHEMA = (
     "CREATE TABLE nodes (path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL,"
@@ -73,14 +76,11 @@ class SqliteStore:
     async def open(self) -> None:
         try:
             self._disk.make_directory(os.path.dirname(self.path) or ".")
-            self._lock_file = self._disk.lock(self.path + ".lock")
+            self._lock_file = self._disk.lock(self.path + LOCK_ENDING)
         except OSError as error:
             raise self._unusable(error) from error
         if self._lock_file is None:
-            raise StoreRefused(
-                f"Another controller has {self.path} open. A SQLite store serves one controller: "
-                "stop the other one first."
-            )
+            raise StoreRefused(_why_locked(self._disk, self.path))
         try:
             self._database = await self._in_thread(self._connected)
         except OSError as error:
@@ -171,6 +171,30 @@ class SqliteStore:
         if self._lock_file is not None:
             self._lock_file.close()
             self._lock_file = None
+
+
+def why_locked(disk: Disk, path: str) -> str | None:
+    """Return who keeps this process from a store that it has not opened yet; None for nobody.
+
+    Changes nothing, and says nothing of what opening it will find.
+    """
+    try:
+        if not disk.exists(path + LOCK_ENDING):
+            return None
+        lock = disk.lock(path + LOCK_ENDING)
+    except OSError:
+        return None
+    if lock is None:
+        return _why_locked(disk, path)
+    lock.close()
+    return None
+
+
+def _why_locked(disk: Disk, path: str) -> str:
+    return (
+        f"Another controller has {path} open{holder(disk, path + LOCK_ENDING)}. A SQLite store "
+        "serves one controller: stop the other one first."
+    )
 
 
 def backup(path: str, target: str) -> None:

@@ -97,6 +97,13 @@ _NODE = (
         OneOf(LEVEL_NAMES),
     ),
     row(
+        "logging.format",
+        _S,
+        "logfmt",
+        "How a line of this process's log is written: logfmt or json.",
+        OneOf(("logfmt", "json")),
+    ),
+    row(
         "metrics_port",
         _S,
         None,
@@ -117,7 +124,8 @@ _LISTENERS = (
         "advertised.listeners",
         _LIST,
         None,
-        "What clients are told to connect to; the default is listeners.",
+        "What clients are told to connect to. The default is listeners, where every interface is "
+        "this machine's host name.",
         importance=_HIGH,
     ),
     row(

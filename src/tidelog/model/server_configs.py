@@ -7,7 +7,7 @@ names, types and defaults are the table's (``config_definitions_broker``). Reads
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tidelog.model.config_definitions_broker import BROKER, RACK_AWARE_SELECTOR
@@ -16,6 +16,9 @@ from tidelog.model.config_definitions_resolve import BrokerLayers, resolve_topic
 from tidelog.model.config_definitions_sessions import silence_suspect_ms
 from tidelog.model.levels import Level, level_of
 from tidelog.model.topic_configs import TopicConfigs
+
+EVERY_INTERFACE = ("", "0.0.0.0", "::")
+"""Hosts that a listener may have, and no client can connect to."""
 
 SPOKEN_PROTOCOLS = ("PLAINTEXT",)
 """Security protocols that listeners can have so far."""
@@ -42,7 +45,8 @@ class ServerConfigs:
 
     ``texts`` is what the file said, name to text (the static layer of DescribeConfigs).
     ``controller_quorum_bootstrap_servers`` is empty when a process with both roles left it out:
-    then its own controller is meant. An advertised port of 0 means the port really bound.
+    then its own controller is meant. An advertised port of 0 means the port really bound, and an
+    advertised host of "" this machine's name, which the process looks up.
     """
 
     texts: Mapping[str, str]
@@ -53,6 +57,7 @@ class ServerConfigs:
     cluster_secret_file: str | None
     cluster_secret_optional: bool
     inter_broker_protocol_version: str
+    logging_format: str
     metrics_address: tuple[str, int] | None
     listeners: tuple[Listener, ...]
     advertised_listeners: tuple[Listener, ...]
@@ -305,10 +310,15 @@ class _Special:
         own = [entry for entry in listeners if entry.name not in controllers]
         given = self._values["advertised.listeners"]
         if given is None:
-            return tuple(
-                Listener(x.name, _reachable(x.host), x.port, x.security_protocol) for x in own
-            )
+            return tuple(replace(x, host="" if x.host in EVERY_INTERFACE else x.host) for x in own)
         found = self._parse_listeners("advertised.listeners", given)
+        for entry in found:
+            if entry.host and entry.host in EVERY_INTERFACE:
+                self._refuse(
+                    "advertised.listeners",
+                    f"advertised.listeners: nobody can connect to {entry}: name an address or a "
+                    "host by which clients reach this machine.",
+                )
         names = {entry.name for entry in listeners}
         for entry in found:
             if entry.name not in names:
@@ -386,12 +396,6 @@ def split_address(text: str) -> tuple[str, int] | None:
         return None
     number = int(port)
     return (host, number) if number <= 65535 else None
-
-
-def _reachable(host: str) -> str:
-    # A client cannot connect to "every interface". Kafka looks up the machine's name here, which
-    # often resolves to nothing; who wants other machines to connect sets advertised.listeners.
-    return "localhost" if host in ("", "0.0.0.0", "::") else host
 
 
 _BLANK = " \t\f"

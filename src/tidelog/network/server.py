@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
 from functools import partial
 from typing import Any
 
 from tidelog.model.addresses import is_loopback, why_secret_first
-from tidelog.network import proving
+from tidelog.network import ports, proving
 from tidelog.network.answer_queue import AnswerQueue
 from tidelog.network.audit import Audit
 from tidelog.network.connection import Connection
@@ -106,7 +105,7 @@ class Server:
                 partial(Connection, self, name), address, port, backlog=self.limits.backlog
             )
         except OSError as error:
-            raise ListenError(_why_not(name, host, port, error)) from error
+            raise ListenError(ports.sentence(name, host, port, error)) from error
         self._servers.append(server)
         if self._sweeper is None:
             self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
@@ -257,10 +256,3 @@ class Server:
                 connection.abort()
             elif idle_s > SWEEP_S:
                 connection.release_idle_buffer()
-
-
-def _why_not(name: str, host: str, port: int, error: OSError) -> str:
-    where = f"{name}://{host}:{port}"
-    if error.errno == errno.EADDRINUSE:
-        return f"cannot listen on {where}: the port is in use by another process"
-    return f"cannot listen on {where}: {error.strerror or error}"

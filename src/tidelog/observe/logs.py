@@ -1,21 +1,24 @@
-"""Structured logs of a process: one line an event, in logfmt, on standard error.
+"""Structured logs of a process: one line an event, in logfmt or JSON, on standard error.
 
 Owns the format, one line for an event whatever characters it names, and how much is written: what
 clients cause fills no disk. A line has at most ``LINE_CHARACTERS``. Lines of one kind (the same
 text before its arguments are put in) have at most ``KIND_CHARACTERS`` in ``KIND_S``, and the next
 one says how many were left out. Of the audit nothing is left out: its lines are bounded where they
 are made, or each is a change that was committed. Modules log through
-``logging.getLogger(__name__)``; what they pass as ``extra`` becomes fields of the line. No secret
-may be logged (promise 32).
+``logging.getLogger(__name__)`` with named arguments, ``info("broker %(broker)s left", {"broker":
+1})``: each stands in the sentence and is a field of the line, too. No secret may be logged
+(promise 32).
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Set
+from enum import Enum
 from typing import Any, TextIO
 
 LINE_CHARACTERS = 8_192
@@ -27,16 +30,29 @@ KIND_CHARACTERS, KIND_S = 262_144, 5.0
 MAX_KINDS = 1_000
 """Kinds that are told apart: there are fewer texts in the code."""
 
+VALUE_CHARACTERS = LINE_CHARACTERS // 2
+"""The longest text in a line of JSON, which a cut of the line would break."""
+
 AUDIT = "tidelog.audit"
 
+LOGFMT, JSON = "logfmt", "json"
 
-def configure(level: str = "INFO", stream: TextIO | None = None) -> None:
-    """Send every log record of this process to ``stream`` (standard error) as one logfmt line."""
+
+def configure(
+    level: str = "INFO", stream: TextIO | None = None, *, line_format: str = LOGFMT
+) -> None:
+    """Send every log record of this process to ``stream`` (standard error) as one line of
+    ``LOGFMT`` or ``JSON``."""
     with _no_rich():
         import structlog
 
+    # Read in this order by a person; JSON has it, too.
+    first = ["ts", "level", "logger", "event"]
+    as_text = structlog.processors.LogfmtRenderer(key_order=first)
     formatter = structlog.stdlib.ProcessorFormatter(
+        pass_foreign_args=True,
         foreign_pre_chain=[
+            _named_arguments,
             structlog.processors.TimeStamper(fmt="iso", utc=True, key="ts"),
             structlog.stdlib.add_log_level,
             structlog.stdlib.add_logger_name,
@@ -45,8 +61,7 @@ def configure(level: str = "INFO", stream: TextIO | None = None) -> None:
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
-            structlog.processors.LogfmtRenderer(key_order=["ts", "level", "logger", "event"]),
-            _escape,
+            *([_as_json] if line_format == JSON else [_as_texts, as_text, _escape]),
         ],
     )
     handler = BoundedHandler(stream or sys.stderr)
@@ -57,6 +72,58 @@ def configure(level: str = "INFO", stream: TextIO | None = None) -> None:
     root.addHandler(handler)
     root.setLevel(level)
     logging.getLogger("asyncio").setLevel("WARNING")
+
+
+def _named_arguments(_logger: Any, _method: str, line: Any) -> Any:
+    """Make fields of what a record names, and write its sentence with their plain forms."""
+    named = line.pop("positional_args", None)
+    if isinstance(named, Mapping):
+        fields = {name: _plain(value) for name, value in named.items()}
+        line["event"] = line["_record"].msg % {x: _as_text(each) for x, each in fields.items()}
+        for name, value in fields.items():
+            line.setdefault(name, value)
+    return line
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: no Python object is written as Python writes it."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value.name if isinstance(value, Enum) else value
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, Set):
+        return [_plain(each) for each in sorted(value)]
+    # A named tuple says itself what it is called, such as a partition.
+    if isinstance(value, list) or type(value) is tuple:
+        return [_plain(each) for each in value]
+    return str(value)
+
+
+def _as_text(value: Any) -> Any:
+    """Return a plain value for a sentence, or for a field of logfmt."""
+    if isinstance(value, list):
+        return ",".join(str(_as_text(each)) for each in value)
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={_as_text(each)}" for name, each in value.items())
+    return value
+
+
+def _as_texts(_logger: Any, _method: str, line: Any) -> Any:
+    return {name: _as_text(value) for name, value in line.items()}
+
+
+def _as_json(_logger: Any, _method: str, line: Any) -> str:
+    """Return one line of JSON: what could end it, or command a terminal, is escaped by JSON."""
+    ordered = {name: line[name] for name in ("ts", "level", "logger", "event")}
+    ordered |= {name: _plain(value) for name, value in line.items()}
+    for name, value in ordered.items():
+        if isinstance(value, str) and len(value) > VALUE_CHARACTERS:
+            more = len(value) - VALUE_CHARACTERS
+            ordered[name] = f"{value[:VALUE_CHARACTERS]}... and {more} characters more"
+    # Delete is ASCII, and no control character for JSON.
+    return json.dumps(ordered).replace("\x7f", "\\u007f")
 
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {

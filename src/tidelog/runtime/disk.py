@@ -11,6 +11,7 @@ durable after ``Disk.sync_directory`` of the directory that holds them.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -113,6 +114,15 @@ class Disk(Protocol):
 
         OSError when it cannot be locked for any other reason.
         """
+
+
+def holder(disk: Disk, path: str) -> str:
+    """Return `` (pid N)`` of the process that has locked a file; "" where that is not known."""
+    try:
+        found = disk.read(path).strip()
+    except OSError:
+        return ""
+    return f" (pid {int(found)})" if found.isdigit() else ""
 
 
 def replace_durably(disk: Disk, path: str, content: bytes) -> None:
@@ -324,4 +334,8 @@ class RealDisk:
             # Nobody has it: this disk, or kind of file system, cannot lock.
             file.close()
             raise
+        with contextlib.suppress(OSError):
+            # For who is refused; a full disk is no reason not to lock.
+            os.ftruncate(file._fd, 0)
+            os.pwrite(file._fd, b"%d\n" % os.getpid(), 0)
         return file

@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidelog.runtime.disk import Directory, Disk, File
+from tidelog.runtime.disk import Directory, Disk, File, holder
 from tidelog.runtime.seams import Seams
 from tidelog.storage import names
 from tidelog.storage.checkpoints import (
@@ -58,9 +58,7 @@ def claim(
     disk.make_directory(path)
     lock = disk.lock(f"{path}/{names.LOCK}")
     if lock is None:
-        return DirectoryRefused(
-            f"{path} is in use by another server: stop it, or choose another directory (log.dirs)"
-        )
+        return _in_use(disk, path)
     with contextlib.ExitStack() as on_failure:
         # A process goes on without this directory; its next start must not find it locked.
         on_failure.callback(lock.close)
@@ -79,6 +77,45 @@ def claim(
     return Claimed(lock, found, last_life, directory, ran_synced)
 
 
+def look(disk: Disk, path: str, node_id: int) -> MetaProperties | DirectoryRefused | None:
+    """See whose a directory is, before a start does anything; None for a fresh one.
+
+    It is made if need be, locked, and let go of again. OSError as the disk gives it.
+    """
+    disk.make_directory(path)
+    lock = disk.lock(f"{path}/{names.LOCK}")
+    if lock is None:
+        return _in_use(disk, path)
+    try:
+        return _written(disk, path, node_id)
+    finally:
+        lock.close()
+
+
+def _in_use(disk: Disk, path: str) -> DirectoryRefused:
+    who = holder(disk, f"{path}/{names.LOCK}")
+    return DirectoryRefused(
+        f"{path} is in use by another server{who}: stop it, or choose another directory (log.dirs)"
+    )
+
+
+def _written(disk: Disk, path: str, node_id: int) -> MetaProperties | DirectoryRefused | None:
+    """Return what ``meta.properties`` says, None where there is none."""
+    file = f"{path}/{names.META_PROPERTIES}"
+    try:
+        meta = decode_meta_properties(disk.read(file))
+    except FileNotFoundError:
+        return None
+    except DamagedFile as error:
+        return DirectoryRefused(f"{file} cannot be read ({error}): restore it from a backup")
+    if meta.node_id != node_id:
+        return DirectoryRefused(
+            f"{path} belongs to node {meta.node_id}, this server is node {node_id}: "
+            "check node.id and log.dirs"
+        )
+    return meta
+
+
 def _sync_names_above(disk: Disk, path: str) -> None:
     """Make the names of a fresh directory and of all above it durable."""
     while path.strip("/") and path != ".":
@@ -93,25 +130,18 @@ def identify(
     seams: Seams, path: str, cluster_id: str, node_id: int
 ) -> tuple[MetaProperties, LastLife] | DirectoryRefused:
     """Read ``meta.properties``, or write it for a fresh directory. OSError as the disk gives it."""
-    file = f"{path}/{names.META_PROPERTIES}"
-    try:
-        meta = decode_meta_properties(seams.disk.read(file))
-    except FileNotFoundError:
+    meta = _written(seams.disk, path, node_id)
+    if isinstance(meta, DirectoryRefused):
+        return meta
+    if meta is None:
         meta = MetaProperties(cluster_id, node_id, uuid.UUID(int=seams.new_uuid().int))
         _sync_names_above(seams.disk, path)
-        seams.disk.replace(file, encode_meta_properties(meta))
+        seams.disk.replace(f"{path}/{names.META_PROPERTIES}", encode_meta_properties(meta))
         return meta, LastLife.NEW
-    except DamagedFile as error:
-        return DirectoryRefused(f"{file} cannot be read ({error}): restore it from a backup")
     if meta.cluster_id != cluster_id:
         return DirectoryRefused(
             f"{path} belongs to cluster {meta.cluster_id}, this server to {cluster_id}: "
             "check log.dirs"
-        )
-    if meta.node_id != node_id:
-        return DirectoryRefused(
-            f"{path} belongs to node {meta.node_id}, this server is node {node_id}: "
-            "check node.id and log.dirs"
         )
     return meta, LastLife.CRASHED
 

@@ -1,0 +1,96 @@
+"""What a server looks at before it does anything: so a start that fails has changed nothing.
+
+Owns the order of these questions, and none of their rules. Each is asked again by who acts: what
+was free may be taken meanwhile.
+
+| asked | refused when |
+|---|---|
+| log directories | one is another server's or node's, two are of two clusters, none works |
+| the SQLite store | another controller has it open |
+| listeners, then the metrics address | one cannot be listened on |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from dataclasses import replace
+
+from tidelog.model.server_configs import ServerConfigs
+from tidelog.network import ports
+from tidelog.runtime.disk import Disk
+from tidelog.storage.identity import DirectoryRefused, look
+
+SQLITE = "sqlite:"
+
+LOOKUP_S = 5.0
+"""How long the lookup of this machine's name may take."""
+
+
+class Refused(Exception):
+    """The process cannot start; one line that says why and what to do."""
+
+
+def check(configs: ServerConfigs, disk: Disk) -> str | None:
+    """Return the id of the cluster that the log directories belong to; None while they are new.
+
+    Blocks, for a thread. Raises Refused.
+    """
+    cluster_id = _cluster_of(configs, disk) if configs.is_broker else None
+    if configs.is_controller and configs.metadata_store.startswith(SQLITE):
+        # Imported late: a broker alone has no store.
+        from tidelog.metadata.sqlite import why_locked
+
+        if (why := why_locked(disk, configs.metadata_store.removeprefix(SQLITE))) is not None:
+            raise Refused(why)
+    for each in configs.listeners:
+        if (error := ports.why_not(each.host, each.port)) is not None:
+            raise Refused(ports.sentence(each.name, each.host, each.port, error))
+    if configs.metrics_address is not None:
+        host, port = configs.metrics_address
+        if (error := ports.why_not(host, port)) is not None:
+            raise Refused(f"metrics_port {host}:{port} cannot be used: {error.strerror or error}")
+    return cluster_id
+
+
+def _cluster_of(configs: ServerConfigs, disk: Disk) -> str | None:
+    found: dict[str, str] = {}
+    unusable = []
+    for path in configs.log_dirs:
+        try:
+            meta = look(disk, path, configs.node_id)
+        except OSError as error:
+            # A broker goes on with its other ones.
+            unusable.append(f"log directory {path} cannot be used: {error.strerror or error}")
+            continue
+        if isinstance(meta, DirectoryRefused):
+            raise Refused(meta.reason)
+        if meta is not None:
+            found.setdefault(meta.cluster_id, path)
+    if len(unusable) == len(configs.log_dirs):
+        raise Refused("; ".join(unusable))
+    if len(found) > 1:
+        said = ", ".join(f"{path} belongs to cluster {each}" for each, path in found.items())
+        raise Refused(f"{said}: check log.dirs")
+    return next(iter(found), None)
+
+
+async def with_host_name(configs: ServerConfigs) -> tuple[ServerConfigs, str | None]:
+    """Return the configuration with this machine's name where clients were to be told of every
+    interface, and the name; None where no listener asks for it."""
+    if all(each.host for each in configs.advertised_listeners):
+        return configs, None
+    name = await _host_name()
+    named = (replace(x, host=x.host or name) for x in configs.advertised_listeners)
+    return replace(configs, advertised_listeners=tuple(named)), name
+
+
+async def _host_name() -> str:
+    """Return this machine's name; ``localhost`` where it leads nowhere, not even from here."""
+    name = socket.gethostname()
+    try:
+        async with asyncio.timeout(LOOKUP_S):
+            await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError, TimeoutError):
+        return "localhost"
+    return name
