@@ -11,13 +11,15 @@ import pytest
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import QuickDisk
+from tests.support.watched_disk import WatchedDisk
 
 from tidelog.broker import durability
 from tidelog.broker.partition import HostedPartition
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.disk import RealFile
 from tidelog.runtime.seams import Seams
-from tidelog.storage import syncing
+from tidelog.storage import small_files, syncing
+from tidelog.storage.names import EPOCH_CHECKPOINT, EPOCH_CHECKSUM
 from tidelog.storage.snapshots import PendingSnapshot
 from tidelog.storage.syncing import PendingSync
 
@@ -38,7 +40,7 @@ def append(hosted: HostedPartition) -> None:
     assert hasattr(result, "first_offset"), result
 
 
-async def two_logs(tmp_path: Path, disk: Shy) -> tuple[LoneBroker, list[HostedPartition]]:
+async def two_logs(tmp_path: Path, disk: QuickDisk) -> tuple[LoneBroker, list[HostedPartition]]:
     lone = LoneBroker(tmp_path, {"log.durability": "sync"}, Seams(disk=disk))
     await lone.start()
     lone.lead("t", 2)
@@ -199,6 +201,66 @@ def test_very_many_closed_segments_are_synced_a_few_at_a_time(
     assert ends == sorted(set(ends))
     assert max(len(each.files) for each in trips) <= 3 * durability.MOST_SEGMENTS + 5
     assert [each.leaves_rest for each in trips] == [True] * (len(trips) - 1) + [False]
+
+
+def test_a_thread_writes_the_epochs_that_a_sync_wants_written(tmp_path: Path) -> None:
+    """Under load the rename alone held the loop for 379 ms; a full disk has it tried again."""
+
+    async def main() -> None:
+        disk = WatchedDisk()
+        lone = LoneBroker(tmp_path, {"log.durability": "sync"}, Seams(disk=disk))
+        await lone.start()
+        hosted = lone.lead("t")
+        disk.calls.clear()
+        append(hosted)
+        await until(lambda: hosted.high_watermark == 1)
+        assert disk.of("rename", ending=EPOCH_CHECKPOINT)
+        assert not disk.here("rename")
+        assert not disk.here("write", ending=EPOCH_CHECKSUM)
+        assert await closes_cleanly(lone)
+
+    asyncio.run(main())
+
+
+def test_a_log_whose_epochs_find_no_room_is_synced_when_there_is_some(tmp_path: Path) -> None:
+    class Full(QuickDisk):
+        full = True
+        tries = 0
+
+        def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+            if self.full and create and EPOCH_CHECKSUM in path:
+                self.tries += 1
+                raise OSError(errno.ENOSPC, "a fault of the test", path)
+            return super().open(path, create=create, read_only=read_only)
+
+    async def main() -> None:
+        disk = Full()
+        lone, logs = await two_logs(tmp_path, disk)
+        append(logs[0])
+        await until(lambda: disk.tries > 1)
+        assert logs[0].high_watermark == 0 and logs[0].offline_reason is None
+        disk.full = False
+        await until(lambda: logs[0].high_watermark == 1)
+        assert await closes_cleanly(lone)
+
+    asyncio.run(main())
+
+
+def test_a_bug_in_what_writes_the_epochs_leaves_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        lone, logs = await two_logs(tmp_path, Shy())
+        monkeypatch.setattr(small_files, "_write_anew", planted)
+        append(logs[0])
+        stored = lone.broker.commit.until_stored(logs[0])
+        await asyncio.wait_for(stored, DEADLINE_S)
+        assert "planted" in (lone.broker.directories[0].failed or "")
+        assert logs[0].high_watermark == 0
+        monkeypatch.undo()
+        await lone.stop()
+
+    asyncio.run(main())
 
 
 async def closes_cleanly(lone: LoneBroker) -> bool:

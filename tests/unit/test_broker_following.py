@@ -436,6 +436,8 @@ def test_a_corrupt_partition_does_not_stop_the_others(tmp_path: Path) -> None:
             await until_same(leaders[1], good)
             # The leader has noticed it itself: nothing of its bytes is served any more.
             assert leaders[0].role is Role.OFFLINE and bad.end_offset == 0
+            # The controller is told when a thread has made the note of it durable.
+            await until(lambda: pair.leader.broker.partitions.failures() is not None)
             named = pair.leader.broker.partitions.failures()
             assert [each.partition_index for each in named.damaged_replicas] == [0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
 import random
 import shutil
@@ -26,6 +27,7 @@ from tidelog.model.topic_configs import MAX_INT64, TopicConfigs
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
 from tidelog.storage.cleaner import compact
+from tidelog.storage.cold import cold_read
 from tidelog.storage.compaction import dirtiness, plan_compaction
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.recovery import Ending
@@ -338,6 +340,68 @@ def test_between_the_pieces_of_a_swap_all_is_read_and_appends_go_on(tmp_path: Pa
     end = log.end_offset
     log.resources.files.close()
     found = reopen(tmp_path, COMPACT, ending=Ending(recovery_point=end, high_watermark=end))
+    assert contents(found) == expected and found.end_offset == end
+
+
+class RenamesBesideReaders(QuickDisk):
+    """Has somebody read before and after each rename, as the loop may while a thread renames.
+
+    One name never changes (``stuck``), if there is one.
+    """
+
+    def __init__(self) -> None:
+        self.look = lambda: None
+        self.stuck = ""
+        self.renamed: list[str] = []
+
+    def rename(self, source: str, target: str) -> None:
+        self.look()
+        if self.stuck and source.endswith(self.stuck):
+            raise OSError(errno.EIO, "no such luck", source)
+        super().rename(source, target)
+        self.renamed.append(target)
+        self.look()
+
+
+@pytest.mark.parametrize("stuck", ["", ".index.swap", ".log.swap"])
+def test_between_two_renames_of_a_swap_all_is_read(tmp_path: Path, stuck: str) -> None:
+    """The kind: a thread renames while the loop opens files, for it has two open, looks up by time
+    and makes indexes anew."""
+    disk = RenamesBesideReaders()
+    log = new_log(tmp_path, COMPACT, resources(disk, open_files=2))
+    for number in range(60):
+        put(log, (f"k{number % 40}", f"v{number}" * 3))
+    log.sync()
+    plan = plan_compaction(log, NOW_MS)
+    assert plan is not None
+    result = compact(QuickDisk(), plan)
+    assert len(result.groups) > 1
+    expected, newest = contents(log), log.end_offset - 1
+
+    def read() -> None:
+        assert contents(log) == expected
+        assert log.read(newest, 100) and log.offset_for_time(NOW_MS) is not None
+        assert cold_read(log, log.start_offset, 1000) is None
+        assert log.segments[0].rebuild_indexes(100) and log.segments[-2].rebuild_indexes(100)
+        for segment in log.segments[:-1]:
+            segment.drop_indexes()
+
+    disk.look = read
+    disk.stuck = stuck
+    said = by_threads(applying(log, result, NOW_MS))
+    if stuck:
+        assert said is None and log.failed is not None
+    else:
+        assert said is not None and log.failed is None
+        assert len([path for path in disk.renamed if path.endswith((".log", "index"))]) >= 6
+        assert not log.resources.files._renaming
+        assert {path.suffix for path in Path(log.path).iterdir()} & {".swap"} == set()
+    read()
+    disk.look = lambda: None
+    log.resources.files.close()
+    end = log.end_offset
+    found = reopen(tmp_path, COMPACT, ending=Ending(recovery_point=end, high_watermark=end))
+    assert found.damaged is None
     assert contents(found) == expected and found.end_offset == end
 
 

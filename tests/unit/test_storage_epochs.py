@@ -5,20 +5,31 @@ An epoch that is told to begin too high has a follower keep records that were ne
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
+from tests.support.storage_logs import (
+    NOW_MS,
+    QuickDisk,
+    batch,
+    new_log,
+    records_of,
+    reopen,
+    resources,
+)
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.records.batch import Rejected
+from tidelog.runtime.disk import RealFile
 from tidelog.storage.checkpoints import encode_checksums, encode_epochs
 from tidelog.storage.cleaner import compact
 from tidelog.storage.compaction import plan_compaction
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.names import EPOCH_CHECKPOINT, EPOCH_CHECKSUM
 from tidelog.storage.recovery import Ending
+from tidelog.storage.small_files import PendingEpochs
 from tidelog.storage.swap import apply_compaction
 
 COMPACTED = TopicConfigs(
@@ -328,3 +339,109 @@ def test_no_flipped_bit_of_the_file_moves_an_epoch(tmp_path: Path) -> None:
         found = reopen(tmp_path, ending=clean(log))
         assert found.epochs.entries == true, bytes(flipped)
         found.resources.files.close()
+
+
+# What a thread writes, before a sync
+
+
+def waiting(path: Path, disk: QuickDisk | None = None) -> tuple[PartitionLog, PendingEpochs]:
+    """A log with a record of epoch 3, whose file a thread is to write, and what it is given."""
+    log = new_log(path, shared=resources(disk))
+    log.append_as_leader(batch(), 3, NOW_MS)
+    log.mark_epochs_unwritten()
+    pending = log.epochs_to_write()
+    assert pending is not None
+    return log, pending
+
+
+def found_after_a_kill(path: Path, log: PartitionLog) -> PartitionLog:
+    log.resources.files.close()
+    found = reopen(path, ending=Ending(0, log.end_offset))
+    assert found.mended == found.compared == []
+    assert found.epochs.entries == log.epochs.entries
+    assert not list((path / "t-0").glob("*.tmp"))
+    return found
+
+
+@pytest.mark.parametrize("late", ["never", "for another epoch", "to be taken back", "for a sync"])
+def test_the_file_of_the_epochs_is_as_memory_however_late_a_thread_is(
+    tmp_path: Path, late: str
+) -> None:
+    log, pending = waiting(tmp_path)
+    if late == "for another epoch":
+        log.append_as_leader(batch(), 4, NOW_MS)
+    elif late == "for a sync":
+        log.sync()
+    pending.run()
+    if late == "to be taken back":
+        log.append_as_leader(batch(), 4, NOW_MS)
+    log.epochs_written(pending)
+    assert pending.is_written == (late in ("never", "to be taken back"))
+    assert log.epochs_to_write() is None
+    log.append_as_leader(batch(), 5, NOW_MS)
+    log.sync()
+    found_after_a_kill(tmp_path, log)
+
+
+def test_a_replica_of_a_used_name_gets_no_epochs_of_the_former_one(tmp_path: Path) -> None:
+    log, pending = waiting(tmp_path)
+    log.forget_files()
+    for path in (tmp_path / "t-0").iterdir():
+        path.unlink()
+    pending.run()
+    log.epochs_written(pending)
+    assert log.failed is None
+    assert not list((tmp_path / "t-0").iterdir())
+
+
+class Strikes(QuickDisk):
+    """Raises ``error`` where the file of the epochs, or the one beside it, is made or renamed."""
+
+    error: BaseException | None = None
+    at = ""
+
+    def _strike(self, kind: str, path: str) -> None:
+        if self.error is not None and self.at == f"{kind} {Path(path).name.split('.tmp')[0]}":
+            raise self.error
+
+    def open(self, path: str, *, create: bool = False, read_only: bool = False) -> RealFile:
+        self._strike("open", path.rpartition(".")[0].rpartition(".")[0])
+        return super().open(path, create=create, read_only=read_only)
+
+    def rename(self, source: str, target: str) -> None:
+        self._strike("rename", target)
+        super().rename(source, target)
+
+
+STRUCK = [
+    f"{kind} {name}" for kind in ("open", "rename") for name in (EPOCH_CHECKSUM, EPOCH_CHECKPOINT)
+]
+
+
+@pytest.mark.parametrize("at", STRUCK)
+def test_a_kill_while_a_thread_writes_the_epochs_does_no_harm(tmp_path: Path, at: str) -> None:
+    disk = Strikes()
+    log, pending = waiting(tmp_path, disk)
+    disk.error, disk.at = KeyboardInterrupt(), at
+    with pytest.raises(KeyboardInterrupt):
+        pending.run()
+    found_after_a_kill(tmp_path, log)
+
+
+@pytest.mark.parametrize("at", STRUCK)
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_epochs_that_a_thread_cannot_write(tmp_path: Path, at: str, code: int) -> None:
+    """A full disk heals (promise 28); any other failure is final (promise 25)."""
+    disk = Strikes()
+    log, pending = waiting(tmp_path, disk)
+    disk.error, disk.at = OSError(code, "struck"), at
+    pending.run()
+    log.epochs_written(pending)
+    assert not list((tmp_path / "t-0").glob("*.tmp"))
+    assert (log.failed is None) == (code == errno.ENOSPC)
+    assert log.epochs_to_write() is None or log.failed is None
+    disk.error = None
+    if log.failed is None:
+        log.sync()
+        assert log.synced_end_offset == log.end_offset
+        found_after_a_kill(tmp_path, log)

@@ -19,8 +19,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import BrokenExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
+from tidelog.runtime.disk import Disk
+from tidelog.runtime.turns import Pieces
 from tidelog.storage.cleaner import compact, discard_cleaned
 from tidelog.storage.compaction import CompactionPlan, plan_compaction
 from tidelog.storage.swap import applying
@@ -103,14 +106,16 @@ class Cleaning:
             await work.until_free(log)
             said = await work.run(log, applying(log, result, self._broker.clock.wall_ms()))
         except Exception as error:
-            self._give_up(partition, plan, error)
+            await self._give_up(partition, plan, error)
             return False
         if said is not None:
             logger.info("%s", said)
             self._broker.commit.want(partition, closed_only=True)
         return said is not None and result.clean_end_offset > plan.first_dirty_offset
 
-    def _give_up(self, partition: HostedPartition, plan: CompactionPlan, error: Exception) -> None:
+    async def _give_up(
+        self, partition: HostedPartition, plan: CompactionPlan, error: Exception
+    ) -> None:
         """Leave no half-made files; a failed write or fsync is final here too (promise 25)."""
         log = partition.log
         if log.closed:
@@ -127,7 +132,8 @@ class Cleaning:
             return
         else:
             self._quarantine(partition, error)
-        discard_cleaned(self._broker.seams.disk, plan)
+        discarding = _discarding(self._broker.seams.disk, plan)
+        await self._broker.log_work.run(log, discarding)
 
     def _quarantine(self, partition: HostedPartition, error: Exception) -> None:
         self._uncleanable[partition] = _state_of(partition)
@@ -137,6 +143,10 @@ class Cleaning:
             type(error).__name__,
             error,
         )
+
+
+def _discarding(disk: Disk, plan: CompactionPlan) -> Pieces[None]:
+    yield partial(discard_cleaned, disk, plan)
 
 
 def _state_of(partition: HostedPartition) -> tuple[int, int]:

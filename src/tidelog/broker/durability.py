@@ -3,7 +3,8 @@
 Owns when logs are synced: with ``log.durability=sync`` before an append counts as stored, else when
 ``flush.messages`` or ``flush.ms`` says so. What is appended while a trip is under way goes with the
 next one: so the slower the disk, the more appends share a sync. A failed sync is final for its
-directory (promise 25), and so is a bug on the way to it.
+directory (promise 25), and so is a bug on the way to it. Leader epochs that are to be in their file
+before a log is synced have a trip of their own: the log has its turn again behind it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.runtime.clock import Clock
 from tidelog.runtime.turns import Turn
+from tidelog.storage.small_files import PendingEpochs
 from tidelog.storage.syncing import PendingSync, run_all
 
 if TYPE_CHECKING:
@@ -89,9 +91,10 @@ class GroupCommit:
             while self._wanted:
                 turn = Turn(self._clock, MOST_PER_TRIP, TURN_MS)
                 trip: list[tuple[HostedPartition, PendingSync, bool]] = []
+                epochs: list[tuple[HostedPartition, PendingEpochs, bool]] = []
                 taken: list[HostedPartition] = []
                 for partition, closed_only in list(islice(self._wanted.items(), MOST_PER_TRIP)):
-                    if taken and turn.is_over():
+                    if (taken or epochs) and turn.is_over():
                         break
                     del self._wanted[partition]
                     if partition.log.cutting:
@@ -99,6 +102,11 @@ class GroupCommit:
                         continue
                     taken.append(partition)
                     try:
+                        unwritten = partition.log.epochs_to_write()
+                        if unwritten is not None:
+                            taken.pop()
+                            epochs.append((partition, unwritten, closed_only))
+                            continue
                         pending = partition.log.unsynced(
                             closed_only=closed_only, most=MOST_SEGMENTS
                         )
@@ -112,8 +120,10 @@ class GroupCommit:
                     self._late.discard(partition)
                     if pending is not None:
                         trip.append((partition, pending, closed_only))
-                if trip:
-                    await self._sync([pending for _, pending, _ in trip])
+                if trip or epochs:
+                    await self._sync(
+                        [pending for _, pending, _ in trip], [each for _, each, _ in epochs]
+                    )
                 elif self._wanted:
                     await asyncio.sleep(0)
                 for partition, pending, closed_only in trip:
@@ -122,18 +132,33 @@ class GroupCommit:
                         self.want(partition, closed_only=closed_only)
                 for partition in taken:
                     self._tell(partition)
+                for partition, written, closed_only in epochs:
+                    self._go_on(partition, written, closed_only)
         finally:
             self._task = None
 
-    async def _sync(self, pendings: Sequence[PendingSync]) -> None:
-        loop = asyncio.get_running_loop()
+    async def _sync(self, pendings: Sequence[PendingSync], epochs: Sequence[PendingEpochs]) -> None:
+        def run() -> None:
+            run_all(pendings)
+            for each in epochs:
+                each.run()
+
         try:
-            await loop.run_in_executor(self._threads, run_all, pendings)
+            await asyncio.get_running_loop().run_in_executor(self._threads, run)
         except Exception as error:
             for pending in pendings:
                 pending.error = pending.error or error
-        self.trips += 1
+        self.trips += bool(pendings)
         self.synced_logs += len(pendings)
+
+    def _go_on(self, partition: HostedPartition, written: PendingEpochs, closed_only: bool) -> None:
+        """Sync a log whose leader epochs were written, or try again later."""
+        log = partition.log
+        log.epochs_written(written)
+        if isinstance(written.error, OSError) and not (log.failed or log.closed):
+            self._cannot_take(partition, closed_only, written.error)
+        else:
+            self.want(partition, closed_only=closed_only)
 
     def _tell(self, partition: HostedPartition) -> None:
         for waiter in self._waiting.pop(partition, ()):

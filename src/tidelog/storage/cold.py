@@ -83,7 +83,7 @@ def cold_read(
         elif segment.active:
             position = segment.index.position_for(offset)
         else:
-            size = segment.resources.disk.size(segment.index_path)
+            size = segment.resources.files.size(segment.index_path)
             found = _unless_in_memory(segment, segment.index_path, 0, size)
             if found is not None:
                 return found

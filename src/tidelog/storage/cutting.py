@@ -139,7 +139,7 @@ class LogCutting(LogExpiry):
             cut.opened.release()
             quiet = names == self._names_changed
             self.gone(cut.departing, now_ms)
-            self._epochs_written(cut.epochs)
+            self.epochs_written(cut.epochs)
             for path in cut.removed:
                 self.resources.files.forget(path)
         if quiet:

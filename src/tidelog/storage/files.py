@@ -3,7 +3,7 @@ used closed first.
 
 Owns file handles, not their content. A pinned file (one that a thread is syncing) stays open
 until it is released, so that no other file can get its descriptor meanwhile. The limit is one of
-handles beyond the pinned ones.
+handles beyond the pinned ones. A file that a thread is giving another name is found under both.
 
 One thread owns the counts. Whoever holds a pin and may be gone at any moment, in any thread (the
 garbage collector runs wherever it is due), leaves it with ``let_go``; the owner takes it up later.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import errno
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from tidelog.runtime.disk import Directory, Disk, File
@@ -34,6 +34,8 @@ class OpenFiles:
         self._limit = max(2, limit)
         self._open: OrderedDict[str, File | Directory] = OrderedDict()
         self._pins: dict[File | Directory, int] = {}
+        self._renaming: dict[str, str] = {}
+        """By its former path the one that a file has soon, or already: a thread is at it."""
         self._let_go: deque[File] = deque()
         """Pins that nobody holds any more and that still count. Its ``append`` is atomic."""
         self._closed = False
@@ -49,7 +51,13 @@ class OpenFiles:
         if file is not None:
             self._open.move_to_end(path)
             return file  # type: ignore[return-value]  # a directory's key ends in a slash
-        return self._opened(path, lambda: self.disk.open(path, create=create))
+        later = self._renaming.get(path)
+        if later is None:
+            return self._opened(path, lambda: self.disk.open(path, create=create))
+        try:
+            return self._opened(path, lambda: self.disk.open(path))
+        except FileNotFoundError:
+            return self.get(later, create=create)
 
     def get_directory(self, path: str) -> Directory:
         """Return the open directory; valid until the next call."""
@@ -134,6 +142,33 @@ class OpenFiles:
         """Release what was let go: a descriptor keeps the room of a file that was removed."""
         while self._let_go:
             self.release(self._let_go.popleft())
+
+    def begin_renaming(self, paths: Mapping[str, str]) -> None:
+        """Have files be found by their former paths while a thread gives each another one, until
+        ``end_renaming``. Nobody else has a file of such another path, or had one."""
+        for later in paths.values():
+            self._forget(later)
+        self._renaming.update(paths)
+
+    def end_renaming(self, paths: Iterable[str]) -> None:
+        """Know nothing more of former paths: nobody asks for them again."""
+        for path in paths:
+            self._renaming.pop(path, None)
+
+    def exists(self, path: str) -> bool:
+        """Whether there is such a file, under this name or the one that it has got meanwhile."""
+        later = self._renaming.get(path)
+        return self.disk.exists(path) or (later is not None and self.disk.exists(later))
+
+    def size(self, path: str) -> int:
+        """Return a file's length in bytes, whether it is open or not. FileNotFoundError."""
+        try:
+            return self.disk.size(path)
+        except FileNotFoundError:
+            later = self._renaming.get(path)
+            if later is None:
+                raise
+            return self.disk.size(later)
 
     def forget(self, path: str) -> None:
         """Close a file before it is renamed or removed; nothing when it is not open."""

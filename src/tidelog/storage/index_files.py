@@ -20,10 +20,10 @@ def open_indexes(
 ) -> Both | None:
     """Return the indexes in two files, which are read where they are asked; None when one is
     missing or no whole number of entries. Constant work; OSError as the disk gives it."""
-    disk = resources.disk
+    files = resources.files
     try:
-        offsets, no_offset = divmod(disk.size(index_path), OFFSET_ENTRY_BYTES)
-        times, no_time = divmod(disk.size(time_index_path), TIME_ENTRY_BYTES)
+        offsets, no_offset = divmod(files.size(index_path), OFFSET_ENTRY_BYTES)
+        times, no_time = divmod(files.size(time_index_path), TIME_ENTRY_BYTES)
     except FileNotFoundError:
         return None
     if no_offset or no_time:

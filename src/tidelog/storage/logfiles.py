@@ -477,6 +477,7 @@ class LogFiles(SmallFiles):
 
     def forget_files(self) -> None:
         """Close all files without writing anything (before the directory is renamed)."""
+        self._call_off_epochs()
         self.closed = True
         self.snapshots.cancel()
         for segment in self.segments:

@@ -7,9 +7,10 @@ first one is kept here and every log of the directory refuses appends from then 
 from __future__ import annotations
 
 import errno
+import itertools
 import random
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,8 @@ class Resources:
     removals: Removals = field(init=False)
     """What is removed after a delay, in a thread."""
     failed: str | None = None
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    """No two are the same: for the names of files that two threads may write at the same time."""
     loading: Loading = field(default_factory=Loading)
     """How far the start has come with the directory."""
     on_failure: Callable[[str], None] | None = None

@@ -235,8 +235,8 @@ class Segment:
         """Begin both indexes and the newest time anew, in memory and on disk."""
         self.start_indexes()
         # The files of a fresh segment come with their first entries: creating files costs.
-        for path in (self.index_path, self.time_index_path):
-            if self._disk.exists(path):
+        for path in self.index_paths:
+            if self.resources.files.exists(path):
                 self.resources.files.get(path).truncate(0)
 
     def start_indexes(self) -> None:

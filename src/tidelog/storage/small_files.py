@@ -6,6 +6,8 @@ A kill leaves the former or the new content of each; the log's next sync makes t
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -30,30 +32,49 @@ from tidelog.storage.syncing import PendingSync
 class PendingEpochs:
     """The files of a log's leader epochs as they should be, written by ``run`` in any thread.
 
-    Nobody else may write them meanwhile, nor have the first one open.
+    ``call_off`` (before anybody else writes them, or the directory is renamed) has it write nothing
+    that is not written yet.
     """
 
-    def __init__(self, disk: Disk, directory: str, content: bytes, former_crc: int | None) -> None:
-        self.path = f"{directory}/{names.EPOCH_CHECKPOINT}"
-        self.beside = f"{directory}/{names.EPOCH_CHECKSUM}"
+    def __init__(
+        self, resources: Resources, directory: str, content: bytes, former_crc: int | None
+    ) -> None:
         self.is_written = False
-        self.error: OSError | None = None
-        self._disk = disk
-        self._content = content
-        self._checksums, self.crc = encode_checksums(self._content, former_crc)
+        """Durably, but for the names."""
+        self.error: Exception | None = None
+        """Anything but an OSError is a bug; final."""
+        checksums, self.crc = encode_checksums(content, former_crc)
+        self._files = [
+            (f"{directory}/{names.EPOCH_CHECKSUM}", checksums),
+            (f"{directory}/{names.EPOCH_CHECKPOINT}", content),
+        ]
+        # Of this one alone: it may be late, and another replica have this path by then.
+        self._ending = f".{next(resources.numbers)}{names.TEMPORARY}"
+        self._disk = resources.disk
+        self._lock = threading.Lock()
+        self._called_off = False
 
     def run(self) -> None:
-        """Write both. A failure is kept in ``error``."""
+        """Write and sync both, the checksum first. Blocks; a failure is kept in ``error``."""
         try:
-            file = self._disk.open(self.beside, create=True)
-            try:
-                file.write_at(0, [self._checksums])
-            finally:
-                file.close()
-            _replace(self._disk, self.path, self._content)
-            self.is_written = True
-        except OSError as error:
+            for path, content in self._files:
+                _write_anew(self._disk, path + self._ending, content, synced=True)
+            with self._lock:
+                if not self._called_off:
+                    for path, _ in self._files:
+                        self._disk.rename(path + self._ending, path)
+                    self.is_written = True
+        except Exception as error:
             self.error = error
+        if not self.is_written:
+            for path, _ in self._files:
+                with suppress(OSError):
+                    self._disk.remove(path + self._ending)
+
+    def call_off(self) -> None:
+        """Write nothing from now on; ``is_written`` says whether it is."""
+        with self._lock:
+            self._called_off = True
 
 
 class SmallFiles:
@@ -80,6 +101,8 @@ class SmallFiles:
         self._names_durable = 0
         """The changes of names that a sync which has returned covers, counted likewise."""
         self._epochs_unwritten = False
+        self._epochs_pending: PendingEpochs | None = None
+        """The leader epochs that a thread may be writing; whoever else writes them calls it off."""
         self.epoch_crc: int | None = None
         """The CRC of what the file of the leader epochs says, None when that is not known."""
 
@@ -136,6 +159,7 @@ class SmallFiles:
 
         ``later``: before the next sync in any case.
         """
+        self._call_off_epochs()
         self._epochs_unwritten = True
         if later:
             return
@@ -154,6 +178,7 @@ class SmallFiles:
         return 0
 
     def _write_missing_epochs(self) -> None:
+        self._call_off_epochs()
         if not self._epochs_unwritten:
             return
         content = self._epochs_content()
@@ -173,22 +198,51 @@ class SmallFiles:
         self._dirty_files.add(path)
         self._note_names()
 
-    def _pending_epochs(self) -> PendingEpochs:
-        """Return what writes the leader epochs; hand it to ``_epochs_written``, always."""
-        self._epochs_unwritten = True
-        self.resources.files.forget(f"{self.path}/{names.EPOCH_CHECKPOINT}")
-        return PendingEpochs(self.resources.disk, self.path, self._epochs_content(), self.epoch_crc)
+    def epochs_to_write(self) -> PendingEpochs | None:
+        """Return what spares the next sync the writing of the leader epochs; None: nothing does.
 
-    def _epochs_written(self, pending: PendingEpochs) -> None:
+        ``run`` it anywhere, then hand it to ``epochs_written``, always.
+        """
+        if not self._epochs_unwritten or self.failed or self.closed or self.cutting:
+            return None
+        return self._pending_epochs()
+
+    def _pending_epochs(self) -> PendingEpochs:
+        """Return what writes the leader epochs; hand it to ``epochs_written``, always."""
+        self._call_off_epochs()
+        self._epochs_unwritten = True
+        self._epochs_pending = PendingEpochs(
+            self.resources, self.path, self._epochs_content(), self.epoch_crc
+        )
+        return self._epochs_pending
+
+    def epochs_written(self, pending: PendingEpochs) -> None:
         """Take the leader epochs back; what a full disk refused is written before the next sync."""
-        if pending.error is not None:
-            self._trouble(pending.error)
-        if not pending.is_written:
+        if self.closed:
             return
-        self._dirty_files |= {pending.beside, pending.path}
-        self._note_names()
-        self.epoch_crc = pending.crc
-        self._epochs_unwritten = False
+        if isinstance(pending.error, OSError):
+            self._trouble(pending.error)
+        elif pending.error is not None:
+            self.resources.fail(f"a write to {self.path} failed: {pending.error!r}")
+        if pending is self._epochs_pending:
+            self._epochs_pending = None
+            self._note_epochs(pending)
+
+    def _call_off_epochs(self) -> None:
+        """Be the only one who writes the leader epochs."""
+        pending, self._epochs_pending = self._epochs_pending, None
+        if pending is not None:
+            pending.call_off()
+            self._note_epochs(pending)
+
+    def _note_epochs(self, pending: PendingEpochs) -> None:
+        for name in (names.EPOCH_CHECKPOINT, names.EPOCH_CHECKSUM):
+            # Whoever has one open has the former file.
+            self.resources.files.forget(f"{self.path}/{name}")
+        if pending.is_written:
+            self._note_names()
+            self.epoch_crc = pending.crc
+            self._epochs_unwritten = False
 
     def _note_names(self) -> int:
         """Have the next sync cover a change of names; return its number."""
@@ -254,12 +308,18 @@ def note_damage(resources: Resources, directory: str, reason: str, *, durable: b
 
 def _replace(disk: Disk, path: str, content: bytes) -> None:
     """Replace a file that nobody has open; neither its bytes nor its name are synced."""
-    file = disk.open(path + names.TEMPORARY, create=True)
+    _write_anew(disk, path + names.TEMPORARY, content)
+    disk.rename(path + names.TEMPORARY, path)
+
+
+def _write_anew(disk: Disk, path: str, content: bytes, *, synced: bool = False) -> None:
+    file = disk.open(path, create=True)
     try:
         if file.size():
             # Only then: ext4 writes a file out at its close that was cut to nothing.
             file.truncate(0)
         file.write_at(0, [content])
+        if synced:
+            file.sync()
     finally:
         file.close()
-    disk.rename(path + names.TEMPORARY, path)

@@ -5,9 +5,11 @@ Owns the order of renames, in pieces (``runtime.turns``): a thread waits for the
 | step | where | a crash after it finds |
 |---|---|---|
 | ``.cleaned`` -> ``.swap``, the log file last; the names are synced | a thread | the new segments |
-| the old files -> ``.deleted``; readers find the ``.swap`` ones | the owner, in turns | the same |
+| readers find the ``.swap`` files, and the old ones no more | the owner, in turns | the same |
+| the old files -> ``.deleted`` | a thread | the same |
 | the names are synced: an old segment that came back would hold its offsets twice | a thread | |
-| ``.swap`` -> the final names, the log file last | the owner, in turns | the same |
+| ``.swap`` -> the final names, the log file last; readers try both | a thread | the same |
+| readers go by the final names alone | the owner, in turns | the same |
 
 Before the first sync the old segments count, after it the new ones do: a start completes the swap.
 A turn is a group's. What is appended meanwhile stays; no other change of the log comes in between
@@ -19,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from tidelog.runtime.disk import Directory
+from tidelog.runtime.disk import Directory, Disk
 from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage import names
 from tidelog.storage.cleaner import discard_cleaned
@@ -94,23 +96,55 @@ def _swap(
         directory.sync()
 
     yield make_ready
+    old = _OldFiles(disk)
     for group in groups:
         bases = {source.base_offset for source in group.sources}
         former = [segment for segment in log.segments if segment.base_offset in bases]
         fresh = _segment(log, group, former[0].created_ms, names.SWAP)
-        there = [path for path in log.exchange(former, fresh) if disk.exists(path)]
-        for path in there:
-            disk.rename(path, path + names.DELETED)
-        log.remove_renamed([path + names.DELETED for path in there], now_ms)
+        old.paths += log.exchange(former, fresh)
         yield None
+    yield old.set_aside
+    log.remove_renamed(old.renamed, now_ms)
     yield from log.syncing_names(directory)
+    yield from _settle(log, groups)
+
+
+def _settle(log: PartitionLog, groups: Sequence[CleanedGroup]) -> Pieces[None]:
+    """Give the new segments their final names.
+
+    Where that fails half-way the files are still found under the names that they have.
+    """
+
+    def rename() -> None:
+        for group in groups:
+            _rename(log, group, names.SWAP, "")
+
+    files = log.resources.files
+    final = {path + names.SWAP: path for group in groups for path in _paths(log, group)}
+    files.begin_renaming(final)
+    yield rename
+    log._note_names()
     for group in groups:
         base = group.sources[0].base_offset
         former = [segment for segment in log.segments if segment.base_offset == base]
         log.exchange(former, _segment(log, group, former[0].created_ms))
-        _rename(log, group, names.SWAP, "")
-        log._note_names()
         yield None
+    files.end_renaming(final)
+
+
+class _OldFiles:
+    # The files of the segments that the new ones replace.
+    def __init__(self, disk: Disk) -> None:
+        self.paths: list[str] = []
+        self.renamed: list[str] = []
+        self._disk = disk
+
+    def set_aside(self) -> None:
+        """Rename them. Blocks."""
+        for path in self.paths:
+            if self._disk.exists(path):
+                self._disk.rename(path, path + names.DELETED)
+                self.renamed.append(path + names.DELETED)
 
 
 def _keeps_producers(log: PartitionLog, result: CompactionResult) -> Pieces[bool]:
@@ -137,10 +171,14 @@ def _fits(log: PartitionLog, result: CompactionResult) -> bool:
 
 
 def _rename(log: PartitionLog, group: CleanedGroup, old: str, new: str) -> None:
-    base = group.sources[0].base_offset
-    for suffix in _LOG_LAST:
-        path = f"{log.path}/{names.file_name(base, suffix)}"
+    for path in _paths(log, group):
         log.resources.disk.rename(path + old, path + new)
+
+
+def _paths(log: PartitionLog, group: CleanedGroup) -> list[str]:
+    """Return the final paths of a group's files, in the order in which they get them."""
+    base = group.sources[0].base_offset
+    return [f"{log.path}/{names.file_name(base, suffix)}" for suffix in _LOG_LAST]
 
 
 def _segment(log: PartitionLog, group: CleanedGroup, created_ms: int, ending: str = "") -> Segment:
