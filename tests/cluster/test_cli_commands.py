@@ -253,6 +253,87 @@ def test_many_lines_keep_their_order(tide: Tide, bootstrap: str, topic_name: str
     assert read.good() == text
 
 
+def test_nothing_behind_a_bad_line_is_written(tide: Tide, bootstrap: str, topic_name: str) -> None:
+    """U4: what was written around a bad line depended on the chunks that were read."""
+    create_topic(bootstrap, topic_name)
+    keyed = ("--property", "parse.key=true", "--property", "key.separator==")
+    good = [f"k{number}={number}" for number in range(50_000)]
+    text = "\n".join([*good[:30_000], "bad", *good[30_000:]]) + "\n"
+    said = produce(bootstrap, topic_name, text, *keyed)
+    said.failed("line 30001", "key.separator", "30,000 records were written", "nothing from that")
+    ends = tide(
+        "consume", "--topic", topic_name, "--from-beginning", "--timeout-ms", "1500",
+        "--format", "%o %k=%s\\n",
+    ).good().splitlines()  # fmt: skip
+    assert ends == [f"{number} {line}" for number, line in enumerate(good[:30_000])]
+    ignored = produce(
+        bootstrap, topic_name, "bad\na=1\n", *keyed, "--property", "ignore.error=true"
+    )
+    assert ignored.status == 1
+    assert ignored.err.splitlines()[0].startswith("line 1: ")
+    assert ignored.err.splitlines()[1] == (
+        "error: 1 line could not be cut and left out; 1 record was written"
+    )
+
+
+def test_producing_says_how_many_were_written_and_makes_no_topic(
+    bootstrap: str, topic_name: str
+) -> None:
+    """U9 and U18: nothing was said, and a mistyped topic came into being."""
+    create_topic(bootstrap, topic_name)
+    said = produce(bootstrap, topic_name, "a\nb\n")
+    assert said.status == 0
+    assert said.err.startswith(f"2 records were written to {topic_name} in "), said
+    produce(bootstrap, topic_name + "x", "a\n").failed(
+        "does not exist", f"did you mean '{topic_name}'?", "--create-topic"
+    )
+    one_each = produce(bootstrap, topic_name, "c\nd\n", "--sync", "--json")
+    assert one_each.json() == {"sent": 2, "failed": 0}
+
+
+def test_an_interrupted_producer_says_how_many_were_written(
+    tide: Tide, bootstrap: str, topic_name: str
+) -> None:
+    create_topic(bootstrap, topic_name)
+    command = tidelog_command("produce", "--bootstrap-server", bootstrap, "--topic", topic_name)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as producer:
+        try:
+            assert producer.stdin is not None
+            producer.stdin.write(b"a\nb\nnot ended")
+            producer.stdin.flush()
+            read = tide("consume", "--topic", topic_name, "--from-beginning", "--max-messages", "2")
+            assert read.good() == "a\nb\n"
+            producer.send_signal(signal.SIGINT)
+            status = producer.wait(DEADLINE_S)
+        finally:
+            producer.kill()
+        assert producer.stderr is not None
+        said = producer.stderr.read().decode()
+    assert (status, said) == (130, f"interrupted: 2 records were written to {topic_name}\n")
+
+
+def test_reading_begins_where_it_is_told_to(tide: Tide, bootstrap: str, topic_name: str) -> None:
+    """U9: from the end, from a time, of several partitions, as a format says."""
+    create_topic(bootstrap, topic_name, 3)
+    for partition in "012":
+        lines = "".join(f"{partition}{number}\n" for number in range(4))
+        produce(bootstrap, topic_name, lines, "--partition", partition)
+
+    def read(*arguments: str) -> list[str]:
+        said = tide("consume", "--topic", topic_name, "--timeout-ms", "1500", *arguments)
+        return sorted(said.good().splitlines())
+
+    assert read("--offset", "-1") == ["03", "13", "23"]
+    assert read("--offset", "-2", "--partition", "0,2") == ["02", "03", "22", "23"]
+    assert read("--offset", "-9", "--partition", "1") == ["10", "11", "12", "13"]
+    two = read(
+        "--partition", "0", "--partition", "1", "--offset", "3", "--format", "%t-%p@%o=%s;\\n"
+    )
+    assert two == [f"{topic_name}-0@3=03;", f"{topic_name}-1@3=13;"]
+    assert len(read("--from-datetime", "2024-06-01T00:00:00")) == 12
+    assert read("--from-datetime", str(int(time.time() * 1000) + 3_600_000)) == []
+
+
 def test_reading_ends_after_silence(tide: Tide, bootstrap: str, topic_name: str) -> None:
     create_topic(bootstrap, topic_name)
     produce(bootstrap, topic_name, "a\nb\n")

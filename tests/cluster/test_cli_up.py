@@ -44,7 +44,8 @@ def test_it_says_where_it_is_serves_and_keeps_its_data(folder: Path) -> None:
         with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
             assert json.load(answer)["healthy"] is True
         server = ("--bootstrap-server", cluster["bootstrap"])
-        assert run_tidelog("produce", *server, "--topic", "t", stdin="a\nb\n").returncode == 0
+        sent = ("produce", *server, "--topic", "t", "--create-topic")
+        assert run_tidelog(*sent, stdin="a\nb\n").returncode == 0
         assert up.program.stop() == 0
         # U7: it went on naming processes that were gone.
         stopped = up.cluster()

@@ -68,7 +68,15 @@ def status_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple
         ["produce", *SERVER, "--topic", "t", "--compression-codec", "brotli"],
         ["consume", *SERVER],
         ["consume", *SERVER, "--topic", "t", "--offset", "5"],
-        ["consume", *SERVER, "--topic", "t", "--partition", "0", "--offset", "-5"],
+        ["consume", *SERVER, "--topic", "t", "--partition", "0", "--offset", "-x"],
+        ["consume", *SERVER, "--topic", "t", "--partition", "0,x"],
+        ["consume", *SERVER, "--topic", "t", "--offset", "-5", "--from-beginning"],
+        ["consume", *SERVER, "--topic", "t", "--offset", "-5", "--group", "g"],
+        ["consume", *SERVER, "--topic", "t", "--from-datetime", "yesterday"],
+        ["consume", *SERVER, "--topic", "t", "--from-datetime", "5", "--offset", "-5"],
+        ["consume", *SERVER, "--topic", "t", "--format", "%x"],
+        ["consume", *SERVER, "--topic", "t", "--format", "%"],
+        ["consume", *SERVER, "--topic", "t", "--format", "%s", "--json"],
         ["doctor"],
         ["up", "--controllers", "2"],
         ["up", "--brokers", "3", "--port", "65534"],
@@ -188,6 +196,7 @@ PRODUCE = {
     "linger_ms": None,
     "batch_size": None,
     "max_memory_bytes": None,
+    "create_topic": False,
 }
 
 
@@ -214,8 +223,10 @@ CONSUME = {
     "topic": "t",
     "include": None,
     "group": None,
-    "partition": None,
+    "partition": (),
     "offset": None,
+    "from_datetime": None,
+    "format": None,
     "from_beginning": False,
     "isolation_level": None,
     "max_messages": None,
@@ -230,8 +241,13 @@ def test_where_reading_begins() -> None:
     assert consume.plan_of({**CONSUME, "from_beginning": True}).offset == EARLIEST
     for given, meant in ((None, None), (0, 0), (5, 5), (-1, None)):
         assert consume.plan_of({**CONSUME, "timeout_ms": given}).timeout_ms == meant
-    named = consume.plan_of({**CONSUME, "partition": 0, "offset": "5"})
+    named = consume.plan_of({**CONSUME, "partition": ("0",), "offset": "5"})
     assert (named.offset, named.reset) == (5, OffsetReset.NONE)
+    back = consume.plan_of({**CONSUME, "partition": ("3,1", "1"), "offset": "-10"})
+    assert (back.partitions, back.last, back.reset) == ((1, 3), 10, OffsetReset.EARLIEST)
+    timed = consume.plan_of({**CONSUME, "from_datetime": "2024-06-01T00:00:00"})
+    assert (timed.from_time_ms, timed.last) == (1_717_200_000_000, None)
+    assert consume.plan_of({**CONSUME, "from_datetime": "7"}).from_time_ms == 7
     early = consume.plan_of({**CONSUME, "client_properties": {"auto.offset.reset": "earliest"}})
     assert (early.offset, early.reset) == (EARLIEST, OffsetReset.EARLIEST)
     grouped = consume.plan_of({**CONSUME, "client_properties": {"group.id": "g"}})

@@ -10,11 +10,18 @@ from tidelog.cli.record_lines import (
     NotARecord,
     ParsedLine,
     RecordFormat,
+    fill_template,
     format_record,
+    format_values,
+    one_by_one,
     parse_line,
+    parse_lines,
+    parse_template,
     record_as_json,
     unescape,
 )
+from tidelog.model.topics import TopicPartition
+from tidelog.records.builder import Columns
 from tidelog.records.record import Record
 
 
@@ -104,3 +111,50 @@ def test_records_as_json() -> None:
         "value": {"base64": "/w=="},
         "headers": [["h", "1"], ["n", None]],
     }
+
+
+def test_lines_are_cut_into_columns_up_to_the_first_bad_one() -> None:
+    """U4: what was written around a bad line depended on the chunks that were read."""
+    assert parse_lines([b"a", b"b"], lines()) == (Columns([b"a", b"b"]), [])
+    keyed = parse_lines([b"k\tv", b"bad", b"k\tw"], lines(parse_key="true"))
+    assert keyed.records == Columns([b"v"], [b"k"])
+    ((index, error),) = keyed.bad
+    assert (index, "key.separator" in str(error)) == (1, True)
+    on = parse_lines([b"k\tv", b"bad", b"k\tw"], lines(parse_key="true", ignore_error="true"))
+    assert on.records == Columns([b"v", b"w"], [b"k", b"k"])
+    assert [each for each, _ in on.bad] == [1]
+    assert list(one_by_one(on.records)) == [Columns([b"v"], [b"k"]), Columns([b"w"], [b"k"])]
+
+
+def test_values_alone_are_printed_as_each_record_would_be() -> None:
+    for form in (RecordFormat(), RecordFormat(line_separator=b";", null_literal=b"-")):
+        assert form.only_values
+        for values in ([b"a", b"", b"b"], [b"a", None], []):
+            records = [Record(index, 0, None, value, []) for index, value in enumerate(values)]
+            each = [format_record(record, 0, 0, form, append_time=False) for record in records]
+            assert format_values(values, form) == b"".join(each)
+    assert not RecordFormat(print_key=True).only_values
+    assert not RecordFormat(print_value=False).only_values
+
+
+@pytest.mark.parametrize(
+    ("text", "printed"),
+    [
+        ("%t-%p %o %T\\n", b"t-3 7 99\n"),
+        ("%k=%s", b"k=null"),
+        ("%K %S 100%%%h\\x00", b"1 -1 100%h=v,i=null\0"),
+        ("", b""),
+        ("é%o", "é7".encode()),
+    ],
+)
+def test_a_format_string_is_filled_as_kcat_does(text: str, printed: bytes) -> None:
+    form = RecordFormat(template=parse_template(text))
+    record = Record(7, 99, b"k", None, [("h", b"v"), ("i", None)])
+    assert fill_template(form, record, TopicPartition("t", 3)) == printed
+    assert not form.only_values
+
+
+@pytest.mark.parametrize("text", ["%x", "%", "%s%"])
+def test_a_field_that_no_format_has_is_refused(text: str) -> None:
+    with pytest.raises(WrongUsage, match="--format has no field"):
+        parse_template(text)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +27,32 @@ from tidelog.cli.connecting import (
 )
 from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note
-from tidelog.cli.record_lines import RecordFormat, format_record, record_as_json
+from tidelog.cli.record_lines import (
+    RecordFormat,
+    fill_template,
+    format_record,
+    format_values,
+    parse_template,
+    record_as_json,
+)
+from tidelog.cli.reset_plan import parse_datetime_ms
 from tidelog.cli.topics import topic_pattern
 from tidelog.client.batches import Fetched
 from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError
 from tidelog.client.fetcher import Fetcher, OffsetReset
 from tidelog.client.group_reader import GroupReader
 from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel, list_offsets
 from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import BatchHeader
 from tidelog.records.reader import FastReader
 from tidelog.records.record import CorruptRecords, Record
 
 POLL_MS = 500
 POLL_BYTES = 4 * 1024 * 1024
+_BACK = re.compile(r"-\d+")
+"""An ``--offset`` that counts from the end."""
+
 NEW_PARTITIONS_EVERY_S = 10.0
 """How often topics are looked at for partitions that came later."""
 
@@ -51,8 +65,14 @@ class _Plan:
     include: str | None
     group: str | None
     instance_id: str | None
-    partition: int | None
+    partitions: tuple[int, ...]
+    """Only these; none for all."""
     offset: int
+    """An offset, or EARLIEST or LATEST."""
+    last: int | None
+    """So many records before the end of each partition, in place of ``offset``."""
+    from_time_ms: int | None
+    """The first record that is not older, in place of ``offset``."""
     reset: OffsetReset
     isolation: IsolationLevel
     max_messages: int | None
@@ -66,8 +86,16 @@ class _Plan:
 @click.option("--topic", help="What to read; several with commas.")
 @click.option("--include", help="A regular expression of topics to read.")
 @click.option("--from-beginning", is_flag=True, help="Start at the first record there is.")
-@click.option("--partition", type=int, help="Read this partition only.")
-@click.option("--offset", help="Start here: a number, earliest or latest (with --partition).")
+@click.option("--partition", multiple=True, metavar="N,...", help="Read these partitions only.")
+@click.option(
+    "--offset",
+    help="Start here: earliest, latest, -N (N before the end), or a number (with --partition).",
+)
+@click.option(
+    "--from-datetime",
+    metavar="TIME",
+    help="Start at this time: YYYY-MM-DDTHH:MM:SS, UTC unless it names a zone, or ms since 1970.",
+)
 @click.option("--group", help="Read as a member of this group and commit its offsets.")
 @click.option("--max-messages", type=click.IntRange(min=1), help="End after so many records.")
 @click.option("--timeout-ms", type=int, help="End when nothing has come for so long.")
@@ -79,6 +107,12 @@ class _Plan:
     metavar="NAME=VALUE",
     help="print.key, print.value, print.timestamp, print.partition, print.offset, print.epoch, "
     "print.headers, key.separator, line.separator, headers.separator, null.literal",
+)
+@click.option(
+    "--format",
+    metavar="TEXT",
+    help=r"How a record is printed, as kcat has it: %t topic, %p partition, %o offset, "
+    r"%T time in ms, %k key, %s value, %h headers, %K and %S sizes; \n \t \xNN.",
 )
 @click.option(
     "--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]), default=None
@@ -97,11 +131,14 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
             progress=lambda: "" if sys.stdout.isatty() else f"{printer.count} records read",
         )
     except CorruptRecords as error:
+        printer.sum_up()
         raise Failed(f"{error}; what follows cannot be read past it") from None
+    except (ClientError, Failed):
+        printer.sum_up()
+        raise
     finally:
         sys.stdout.flush()
-    if not plan.as_json:
-        note(f"Processed a total of {printer.count} messages")
+    note(f"Processed a total of {printer.count} messages")
 
 
 def plan_of(flags: dict[str, Any]) -> _Plan:
@@ -115,12 +152,22 @@ def plan_of(flags: dict[str, Any]) -> _Plan:
     if bool(flags["topic"]) == bool(flags["include"]):
         raise WrongUsage("give either --topic or --include")
     group = flags["group"] or properties.get("group.id")
-    if flags["partition"] is not None and (group or flags["include"]):
+    partitions = _partitions(flags["partition"])
+    offset, from_datetime = flags["offset"], flags["from_datetime"]
+    if partitions and (group or flags["include"]):
         raise WrongUsage("--partition goes with --topic alone: not with --group or --include")
-    if flags["offset"] is not None and flags["partition"] is None:
-        raise WrongUsage("--offset needs --partition")
-    if flags["offset"] is not None and flags["from_beginning"]:
-        raise WrongUsage("give --offset or --from-beginning, not both")
+    if (offset or "").isdecimal() and not partitions:
+        raise WrongUsage("--offset with a number needs --partition")
+    starts = {"--offset": offset, "--from-datetime": from_datetime}
+    starts["--from-beginning"] = flags["from_beginning"] or None
+    given = [name for name, value in starts.items() if value is not None]
+    if len(given) > 1:
+        raise WrongUsage(f"give {' or '.join(given)}, not both")
+    if group and (offset is not None or from_datetime is not None):
+        raise WrongUsage(
+            f"{given[0]} goes without --group: a group goes on where it committed, and "
+            "`tidelog groups --reset-offsets` moves that"
+        )
     reset = properties.get("auto.offset.reset")
     if reset is not None and reset not in ("earliest", "latest", "none"):
         raise WrongUsage(f"auto.offset.reset must be earliest, latest or none, not {reset!r}")
@@ -130,19 +177,33 @@ def plan_of(flags: dict[str, Any]) -> _Plan:
     if level not in ("read_uncommitted", "read_committed"):
         raise WrongUsage(f"isolation.level must be read_uncommitted or read_committed: {level!r}")
     begin = "earliest" if flags["from_beginning"] else reset or "latest"
+    last = int(offset[1:]) if offset is not None and _BACK.fullmatch(offset) else None
+    form = RecordFormat.from_properties(key_values(flags["properties"], "--property"))
+    if flags["format"] is not None:
+        if flags["as_json"] or flags["properties"]:
+            raise WrongUsage("--format goes without --json and --property")
+        form = replace(form, template=parse_template(flags["format"]))
+    if last is not None or from_datetime is not None:
+        # What retention took meanwhile is not what was asked for.
+        reading_reset = OffsetReset.EARLIEST
+    else:
+        # An offset that was named is meant: going elsewhere would hide that it is gone.
+        named = (offset or "").isdecimal()
+        reading_reset = OffsetReset.NONE if named else OffsetReset(begin)
     return _Plan(
         topic=flags["topic"],
         include=flags["include"],
         group=group,
         instance_id=properties.get("group.instance.id"),
-        partition=flags["partition"],
-        offset=_offset(flags["offset"], begin),
-        # An offset that was named is meant: going elsewhere would hide that it is gone.
-        reset=OffsetReset.NONE if (flags["offset"] or "").isdecimal() else OffsetReset(begin),
+        partitions=partitions,
+        offset=_offset(offset if last is None else None, begin),
+        last=last,
+        from_time_ms=None if from_datetime is None else _time_ms(from_datetime),
+        reset=reading_reset,
         isolation=IsolationLevel[level.upper()],
         max_messages=flags["max_messages"],
         timeout_ms=None if (flags["timeout_ms"] or 0) < 0 else flags["timeout_ms"],
-        form=RecordFormat.from_properties(key_values(flags["properties"], "--property")),
+        form=form,
         as_json=flags["as_json"],
     )
 
@@ -155,8 +216,19 @@ def _offset(text: str | None, begin: str) -> int:
     if text in words:
         return words[text]
     if not text.isdecimal():
-        raise WrongUsage(f"--offset must be earliest, latest or a number from 0 on, not {text!r}")
+        raise WrongUsage(f"--offset must be earliest, latest, a number or -N, not {text!r}")
     return int(text)
+
+
+def _partitions(texts: tuple[str, ...]) -> tuple[int, ...]:
+    pieces = [piece.strip() for text in texts for piece in text.split(",")]
+    if not all(piece.isdecimal() for piece in pieces):
+        raise WrongUsage(f"--partition takes numbers with commas, not {','.join(texts)!r}")
+    return tuple(sorted({int(piece) for piece in pieces}))
+
+
+def _time_ms(text: str) -> int:
+    return int(text) if text.isdecimal() else parse_datetime_ms(text, "--from-datetime")
 
 
 async def _consume(cluster: Cluster, plan: _Plan, printer: _Printer) -> None:
@@ -214,24 +286,32 @@ async def _positions(
 ) -> dict[TopicPartition, int]:
     partitions = []
     for name, topic in (await cluster.topics(topics)).items():
-        if plan.partition is not None and plan.partition not in topic.partitions:
-            raise Failed(f"topic {name!r} has no partition {plan.partition}")
-        partitions += [
-            TopicPartition(name, index)
-            for index in topic.partitions
-            if plan.partition in (None, index)
-        ]
-    if plan.offset >= 0:
+        missing = [index for index in plan.partitions if index not in topic.partitions]
+        if missing:
+            raise Failed(f"topic {name!r} has no partition {missing[0]}")
+        chosen = plan.partitions or topic.partitions
+        partitions += [TopicPartition(name, index) for index in chosen]
+    if plan.last is None and plan.from_time_ms is None and plan.offset >= 0:
         return dict.fromkeys(partitions, plan.offset)
-    found = await list_offsets(
-        cluster, dict.fromkeys(partitions, plan.offset), isolation=plan.isolation
-    )
-    return {partition: item.offset for partition, item in found.items()}
+
+    async def look(where: int) -> dict[TopicPartition, int]:
+        wanted = dict.fromkeys(partitions, where)
+        found = await list_offsets(cluster, wanted, isolation=plan.isolation)
+        return {partition: item.offset for partition, item in found.items()}
+
+    if plan.last is not None:
+        begins, ends = await look(EARLIEST), await look(LATEST)
+        return {each: max(begins[each], ends[each] - plan.last) for each in partitions}
+    if plan.from_time_ms is not None:
+        found, ends = await look(plan.from_time_ms), await look(LATEST)
+        # Nothing that late: reading goes on with what comes next.
+        return {each: ends[each] if found[each] < 0 else found[each] for each in partitions}
+    return await look(plan.offset)
 
 
 async def _watch_partitions(cluster: Cluster, plan: _Plan, fetcher: Fetcher) -> None:
     """Read partitions that are added later, from their start."""
-    if plan.partition is not None:
+    if plan.partitions:
         return
     while True:
         await asyncio.sleep(NEW_PARTITIONS_EVERY_S)
@@ -287,11 +367,21 @@ class _Printer:
         """Whether ``--max-messages`` have been printed."""
         return self._plan.max_messages is not None and self.count >= self._plan.max_messages
 
+    def sum_up(self) -> None:
+        """Say how many were printed before an error that follows."""
+        if self.count:
+            note(f"Processed a total of {self.count} messages")
+
     def print(self, fetched: Fetched) -> bool:
         """Print a piece, as far as ``--max-messages`` allows; whether anything was printed."""
         before = self.count
         out = sys.stdout.buffer
         for header, batch in fetched.batches(check_crc=True):
+            if self._takes_whole(header, fetched):
+                values = [item.value for item in self._reader.records(batch)]
+                out.write(format_values(values, self._plan.form))
+                self.count += len(values)
+                continue
             for item in self._reader.records(batch):
                 if item.offset < fetched.offset:
                     continue
@@ -307,8 +397,20 @@ class _Printer:
         self.next_offsets[fetched.partition] = fetched.next_offset
         return self.count > before
 
+    def _takes_whole(self, header: BatchHeader, fetched: Fetched) -> bool:
+        """Whether all records of a batch are printed, and only their values."""
+        limit = self._plan.max_messages
+        return (
+            not self._plan.as_json
+            and self._plan.form.only_values
+            and header.base_offset >= fetched.offset
+            and (limit is None or self.count + header.record_count <= limit)
+        )
+
     def _line(self, record: Record, where: TopicPartition, epoch: int, late: bool) -> bytes:
         if self._plan.as_json:
             shown = record_as_json(record, where.topic, where.partition)
             return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
+        if self._plan.form.template is not None:
+            return fill_template(self._plan.form, record, where)
         return format_record(record, where.partition, epoch, self._plan.form, append_time=late)

@@ -7,10 +7,11 @@ Owns the flags, the reading of lines and their cutting into key, headers and val
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
+import difflib
+import signal
 import sys
-import threading
-from collections import deque
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,22 +27,34 @@ from tidelog.cli.connecting import (
     run,
 )
 from tidelog.cli.failures import Failed, WrongUsage, explain
+from tidelog.cli.line_input import LineInput
 from tidelog.cli.output import note, print_json
-from tidelog.cli.record_lines import LineFormat, NotARecord, parse_line
+from tidelog.cli.record_lines import LineFormat, one_by_one, parse_lines
+from tidelog.client.bulk_sending import BulkSender
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError
-from tidelog.client.producing import RecordSender, SendSettings
-from tidelog.client.send_queue import Sent
+from tidelog.client.errors import ClientError, Refused
+from tidelog.client.producing import SendSettings
+from tidelog.client.send_queue import Tally
+from tidelog.model.errors import ErrorCode
+from tidelog.records.builder import Columns
 from tidelog.records.compression import CODEC_NAMES
 
-CHUNK_BYTES = 65_536
-MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Longest line taken into memory; far above any max.message.bytes."""
-
-WAITING_CHUNKS = 16
-"""Chunks of input read ahead of the sending."""
-
 MAX_BLOCK_MS = 15_000
+BATCH_BYTES = 262_144
+"""16 times Kafka's: a request costs as much as 2,000 lines."""
+
+FLUSH_ON_INTERRUPT_S = 5.0
+"""How long an interrupted command waits for what is under way."""
+
+NEW_TOPIC_S = 2.0
+ASK_AGAIN_S = 0.1
+"""How long, and how often, a missing topic is asked for: a broker may not have heard of it yet."""
+
+MOST_NOTED = 10
+"""Bad lines that are named one by one with ignore.error."""
+
+SIGNALLED = 128
+"""Exit status after a signal, less its number, as shells count."""
 
 _SETTINGS = {
     "batch.size": "batch_bytes",
@@ -77,6 +90,7 @@ _SETTINGS = {
 @click.option("--timeout", "linger_ms", type=int, help="How long records wait for others, in ms.")
 @click.option("--batch-size", type=int, help="Bytes of a batch.")
 @click.option("--max-memory-bytes", type=int, help="Bytes of all records on their way.")
+@click.option("--create-topic", is_flag=True, help="Let the brokers create a missing topic.")
 @click.option("--sync", is_flag=True, help="Wait for each record before the next.")
 @json_option
 def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
@@ -87,25 +101,64 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
     common, flags["client_properties"] = client_properties(command_config, flags["client_property"])
     settings = send_settings(flags)
     work = _Work(flags["topic"], flags["partition"], lines, settings, sync=flags["sync"])
-    run(
-        bootstrap_server,
-        work.send_all,
-        properties=common,
-        # Who types sees the prompt; who pipes a file in wants to know how far it is.
-        progress=lambda: "" if sys.stdin.isatty() else f"{work.sent} records written",
-    )
-    if flags["as_json"]:
-        print_json({"sent": work.sent, "failed": work.failed})
-    if work.first_error is not None:
-        raise Failed(
-            f"{work.failed} of {work.sent + work.failed} records were not written: "
-            f"{work.first_error}"
+    begun = time.monotonic()
+    try:
+        run(
+            bootstrap_server,
+            work.send_all,
+            properties=common,
+            # Who types sees the prompt; who pipes a file in wants to know how far it is.
+            progress=lambda: (
+                "" if sys.stdin.isatty() else f"{_records(work.tally.written)} written"
+            ),
         )
+    except (ClientError, Failed) as error:
+        if not work.tally.taken:
+            raise
+        said = explain(error) if isinstance(error, ClientError) else error.message
+        raise Failed(f"{said}; {_records(work.tally.written)} written") from None
+    _say_how_it_ended(work, flags["topic"], time.monotonic() - begun, as_json=flags["as_json"])
+
+
+def _say_how_it_ended(work: _Work, topic: str, took_s: float, *, as_json: bool) -> None:
+    """Print the summary. Raises Failed when anything was not written, Exit after a signal."""
+    tally, failed = work.tally, work.tally.failed + work.bad_lines
+    if as_json:
+        print_json({"sent": tally.written, "failed": failed})
+    written = f"{_records(tally.written)} written"
+    if tally.first_error is not None:
+        error = tally.first_error
+        said = explain(error) if isinstance(error, ClientError) else str(error)
+        raise Failed(
+            f"{failed} of {tally.written + failed} records were not written: {said}; {written}"
+        )
+    if work.stopped is not None:
+        raise Failed(f"{work.stopped}; {written}, and nothing from that line on")
+    if failed:
+        raise Failed(f"{_lines(failed)} could not be cut and left out; {written}")
+    if work.signal is not None:
+        unknown = f", {tally.unanswered:,} more may be" if tally.unanswered else ""
+        note(f"interrupted: {written} to {topic}{unknown}")
+        raise click.exceptions.Exit(SIGNALLED + work.signal)
+    if not as_json:
+        note(f"{written} to {topic} in {took_s:.1f} s")
+
+
+def _records(count: int) -> str:
+    return "1 record was" if count == 1 else f"{count:,} records were"
+
+
+def _lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count:,} lines"
 
 
 def send_settings(flags: dict[str, Any]) -> SendSettings:
     """Return what the flags and producer properties say. Raises WrongUsage."""
-    found: dict[str, Any] = {"max_block_ms": MAX_BLOCK_MS}
+    found: dict[str, Any] = {
+        "max_block_ms": MAX_BLOCK_MS,
+        "batch_bytes": BATCH_BYTES,
+        "create_topics": flags["create_topic"],
+    }
     properties: dict[str, str] = dict(flags["client_properties"])
     acks = flags["acks"] if flags["acks"] is not None else properties.pop("acks", "all")
     properties.pop("acks", None)
@@ -140,7 +193,7 @@ def send_settings(flags: dict[str, Any]) -> SendSettings:
 
 
 class _Work:
-    """Sends the standard input; counts what was written and keeps the first error."""
+    """Sends the standard input; ``tally`` says what was written, ``stopped`` what ended it."""
 
     def __init__(
         self,
@@ -151,9 +204,12 @@ class _Work:
         *,
         sync: bool,
     ) -> None:
-        self.sent = 0
-        self.failed = 0
-        self.first_error: str | None = None
+        self.tally = Tally()
+        self.bad_lines = 0
+        self.stopped: str | None = None
+        """Why the lines behind were not sent; None when all were."""
+        self.signal: int | None = None
+        """The signal that interrupted it."""
         self._topic = topic
         self._partition = partition
         self._lines = lines
@@ -161,106 +217,87 @@ class _Work:
         self._sync = sync
 
     async def send_all(self, cluster: Cluster) -> None:
+        """Send what the standard input has, up to its end, the first failure or a signal."""
         # Known before the first line is typed: a wrong topic is said at once.
-        await cluster.topics([self._topic], timeout_ms=self._settings.max_block_ms, create=True)
-        async with RecordSender(cluster, self._settings) as sender:
-            source = _Input(asyncio.get_running_loop())
-            number = 0
-            while self.first_error is None or self._lines.ignore_errors:
-                try:
-                    lines = await source.next()
-                except Failed:
-                    await sender.flush()
-                    raise
-                if lines is None:
-                    break
-                for line in lines:
-                    number += 1
-                    await self._send(sender, number, line)
-            await sender.flush()
+        await self._look_for_topic(cluster)
+        loop = asyncio.get_running_loop()
+        source = LineInput(loop)
+        sender = BulkSender(cluster, self._settings)
+        signals = (signal.SIGINT, signal.SIGTERM)
+        ends = False
 
-    async def _send(self, sender: RecordSender, number: int, line: bytes) -> None:
+        closing = asyncio.timeout(None)
+
+        def interrupt(number: int) -> None:
+            self.signal = number
+            source.end()
+            if ends:
+                closing.reschedule(loop.time() + FLUSH_ON_INTERRUPT_S)
+            for each in signals:
+                # A second one ends the command at once.
+                loop.remove_signal_handler(each)
+
+        for number in signals:
+            loop.add_signal_handler(number, interrupt, number)
         try:
-            record = parse_line(line, self._lines)
-        except NotARecord as error:
-            self._count_failure(f"line {number}: {error}")
-            return
-        outcome = await sender.send(
-            self._topic,
-            record.value,
-            record.key,
-            partition=self._partition,
-            headers=record.headers,
-        )
-        outcome.add_done_callback(self._answered)
-        if self._sync:
-            await asyncio.wait([outcome])
+            await self._send_lines(sender, source)
+        finally:
+            ends = True
+            with contextlib.suppress(TimeoutError):
+                async with closing:
+                    if self.signal is not None:
+                        closing.reschedule(loop.time() + FLUSH_ON_INTERRUPT_S)
+                    await sender.close()
+            for number in signals:
+                loop.remove_signal_handler(number)
 
-    def _answered(self, outcome: asyncio.Future[Sent]) -> None:
-        error = outcome.exception()
-        if error is None:
-            self.sent += 1
-        else:
-            self._count_failure(explain(error) if isinstance(error, ClientError) else str(error))
-
-    def _count_failure(self, said: str) -> None:
-        self.failed += 1
-        if self.first_error is None:
-            self.first_error = said
-        elif self._lines.ignore_errors:
-            note(said)
-
-
-class _Input:
-    """The lines of the standard input, read in a thread, at most some chunks ahead."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._chunks: deque[list[bytes] | OSError | None] = deque()
-        self._came = asyncio.Event()
-        self._room = threading.Semaphore(WAITING_CHUNKS)
-        # A daemon: a read of a terminal cannot be interrupted, and must not hold the end up.
-        threading.Thread(target=self._read, daemon=True).start()
-
-    async def next(self) -> list[bytes] | None:
-        """Return the next lines without their ends, or None at the end. Raises Failed."""
-        while not self._chunks:
-            self._came.clear()
-            await self._came.wait()
-        self._room.release()
-        found = self._chunks.popleft()
-        if isinstance(found, OSError):
-            raise Failed(f"the standard input cannot be read: {found.strerror}")
-        return found
-
-    def _read(self) -> None:
-        rest = b""
-        prompt = sys.stdin.isatty()
+    async def _look_for_topic(self, cluster: Cluster) -> None:
+        """Raise Failed for a topic that does not exist and is not to be created."""
+        loop = asyncio.get_running_loop()
+        block_ms, create = self._settings.max_block_ms, self._settings.create_topics
+        until = loop.time() + NEW_TOPIC_S
         while True:
-            if prompt:
-                print(">", end="", file=sys.stderr, flush=True)
             try:
-                data = os.read(sys.stdin.fileno(), CHUNK_BYTES)
-            except OSError as error:
-                # A terminal that has gone (EIO): said, for nobody sees what a thread raises.
-                self._hand_over(error)
+                await cluster.topics([self._topic], timeout_ms=block_ms, create=create)
                 return
-            *lines, rest = (rest + data).split(b"\n")
-            if not data or len(rest) > MAX_LINE_BYTES:
-                if rest:
-                    lines.append(rest)
-                rest = b""
-            self._hand_over([line.removesuffix(b"\r") for line in lines])
-            if not data:
-                self._hand_over(None)
-                return
+            except Refused as error:
+                if create or error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+            if loop.time() < until:
+                await asyncio.sleep(ASK_AGAIN_S)
+                continue
+            there = sorted((await cluster.all_topics()).topics)
+            near = difflib.get_close_matches(self._topic, there, 1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise Failed(
+                f"topic {self._topic!r} does not exist{hint}; create it with `tidelog topics "
+                "--create`, or let the brokers do it with --create-topic"
+            )
 
-    def _hand_over(self, found: list[bytes] | OSError | None) -> None:
-        if found == []:
+    async def _send_lines(self, sender: BulkSender, source: LineInput) -> None:
+        number = 0
+        while self.tally.first_error is None or self._lines.ignore_errors:
+            lines = await source.next()
+            if lines is None:
+                return
+            parsed = parse_lines(lines, self._lines)
+            await self._send(sender, parsed.records)
+            for index, error in parsed.bad:
+                self.bad_lines += 1
+                said = f"line {number + index + 1}: {error}"
+                if not self._lines.ignore_errors:
+                    self.stopped = said
+                    return
+                if self.bad_lines <= MOST_NOTED:
+                    note(said)
+            number += len(lines)
+
+    async def _send(self, sender: BulkSender, records: Columns) -> None:
+        if not self._sync:
+            await sender.send_many(self._topic, records, self.tally, partition=self._partition)
             return
-        self._room.acquire()
-        self._loop.call_soon_threadsafe(self._put, found)
-
-    def _put(self, found: list[bytes] | OSError | None) -> None:
-        self._chunks.append(found)
-        self._came.set()
+        for record in one_by_one(records):
+            await sender.send_many(self._topic, record, self.tally, partition=self._partition)
+            await sender.flush()
+            if self.tally.failed and not self._lines.ignore_errors:
+                return

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import base64
 import codecs
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tidelog.cli.failures import WrongUsage
+from tidelog.model.topics import TopicPartition
+from tidelog.records.builder import Columns
 from tidelog.records.record import Header, Record
 
 
@@ -72,6 +75,24 @@ class RecordFormat:
     line_separator: bytes = b"\n"
     headers_separator: bytes = b","
     null_literal: bytes = b"null"
+    template: tuple[bytes | str, ...] | None = None
+    """Text (bytes) and fields (str) of ``--format``, which goes before all others."""
+
+    @property
+    def only_values(self) -> bool:
+        """Whether a record is printed as its value and nothing else."""
+        return (
+            self.template is None
+            and self.print_value
+            and not (
+                self.print_timestamp
+                or self.print_partition
+                or self.print_offset
+                or self.print_epoch
+                or self.print_headers
+                or self.print_key
+            )
+        )
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str]) -> RecordFormat:
@@ -135,6 +156,47 @@ def parse_line(line: bytes, form: LineFormat) -> ParsedLine:
     return ParsedLine(key, _or_null(rest, form), headers)
 
 
+class ParsedLines(NamedTuple):
+    """What lines hold: records as columns, and (index, why) of each line that is none."""
+
+    records: Columns
+    bad: list[tuple[int, NotARecord]]
+
+
+def parse_lines(lines: Sequence[bytes], form: LineFormat) -> ParsedLines:
+    """Cut lines into columns, up to the first bad one; with ``ignore.error`` past it."""
+    if not form.parse_headers and not form.parse_key and form.null_marker is None:
+        return ParsedLines(Columns(lines), [])
+    found: list[ParsedLine] = []
+    bad: list[tuple[int, NotARecord]] = []
+    for index, line in enumerate(lines):
+        try:
+            found.append(parse_line(line, form))
+        except NotARecord as error:
+            bad.append((index, error))
+            if not form.ignore_errors:
+                break
+    return ParsedLines(
+        Columns(
+            [each.value for each in found],
+            [each.key for each in found] if form.parse_key else None,
+            [each.headers for each in found] if form.parse_headers else None,
+        ),
+        bad,
+    )
+
+
+def one_by_one(records: Columns) -> Iterator[Columns]:
+    """Yield each record as columns of its own."""
+    values, keys, headers = records
+    for index in range(len(values)):
+        yield Columns(
+            values[index : index + 1],
+            keys and keys[index : index + 1],
+            headers and headers[index : index + 1],
+        )
+
+
 def _cut(text: bytes, separator: bytes, name: str) -> tuple[bytes, bytes]:
     before, found, after = text.partition(separator)
     if not found:
@@ -144,6 +206,58 @@ def _cut(text: bytes, separator: bytes, name: str) -> tuple[bytes, bytes]:
 
 def _or_null(content: bytes, form: LineFormat) -> bytes | None:
     return None if form.null_marker is not None and content == form.null_marker else content
+
+
+FIELDS = "tpoTksKSh"
+"""What may stand behind % in ``--format``; %% is a percent sign."""
+
+
+def parse_template(text: str) -> tuple[bytes | str, ...]:
+    """Cut ``--format`` into text and fields. Raises WrongUsage for an unknown field."""
+    found: list[bytes | str] = []
+    before, *pieces = re.split(r"%(.|\Z)", text, flags=re.DOTALL)
+    literal = before
+    for field, behind in zip(pieces[::2], pieces[1::2], strict=True):
+        if field == "%":
+            literal += "%" + behind
+            continue
+        if not field or field not in FIELDS:
+            known = ", ".join(f"%{each}" for each in FIELDS)
+            raise WrongUsage(f"--format has no field '%{field}': take {known} or %%")
+        found += [unescape(literal), field]
+        literal = behind
+    return tuple(piece for piece in [*found, unescape(literal)] if piece)
+
+
+def fill_template(form: RecordFormat, record: Record, where: TopicPartition) -> bytes:
+    """Return a record as ``--format`` says; nothing is added at its end."""
+    null = form.null_literal
+    values: dict[str, Callable[[], bytes]] = {
+        "t": where.topic.encode,
+        "p": lambda: b"%d" % where.partition,
+        "o": lambda: b"%d" % record.offset,
+        "T": lambda: b"%d" % record.timestamp,
+        "k": lambda: null if record.key is None else record.key,
+        "s": lambda: null if record.value is None else record.value,
+        "K": lambda: b"%d" % (-1 if record.key is None else len(record.key)),
+        "S": lambda: b"%d" % (-1 if record.value is None else len(record.value)),
+        "h": lambda: form.headers_separator.join(
+            name.encode() + b"=" + (null if content is None else content)
+            for name, content in record.headers
+        ),
+    }
+    pieces = form.template or ()
+    return b"".join(values[each]() if isinstance(each, str) else each for each in pieces)
+
+
+def format_values(values: list[bytes | None], form: RecordFormat) -> bytes:
+    """Return what ``format_record`` makes of records of which only values are printed."""
+    if not values:
+        return b""
+    end = form.line_separator
+    if None in values:
+        return b"".join((form.null_literal if each is None else each) + end for each in values)
+    return end.join(values) + end  # type: ignore[arg-type]
 
 
 def format_record(

@@ -85,12 +85,12 @@ def parse_duration_ms(text: str) -> int:
     return int(seconds * 1000)
 
 
-def parse_datetime_ms(text: str) -> int:
+def parse_datetime_ms(text: str, option: str = "--to-datetime") -> int:
     """Parse ``YYYY-MM-DDTHH:MM:SS.sss``, UTC unless it names a zone. Raises WrongUsage."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise WrongUsage(f"--to-datetime takes YYYY-MM-DDTHH:MM:SS.sss, not {text!r}") from None
+        raise WrongUsage(f"{option} takes YYYY-MM-DDTHH:MM:SS.sss, not {text!r}") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return int(moment.timestamp() * 1000)

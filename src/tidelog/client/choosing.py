@@ -6,10 +6,12 @@ Owns the choice for records without an explicit partition (KIP-480's stickiness,
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from functools import lru_cache
 
 from tidelog.client.metadata import NO_LEADER, Topic
 from tidelog.partitioning.hashing import hash_of_key, partition_of
+from tidelog.records.builder import Columns
 
 HASHES_KEPT = 65_536
 """Hashes of recent keys that are remembered; computing one costs some microseconds."""
@@ -47,3 +49,20 @@ class PartitionChooser:
     def batch_filled(self, topic: str) -> None:
         """Let the next record without a key choose anew: a batch is full."""
         self._sticky.pop(topic, None)
+
+
+def by_partition(records: Columns, choose: Callable[[bytes | None], int]) -> dict[int, Columns]:
+    """Return records that have a column of keys, apart by partition, each part in order."""
+    values, keys, headers = records
+    assert keys is not None
+    places: dict[int, list[int]] = {}
+    for index, key in enumerate(keys):
+        places.setdefault(choose(key), []).append(index)
+    return {
+        partition: Columns(
+            [values[index] for index in chosen],
+            [keys[index] for index in chosen],
+            None if headers is None else [headers[index] for index in chosen],
+        )
+        for partition, chosen in places.items()
+    }

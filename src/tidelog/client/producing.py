@@ -21,9 +21,9 @@ from tidelog.client.choosing import PartitionChooser
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import Connection
 from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused
-from tidelog.client.metadata import NO_LEADER
+from tidelog.client.metadata import NO_LEADER, Topic
 from tidelog.client.produce_requests import produce_request, read_answer
-from tidelog.client.send_queue import Answer, Batch, SendQueue, Sent
+from tidelog.client.send_queue import Answer, Batch, SendQueue, Sent, Tally
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -60,6 +60,8 @@ class SendSettings:
     max_in_flight: int = 5
     delivery_timeout_ms: int = 120_000
     max_block_ms: int = 60_000
+    create_topics: bool = True
+    """Whether brokers may create a topic that does not exist, if they do such a thing."""
 
 
 class RecordSender:
@@ -125,16 +127,7 @@ class RecordSender:
         with Refused, or GaveUp after ``delivery_timeout_ms``. Raises Refused for an unknown topic
         or partition, GaveUp when there is no memory in time.
         """
-        if self._closed:
-            raise ClientError("this sender is closed")
-        known = self._cluster.view.topics.get(topic)
-        if known is None or known.error:
-            block_ms = self._settings.max_block_ms
-            found = await self._cluster.topics([topic], timeout_ms=block_ms, create=True)
-            known = found[topic]
-        elif self._cluster.expired:
-            # In the background: a topic that has grown is seen within metadata_max_age_ms.
-            self._run("metadata", self._cluster.refresh)
+        known = await self._topic(topic)
         if partition is None:
             partition = self._chooser.choose(known, key)
         elif partition not in known.partitions:
@@ -181,6 +174,32 @@ class RecordSender:
         value: bytes | None,
         headers: Sequence[Header],
     ) -> Batch:
+        queue = self._queue(where)
+        batch = queue.last
+        if batch is not None and batch.tally is None:
+            if batch.builder.append(timestamp_ms, key, value, list(headers)):
+                return batch
+            if key is None:
+                self._chooser.batch_filled(where.topic)
+        batch = self._next_batch(queue, batch)
+        batch.builder.append(timestamp_ms, key, value, list(headers))
+        return batch
+
+    async def _topic(self, name: str) -> Topic:
+        """Return what is known of a topic that records go to. Raises as ``send`` does."""
+        if self._closed:
+            raise ClientError("this sender is closed")
+        known = self._cluster.view.topics.get(name)
+        if known is None or known.error:
+            block_ms, create = self._settings.max_block_ms, self._settings.create_topics
+            found = await self._cluster.topics([name], timeout_ms=block_ms, create=create)
+            return found[name]
+        if self._cluster.expired:
+            # In the background: a topic that has grown is seen within metadata_max_age_ms.
+            self._run("metadata", self._cluster.refresh)
+        return known
+
+    def _queue(self, where: TopicPartition) -> SendQueue:
         queue = self._queues.get(where)
         if queue is None:
             queue = self._queues[where] = SendQueue(
@@ -190,16 +209,15 @@ class RecordSender:
                 batch_bytes=self._settings.batch_bytes,
                 codec=self._codec,
             )
-        batch = queue.last
-        if batch is not None and batch.builder.append(timestamp_ms, key, value, list(headers)):
-            return batch
-        if batch is not None:
-            # Full: it need not linger.
-            self._due[batch] = 0.0
-            if key is None:
-                self._chooser.batch_filled(where.topic)
-        batch = queue.open()
-        batch.builder.append(timestamp_ms, key, value, list(headers))
+        return queue
+
+    def _next_batch(
+        self, queue: SendQueue, former: Batch | None, tally: Tally | None = None
+    ) -> Batch:
+        """Open a batch behind the last one, which takes no more and need not linger."""
+        if former is not None:
+            self._due[former] = 0.0
+        batch = queue.open(tally)
         loop = asyncio.get_running_loop()
         self._due[batch] = loop.time() + self._settings.linger_ms / 1000
         self._deadlines[batch] = loop.call_later(

@@ -39,6 +39,26 @@ class Sent(NamedTuple):
     timestamp: int
 
 
+@dataclass(slots=True)
+class Tally:
+    """What became of many records that share one answer: counts, and what the first error was."""
+
+    taken: int = 0
+    """Records that were taken: written, refused, or not answered yet."""
+    written: int = 0
+    failed: int = 0
+    first_error: ClientError | None = None
+
+    @property
+    def unanswered(self) -> int:
+        return self.taken - self.written - self.failed
+
+    def fail(self, count: int, error: ClientError) -> None:
+        """Count records that were not acknowledged."""
+        self.failed += count
+        self.first_error = self.first_error or error
+
+
 @dataclass(slots=True, eq=False)
 class Batch:
     """Records of one partition that travel together."""
@@ -48,6 +68,8 @@ class Batch:
     number: tuple[int, ...]
     """Its place among the batches of its queue; halves of (4,) are (4, 0) and (4, 1)."""
     outcomes: list[tuple[asyncio.Future[Sent], int]] = field(default_factory=list)
+    tally: Tally | None = None
+    """Where its records are counted that have no ``outcomes``: all of them, or none."""
     size: int = 0
     data: bytes | None = None
     producer: Producer | None = None
@@ -85,6 +107,8 @@ class Batch:
                 offset = base_offset + index if base_offset >= 0 else -1
                 shown = timestamp if append_time < 0 else append_time
                 outcome.set_result(Sent(self.partition, offset, shown))
+        if self.tally is not None:
+            self.tally.written += self.builder.count
 
     def fail(self, error: ClientError) -> None:
         """Tell every record's sender that it was not acknowledged."""
@@ -92,6 +116,8 @@ class Batch:
         for outcome, _ in self.outcomes:
             if not outcome.done():
                 outcome.set_exception(error)
+        if self.tally is not None:
+            self.tally.fail(self.builder.count, error)
 
 
 @dataclass(slots=True)
@@ -131,11 +157,11 @@ class SendQueue:
         self._next_sequence = 0
         self._next_number = 0
 
-    def open(self) -> Batch:
-        """Add an empty batch behind all others."""
+    def open(self, tally: Tally | None = None) -> Batch:
+        """Add an empty batch behind all others; ``tally`` counts its records, if it is given."""
         self._next_number += 1
         builder = FastBuilder(self._batch_bytes, codec=self._codec)
-        batch = Batch(self.partition, builder, (self._next_number,))
+        batch = Batch(self.partition, builder, (self._next_number,), tally=tally)
         self.waiting.append(batch)
         return batch
 
@@ -232,6 +258,7 @@ class SendQueue:
                 assert added, "a half of a batch has room for its records"
             half = Batch(self.partition, builder, (*batch.number, side))
             half.outcomes = batch.outcomes[start:stop]
+            half.tally = batch.tally
             if batch.producer is not None:
                 sequence = (batch.producer.base_sequence + start) & MAX_SEQUENCE
                 half.producer = batch.producer._replace(base_sequence=sequence)

@@ -1,0 +1,76 @@
+"""Sending many records at once: a tally in place of a future each, batches filled in one go.
+
+Owns only the way of records into batches; everything behind that is ``producing``'s, its order and
+bounds too. For tools that move lines or rows by the million and need no offsets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from tidelog.client.choosing import by_partition
+from tidelog.client.errors import Refused
+from tidelog.client.metadata import Topic
+from tidelog.client.producing import RecordSender
+from tidelog.client.send_queue import Tally
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.records.builder import Columns
+
+
+class BulkSender(RecordSender):
+    """A ``RecordSender`` that takes columns of records, too."""
+
+    async def send_many(
+        self, topic: str, records: Columns, tally: Tally, *, partition: int | None = None
+    ) -> None:
+        """Take many records, in order; ``tally`` counts what becomes of them.
+
+        A tenth of the work of as many ``send``, for who needs no offsets. All have the time at
+        which they are taken. Waits and raises as ``send`` does: ``tally.taken`` says how many were
+        taken before.
+        """
+        known = await self._topic(topic)
+        if partition is not None and partition not in known.partitions:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{partition}")
+        if partition is not None or records.keys is None:
+            await self._send_run(known, partition, records, tally)
+            return
+        for index, part in by_partition(records, partial(self._chooser.choose, known)).items():
+            await self._send_run(known, index, part, tally)
+        if None in records.keys:
+            self._chooser.batch_filled(topic)
+
+    async def _send_run(
+        self, topic: Topic, partition: int | None, records: Columns, tally: Tally
+    ) -> None:
+        """Send records of one partition; for None of one that a batch sticks to."""
+        begin, count = 0, len(records.values)
+        room = min(self._settings.batch_bytes, self._settings.buffer_bytes)
+        while begin < count:
+            if self._buffered and self._buffered + room > self._settings.buffer_bytes:
+                await self._wait_for_room(room)
+            index = self._chooser.choose(topic, None) if partition is None else partition
+            queue = self._queue(TopicPartition(topic.name, index))
+            batch = queue.last
+            if batch is None or batch.tally is not tally:
+                batch = self._next_batch(queue, batch, tally)
+            taken, now_ms = begin, self._clock.wall_ms()
+            before = batch.builder.size
+            begin = batch.builder.extend(now_ms, records, begin, count)
+            if begin == taken:
+                # It was full already; the first record of the next one always fits.
+                batch = self._next_batch(queue, batch, tally)
+                before = batch.builder.size
+                begin = batch.builder.extend(now_ms, records, begin, count)
+            batch.size += batch.builder.size - before
+            self._buffered += batch.builder.size - before
+            tally.taken += begin - taken
+            if begin < count:
+                if partition is None:
+                    self._chooser.batch_filled(topic.name)
+                self._due[batch] = 0.0
+                self._drain()
+                # Answers are read in between, else the brokers stand still until memory is full.
+                await asyncio.sleep(0)
