@@ -34,6 +34,7 @@ from benchmarks import (
     three_nodes,
 )
 from benchmarks.clusters import ClusterTarget
+from benchmarks.memory import have_memory_at_hand
 from benchmarks.nodes import Target
 from benchmarks.ratios import LEAST_ROUNDS, Compared, Verdict, table
 from benchmarks.run import Row, say
@@ -80,6 +81,7 @@ def run(rows: Sequence[Row], targets: Sequence[Any], rounds: int, quick: bool) -
             if row.cold and round_number < 1:
                 continue
             for target in (old, new) if round_number % 2 == 0 else (new, old):
+                have_memory_at_hand()
                 values = row.measure(target, quick)
                 say(round_number, rounds, row, target, values)
                 if round_number > 0:

@@ -36,6 +36,7 @@ from benchmarks import (
 )
 from benchmarks.clusters import CLUSTER_MAKERS, ClusterTarget
 from benchmarks.measuring import Metric, Samples, table
+from benchmarks.memory import have_memory_at_hand
 from benchmarks.nodes import MAKERS, Target
 
 HERE = Path(__file__).parent
@@ -100,6 +101,7 @@ def run(rows: Sequence[Row], targets: list[Any], rounds: int, quick: bool) -> li
                 continue
             ordered = targets if round_number % 2 == 0 else targets[::-1]
             for target in ordered:
+                have_memory_at_hand()
                 values = row.measure(target, quick)
                 say(round_number, rounds, row, target, values)
                 if round_number > 0:

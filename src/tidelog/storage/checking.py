@@ -12,8 +12,6 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from crc32c import crc32c
-
 from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
     HEADER_SIZE,
@@ -22,6 +20,7 @@ from tidelog.records.batch import (
     BatchHeader,
     unpack_header,
 )
+from tidelog.records.crc import crc32c
 from tidelog.runtime.disk import Disk, File
 from tidelog.storage.index import OffsetIndex, TimeIndex
 from tidelog.storage.loaded import Loading

@@ -17,9 +17,8 @@ from itertools import pairwise
 from operator import ne
 from urllib.parse import parse_qsl, urlencode
 
-from crc32c import crc32c
-
 from tidelog.model.topics import TopicPartition
+from tidelog.records.crc import crc32c
 
 CRC_ENTRY = "#crc32c"
 """What stands in an offset checkpoint in the place of a topic, with the CRC for an offset."""

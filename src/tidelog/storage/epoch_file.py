@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from crc32c import crc32c
-
+from tidelog.records.crc import crc32c
 from tidelog.storage import names
 from tidelog.storage.checking import Told
 from tidelog.storage.checkpoints import DamagedFile, decode_epochs, fits_checksums

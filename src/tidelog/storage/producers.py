@@ -29,10 +29,9 @@ from heapq import heapify, heappop, heapreplace
 from operator import attrgetter
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import CONTROL_BIT, MAX_INT32, NO_SEQUENCE, BatchHeader, Rejected
+from tidelog.records.crc import crc32c
 from tidelog.runtime.turns import Pieces
 from tidelog.storage.checkpoints import DamagedFile
 

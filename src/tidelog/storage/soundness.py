@@ -16,8 +16,6 @@ import struct
 from bisect import bisect_right
 from itertools import repeat
 
-from crc32c import crc32c
-
 from tidelog.records.batch import (
     ATTRIBUTES_POSITION,
     HEADER_SIZE,
@@ -26,6 +24,7 @@ from tidelog.records.batch import (
     crc_is_right,
     read_header,
 )
+from tidelog.records.crc import crc32c
 from tidelog.records.record import CorruptRecords
 from tidelog.storage.epochs import LeaderEpochs
 
