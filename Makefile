@@ -65,7 +65,7 @@ else
 endif
 
 chaos: setup java
-	@TIDELOG_CHAOS=long $(PYTEST) tests/chaos tests/wire/test_worst_requests*.py
+	@TIDELOG_CHAOS=long $(PYTEST) tests/chaos tests/wire/test_worst_requests*.py tests/spark/test_spark_kills.py
 
 simulate: setup
 	@$(BIN)/python -m tests.simulation.run --seed $(SEED) $(if $(SCENARIO),--scenario $(SCENARIO))

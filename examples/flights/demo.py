@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from tidelog.pipeline import lake as lakes
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.jobs import archive, audit
 from tidelog.pipeline.progress import Plain
@@ -197,7 +198,7 @@ def show(
         f" {done['files']} files, {done['batch'] + 1} batches"
     )
     screen.say("asking Spark")
-    text, parts = answers(spark.read.parquet(str(lake / TOPIC)))
+    text, parts = answers(lakes.read(spark, str(lake), TOPIC))
     screen.say("auditing the lake against the live topic, record by record")
     result = audit.run(
         spark, audit.AuditSettings(bootstrap, str(lake), sequence="moment", complete=True)

@@ -1,4 +1,8 @@
-"""kill -9 of an executor and of the driver in mid-run, on a cluster of processes: exactly once.
+"""kill -9 of executors and of the driver in mid-run, on a cluster of processes: exactly once.
+
+The first executor dies while it writes a file, the second after a file is whole and before it says
+so; the driver where the files of a batch lie in their places and the manifest does not. `make
+chaos` kills it at every step of a batch in turn.
 
 Each job runs by spark-submit and by `python -m tidelog.pipeline`, on local-cluster (a driver and
 two executors as JVMs of their own) and on local[2]: the archive by spark-submit until it is killed,
@@ -13,27 +17,30 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from tests.spark.conftest import JVM, Topic
 from tests.spark.test_spark_jobs import counted
-from tests.support import java
+from tests.support import java, killed_job, killed_worker
 from tests.support.processes import DEADLINE_S, Program, wait_until
 
+from tidelog.pipeline.lake.chain import read_manifests
 from tidelog.pipeline.lake.layout import Layout
-from tidelog.pipeline.lake.manifest import read_manifests
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.long]
 
 CLUSTER = "local-cluster[2,1,700]"
 # What a job sets by itself where spark-submit does not start it: workers that start cheaply.
-DAEMON = "spark.python.daemon.module=tidelog.pipeline.worker_daemon"
+DAEMON = "tidelog.pipeline.worker_daemon"
 RECORDS = 30_000
 PER_BATCH = 1000
 START_S = 240.0
+ROOT = Path(__file__).parents[2]
+LOCAL = ("--master", "local[2]", "--conf", f"spark.driver.extraJavaOptions={JVM}")
+# At which steps of a batch the driver is killed, each time in another run.
+STEPS = tuple(killed_job.STEPS) if os.environ.get("TIDELOG_CHAOS") == "long" else ("linked",)
 
 
 def spark_environment() -> dict[str, str]:
@@ -41,22 +48,8 @@ def spark_environment() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
     }
-
-
-def descendants(pid: int) -> Iterator[tuple[int, str]]:
-    """The processes that a process started, with their command lines."""
-    listed = subprocess.run(
-        ["ps", "-eww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
-    ).stdout
-    lines = [line.split(None, 2) for line in listed.splitlines()]
-    family = {pid}
-    # Once per generation; a driver's family has four.
-    for _ in range(6):
-        for child, parent, *command in lines:
-            if int(parent) in family and int(child) not in family:
-                family.add(int(child))
-                yield int(child), " ".join(command)
 
 
 def progress(program: Program) -> dict[str, int]:
@@ -64,27 +57,24 @@ def progress(program: Program) -> dict[str, int]:
     return json.loads(lines[-1]) if lines else {"batch": -1, "rows": 0}
 
 
-def end(pids: list[int]) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-
-
-def submit(master: str, *arguments: str) -> list[str]:
-    """The command line of a job by spark-submit."""
-    job_file = subprocess.run(
+def job_file() -> str:
+    """The file that is given to spark-submit."""
+    return subprocess.run(
         [sys.executable, "-m", "tidelog.pipeline", "file"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.strip()
+
+
+def submit(master: str, *arguments: str, job: str | None = None, daemon: str = DAEMON) -> list[str]:
+    """The command line of a job by spark-submit."""
     return [
         str(Path(sys.executable).with_name("spark-submit")), "--master", master,
         "--driver-java-options", JVM, "--conf", f"spark.executor.extraJavaOptions={JVM}",
-        "--conf", "spark.executor.memory=600m", "--conf", DAEMON,
-        job_file, *arguments,
+        "--conf", "spark.executor.memory=600m",
+        "--conf", f"spark.python.daemon.module={daemon}",
+        job or job_file(), *arguments,
     ]  # fmt: skip
 
 
@@ -105,10 +95,29 @@ def ended(command: list[str]) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_executor_and_driver_killed_in_mid_run(topic: Topic, tmp_path: Path) -> None:
+def killed(status: int | None) -> bool:
+    """Whether the driver ended by SIGKILL; spark-submit says so as a shell does."""
+    return status in (-signal.SIGKILL, 128 + signal.SIGKILL)
+
+
+def check_step(lake: Path, step: str) -> None:
+    """What the step leaves: data files that no manifest names yet, drafts, staged files."""
+    layout = Layout.at(str(lake))
+    named = {file.path for manifest in read_manifests(layout) for file in manifest.files}
+    stray = len(set(layout.data_files()) - named)
+    drafts = len(list(layout.manifests.glob("*.draft")))
+    staged = len(list(layout.inflight.iterdir()))
+    # A worker that was killed leaves files that it had begun; a start takes them away.
+    assert stray == {"half linked": 1, "linked": 2}.get(step, 0), step
+    assert drafts == (step in ("drafted", "half linked", "linked", "in the lake")), step
+    assert staged >= (0 if step in ("begun", "cleaned up") else 2), step
+
+
+def test_executors_and_driver_killed_in_mid_run(topic: Topic, tmp_path: Path) -> None:
     if java.missing() is not None and "Java" in str(java.missing()):
         pytest.skip(str(java.missing()))
-    lake = tmp_path / "lake"
+    lake, struck = tmp_path / "lake", tmp_path / "struck"
+    struck.mkdir()
     topic.create(2)
     half = RECORDS // 2
     for partition in (0, 1):
@@ -118,25 +127,23 @@ def test_executor_and_driver_killed_in_mid_run(topic: Topic, tmp_path: Path) -> 
         "--lake", str(lake), "--json",
     )  # fmt: skip
     paced = ("--trigger", "0ms", "--max-offsets-per-trigger", str(PER_BATCH))
-    command = submit(CLUSTER, *archive, *paced)
-    with Program(command, tmp_path / "job.log", spark_environment()) as program:
-        wait_until(
-            lambda: progress(program)["batch"] >= 2 or program.exit_status() is not None,
-            START_S,
-            "two batches are archived",
-        )
-        assert program.exit_status() is None, program.output()[-3000:]
-        family = list(descendants(program.pid))
-        executors = [pid for pid, line in family if "CoarseGrainedExecutorBackend" in line]
-        assert len(executors) == 2, family
-        os.kill(executors[0], signal.SIGKILL)
-        reached = progress(program)["batch"] + 3
-        wait_until(lambda: progress(program)["batch"] >= reached, START_S, "the job goes on")
-        family = list(descendants(program.pid))
-        program.kill()
-        end([pid for pid, _ in family])
-        rows = sum(manifest.rows for manifest in read_manifests(Layout.at(str(lake))))
-        assert 0 < rows < RECORDS, "the kill came too late to show anything"
+    first, *others = STEPS
+    command = submit(
+        CLUSTER, first, *archive, *paced, job=killed_job.__file__, daemon=killed_worker.__name__
+    )
+    environment = {**spark_environment(), killed_worker.FOLDER: str(struck)}
+    with Program(command, tmp_path / "job.log", environment) as program:
+        wait_until(lambda: program.exit_status() is not None, START_S, "the driver is killed")
+        assert killed(program.exit_status()), program.output()[-3000:]
+        assert progress(program)["batch"] >= killed_job.BATCHES - 1
+    assert {each.name for each in struck.iterdir()} == set(killed_worker.STEPS)
+    check_step(lake, first)
+    for step in others:
+        command = [sys.executable, killed_job.__file__, step, *archive, *paced, *LOCAL]
+        assert killed((done := ended(command)).returncode), done.stderr[-3000:]
+        check_step(lake, step)
+    rows = sum(manifest.rows for manifest in read_manifests(Layout.at(str(lake))))
+    assert 0 < rows < RECORDS, "the kill came too late to show anything"
     resumed = ended(directly("local[2]", *archive, "--once"))
     assert resumed.returncode == 0, resumed.stderr[-3000:]
     assert json.loads(resumed.stdout.splitlines()[-1])["rows"] == RECORDS
@@ -145,7 +152,7 @@ def test_executor_and_driver_killed_in_mid_run(topic: Topic, tmp_path: Path) -> 
     for partition in (0, 1):
         found = [
             offset
-            for file in sorted((lake / topic.name / f"p={partition}").glob("*.parquet"))
+            for file in sorted((lake / topic.name).glob(f"id=*/p={partition}/*.parquet"))
             for offset in pq.ParquetFile(file).read(["offset"]).column(0).to_pylist()
         ]
         assert found == list(range(half))

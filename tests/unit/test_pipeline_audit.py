@@ -13,14 +13,15 @@ from tidelog.pipeline.audit.rules import judge
 from tidelog.pipeline.jobs.audit import Audit
 from tidelog.pipeline.lake.files import FileFacts
 from tidelog.pipeline.lake.manifest import LakeFile
+from tidelog.pipeline.lake.offsets import LakePartition
 from tidelog.pipeline.report.page import shown, text_table
 from tidelog.pipeline.report.pictures import heat_map
 
 PART = PartitionFacts(
     "t", "0", 0, 10, log_start=0, log_end=10, lake_rows=10, lake_distinct=10, log_rows=10
 )
-FILE = LakeFile("t/p=0/a.parquet", "t", 0, 0, 0, 9, 10, 99)
-SEEN = FileFacts("t/p=0/a.parquet", 10, 0, 9)
+FILE = LakeFile("t/id=id/p=0/a.parquet", LakePartition("t", "id", 0), 0, 9, 10, 99)
+SEEN = FileFacts("t/id=id/p=0/a.parquet", 10, 0, 9)
 RIGHT = Facts("/lake", 1, (PART,), KeyFacts(keys=3, unkeyed=1), (FILE,), {FILE.path: SEEN})
 
 
@@ -70,12 +71,12 @@ def test_files(seen: FileFacts | None, rule: str) -> None:
 
 
 def test_overlapping_files_orphans_and_keys() -> None:
-    twice = replace(FILE, path="t/p=0/b.parquet", first=9)
+    twice = replace(FILE, path="t/id=id/p=0/b.parquet", first=9)
     facts = replace(
         RIGHT,
         listed=(FILE, twice),
         found={FILE.path: SEEN, twice.path: replace(SEEN, path=twice.path, first=9)},
-        orphans=("t/p=0/z.parquet",),
+        orphans=("t/id=id/p=0/z.parquet",),
         keys=KeyFacts(two_homes=1, sequence="n", out_of_sequence=1),
         problems=("broken",),
     )

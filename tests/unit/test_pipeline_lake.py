@@ -1,96 +1,64 @@
-"""The lake's manifest: crashes at every step, wrong continuations, and the files of a task."""
+"""The lake's files and commits: crashes at every step, two writers, what tasks write."""
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.lakes import (
+    HOME,
+    at,
+    first_lake,
+    lake_file,
+    new_layout,
+    offsets,
+    rows,
+    stage,
+    staged,
+    write_batch,
+    write_first_version,
+)
 
 from tidelog.pipeline.errors import LakeRefused
-from tidelog.pipeline.jobs.archive import Archive, ArchiveSettings
-from tidelog.pipeline.lake import files, manifest
-from tidelog.pipeline.lake.layout import Layout, file_name, folder
-from tidelog.pipeline.lake.manifest import (
-    LakeFile,
-    Manifest,
-    check_files,
-    check_follows,
-    check_new,
+from tidelog.pipeline.lake import chain, files
+from tidelog.pipeline.lake import commit as committing
+from tidelog.pipeline.lake.chain import read_manifests
+from tidelog.pipeline.lake.commit import (
+    check_nothing_beyond,
     commit,
     lock,
-    read_manifests,
     recover,
+    recover_first_version,
 )
-from tidelog.pipeline.planning.positions import Pid, Positions
-from tidelog.pipeline.schema import arrow_schema
-
-PID = Pid("t", 0)
-IDS = {"t": "id"}
-
-
-def at(offset: int) -> Positions:
-    return Positions({PID: offset}, IDS)
-
-
-def rows(first: int, last: int, partition: int = 0) -> pa.RecordBatch:
-    count = last - first + 1
-    columns = {
-        "key": [None] * count,
-        "value": [b"v%d" % n for n in range(first, last + 1)],
-        "topic": ["t"] * count,
-        "partition": [partition] * count,
-        "offset": list(range(first, last + 1)),
-        "timestamp": [0] * count,
-        "timestampType": [0] * count,
-        "headers": [None] * count,
-        "epoch": [0] * count,
-        "incarnation": [0] * count,
-    }
-    schema = arrow_schema(files.COLUMNS)
-    arrays = [pa.array(columns[field.name]).cast(field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+from tidelog.pipeline.lake.layout import Layout, file_name, folder, parse_file_name
+from tidelog.pipeline.lake.manifest import LakeFile, Manifest, check_files, check_new
+from tidelog.pipeline.lake.offsets import LakePartition, Loss, ends
 
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    made = Layout.at(str(tmp_path / "lake"))
-    for place in (made.manifests, made.inflight):
-        place.mkdir(parents=True)
-    return made
+    return new_layout(tmp_path / "lake")
 
 
-def stage(layout: Layout, *batches: pa.RecordBatch) -> list[dict[str, object]]:
-    out = files.stage(str(layout.inflight), "zstd")(batches)
-    return [line for batch in out for line in batch.to_pylist()]
-
-
-def write_batch(layout: Layout, batch: int, first: int, last: int, query: str = "q") -> Manifest:
-    staged = stage(layout, rows(first, last))
-    made = tuple(LakeFile(**{k: v for k, v in s.items() if k != "staged"}) for s in staged)  # type: ignore[arg-type]
-    done = Manifest(batch, query, at(first), at(last + 1), made)
-    check_files(made, done.start, done.end)
-    commit(layout, done, {str(s["path"]): Path(str(s["staged"])) for s in staged})
-    return done
-
-
-def offsets(layout: Layout) -> list[int]:
-    """What is in the lake: the records of the files of its manifests."""
-    return [
-        offset
-        for each in read_manifests(layout)
-        for file in each.files
-        for offset in pq.ParquetFile(layout.root / file.path).read(["offset"])[0].to_pylist()
-    ]
-
-
-def test_names_sort_as_offsets_and_tell_lives_apart() -> None:
-    assert file_name(PID, 5, 7).startswith("t/p=0/00000000000000000005-00000000000000000007")
-    assert file_name(Pid("t", 3, 2), 0, 1).startswith("t/p=3@2/")
+def test_names_sort_as_offsets_and_tell_topics_of_one_name_apart() -> None:
+    name = file_name(HOME, 5, 7)
+    assert name == "t/id=id/p=0/00000000000000000005-00000000000000000007.parquet"
+    assert file_name(LakePartition("t", "other", 0), 5, 7) != name
+    for home in (HOME, LakePartition("t", "", 3), LakePartition("a.b", "_9-x", 70_000)):
+        parsed = parse_file_name(file_name(home, 5, 7))
+        assert parsed is not None
+        assert LakePartition(parsed.topic, parsed.topic_id or "", parsed.partition) == home
+        assert (parsed.first, parsed.last) == (5, 7)
+    assert (
+        parse_file_name("t/p=0/00000000000000000005-00000000000000000007.parquet").topic_id is None
+    )  # type: ignore[union-attr]
+    assert parse_file_name("t/p=0/part-0000.parquet") is None
 
 
 def test_batches_form_a_chain(layout: Layout) -> None:
@@ -101,7 +69,7 @@ def test_batches_form_a_chain(layout: Layout) -> None:
     assert list(layout.inflight.iterdir()) == []
 
 
-class Crash(Exception):
+class Crash(BaseException):
     pass
 
 
@@ -120,48 +88,135 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, nth: int
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"),
-    [(Path, "replace"), (manifest, "_sync"), (os, "fsync"), (os, "link"), (Path, "unlink")],
+    ("owner", "name", "steps"),
+    [
+        (os, "link", 2),
+        (committing, "sync", 7),
+        (os, "fsync", 9),
+        (Path, "unlink", 2),
+        (Path, "mkdir", 1),
+    ],
 )
 def test_a_crash_at_any_step_and_the_batch_again(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, owner: object, name: str, steps: int
 ) -> None:
     write_batch(layout, 0, 0, 9)
     crashed = 0
-    for nth in range(1, 6):
-        before = len(read_manifests(layout))
+    for nth in range(1, steps + 2):
+        before = len(list(read_manifests(layout)))
         with monkeypatch.context() as patch:
             crash_at(patch, owner, name, nth)
             try:
                 write_batch(layout, before, 10 * before, 10 * before + 9)
             except Crash:
                 crashed += 1
-        found = read_manifests(layout)
-        recover(layout, found, at(10 * before + 10) if len(found) == before else None)
+        found = list(read_manifests(layout))
+        recover(layout)
         if len(found) == before:
             # Spark runs the uncommitted batch again.
             write_batch(layout, before, 10 * before, 10 * before + 9)
         assert offsets(layout) == list(range(10 * (before + 1)))
         listed = {file.path for each in read_manifests(layout) for file in each.files}
         assert set(layout.data_files()) == listed
-    assert crashed > 0
+        assert list(layout.inflight.iterdir()) == [] == list(layout.manifests.glob("*.draft"))
+    assert crashed == steps
+
+
+@pytest.mark.parametrize("step", range(1, 13))
+def test_a_driver_killed_at_any_system_call_of_a_commit(layout: Layout, step: int) -> None:
+    """A process of its own, ended with SIGKILL before the step-th link, sync or removal."""
+    write_batch(layout, 0, 0, 9)
+    child = os.fork()
+    if child == 0:
+        left = [step]
+
+        def dying(real: Callable[..., object]) -> Callable[..., object]:
+            def call(*args: object, **more: object) -> object:
+                left[0] -= 1
+                if not left[0]:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*args, **more)
+
+            return call
+
+        os.link, os.fsync, os.unlink = dying(os.link), dying(os.fsync), dying(os.unlink)
+        write_batch(layout, 1, 10, 19)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    is_in = len(list(read_manifests(layout))) == 2
+    removed = recover(layout)
+    assert not (is_in and removed)
+    if not is_in:
+        write_batch(layout, 1, 10, 19)
+    assert offsets(layout) == list(range(20)) and len(list(layout.data_files())) == 2
+    assert list(layout.inflight.iterdir()) == []
 
 
 def leave_behind(layout: Layout, first: int, last: int) -> str:
-    """A data file that was moved into its place, and no manifest that names it."""
-    (staged,) = stage(layout, rows(first, last))
-    (layout.root / "t/p=0").mkdir(parents=True, exist_ok=True)
-    Path(str(staged["staged"])).replace(layout.root / str(staged["path"]))
-    return str(staged["path"])
+    """A data file in its place, and no manifest that names it."""
+    made = staged(layout, rows(first, last))
+    ((name, now),) = made.places.items()
+    (layout.root / name).parent.mkdir(parents=True, exist_ok=True)
+    now.replace(layout.root / name)
+    return name
 
 
-def test_recovery_removes_what_a_crash_left_behind(layout: Layout) -> None:
+def test_a_refused_commit_replaces_nothing(layout: Layout) -> None:
+    """P6: the manifest is looked for before a file is moved."""
     write_batch(layout, 0, 0, 9)
-    stray = leave_behind(layout, 10, 12)
-    (layout.inflight / "half.parquet").write_bytes(b"PAR1")
-    assert recover(layout, read_manifests(layout), at(15)) == [stray]
-    assert offsets(layout) == list(range(10))
+    (name,) = layout.data_files()
+    before = (layout.root / name).read_bytes()
+    zombie = staged(layout, rows(0, 9, value=b"ZOMBIE"))
+    with pytest.raises(LakeRefused, match="batch 0 is already in the lake: two writers"):
+        commit(layout, Manifest(0, "q", None, at(10), zombie.files), zombie.places)
+    assert (layout.root / name).read_bytes() == before
+    # A name that is taken is never written over, whoever has it.
+    stray = leave_behind(layout, 10, 19)
+    theirs = (layout.root / stray).read_bytes()
+    with pytest.raises(LakeRefused, match="already, which no manifest names"):
+        write_batch(layout, 1, 10, 19)
+    assert (layout.root / stray).read_bytes() == theirs
+    assert list(layout.manifests.glob("*.draft")) == []
+
+
+def test_a_writer_that_is_overtaken_takes_back_its_own_files_only(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_batch(layout, 0, 0, 9)
+    real = committing._check_absent
+    calls = 0
+
+    def overtaken(place: Layout, batch: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            # Another host's driver, whose lock the file system does not know.
+            monkeypatch.undo()
+            write_batch(layout, 1, 10, 14)
+        real(place, batch)
+
+    monkeypatch.setattr(committing, "_check_absent", overtaken)
+    with pytest.raises(LakeRefused, match="batch 1 is already in the lake"):
+        write_batch(layout, 1, 10, 19)
+    assert offsets(layout) == list(range(15)) and len(list(layout.data_files())) == 2
+
+
+def test_recovery_removes_what_a_crash_left_behind_and_nothing_else(layout: Layout) -> None:
+    write_batch(layout, 0, 0, 9)
+    made = staged(layout, rows(10, 12))
+    ((name, now),) = made.places.items()
+    draft = Manifest(1, "q", at(10), at(20), (*made.files, lake_file(13, 14, theirs := "t/x")))
+    layout.manifests.joinpath("1.draft").write_text(draft.to_line())
+    os.link(now, layout.root / name)
+    (layout.root / theirs).write_bytes(b"PAR1")
+    (layout.inflight / "half").write_bytes(b"PAR1")
+    layout.manifests.joinpath("2.draft").write_text(draft.to_line()[:50])
+    (layout.manifests / "0-0.1.folding").write_bytes(b"")
+    assert recover(layout) == [name]
+    assert offsets(layout) == list(range(10)) and (layout.root / theirs).exists()
     assert list(layout.inflight.iterdir()) == []
+    assert [each.suffix for each in layout.manifests.iterdir()] == [".json"]
 
 
 @pytest.mark.parametrize(
@@ -174,18 +229,34 @@ def test_recovery_removes_what_a_crash_left_behind(layout: Layout) -> None:
     ],
 )
 def test_recovery_removes_nothing_that_no_crash_can_have_left(
-    layout: Layout, lost: str, first: int, last: int, cut_down: Positions | None
+    layout: Layout, lost: str, first: int, last: int, cut_down: dict[str, object] | None
 ) -> None:
-    write_batch(layout, 0, 0, 9)
-    write_batch(layout, 1, 10, 19)
+    """What version 1 left behind is known by its place only."""
+    write_first_version(layout, 0, 0, -1)
+    write_first_version(layout, 1, 0, 9)
+    write_first_version(layout, 2, 10, 19)
     stray = leave_behind(layout, first, last)
-    there = layout.data_files()
-    manifests = [] if lost == "the manifests" else read_manifests(layout)
+    there = sorted(layout.data_files())
+    end = None if lost == "the manifests" else list(read_manifests(layout))[-1].end
     with pytest.raises(LakeRefused, match="which no manifest names") as refused:
-        recover(layout, manifests, cut_down)
-    assert layout.data_files() == there and len(there) == 3
-    if manifests:
+        recover_first_version(layout, end, cut_down)
+    assert sorted(layout.data_files()) == there and len(there) == 3
+    if end:
         assert stray in str(refused.value)
+        with pytest.raises(LakeRefused, match=stray):
+            check_nothing_beyond(layout, ends(end))
+
+
+def test_recovery_of_a_batch_that_version_1_cut_down(layout: Layout) -> None:
+    write_first_version(layout, 0, 0, -1)
+    write_first_version(layout, 1, 0, 9)
+    end = list(read_manifests(layout))[-1].end
+    write_first_version(layout, 2, 10, 14)
+    layout.manifest(2).unlink()
+    assert recover_first_version(layout, end, at(15)) == [
+        "t/p=0/00000000000000000010-00000000000000000014.parquet"
+    ]
+    check_nothing_beyond(layout, ends(end))
 
 
 def test_a_folder_of_somebody_else_is_refused(layout: Layout) -> None:
@@ -193,7 +264,7 @@ def test_a_folder_of_somebody_else_is_refused(layout: Layout) -> None:
     theirs = layout.root / "sales" / "p=3" / "part-0000.parquet"
     theirs.write_bytes(b"PAR1")
     with pytest.raises(LakeRefused, match="part-0000"):
-        recover(layout, [], None)
+        recover_first_version(layout, None, None)
     assert theirs.exists()
 
 
@@ -210,87 +281,25 @@ def test_one_job_at_a_time(layout: Layout) -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("batch", "query", "start", "words"),
-    [
-        (1, "other", 10, "written by query q"),
-        (2, "q", 10, "a manifest is missing"),
-        (1, "q", 11, "do not belong together"),
-    ],
-)
-def test_wrong_continuations(
-    layout: Layout, batch: int, query: str, start: int, words: str
-) -> None:
-    last = write_batch(layout, 0, 0, 9)
-    with pytest.raises(LakeRefused, match=words):
-        check_follows(last, batch, query, at(start))
-
-
-def checkpoint_of(layout: Layout, query: str, **ends: int) -> Archive:
-    """The job over a lake whose checkpoint is of this query; `b3=5`: batch 3 ends at offset 5."""
-    (layout.checkpoint / "offsets").mkdir(parents=True)
-    (layout.checkpoint / "metadata").write_text(json.dumps({"id": query}))
-    for batch, end in ends.items():
-        text = f"v1\n{{}}\n{json.dumps(at(end).to_json())}\n"
-        (layout.checkpoint / "offsets" / batch[1:]).write_text(text)
-    return Archive(ArchiveSettings("h:1", ("t",), str(layout.root)), layout)
-
-
-def test_the_checkpoint_of_another_query_is_refused_before_it_loses_a_batch(
-    layout: Layout,
-) -> None:
-    write_batch(layout, 0, 0, 9)
-    with pytest.raises(LakeRefused, match="written by query q, this is other"):
-        checkpoint_of(layout, "other")
-
-
-def test_an_older_copy_of_the_checkpoint_does_not_skip_records(layout: Layout) -> None:
-    write_batch(layout, 0, 0, 9)
-    write_batch(layout, 1, 10, 14)
-    job = checkpoint_of(layout, "q", b0=10, b1=20)
-    # Spark runs a batch again whose manifest is there: nothing is to be done.
-    job.write_batch(None, 0)
-    # It planned the next one anew, and it reaches further now.
-    with pytest.raises(LakeRefused, match="batch 1 of the checkpoint does not end where"):
-        job.write_batch(None, 1)
-
-
 def test_offsets_that_the_lake_has_reached_are_not_written_again() -> None:
-    check_new([lake_file(10, 12)], {PID: 10})
+    check_new([lake_file(10, 12, "x")], {HOME: 10})
     with pytest.raises(LakeRefused, match="t-0: the lake holds offsets below 10 already"):
-        check_new([lake_file(8, 12)], {PID: 10})
+        check_new([lake_file(8, 12, "x")], {HOME: 10})
+    # The next topic of that name begins anew.
+    check_new([lake_file(0, 12, "x", LakePartition("t", "next", 0))], {HOME: 10})
 
 
-def test_a_topic_with_an_underscore_is_data_and_our_folders_are_not(layout: Layout) -> None:
-    for name in ("_schemas/p=0/a.parquet", "_checkpoint/p=0/b.parquet"):
-        (layout.root / name).parent.mkdir(parents=True)
-        (layout.root / name).write_bytes(b"PAR1")
-    assert layout.data_files() == ["_schemas/p=0/a.parquet"]
-    settings = ArchiveSettings("h:1", ("t,_manifest",), str(layout.root))
-    with pytest.raises(LakeRefused, match="topic _manifest cannot be archived"):
-        Archive(settings, layout)
-
-
-@pytest.mark.parametrize(
-    "text", ["{", "[]", '{"version":1,"batch":0,"queryId":"q","start":null,"end":5,"files":[]}']
-)
-def test_a_damaged_manifest_is_named(layout: Layout, text: str) -> None:
-    write_batch(layout, 0, 0, 9)
-    layout.manifest(0).write_text(text)
-    with pytest.raises(LakeRefused, match="is damaged"):
-        read_manifests(layout)
-
-
-def lake_file(first: int, last: int, path: str | None = None) -> LakeFile:
-    return LakeFile(path or file_name(PID, first, last), "t", 0, 0, first, last, 1, 1)
+def named(first: int, last: int) -> LakeFile:
+    return lake_file(first, last, file_name(HOME, first, last))
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        [lake_file(0, 10)],
-        [lake_file(0, 5), lake_file(5, 9)],
-        [lake_file(0, 5, "t/p=0/x.parquet")],
+        [named(0, 10)],
+        [named(0, 5), named(5, 9)],
+        [lake_file(0, 5, "t/id=id/p=0/x.parquet")],
+        [lake_file(0, 5, file_name(HOME, 0, 5), LakePartition("t", "other", 0))],
     ],
 )
 def test_files_that_cannot_be_of_their_batch(made: list[LakeFile]) -> None:
@@ -299,16 +308,56 @@ def test_files_that_cannot_be_of_their_batch(made: list[LakeFile]) -> None:
 
 
 def test_a_task_of_two_partitions_stages_two_files(layout: Layout) -> None:
-    staged = stage(layout, rows(0, 4), rows(5, 6), rows(3, 4, partition=1), rows(0, -1))
-    assert [(s["path"], s["rows"]) for s in staged] == [
-        (file_name(PID, 0, 6), 7),
-        (file_name(Pid("t", 1), 3, 4), 2),
+    homes = (HOME, LakePartition("t", "id", 1))
+    made = staged(layout, rows(0, 4), rows(5, 6), rows(3, 4, partition=1), rows(0, -1), homes=homes)
+    assert [(file.path, file.rows) for file in made.files] == [
+        (file_name(HOME, 0, 6), 7),
+        (file_name(homes[1], 3, 4), 2),
     ]
+
+
+def test_files_roll_by_bytes(layout: Layout) -> None:
+    """P12: a file ends when it holds so many bytes of records, and the next one goes on."""
+    lines = stage(layout, *(rows(n, n + 9) for n in range(0, 100, 10)), roll_bytes=50)
+    made = files.Staged.of(lines, [HOME])
+    assert [(file.first, file.last) for file in made.files] == [
+        (n, n + 19) for n in range(0, 20, 20)
+    ] + [(n, min(n + 19, 99)) for n in range(20, 100, 20)]
+    check_files(made.files, at(0), at(100))
+    assert all(file.raw_bytes and file.raw_bytes >= 50 for file in made.files)
+
+
+def test_what_a_manifest_says_of_a_file(layout: Layout) -> None:
+    first = rows(3, 4, key=b"abc", headers=[{"key": "h", "value": b"12"}])
+    made = staged(layout, first, rows(5, 9, leaderEpoch=4), rows(12, 12, leaderEpoch=4))
+    (file,) = made.files
+    # 2 keys of 3 bytes, 8 values of 2 or 3, 2 headers of 3.
+    assert (file.rows, file.raw_bytes) == (8, 6 + 7 * 2 + 3 + 6)
+    assert (file.min_time_ms, file.max_time_ms) == (1003, 1012)
+    assert file.leader_epochs == ((3, 3), (4, 5))
+    place = made.places[file.path]
+    assert place.suffix == ".staged", "no reader of Parquet takes it for a file of the lake"
+    assert file.size_bytes == place.stat().st_size
+    assert file.digest == f"sha256:{hashlib.sha256(place.read_bytes()).hexdigest()}"
+    assert pq.ParquetFile(place).schema_arrow.names == list(files.COLUMNS)
+
+
+def test_losses_come_with_the_rows(layout: Layout) -> None:
+    """P1: what a task passed over stands in the manifest."""
+    lost = rows(5, 5, value=b"retention", timestamp=None, lostTo=20)
+    tail = rows(30, 30, value=b"rewound", timestamp=None, lostTo=40)
+    made = staged(layout, rows(0, 4), lost, rows(20, 29), tail)
+    assert [(file.first, file.last, file.rows) for file in made.files] == [(0, 29, 15)]
+    assert made.losses == (Loss(HOME, 5, 20, "retention"), Loss(HOME, 30, 40, "rewound"))
+    # A task of which nothing is left.
+    assert staged(layout, lost).files == ()
 
 
 def test_rows_out_of_order_are_refused(layout: Layout) -> None:
     with pytest.raises(LakeRefused, match="order"):
         stage(layout, rows(5, 6), rows(6, 7))
+    with pytest.raises(LakeRefused, match="order"):
+        stage(layout, rows(5, 6), rows(6, 7), roll_bytes=1)
 
 
 def test_inspection_sees_what_is_in_a_file(layout: Layout) -> None:
@@ -325,13 +374,16 @@ def test_inspection_sees_what_is_in_a_file(layout: Layout) -> None:
 
 
 def test_only_folders() -> None:
-    with pytest.raises(LakeRefused, match="only folders"):
-        Layout.at("s3://bucket/lake")
-    assert Layout.at("file:/x/y").root == Path("/x/y")
+    for location in ("s3://bucket/lake", "file://host/lake"):
+        with pytest.raises(LakeRefused, match="only folders"):
+            Layout.at(location)
+    assert Layout.at("file:/x/y").root == Layout.at("file:///x/y").root == Path("/x/y")
     with pytest.raises(LakeRefused, match="no folder is named"):
         Layout.at("")
     with pytest.raises(LakeRefused, match="checkpoint hdfs://host/x: only folders"):
         folder("checkpoint", "hdfs://host/x")
+    # P9: Spark's default file system may be another.
+    assert Layout.at("/x [1]").patterns(["t/a.parquet"]) == [r"file:///x \[1\]/t/a.parquet"]
 
 
 def test_a_lake_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -339,3 +391,8 @@ def test_a_lake_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) ->
     place = Layout.at(str(tmp_path / "file" / "lake"))
     with pytest.raises(LakeRefused, match=r"^lake .* cannot be written: .*$"), lock(place):
         pass
+
+
+def test_batch_0_is_no_file_but_a_place(layout: Layout) -> None:
+    first_lake(layout)
+    assert chain.summary(layout)[0].batch == 0 and list(layout.data_files()) == []

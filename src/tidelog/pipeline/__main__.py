@@ -75,8 +75,20 @@ def _source_options(function: Any) -> Any:
 @click.option("--topic", "topics", required=True, multiple=True, help="May be repeated.")
 @click.option("--checkpoint", help="Spark's checkpoint; default LAKE/_checkpoint.")
 @click.option("--once", is_flag=True, help="Archive what is there now, then end.")
+@click.option(
+    "--adopt",
+    is_flag=True,
+    help="Go on at the end of the lake where its checkpoint is lost, older or not whole.",
+)
 @click.option("--trigger", "trigger_ms", default="5s", show_default=True, help="Time per batch.")
 @click.option("--max-offsets-per-trigger", type=click.IntRange(min=1))
+@click.option(
+    "--roll-bytes",
+    default=256 << 20,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="A data file ends when it holds so many bytes of records.",
+)
 @click.option(
     "--starting-offsets",
     default="earliest",
@@ -109,6 +121,8 @@ def archive(**given: Any) -> None:
         lake=given["lake"],
         checkpoint=given["checkpoint"],
         once=given["once"],
+        adopt=given["adopt"],
+        roll_bytes=given["roll_bytes"],
         trigger_ms=parse_duration_ms("--trigger", given["trigger_ms"]),
         compression=given["compression"],
         options=options,

@@ -18,6 +18,13 @@ _HEADERS = pa.list_(
     )
 )
 
+# For the lake, on request: the leader epoch in the header of a record's batch; and the end of a
+# loss. With the second a row of its own, a marker, tells of each loss that failOnDataLoss=false
+# passes over: `offset` is the first offset lost, `lostTo` (else null) the first that is not,
+# `value` the cause.
+LEADER_EPOCH = "leaderEpoch"
+LOST_TO = "lostTo"
+
 # name -> (Spark's DDL, Arrow type), in the order in which columns are produced.
 COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "key": ("binary", _BINARY),
@@ -30,6 +37,8 @@ COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "headers": ("array<struct<key:string,value:binary>>", _HEADERS),
     "epoch": ("int", pa.int32()),
     "incarnation": ("int", pa.int32()),
+    LEADER_EPOCH: ("int", pa.int32()),
+    LOST_TO: ("bigint", pa.int64()),
 }
 STOCK_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 

@@ -20,7 +20,7 @@ from tidelog.pipeline.errors import DataLost, OptionRefused, PipelineError, Topi
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.planning.losses import Loss, LossKind
 from tidelog.pipeline.planning.ranges import OffsetRange
-from tidelog.pipeline.schema import arrow_schema
+from tidelog.pipeline.schema import LOST_TO, arrow_schema
 from tidelog.records.record import CorruptRecords
 
 _log = logging.getLogger(__name__)
@@ -63,12 +63,16 @@ def read_task(options: SourceOptions, task: ReadTask) -> Iterator[pa.RecordBatch
             raise PipelineError(f"{pid}: {error}") from error
         except OffsetOutOfRange:
             # Each round begins further on: at the log start, or behind the range.
-            decoder.next_offset = _resume(options, access, decoder.next_offset, part)
+            lost_from = decoder.next_offset
+            decoder.next_offset, kind = _resume(options, access, lost_from, part)
+            yield from _marker(options, OffsetRange(pid, lost_from, decoder.next_offset), kind)
         except GaveUp:
             # At its end a log is silent and not out of range: was it cut back to there?
             if decoder.next_offset < access.bounds(pid, options)[1]:
                 raise
-            decoder.next_offset = _resume(options, access, part.end, part)
+            lost_from = decoder.next_offset
+            decoder.next_offset, kind = _resume(options, access, part.end, part)
+            yield from _marker(options, OffsetRange(pid, lost_from, decoder.next_offset), kind)
     # Fetches go by name. An id that is still the same was the same all the time.
     found = access.topic_id(pid.topic, options)
     if task.topic_id and found and found != task.topic_id:
@@ -77,7 +81,7 @@ def read_task(options: SourceOptions, task: ReadTask) -> Iterator[pa.RecordBatch
 
 def _resume(
     options: SourceOptions, access: brokers.Brokers, position: int, part: OffsetRange
-) -> int:
+) -> tuple[int, LossKind]:
     """Where to go on after records were found to be gone: the log start, or the range's end."""
     start, end = access.bounds(part.pid, options)
     kind = LossKind.RETENTION if position < start else LossKind.REWOUND
@@ -85,4 +89,17 @@ def _resume(
     if options.fail_on_data_loss:
         raise DataLost(f"{loss}; set failOnDataLoss=false to go on without them")
     _log.warning("%s", loss)
-    return min(start, part.end) if kind is LossKind.RETENTION else part.end
+    return (min(start, part.end) if kind is LossKind.RETENTION else part.end), kind
+
+
+def _marker(options: SourceOptions, lost: OffsetRange, kind: LossKind) -> Iterator[pa.RecordBatch]:
+    """The row that tells of a loss, where such rows are wanted."""
+    if LOST_TO in options.columns and lost.size > 0:
+        row = {
+            "topic": lost.pid.topic,
+            "partition": lost.pid.partition,
+            "offset": lost.start,
+            "value": kind.value.encode(),
+            LOST_TO: lost.end,
+        }
+        yield pa.RecordBatch.from_pylist([row], schema=arrow_schema(options.columns))

@@ -7,7 +7,6 @@ value, headers and timestamp, joined on partition and offset.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,16 +19,17 @@ from pyspark.sql import functions as sql
 from tidelog.pipeline import brokers
 from tidelog.pipeline.audit.facts import Facts, KeyFacts, PartitionFacts
 from tidelog.pipeline.errors import LakeRefused, TopicChanged
+from tidelog.pipeline.lake.chain import read_manifests
 from tidelog.pipeline.lake.files import COLUMNS, HEADERS_NOT_NULL, FileFacts, inspect
 from tidelog.pipeline.lake.layout import Layout
-from tidelog.pipeline.lake.manifest import LakeFile, Manifest, read_manifests
+from tidelog.pipeline.lake.manifest import Manifest
+from tidelog.pipeline.lake.offsets import Offset, begins, ends
+from tidelog.pipeline.lake.reading import rows_of
 from tidelog.pipeline.options import Mode, parse
-from tidelog.pipeline.planning.positions import Pid, Positions
+from tidelog.pipeline.planning.positions import Pid
 from tidelog.pipeline.planning.snapshot import Snapshot
-from tidelog.pipeline.schema import spark_schema
 
 _EXAMPLES = 5
-_PATTERN = re.compile(r"[][{}*?\\]")
 _FILE_SCHEMA = (
     "path string, rows bigint, first bigint, last bigint, disorder bigint, problem string"
 )
@@ -43,7 +43,7 @@ _FILE_ARROW = pa.schema(
         ("problem", pa.string()),
     ]
 )
-_PLACE = ["topic", "partition", "incarnation"]
+_PLACE = ["topic", "partition"]
 
 
 def gather(
@@ -55,7 +55,7 @@ def gather(
 ) -> Facts:
     """Everything about a lake and its topics. Raises LakeRefused, PipelineError, ClientError."""
     layout = Layout.at(location)
-    manifests = read_manifests(layout)
+    manifests = list(read_manifests(layout))
     if not manifests:
         raise LakeRefused(f"there is no lake in {layout.root}")
     listed = tuple(file for manifest in manifests for file in manifest.files)
@@ -65,7 +65,7 @@ def gather(
     topics = sorted({pid.topic for pid in ranges})
     source = {"subscribe": ",".join(topics), "kafka.bootstrap.servers": bootstrap_servers}
     snapshot = look(source, options, manifests[-1].end)
-    rows = lake_rows(spark, layout.root, readable)
+    rows = rows_of(spark, layout, [file.path for file in readable])
     partitions = compare(spark, rows, source, options, ranges, snapshot)
     names = {file.path for file in listed}
     return Facts(
@@ -75,7 +75,7 @@ def gather(
         keys=key_facts(rows, sequence),
         listed=listed,
         found=found,
-        orphans=tuple(name for name in layout.data_files() if name not in names),
+        orphans=tuple(sorted(name for name in layout.data_files() if name not in names)),
     )
 
 
@@ -83,18 +83,19 @@ def archived_ranges(manifests: Sequence[Manifest]) -> dict[Pid, tuple[int, int]]
     """What the lake says it holds of each partition: from its first batch to its last."""
     ranges: dict[Pid, tuple[int, int]] = {}
     for manifest in manifests:
-        begin = manifest.end if manifest.start is None else manifest.start
-        for pid, end in manifest.end.at.items():
-            first = ranges[pid][0] if pid in ranges else begin.at.get(pid, 0)
+        begin = begins(manifest.start, manifest.end)
+        for home, end in ends(manifest.end).items():
+            pid = Pid(home.topic, home.partition)
+            first = ranges[pid][0] if pid in ranges else begin[home]
             ranges[pid] = (first, end)
     return ranges
 
 
-def look(source: Mapping[str, str], options: Mapping[str, str], archived: Positions) -> Snapshot:
+def look(source: Mapping[str, str], options: Mapping[str, str], archived: Offset) -> Snapshot:
     """The live topics. Raises TopicChanged when they are others than the archived ones."""
     parsed = parse({**options, **source}, Mode.BATCH)
     snapshot = brokers.connect(parsed).snapshot(parsed)
-    for topic, known in archived.topic_ids.items():
+    for topic, known in {(home.topic, home.topic_id) for home in ends(archived)}:
         live = snapshot.topic_ids.get(topic)
         if known and live and known != live:
             raise TopicChanged(f"topic {topic} has the id {live}; the lake is of {known}")
@@ -117,14 +118,6 @@ def inspect_files(spark: SparkSession, root: Path, names: Sequence[str]) -> dict
     return {line["path"]: FileFacts(**line.asDict()) for line in lines}
 
 
-def lake_rows(spark: SparkSession, root: Path, files: Sequence[LakeFile]) -> DataFrame:
-    """The records of the lake, from the files of its manifests and no others."""
-    if not files:
-        return spark.createDataFrame([], spark_schema(COLUMNS))
-    # Spark takes a path for a pattern.
-    return spark.read.parquet(*(_PATTERN.sub(r"\\\g<0>", str(root / file.path)) for file in files))
-
-
 def compare(
     spark: SparkSession,
     rows: DataFrame,
@@ -144,13 +137,14 @@ def compare(
     bounds = spark.createDataFrame(
         [
             (
-                *pid,
+                pid.topic,
+                pid.partition,
                 *ranges[pid],
                 snapshot.partitions[pid].start if pid in snapshot.partitions else -1,
             )
             for pid in sorted(ranges)
         ],
-        "topic string, partition int, incarnation int, lo bigint, hi bigint, log_start bigint",
+        "topic string, partition int, lo bigint, hi bigint, log_start bigint",
     )
     missing = sql.col("in_lake").isNull() & sql.col("in_log").isNotNull()
     in_log = (sql.col("log_start") >= 0) & (sql.col("offset") >= sql.col("log_start"))
@@ -249,7 +243,7 @@ def key_facts(rows: DataFrame, sequence: str | None) -> KeyFacts:
     """
     keyed = rows.where(sql.col("key").isNotNull())
     homes = keyed.groupBy("topic", "epoch", "key").agg(
-        sql.count_distinct("partition", "incarnation").alias("homes")
+        sql.count_distinct("partition").alias("homes")
     )
     counts = homes.agg(
         sql.count_distinct("topic", "key").alias("keys"), _count(sql.col("homes") > 1).alias("two")

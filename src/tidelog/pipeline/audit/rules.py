@@ -58,11 +58,11 @@ def _file(file: LakeFile, seen: FileFacts | None) -> Iterator[Finding]:
 
 def _overlaps(facts: Facts) -> Iterator[Finding]:
     reached: dict[object, LakeFile] = {}
-    for file in sorted(facts.listed, key=lambda each: (each.pid, each.first)):
-        before = reached.get(file.pid)
+    for file in sorted(facts.listed, key=lambda each: (each.home, each.first)):
+        before = reached.get(file.home)
         if before is not None and file.first <= before.last:
             yield Finding("duplicates", file.path, f"overlaps {before.path}")
-        reached[file.pid] = file
+        reached[file.home] = file
 
 
 def _partition(part: PartitionFacts, complete: bool) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from tidelog.pipeline.decoding.columns import (
 )
 from tidelog.pipeline.decoding.starts import Span, all_starts
 from tidelog.pipeline.decoding.varints import Positions
-from tidelog.pipeline.schema import COLUMNS, arrow_schema
+from tidelog.pipeline.schema import COLUMNS, LEADER_EPOCH, LOST_TO, arrow_schema
 from tidelog.records.batch import BatchHeader
 
 # One Arrow batch is made of about so many uncompressed bytes of records: large enough that the cost
@@ -130,6 +130,11 @@ class Decoder:
             elif name == "timestampType":
                 kinds = [header.log_append_time for header, _ in chunk]
                 made[name] = pa.array(np.repeat(kinds, counts)[rows].astype(np.int32))
+            elif name == LEADER_EPOCH:
+                epochs = [header.leader_epoch for header, _ in chunk]
+                made[name] = pa.array(np.repeat(epochs, counts)[rows].astype(np.int32))
+            elif name == LOST_TO:
+                made[name] = pa.nulls(size, kind)
             elif name == "headers":
                 made[name] = headers_column(view, buffer, fields)[rows.start : rows.stop]
             else:

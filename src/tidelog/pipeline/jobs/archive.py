@@ -1,9 +1,10 @@
 """The job `archive`: topics to a lake of Parquet files, each record exactly once.
 
-Owns the order of steps of a batch: the executors stage files; the driver checks that batch, files
-and lake fit together, moves the files into place and creates the manifest. The batch runs in the
-driver's own process under the lake's lock: a driver that dies commits nothing more. A batch that
-runs again after a crash finds its manifest and does nothing, or writes the same files again.
+Owns the order of steps of a batch: the job looks whether the batch is in the lake; the executors
+stage files; the driver checks that batch, files and lake fit together, and commits them
+(`lake.commit`); then the group's offsets follow. The batch runs in the driver's own process under
+the lake's lock: a driver that dies commits nothing more. A batch that runs again after a crash
+finds its manifest and does nothing, or stages its files anew.
 """
 
 from __future__ import annotations
@@ -12,9 +13,8 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,22 +22,21 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelog.pipeline.errors import LakeRefused
+from tidelog.pipeline.jobs.archive_cluster import ArchiveCluster
 from tidelog.pipeline.lag import lag_of
-from tidelog.pipeline.lake import files
-from tidelog.pipeline.lake.layout import OWN, Layout, folder
-from tidelog.pipeline.lake.manifest import (
-    LakeFile,
-    Manifest,
-    check_files,
-    check_follows,
-    check_new,
-    check_query,
+from tidelog.pipeline.lake import chain, files
+from tidelog.pipeline.lake.commit import (
+    check_nothing_beyond,
     commit,
     lock,
-    read_manifests,
     recover,
+    recover_first_version,
 )
-from tidelog.pipeline.planning.positions import Pid, Positions, is_sentinel
+from tidelog.pipeline.lake.layout import OWN, Layout, folder
+from tidelog.pipeline.lake.manifest import Manifest, check_files, check_follows, check_new
+from tidelog.pipeline.lake.offsets import ends, losses_between
+from tidelog.pipeline.lake.spark_checkpoint import CheckpointRefused, SparkCheckpoint
+from tidelog.pipeline.options import Mode, parse
 from tidelog.pipeline.progress import Reporter
 from tidelog.pipeline.spark_errors import in_one_line
 
@@ -47,16 +46,33 @@ _LOOK_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSettings:
-    """What to archive and where to. `options` are options of the source."""
+    """What to archive and where to. `options` are options of the source.
+
+    `adopt`: go on at the end of the manifests when the checkpoint does not fit them.
+    """
 
     bootstrap_servers: str
     topics: tuple[str, ...]
     lake: str
     checkpoint: str | None = None
     once: bool = False
+    adopt: bool = False
     trigger_ms: int = 5000
     compression: str = "zstd"
+    roll_bytes: int = files.ROLL_BYTES
     options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def source_options(self) -> dict[str, str]:
+        """Of the source, as Spark gets them. The job commits the group's offsets itself."""
+        given = {name.lower() for name in self.options}
+        return {
+            **({} if "startingoffsets" in given else {"startingOffsets": "earliest"}),
+            **self.options,
+            "kafka.bootstrap.servers": self.bootstrap_servers,
+            "subscribe": ",".join(self.topics),
+            "columns": ",".join(files.READ_COLUMNS),
+        }
 
 
 class Archive:
@@ -65,54 +81,67 @@ class Archive:
     def __init__(self, settings: ArchiveSettings, layout: Layout) -> None:
         self._settings = settings
         self._layout = layout
-        self._checkpoint = layout.checkpoint
+        checkpoint = layout.checkpoint
         if settings.checkpoint:
-            self._checkpoint = folder("checkpoint", settings.checkpoint)
+            checkpoint = folder("checkpoint", settings.checkpoint)
+        self._checkpoint = SparkCheckpoint(checkpoint)
         for topic in ",".join(settings.topics).split(","):
             if topic.strip() in OWN:
                 raise LakeRefused(
                     f"topic {topic} cannot be archived: a folder of that name is ours"
                 )
-        manifests = read_manifests(layout)
-        self._last = manifests[-1] if manifests else None
-        self._ends = {manifest.batch: manifest.end for manifest in manifests}
-        self._reached: dict[Pid, int] = {}
-        for manifest in manifests:
-            self._reach(manifest)
-        self.rows = sum(manifest.rows for manifest in manifests)
-        self.files = sum(len(manifest.files) for manifest in manifests)
-        if manifests and not (self._checkpoint / "metadata").exists():
-            raise LakeRefused(
-                f"lake {layout.root} holds batches, but there is no checkpoint in"
-                f" {self._checkpoint}: name the one that belongs to it, or a new lake"
+        options = parse(settings.source_options, Mode.STREAM)
+        self._isolation = "read_committed" if options.read_committed else "read_uncommitted"
+        self._cluster = ArchiveCluster(options)
+        chain.fold(layout)
+        self._total, self._last = chain.summary(layout)
+        self.adopted = False
+        self.removed = recover(layout)
+        self._check_start()
+
+    def _check_start(self) -> None:
+        """Refuse what does not continue the lake, before Spark runs a batch: it would call one done
+        that the lake does not take.
+        """
+        last = self._last
+        try:
+            self._checkpoint.check_fits(last)
+        except CheckpointRefused:
+            if not self._settings.adopt or last is None:
+                raise
+            check_nothing_beyond(self._layout, ends(last.end))
+            self._checkpoint.adopt(last)
+            self.adopted = True
+        if last is None or last.version == 1:
+            begun = self.batch + 1
+            cut_down = (
+                self._checkpoint.offset(begun) if self._checkpoint.logged() >= begun else None
             )
-        if self._last is not None:
-            # Before Spark runs a batch: it would call one done that the lake does not take.
-            check_query(self._last, _query_id(self._checkpoint))
-        self.removed = recover(layout, manifests, self._cut_down())
+            end = None if last is None else last.end
+            self.removed += recover_first_version(self._layout, end, cut_down)
 
     @property
     def batch(self) -> int:
         """The last committed batch; -1 before the first."""
-        return self._last.batch if self._last else -1
+        return self._total.batch
+
+    @property
+    def rows(self) -> int:
+        """The records in the lake."""
+        return self._total.rows
 
     def start(self, spark: SparkSession) -> StreamingQuery:
         """Start the streaming query."""
         settings = self._settings
-        options = {
-            "startingOffsets": "earliest",
-            **settings.options,
-            "kafka.bootstrap.servers": settings.bootstrap_servers,
-            "subscribe": ",".join(settings.topics),
-            "columns": ",".join(files.COLUMNS),
-        }
+        # The job commits, after the batch is in the lake.
+        options = {**settings.source_options, "commitGroupOffsets": "false"}
         trigger: dict[str, Any] = {"availableNow": True}
         if not settings.once:
             trigger = {"processingTime": f"{settings.trigger_ms} milliseconds"}
         rows = spark.readStream.format("tidelog").options(**options).load()
         return (
             rows.writeStream.queryName(QUERY_NAME)
-            .option("checkpointLocation", str(self._checkpoint))
+            .option("checkpointLocation", self._checkpoint.uri)
             .trigger(**trigger)
             .foreachBatch(self.write_batch)
             .start()
@@ -120,70 +149,61 @@ class Archive:
 
     def write_batch(self, rows: DataFrame, batch: int) -> None:
         """Put one micro-batch into the lake, unless it is there already."""
-        end = _logged_offset(self._checkpoint, batch)
-        if batch <= self.batch:
-            if end != self._ends[batch]:
+        end = self._checkpoint.offset(batch)
+        last = self._last
+        if last is not None and batch <= last.batch:
+            if batch < last.batch or end != last.end:
                 # An older copy of the checkpoint, or one that lost its last writes.
                 raise LakeRefused(
-                    f"batch {batch} of the checkpoint does not end where batch {batch} of the lake"
-                    " ends: checkpoint and lake do not belong together"
+                    f"batch {batch} of the checkpoint does not end where batch {last.batch} of the"
+                    " lake ends: checkpoint and lake do not belong together"
                 )
+            self._cluster.commit(last.end)
             return
-        query_id = _query_id(self._checkpoint)
-        start = _logged_offset(self._checkpoint, batch - 1) if batch else None
+        query_id = self._checkpoint.query_id()
+        start = self._checkpoint.offset(batch - 1) if batch else None
         if end is None:
             raise LakeRefused(f"the checkpoint has no end of batch {batch}")
-        if self._last is not None:
-            check_follows(self._last, batch, query_id, start)
-        elif batch:
-            raise LakeRefused(f"the lake is empty, but its checkpoint is at batch {batch}")
-        writer = files.stage(str(self._layout.inflight), self._settings.compression)
+        check_follows(last, batch, query_id, start)
+        policies = self._cluster.policies(sorted(end["topics"]))
+        writer = files.stage(
+            str(self._layout.inflight), self._settings.compression, self._settings.roll_bytes
+        )
         # Spark takes seconds to hand a million null lists to Python; empty ones cost nothing.
         rows = rows.withColumn("headers", sql.expr(files.HEADERS_NOT_NULL))
-        staged = rows.mapInArrow(writer, files.STAGED_SCHEMA).collect()
-        made = [LakeFile(**{key: row[key] for key in LakeFile.__slots__}) for row in staged]
-        check_files(made, start, end)
-        check_new(made, self._reached)
-        made.sort(key=lambda file: (file.pid, file.first))
-        manifest = Manifest(batch, query_id, start, end, tuple(made))
-        commit(self._layout, manifest, {row["path"]: Path(row["staged"]) for row in staged})
+        lines = rows.mapInArrow(writer, files.STAGED_SCHEMA).collect()
+        staged = files.Staged.of((row["line"] for row in lines), ends(end))
+        check_files(staged.files, start, end)
+        check_new(staged.files, self._total.reached)
+        losses = (*losses_between(start, end), *staged.losses)
+        manifest = Manifest(
+            batch, query_id, start, end, staged.files, losses, self._isolation, policies
+        )
+        commit(self._layout, manifest, staged.places)
+        self._total.add(manifest)
         self._last = manifest
-        self._ends[batch] = end
-        self._reach(manifest)
-        self.rows += manifest.rows
-        self.files += len(made)
+        chain.fold(self._layout)
+        self._cluster.commit(manifest.end)
 
     def behind(self, query: StreamingQuery) -> int:
         """Offsets between the end of the lake and the end of the log as the query last saw it."""
         progress = query.lastProgress
         if progress is None or self._last is None:
             return 0
-        lag = lag_of(json.dumps(self._last.end.to_json()), progress["sources"][0]["latestOffset"])
+        lag = lag_of(json.dumps(self._last.end), progress["sources"][0]["latestOffset"])
         return lag.total if lag else 0
-
-    def _reach(self, manifest: Manifest) -> None:
-        for file in manifest.files:
-            self._reached[file.pid] = max(self._reached.get(file.pid, 0), file.last + 1)
-
-    def _cut_down(self) -> Positions | None:
-        """Where the batch ends that a crash may have cut down; None when none was begun.
-
-        Raises LakeRefused when Spark knows that batch as done: its manifest is missing.
-        """
-        batch = self.batch + 1
-        if (self._checkpoint / "commits" / str(batch)).exists():
-            what = f"has no manifest of batch {batch}" if batch else "is empty"
-            raise LakeRefused(
-                f"the lake {what}, but its checkpoint is at batch {batch} or later:"
-                " put the manifests back, or name another lake and checkpoint"
-            )
-        if not (self._checkpoint / "offsets" / str(batch)).exists():
-            return None
-        return _logged_offset(self._checkpoint, batch)
 
     def facts(self) -> dict[str, Any]:
         """What JSON progress carries."""
-        return {"batch": self.batch, "rows": self.rows, "files": self.files}
+        return {"batch": self.batch, "rows": self.rows, "files": self._total.files}
+
+    def close(self) -> None:
+        """Commit the group's offsets if that has not succeeded yet, and close the connections."""
+        try:
+            if self._last is not None:
+                self._cluster.commit_last(self._last.end)
+        finally:
+            self._cluster.close()
 
 
 def run(
@@ -197,11 +217,12 @@ def run(
     Returns what was archived in all. Raises PipelineError, one line.
     """
     layout = Layout.at(settings.lake)
-    with lock(layout), _signals() as signalled:
-        archive = Archive(settings, layout)
+    with lock(layout), _signals() as signalled, closing(Archive(settings, layout)) as archive:
         before = archive.rows
         if archive.removed:
             reporter.say(f"removed {len(archive.removed)} files of a batch that was cut down")
+        if archive.adopted:
+            reporter.say(f"made a new checkpoint at the end of batch {archive.batch} of the lake")
         if archive.batch >= 0:
             reporter.say(f"resuming after batch {archive.batch} with {before:,} records")
         with in_one_line():
@@ -222,31 +243,6 @@ def run(
 def _report(reporter: Reporter, archive: Archive, query: StreamingQuery) -> None:
     behind = archive.behind(query)
     reporter.update(archive.rows, archive.rows + behind, lag=behind, **archive.facts())
-
-
-def _query_id(checkpoint: Path) -> str:
-    """The id that Spark gave the query of a checkpoint. Raises LakeRefused."""
-    path = checkpoint / "metadata"
-    try:
-        return str(json.loads(path.read_text())["id"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise LakeRefused(f"{path} cannot be read: it is no checkpoint of Spark's") from None
-
-
-def _logged_offset(checkpoint: Path, batch: int) -> Positions | None:
-    """The end of a batch in Spark's offset log; None for the sentinel.
-
-    Raises LakeRefused for a log of a form that this code does not know.
-    """
-    path = checkpoint / "offsets" / str(batch)
-    try:
-        version, _, offset = path.read_text().splitlines()
-        parsed = json.loads(offset)
-    except (OSError, ValueError):
-        raise LakeRefused(f"the offset log {path} cannot be read") from None
-    if version != "v1":
-        raise LakeRefused(f"the offset log {path} has the unknown form {version}")
-    return None if is_sentinel(parsed) else Positions.from_json(parsed)
 
 
 @contextmanager

@@ -1,1 +1,5 @@
-"""Owns an archived topic as Parquet files with a manifest; does not read the log."""
+"""Owns archived topics as Parquet files with manifests; does not read the log."""
+
+from tidelog.pipeline.lake.reading import read
+
+__all__ = ["read"]

@@ -1,25 +1,33 @@
 """Writes and inspects the data files of a lake, on the executors.
 
 Owns Parquet; does not decide what belongs to the lake. A task writes under a name of its own into
-the in-flight folder, so that a second attempt, a twin or a zombie cannot touch a committed file.
+the in-flight folder, so that a second attempt, a twin or a zombie cannot touch a committed file;
+the driver gives the file its place. A file ends when it holds so many bytes of records, so a task
+writes as many files as it takes.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidelog.pipeline.errors import LakeRefused
-from tidelog.pipeline.lake.layout import file_name
-from tidelog.pipeline.planning.positions import Pid
+from tidelog.pipeline.lake.layout import STAGED_SUFFIX, file_name
+from tidelog.pipeline.lake.manifest import LakeFile
+from tidelog.pipeline.lake.offsets import LakePartition, Loss
+from tidelog.pipeline.schema import LEADER_EPOCH, LOST_TO, arrow_schema
 
 # What is kept of a record: with these a replay can rebuild the order of every key (spark.md 5.3).
 COLUMNS = (
@@ -32,61 +40,104 @@ COLUMNS = (
     "timestampType",
     "headers",
     "epoch",
-    "incarnation",
 )
+_ARROW = arrow_schema(COLUMNS)
+# What a task reads: the leader epochs and losses go to the manifest.
+READ_COLUMNS = (*COLUMNS, LEADER_EPOCH, LOST_TO)
 # A record without headers has an empty list in the lake.
 HEADERS_NOT_NULL = "coalesce(headers, cast(array() AS array<struct<key:string,value:binary>>))"
-STAGED_SCHEMA = (
-    "staged string, path string, topic string, partition int, incarnation int,"
-    " first bigint, last bigint, rows bigint, size_bytes bigint"
-)
-_STAGED_ARROW = pa.schema(
-    [
-        ("staged", pa.string()),
-        ("path", pa.string()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("incarnation", pa.int32()),
-        ("first", pa.int64()),
-        ("last", pa.int64()),
-        ("rows", pa.int64()),
-        ("size_bytes", pa.int64()),
-    ]
-)
+# One line of JSON per staged file or loss: see `Staged.of`.
+STAGED_SCHEMA = "line string"
+_STAGED_ARROW = pa.schema([("line", pa.string())])
 # A row group of so many rows or bytes: what a reader takes in at once, and what a task buffers.
 _ROW_GROUP_ROWS = 256 * 1024
 _ROW_GROUP_BYTES = 64 << 20
+# A file of so many bytes of records is closed and another begun: a size that readers like, and that
+# bounds what one task of an audit has to read.
+ROLL_BYTES = 256 << 20
+_MICROS = 1000
 
 Batches = Iterable[pa.RecordBatch]
 
 
-def stage(inflight: str, compression: str) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """The function of a writing task for `mapInArrow`: rows in, one line per staged file out.
+def stage(
+    inflight: str, compression: str, roll_bytes: int = ROLL_BYTES
+) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+    """The function of a writing task for `mapInArrow`: rows in, a line per file or loss out.
 
     Rows must come in the order of the log (no shuffle between source and here): it is checked.
     """
 
     def write(batches: Batches) -> Iterator[pa.RecordBatch]:
-        staged = [file.finish() for file in _files(batches, Path(inflight), compression)]
-        if staged:
-            yield pa.RecordBatch.from_pylist(staged, schema=_STAGED_ARROW)
+        lines = [
+            json.dumps(line) for line in _lines(batches, Path(inflight), compression, roll_bytes)
+        ]
+        if lines:
+            yield pa.RecordBatch.from_pydict({"line": lines}, schema=_STAGED_ARROW)
 
     return write
 
 
-def _files(batches: Batches, inflight: Path, compression: str) -> Iterator[_Staged]:
-    current: _Staged | None = None
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What the tasks of a batch said: files by the place that they are to take, and losses."""
+
+    files: tuple[LakeFile, ...]
+    places: Mapping[str, Path]
+    losses: tuple[Loss, ...]
+
+    @classmethod
+    def of(cls, lines: Iterable[str], homes: Iterable[LakePartition]) -> Staged:
+        """`homes` are the partitions of the batch: tasks do not know topic ids."""
+        named = {(home.topic, home.partition): home for home in homes}
+        files: list[LakeFile] = []
+        places: dict[str, Path] = {}
+        losses: list[Loss] = []
+        for line in sorted(lines):
+            said = json.loads(line)
+            home = named[said["topic"], said["partition"]]
+            if "cause" in said:
+                losses.append(Loss(home, said["from"], said["to"], said["cause"]))
+                continue
+            path = file_name(home, said["first"], said["last"])
+            files.append(LakeFile.from_json({**said, "path": path, "topicId": home.topic_id}))
+            places[path] = Path(said["staged"])
+        files.sort(key=lambda file: (file.home, file.first))
+        losses.sort(key=lambda loss: (loss.home, loss.start))
+        return cls(tuple(files), places, tuple(losses))
+
+
+def _lines(
+    batches: Batches, inflight: Path, compression: str, roll_bytes: int
+) -> Iterator[dict[str, Any]]:
+    current: _File | None = None
     for batch in batches:
+        lost = batch.column(LOST_TO)
+        if lost.null_count < len(lost):
+            yield from _losses(batch.filter(lost.is_valid()))
+            batch = batch.filter(lost.is_null())
         for part in _by_partition(batch):
-            pid = _pid(part)
-            if current is not None and current.pid != pid:
-                yield current
-                current = None
+            place = (part.column("topic")[0].as_py(), part.column("partition")[0].as_py())
+            if current is not None and (current.place != place or current.raw_bytes >= roll_bytes):
+                reached = current.last if current.place == place else -1
+                yield current.finish()
+                current = _File(place, inflight, compression, reached)
             if current is None:
-                current = _Staged(pid, inflight, part.schema, compression)
+                current = _File(place, inflight, compression, -1)
             current.add(part)
     if current is not None:
-        yield current
+        yield current.finish()
+
+
+def _losses(markers: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    for row in markers.to_pylist():
+        yield {
+            "topic": row["topic"],
+            "partition": row["partition"],
+            "from": row["offset"],
+            "to": row[LOST_TO],
+            "cause": row["value"].decode(),
+        }
 
 
 def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -99,46 +150,60 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(low, high - low)
 
 
-def _pid(batch: pa.RecordBatch) -> Pid:
-    topic, number, life = (
-        batch.column(name)[0].as_py() for name in ("topic", "partition", "incarnation")
-    )
-    return Pid(topic, number, life)
-
-
-class _Staged:
+class _File:
     """One file under construction. Left behind when the task fails; `recover` removes it."""
 
-    def __init__(self, pid: Pid, inflight: Path, schema: pa.Schema, compression: str) -> None:
-        self.pid = pid
-        self._first = self._last = -1
+    def __init__(
+        self, place: tuple[str, int], inflight: Path, compression: str, reached: int
+    ) -> None:
+        self.place = place
+        self.last = reached
+        self.raw_bytes = 0
+        self._first = -1
         self._rows = 0
+        self._least_us = self._most_us = 0
+        self._epochs: list[tuple[int, int]] = []
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = self._pending_bytes = 0
-        self._place = inflight / f"{uuid.uuid4().hex}.parquet"
-        self._file = self._place.open("wb")
-        self._writer = pq.ParquetWriter(self._file, schema, compression=compression)
+        self._path = inflight / f"{uuid.uuid4().hex}{STAGED_SUFFIX}"
+        self._file = self._path.open("wb")
+        self._writer = pq.ParquetWriter(self._file, _ARROW, compression=compression)
 
     def add(self, batch: pa.RecordBatch) -> None:
         offsets = batch.column("offset").to_numpy()
-        if offsets[0] <= self._last or (np.diff(offsets) <= 0).any():
-            raise LakeRefused(f"{self.pid}: rows do not come in the order of their offsets")
+        if offsets[0] <= self.last or (np.diff(offsets) <= 0).any():
+            topic, number = self.place
+            raise LakeRefused(f"{topic}-{number}: rows do not come in the order of their offsets")
+        times = batch.column("timestamp").cast(pa.int64()).to_numpy()
+        least, most = int(times.min()), int(times.max())
         if not self._rows:
             self._first = int(offsets[0])
-        self._last = int(offsets[-1])
+            self._least_us, self._most_us = least, most
+        self._least_us, self._most_us = min(self._least_us, least), max(self._most_us, most)
+        self._note_epochs(batch.column(LEADER_EPOCH).to_numpy(), offsets)
+        self.last = int(offsets[-1])
         self._rows += batch.num_rows
-        self._pending.append(batch)
-        self._pending_rows += batch.num_rows
-        self._pending_bytes += batch.nbytes
+        self.raw_bytes += raw_bytes(batch)
+        kept = batch.select(COLUMNS)
+        self._pending.append(kept)
+        self._pending_rows += kept.num_rows
+        self._pending_bytes += kept.nbytes
         if self._pending_rows >= _ROW_GROUP_ROWS or self._pending_bytes >= _ROW_GROUP_BYTES:
             self._write_pending()
 
+    def _note_epochs(self, epochs: np.ndarray, offsets: np.ndarray) -> None:
+        for index in (0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()):
+            epoch = int(epochs[index])
+            if not self._epochs or self._epochs[-1][0] != epoch:
+                self._epochs.append((epoch, int(offsets[index])))
+
     def _write_pending(self) -> None:
-        table = pa.Table.from_batches(self._pending)
+        # Spark may say "not null" and another time zone: every file of a lake has one schema.
+        table = pa.Table.from_batches(self._pending).cast(_ARROW)
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
-    def finish(self) -> dict[str, object]:
+    def finish(self) -> dict[str, Any]:
         """Make the file durable and describe it."""
         if self._pending:
             self._write_pending()
@@ -146,17 +211,30 @@ class _Staged:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
+        with self._path.open("rb") as written:
+            digest = hashlib.file_digest(written, "sha256").hexdigest()
+        topic, number = self.place
         return {
-            "staged": str(self._place),
-            "path": file_name(self.pid, self._first, self._last),
-            "topic": self.pid.topic,
-            "partition": self.pid.partition,
-            "incarnation": self.pid.incarnation,
+            "staged": str(self._path),
+            "topic": topic,
+            "partition": number,
             "first": self._first,
-            "last": self._last,
+            "last": self.last,
             "rows": self._rows,
-            "size_bytes": self._place.stat().st_size,
+            "sizeBytes": self._path.stat().st_size,
+            "rawBytes": self.raw_bytes,
+            "minTimeMs": self._least_us // _MICROS,
+            "maxTimeMs": self._most_us // _MICROS,
+            "leaderEpochs": self._epochs,
+            "digest": f"sha256:{digest}",
         }
+
+
+def raw_bytes(batch: pa.RecordBatch) -> int:
+    """The size of keys, values and headers as the log has them, without their framing."""
+    headers = batch.column("headers").flatten()
+    columns = [batch.column("key"), batch.column("value"), *headers.flatten()]
+    return sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,114 +1,178 @@
-"""The manifest of a lake: which files belong to it, batch by batch.
+"""The manifest of a batch: what it put into the lake, and what it knew of the log then.
 
-Owns exactly-once: a batch is in the lake when its manifest exists, and a manifest is created whole
-or not at all. Ordering rule of a commit: files are durable in their places, then the manifest is
-linked under its name; so what a manifest names is there. Each manifest says from which positions
-to which its batch went; they form a chain without a gap, or the job refuses to go on.
+Owns the values, their JSON (docs/decisions/0052), and the rules by which a batch and its files
+belong to a lake; does no I/O. Version 1, as commit 02f3bcb wrote it, is read: what it did not note
+is None.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from tidelog.pipeline.errors import LakeRefused, PipelineError
-from tidelog.pipeline.lake.layout import Layout, file_name, parse_file_name
-from tidelog.pipeline.planning.positions import Pid, Positions
+from tidelog.pipeline.errors import LakeRefused
+from tidelog.pipeline.lake.layout import file_name
+from tidelog.pipeline.lake.offsets import LakePartition, Loss, Offset, begins, ends
 
-_VERSION = 1
+VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class LakeFile:
-    """One data file: the records `first` to `last` (inclusive) of a partition's life."""
+    """One data file: the records `first` to `last` (inclusive) of a partition.
+
+    `raw_bytes` is the size of keys, values and headers before encoding; times are the records'
+    timestamps in milliseconds; `leader_epochs` are pairs of an epoch and the first offset in this
+    file that has it; `digest` is the SHA-256 of the file as `sha256:<hex>`.
+    """
 
     path: str
-    topic: str
-    partition: int
-    incarnation: int
+    home: LakePartition
     first: int
     last: int
     rows: int
     size_bytes: int
+    raw_bytes: int | None = None
+    min_time_ms: int | None = None
+    max_time_ms: int | None = None
+    leader_epochs: tuple[tuple[int, int], ...] = ()
+    digest: str | None = None
 
-    @property
-    def pid(self) -> Pid:
-        return Pid(self.topic, self.partition, self.incarnation)
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            **_place(self.home),
+            "first": self.first,
+            "last": self.last,
+            "rows": self.rows,
+            "sizeBytes": self.size_bytes,
+            "rawBytes": self.raw_bytes,
+            "minTimeMs": self.min_time_ms,
+            "maxTimeMs": self.max_time_ms,
+            "leaderEpochs": [list(each) for each in self.leader_epochs],
+            "digest": self.digest,
+        }
+
+    @classmethod
+    def from_json(cls, made: Mapping[str, Any]) -> LakeFile:
+        return cls(
+            made["path"],
+            _home(made),
+            made["first"],
+            made["last"],
+            made["rows"],
+            made["sizeBytes"],
+            made["rawBytes"],
+            made["minTimeMs"],
+            made["maxTimeMs"],
+            tuple((epoch, first) for epoch, first in made["leaderEpochs"]),
+            made["digest"],
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One committed batch. `start` is None for the batch that resolved startingOffsets."""
+    """One committed batch. `start` is None for the batch that resolved startingOffsets.
+
+    `isolation` is the level at which the log was read, `policies` the cleanup.policy of each topic
+    when it was archived, without the topics of which it was not known.
+    """
 
     batch: int
     query_id: str
-    start: Positions | None
-    end: Positions
-    files: tuple[LakeFile, ...]
+    start: Offset | None
+    end: Offset
+    files: tuple[LakeFile, ...] = ()
+    losses: tuple[Loss, ...] = ()
+    isolation: str | None = None
+    policies: Mapping[str, str] = field(default_factory=dict)
+    version: int = VERSION
 
     @property
     def rows(self) -> int:
         return sum(file.rows for file in self.files)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "version": _VERSION,
+    def to_line(self) -> str:
+        """As it is written: JSON in one line, always as version 2."""
+        made = {
+            "version": VERSION,
             "batch": self.batch,
             "queryId": self.query_id,
-            "start": None if self.start is None else self.start.to_json(),
-            "end": self.end.to_json(),
-            "files": [asdict(file) for file in self.files],
+            "start": self.start,
+            "end": self.end,
+            "isolation": self.isolation,
+            "policies": dict(self.policies),
+            "losses": [
+                {**_place(loss.home), "from": loss.start, "to": loss.end, "cause": loss.cause}
+                for loss in self.losses
+            ],
+            "files": [file.to_json() for file in self.files],
         }
+        return json.dumps(made, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str) -> Manifest:
-        """Raises ValueError, KeyError, TypeError or AttributeError for what is no manifest."""
+    def from_text(cls, text: str) -> Manifest:
+        """Raises ValueError, KeyError, TypeError, AttributeError or LakeRefused."""
         made = json.loads(text)
-        if made["version"] != _VERSION:
-            raise ValueError(f"version {made['version']}")
+        version = made["version"]
+        if version not in (1, VERSION):
+            raise ValueError(f"version {version}, this tidelog knows 1 and {VERSION}")
+        # What cannot be read later is damage now.
+        begins(made["start"], made["end"])
+        common = (int(made["batch"]), str(made["queryId"]), made["start"], made["end"])
+        if version == 1:
+            return cls(*common, tuple(_first_version_files(made)), version=1)
         return cls(
-            made["batch"],
-            made["queryId"],
-            None if made["start"] is None else Positions.from_json(made["start"]),
-            Positions.from_json(made["end"]),
-            tuple(LakeFile(**file) for file in made["files"]),
+            *common,
+            tuple(LakeFile.from_json(file) for file in made["files"]),
+            tuple(
+                Loss(_home(loss), loss["from"], loss["to"], loss["cause"])
+                for loss in made["losses"]
+            ),
+            made["isolation"],
+            made["policies"],
         )
 
 
-def read_manifests(layout: Layout) -> list[Manifest]:
-    """All batches of the lake in order, checked to be one unbroken chain. Raises LakeRefused."""
-    found: list[Manifest] = []
-    for path in sorted(layout.manifests.glob("*.json")):
-        try:
-            manifest = Manifest.from_json(path.read_text())
-        except (ValueError, KeyError, TypeError, AttributeError, PipelineError) as error:
-            raise LakeRefused(f"manifest {path} is damaged: {error}") from None
-        if path != layout.manifest(manifest.batch):
-            raise LakeRefused(f"manifest {path} says that it is of batch {manifest.batch}")
-        if found:
-            check_follows(found[-1], manifest.batch, manifest.query_id, manifest.start)
-        found.append(manifest)
-    return found
+def _place(home: LakePartition) -> dict[str, Any]:
+    return {"topic": home.topic, "topicId": home.topic_id, "partition": home.partition}
 
 
-def check_query(last: Manifest, query_id: str) -> None:
+def _home(made: Mapping[str, Any]) -> LakePartition:
+    return LakePartition(made["topic"], made["topicId"], made["partition"])
+
+
+def _first_version_files(made: Mapping[str, Any]) -> Iterable[LakeFile]:
+    """Files of version 1 named their topic only: its id is that of the batch."""
+    for file in made["files"]:
+        home = LakePartition(
+            file["topic"], str(made["end"]["topics"][file["topic"]]["id"]), file["partition"]
+        )
+        span = (file["first"], file["last"], file["rows"], file["size_bytes"])
+        yield LakeFile(file["path"], home, *span)
+
+
+def check_query(last_query_id: str, query_id: str) -> None:
     """Refuse the checkpoint of another query. Raises LakeRefused."""
-    if query_id != last.query_id:
+    if query_id != last_query_id:
         raise LakeRefused(
-            f"the lake was written by query {last.query_id}, this is {query_id}: use the checkpoint"
+            f"the lake was written by query {last_query_id}, this is {query_id}: use the checkpoint"
             " that belongs to the lake, or a new folder"
         )
 
 
-def check_follows(last: Manifest, batch: int, query_id: str, start: Positions | None) -> None:
-    """Refuse a batch that does not continue the lake. Raises LakeRefused."""
-    check_query(last, query_id)
+def check_follows(last: Manifest | None, batch: int, query_id: str, start: Offset | None) -> None:
+    """Refuse a batch that does not continue the lake; `last` is None before the first batch.
+
+    Raises LakeRefused.
+    """
+    if last is None:
+        if batch:
+            raise LakeRefused(f"batch {batch} is the first of the lake: manifests are missing")
+        return
+    check_query(last.query_id, query_id)
     if batch != last.batch + 1:
         raise LakeRefused(f"batch {batch} follows batch {last.batch}: a manifest is missing")
     if start != last.end:
@@ -118,126 +182,28 @@ def check_follows(last: Manifest, batch: int, query_id: str, start: Positions | 
         )
 
 
-def check_files(files: Sequence[LakeFile], start: Positions | None, end: Positions) -> None:
+def check_files(files: Sequence[LakeFile], start: Offset | None, end: Offset) -> None:
     """Refuse files that overlap or leave their batch. Raises LakeRefused."""
-    begin: Mapping[Pid, int] = {} if start is None else start.at
-    reached: dict[Pid, int] = {}
-    for file in sorted(files, key=lambda each: (each.pid, each.first)):
-        low = max(begin.get(file.pid, 0), reached.get(file.pid, 0))
-        if not low <= file.first <= file.last < end.at.get(file.pid, 0):
+    begin, until = begins(start, end), ends(end)
+    reached: dict[LakePartition, int] = {}
+    for file in sorted(files, key=lambda each: (each.home, each.first)):
+        low = reached.get(file.home, begin.get(file.home, 0))
+        if not low <= file.first <= file.last < until.get(file.home, 0):
             raise LakeRefused(f"file {file.path} does not lie in its batch or overlaps another")
-        if file.path != file_name(file.pid, file.first, file.last):
+        if file.path != file_name(file.home, file.first, file.last):
             raise LakeRefused(f"file {file.path} has not the name of its records")
-        reached[file.pid] = file.last + 1
+        reached[file.home] = file.last + 1
 
 
-def check_new(files: Sequence[LakeFile], reached: Mapping[Pid, int]) -> None:
+def check_new(files: Sequence[LakeFile], reached: Mapping[LakePartition, int]) -> None:
     """Refuse records at offsets that the lake has reached before. Raises LakeRefused.
 
     Positions go back where losses are not refused (failOnDataLoss=false): the tail of the log was
-    cut, or a topic was left out for a while. The file would replace or repeat one that counts.
+    cut. The file would repeat, with other contents, records that count.
     """
     for file in files:
-        if file.first < reached.get(file.pid, 0):
+        if file.first < reached.get(file.home, 0):
             raise LakeRefused(
-                f"{file.pid}: the lake holds offsets below {reached[file.pid]} already, and they"
+                f"{file.home}: the lake holds offsets below {reached[file.home]} already, and they"
                 f" would be written again from {file.first} on: use a new lake and checkpoint"
             )
-
-
-def commit(layout: Layout, manifest: Manifest, staged: Mapping[str, Path]) -> None:
-    """Move the staged files (final name -> where it lies now) into place, then create the manifest.
-
-    Safe to repeat after a crash at any step. Raises LakeRefused when the batch is already there.
-    """
-    folders: set[Path] = set()
-    for name, now in staged.items():
-        place = layout.root / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        now.replace(place)
-        folders.update((place.parent, place.parent.parent, layout.root))
-    for folder in folders:
-        _sync(folder)
-    place = layout.manifest(manifest.batch)
-    draft = place.with_suffix(f".{os.getpid()}.draft")
-    with draft.open("w") as out:
-        json.dump(manifest.to_json(), out, indent=1)
-        out.flush()
-        os.fsync(out.fileno())
-    try:
-        os.link(draft, place)
-    except FileExistsError:
-        raise LakeRefused(f"batch {manifest.batch} is already in the lake: two writers?") from None
-    finally:
-        draft.unlink()
-    _sync(layout.manifests)
-
-
-def recover(layout: Layout, manifests: Sequence[Manifest], cut_down: Positions | None) -> list[str]:
-    """Remove what a crash left behind: staged files, drafts, and data files no manifest names.
-
-    To be called under the lock, before the first batch. ``cut_down`` is where the batch after the
-    last manifest ends, None if none was begun: only files that lie in it can have been left behind
-    by a crash, and that batch writes them again. Returns the data files removed. Raises LakeRefused
-    for any other file, and removes nothing then: manifests may have been lost, or the folder is
-    somebody else's.
-    """
-    listed = {file.path for manifest in manifests for file in manifest.files}
-    stray = [name for name in layout.data_files() if name not in listed]
-    begin = manifests[-1].end if manifests else None
-    for name in stray:
-        if not _lies_between(name, begin, cut_down):
-            raise LakeRefused(
-                f"lake {layout.root} holds {name}, which no manifest names and no crash left"
-                " behind: put the manifests back that belong to it, or name another folder"
-            )
-    for left in (*layout.inflight.glob("*"), *layout.manifests.glob("*.draft")):
-        left.unlink(missing_ok=True)
-    for name in stray:
-        (layout.root / name).unlink()
-    return stray
-
-
-def _lies_between(name: str, begin: Positions | None, end: Positions | None) -> bool:
-    """Whether a file can be of the batch from ``begin`` to ``end``."""
-    found = parse_file_name(name)
-    # The first batch holds no records: without a manifest there is no file.
-    if found is None or begin is None or end is None:
-        return False
-    pid, first, last = found
-    return begin.at.get(pid, 0) <= first <= last < end.at.get(pid, 0)
-
-
-@contextlib.contextmanager
-def lock(layout: Layout) -> Iterator[None]:
-    """Hold the lake for this process, for one writer at a time. Raises LakeRefused.
-
-    The kernel gives the lock back when the process dies, however it dies.
-    """
-    try:
-        for folder in (layout.manifests, layout.inflight):
-            folder.mkdir(parents=True, exist_ok=True)
-        held = layout.lock.open("a+")
-    except OSError as error:
-        raise LakeRefused(f"lake {layout.root} cannot be written: {error}") from None
-    with held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            held.seek(0)
-            owner = held.read().strip() or "unknown"
-            raise LakeRefused(
-                f"lake {layout.root} is being written by another job (process {owner})"
-            ) from None
-        held.truncate(0)
-        held.write(str(os.getpid()))
-        held.flush()
-        yield
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

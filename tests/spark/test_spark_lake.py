@@ -1,0 +1,172 @@
+"""The lake of the archive job: what its manifests know, lost checkpoints, lakes of version 1."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka import TopicPartition
+from pyspark.sql import DataFrame, SparkSession
+from tests.spark.conftest import Topic
+from tests.spark.test_spark_jobs import archived, audited
+from tests.spark.test_spark_source import delete_records, numbered
+from tests.support import old_lake
+from tests.support.processes import DEADLINE_S
+
+from tidelog.pipeline import lake as lakes
+from tidelog.pipeline.errors import LakeRefused
+from tidelog.pipeline.jobs import archive
+from tidelog.pipeline.lake.chain import fold, read_manifests
+from tidelog.pipeline.lake.files import COLUMNS
+from tidelog.pipeline.lake.layout import Layout
+from tidelog.pipeline.lake.manifest import Manifest
+from tidelog.pipeline.progress import Bar
+
+pytestmark = pytest.mark.spark
+
+
+def manifests(lake: Path) -> list[Manifest]:
+    return list(read_manifests(Layout.at(str(lake))))
+
+
+def offsets(rows: DataFrame) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for row in rows.select("partition", "offset").collect():
+        found.setdefault(row["partition"], []).append(row["offset"])
+    return {partition: sorted(each) for partition, each in found.items()}
+
+
+def committed(topic: Topic, group: str) -> int:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": topic.bootstrap, "group.id": group})
+    (found,) = consumer.committed([TopicPartition(topic.name, 0)], DEADLINE_S)
+    consumer.close()
+    return int(found.offset)
+
+
+@contextmanager
+def default_file_system(spark: SparkSession, root: Path) -> Iterator[None]:
+    """Paths without a scheme lead elsewhere: /tmp is a folder below `root`."""
+    settings = {
+        "fs.defaultFS": "viewfs://c",
+        "fs.viewfs.mounttable.c.link./tmp": root.as_uri(),
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+
+
+def test_what_was_lost_and_how_it_was_read_stands_in_the_manifest(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    """P1, P2, P8, P9, P12, P19, on the way of one lake."""
+    lake, group = tmp_path / "lake", f"{topic.name}-group"
+    topic.create(retention_ms=-1).write(numbered(10))
+    options = {"kafka.group.id": group, "kafka.isolation.level": "read_committed"}
+    with default_file_system(spark, tmp_path / "elsewhere"):
+        archived(spark, topic, lake, options=options, roll_bytes=1)
+    assert (lake / "_checkpoint" / "metadata").exists()
+    assert committed(topic, group) == 10, "the last batch is committed too"
+    topic.write(numbered(30, 10))
+    delete_records(topic, 25)
+    more = {**options, "failOnDataLoss": "false", "maxOffsetsPerTrigger": "20"}
+    with default_file_system(spark, tmp_path / "elsewhere"):
+        assert archived(spark, topic, lake, options=more)["new_rows"] == 15
+        rows = lakes.read(spark, str(lake), topic.name)
+        assert offsets(rows) == {0: [*range(10), *range(25, 40)]}
+    assert committed(topic, group) == 40
+    found = manifests(lake)
+    lost = [(loss.start, loss.end, loss.cause) for each in found for loss in each.losses]
+    assert lost[0][0] == 10 and lost[-1][1] == 25 and {cause for *_, cause in lost} == {"retention"}
+    assert sum(end - start for start, end, _ in lost) == 15
+    assert {each.isolation for each in found} == {"read_committed"}
+    assert [each.policies for each in found] == [{topic.name: "delete"}] * len(found)
+    files = [file for each in found for file in each.files]
+    assert all(file.leader_epochs[0][0] >= 0 and file.digest and file.raw_bytes for file in files)
+    (folder,) = (lake / topic.name).iterdir()
+    assert folder.name == f"id={files[0].home.topic_id}"
+    assert set(COLUMNS) <= set(spark.read.parquet(f"file://{folder}").columns)
+    a_lost_checkpoint_is_refused_and_adopted(spark, topic, lake)
+
+
+def a_lost_checkpoint_is_refused_and_adopted(spark: SparkSession, topic: Topic, lake: Path) -> None:
+    """P7: the manifests are the truth of a lake, also for Spark."""
+    before = len(manifests(lake))
+    fold(Layout.at(str(lake)), 2)
+    older = lake.parent / "older"
+    shutil.copytree(lake / "_checkpoint", older)
+    topic.write(numbered(10, 40))
+    archived(spark, topic, lake)
+    shutil.rmtree(lake / "_checkpoint")
+    topic.write(numbered(10, 50))
+    with pytest.raises(LakeRefused, match=r"there is no checkpoint in .*--adopt continues"):
+        archived(spark, topic, lake)
+    assert archived(spark, topic, lake, adopt=True)["new_rows"] == 10
+    shutil.rmtree(lake / "_checkpoint")
+    older.rename(lake / "_checkpoint")
+    topic.write(numbered(10, 60))
+    with pytest.raises(LakeRefused, match=r"is older than the lake.*--adopt continues"):
+        archived(spark, topic, lake)
+    assert archived(spark, topic, lake, adopt=True)["new_rows"] == 10
+    assert archived(spark, topic, lake)["new_rows"] == 0
+    assert len(manifests(lake)) == before + 3
+    assert offsets(lakes.read(spark, str(lake), topic.name)) == {0: [*range(10), *range(25, 70)]}
+
+
+def test_a_lake_of_version_1_is_resumed(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    """As commit 02f3bcb left it after kill -9 in its fourth batch."""
+    topic = Topic(bootstrap, old_lake.TOPIC).create(old_lake.PARTITIONS, retention_ms=-1)
+    old_lake.produce(bootstrap, 0, old_lake.WRITTEN + 5)
+    lake = old_lake.unpack(tmp_path, bootstrap)
+    first = old_lake.PARTITIONS * old_lake.COMMITTED
+    settings = archive.ArchiveSettings(bootstrap, (topic.name,), str(lake), once=True)
+    done = archive.run(spark, settings, Bar("archived"))
+    assert done["rows"] == first + done["new_rows"] == old_lake.PARTITIONS * (old_lake.WRITTEN + 5)
+    found = manifests(lake)
+    assert [each.version for each in found] == [1, 1, 1, 2, 2]
+    assert found[3].end["version"] == 1, "Spark had planned that batch before"
+    wanted = {key: [*range(old_lake.WRITTEN + 5)] for key in range(old_lake.PARTITIONS)}
+    assert offsets(lakes.read(spark, str(lake), topic.name)) == wanted
+    names = sorted(Layout.at(str(lake)).data_files())
+    assert names == sorted(file.path for each in found for file in each.files)
+    assert audited(spark, topic, lake, complete=True).is_right
+    with pytest.raises(LakeRefused, match="does not hold topic other"):
+        lakes.read(spark, str(lake), "other")
+
+
+def test_a_lake_of_two_topics_is_read_by_topic(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    """P10: each topic by itself, and what is only staged is no Parquet for any reader."""
+    lake = tmp_path / "lake"
+    other = Topic(topic.bootstrap, f"{topic.name}-other").create(retention_ms=-1)
+    topic.create(retention_ms=-1).write(numbered(5))
+    other.write(numbered(7))
+    names = (topic.name, other.name)
+    settings = archive.ArchiveSettings(topic.bootstrap, names, str(lake), once=True)
+    archive.run(spark, settings, Bar("archived"))
+    (lake / "_inflight" / "0123.staged").write_bytes(b"PAR1")
+    assert len(list(lake.rglob("*.parquet"))) == 2
+    for each, count in ((topic, 5), (other, 7)):
+        assert offsets(lakes.read(spark, str(lake), each.name)) == {0: [*range(count)]}
+        (folder,) = (lake / each.name).iterdir()
+        assert spark.read.parquet(str(folder)).count() == count
+
+
+def test_the_command_line_knows_adopt() -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "tidelog.pipeline", "archive", "--help"],
+        capture_output=True, text=True, timeout=DEADLINE_S, check=True,
+    ).stdout  # fmt: skip
+    assert "--adopt" in said and "--roll-bytes" in said
