@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEED ?=
 SCENARIO ?=
+ONLY ?=
 AGAINST ?=
 ROUNDS ?=
 ROWS ?=
 QUICK ?=
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup check test demo bench chaos simulate clean
+.PHONY: help setup check test demo bench chaos simulate mutants clean
 
 help:
 	@echo "make setup         create .venv with everything in it"
@@ -23,6 +24,8 @@ help:
 	@echo "make chaos         the long forms of the kill and fault runs"
 	@echo "make simulate SEED=N   replay one seed of the simulation; SCENARIO=cluster, broker or log"
 	@echo "                       takes only that one"
+	@echo "make mutants           breaks one rule of the product after another; each must be found by"
+	@echo "                       the tests named for it; ONLY=word,word takes some"
 
 setup: $(VENV)/.ready
 
@@ -69,6 +72,9 @@ chaos: setup java
 
 simulate: setup
 	@$(BIN)/python -m tests.simulation.run --seed $(SEED) $(if $(SCENARIO),--scenario $(SCENARIO))
+
+mutants: setup
+	@$(BIN)/python -m tests.mutants.run $(if $(ONLY),--only "$(ONLY)")
 
 clean:
 	rm -rf .tools .cache .mypy_cache .ruff_cache build dist

@@ -356,6 +356,9 @@ def violations(
     return wrong
 
 
+IN_FLIGHT = 5
+"""Requests of an idempotent producer, of one partition, that may be without an answer."""
+
 Line = tuple[str, int]
 """What must be in order by itself (a partition, a key), and a number in it."""
 
@@ -431,6 +434,8 @@ def renumbered_values(
 
     librdkafka takes a new epoch when a request behind a failed one was refused for its sequence,
     and sends again what it has no answer for, numbered anew: that much of a duplicate is its own.
+    No answer can be wanting to more than what was in flight, the last `IN_FLIGHT` batches of an
+    epoch in a partition: a broker that forgot more is not excused.
     `numbers_of` gives the batches of a partition.
     """
     places: dict[str, list[Place]] = defaultdict(list)
@@ -439,17 +444,27 @@ def renumbered_values(
     twice = {value: where for value, where in places.items() if len(where) > 1}
     batches = {part: numbers_of(part) for part in {p for w in twice.values() for p, _ in w}}
 
-    def identity(place: Place) -> tuple[int, int]:
+    def batch_of(place: Place) -> BatchOnDisk:
         partition, offset = place
         (batch,) = [
             each
             for each in batches[partition]
             if each.base_offset <= offset <= each.base_offset + each.last_offset_delta
         ]
-        return batch.producer_id, batch.producer_epoch
+        return batch
+
+    def was_in_flight(place: Place) -> bool:
+        mine = batch_of(place)
+        same = [x for x in batches[place[0]] if _identity(x) == _identity(mine)]
+        return mine in sorted(same, key=lambda batch: batch.base_offset)[-IN_FLIGHT:]
 
     return frozenset(
         value
         for value, where in twice.items()
-        if len({identity(place) for place in where}) == len(where)
+        if len({_identity(batch_of(place)) for place in where}) == len(where)
+        and all(was_in_flight(place) for place in sorted(where)[:-1])
     )
+
+
+def _identity(batch: BatchOnDisk) -> tuple[int, int]:
+    return batch.producer_id, batch.producer_epoch

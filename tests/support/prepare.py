@@ -18,17 +18,23 @@ PATIENT = 10
 """Tests that compute get ten times as much of a core."""
 
 
-def main() -> None:
-    """Fetch everything; what cannot be had is said here, and again by the tests that need it."""
+def main() -> int:
+    """Fetch everything; what cannot be had is said here, and again by the tests that need it.
+
+    Returns the exit status: 1 when something is wanting.
+    """
+    status = 0
     try:
         for name in SET_ROOTS:
             class_path(name)
     except JavaUnavailable as error:
         print(f"no jars for the tests: {error}", file=sys.stderr)
+        status = 1
     os.nice(PATIENT)
     compile_pyspark()
     stock_python()
+    return status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

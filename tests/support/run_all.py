@@ -5,6 +5,9 @@ two quiet cores; one that takes ``PATIENCE`` times as long, and ``LEAST_PATIENCE
 ended and fails. The files of a part are shared out among processes (pytest-xdist), those with a
 test marked ``long`` first: two where tests compute, more where they mostly wait. The last lines
 name what failed and count all parts.
+
+With ``TIDELOG_EVERY_TEST`` set, as CI sets it, a skip that ``LONG_FORMS`` does not name is a
+failure, and so is anything that could not be fetched: else a machine without Maven would be green.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -47,6 +51,18 @@ PREPARED_S = 600
 LONGEST_S = 17 * 60
 """What the budgets may come to on two quiet cores: a test asserts it."""
 
+EVERY_TEST = "TIDELOG_EVERY_TEST"
+
+LONG_FORM = "for `make chaos`"
+"""Why a test is skipped that `make chaos` runs."""
+
+LONG_FORMS = {
+    "tests/chaos/test_kill_cluster.py": "tests/chaos/test_nemesis.py",
+    "tests/chaos/test_nemesis.py": "tests/chaos/test_nemesis.py",
+    "tests/chaos/test_steady_load.py": "tests/chaos/test_steady_load.py",
+}
+"""The files with tests that only `make chaos` runs, and where their short form is."""
+
 SEEDS_OF_CLUSTERS = "tests/simulation/test_simulation_cluster.py"
 """It uses both cores itself."""
 
@@ -65,7 +81,7 @@ PARTS = (
 def run(part: Part) -> tuple[int, list[str], float]:
     """Run one part; return its exit status, the lines it printed and the seconds it took."""
     started = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "--durations=8", *part.arguments]
+    command = [sys.executable, "-m", "pytest", "-rfEs", "--durations=8", *part.arguments]
     if part.processes > 1:
         # A file's tests stay together: they share nodes that are theirs.
         command += ["-n", str(part.processes), "--dist", "loadfile", "--no-loadscope-reorder"]
@@ -98,6 +114,16 @@ def run(part: Part) -> tuple[int, list[str], float]:
         patience.cancel()
 
 
+def unnamed_skips(lines: Iterable[str]) -> list[str]:
+    """Return the lines of a summary that tell of a skip which ``LONG_FORMS`` does not name."""
+    found = []
+    for line in lines:
+        told = re.match(r"SKIPPED \[\d+\] ([^\s:]+)(?::\d+)?: (.*)", line)
+        if told and not (told[1] in LONG_FORMS and told[2].strip() == LONG_FORM):
+            found.append(line.rstrip())
+    return found
+
+
 def main() -> int:
     """Run all parts, or those named on the command line; return the exit status."""
     names = set(sys.argv[1:])
@@ -106,6 +132,7 @@ def main() -> int:
     passed = failed = skipped = 0
     table = []
     red: list[str] = []
+    is_strict = bool(os.environ.get(EVERY_TEST))
     preparing = subprocess.Popen([sys.executable, "-m", "tests.support.prepare"])
     for part in PARTS:
         if names and part.name not in names:
@@ -116,16 +143,20 @@ def main() -> int:
         for number, word in re.findall(r"(\d+) (passed|failed|skipped|error)", "".join(lines[-5:])):
             counts[word] += int(number)
         red += [line.rstrip() for line in lines if line.startswith(("FAILED ", "ERROR "))]
+        missing = unnamed_skips(lines) if is_strict else []
+        red += missing
         passed += counts["passed"]
         skipped += counts["skipped"]
         broken = counts["failed"] + counts["error"]
         if status and not broken:
             broken = 1
             red.append(f"FAILED {part.name}: exit status {status} after {seconds:.0f} s")
-        failed += broken
-        verdict = "FAILED" if status else "ok"
+        failed += broken + len(missing)
+        verdict = "FAILED" if status or missing else "ok"
         table.append(f"{part.name:26} {seconds:6.1f} s of {part.budget_s:4} s   {verdict}")
-    preparing.wait(PREPARED_S)
+    if preparing.wait(PREPARED_S) and is_strict:
+        failed += 1
+        red.append("FAILED tests.support.prepare: not all that tests need was fetched (see above)")
     # The end of a long log names what failed: often it is all that somebody gets to see.
     print("\n".join([*table, *red]))
     print(f"{passed} passed, {failed} failed, {skipped} skipped")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
-from tests.support.run_all import LONGEST_S, PARTS
+import pytest
+from tests.support import run_all
+from tests.support.run_all import EVERY_TEST, LONG_FORM, LONG_FORMS, LONGEST_S, PARTS, Part
 
 TESTS = Path(__file__).parent.parent
 ELSEWHERE = {"tidy"}
@@ -21,6 +25,60 @@ def test_every_folder_with_tests_is_a_part() -> None:
     folders = {path.parent.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")}
     begun = {Path(argument).parts[1] for part in PARTS for argument in part.arguments[:1]}
     assert folders - ELSEWHERE == begun
+
+
+def test_what_ci_skips_is_named_and_has_a_short_form() -> None:
+    """``make chaos`` has the long forms of what CI runs, and nothing that CI runs in no form."""
+    skipping = {
+        path.relative_to(TESTS.parent).as_posix()
+        for path in TESTS.rglob("test_*.py")
+        if f'reason="{LONG_FORM}"' in path.read_text() and path != Path(__file__)
+    }
+    assert skipping == set(LONG_FORMS)
+    chaos = (TESTS.parent / "Makefile").read_text().partition("\nchaos:")[2].partition("\n\n")[0]
+    assert "TIDELOG_CHAOS=long" in chaos and "tests/chaos" in chaos
+    for short in LONG_FORMS.values():
+        text = (TESTS.parent / short).read_text()
+        functions = [x for x in text.split("\n\n\n") if "def test_" in x]
+        assert any(LONG_FORM not in each for each in functions), f"{short} has no short form"
+
+
+SKIPS = (
+    (f"SKIPPED [1] tests/chaos/test_kill_cluster.py:61: {LONG_FORM}", True),
+    ("SKIPPED [2] tests/chaos/test_kill_cluster.py:61: no Maven", False),
+    (f"SKIPPED [1] tests/cluster/test_ack_gap.py:20: {LONG_FORM}", False),
+    ("SKIPPED [1] tests/conftest.py:125: Kafka's tools need Maven: mvn is not there", False),
+    ("SKIPPED [1] tests/wire/test_codec_second_opinions.py: could not import 'kio'", False),
+    ("12 passed, 3 skipped in 2.00s", True),
+)
+
+
+@pytest.mark.parametrize(("line", "is_fine"), SKIPS)
+def test_a_skip_that_is_not_named_is_found(line: str, is_fine: bool) -> None:
+    assert run_all.unnamed_skips([line + "\n"]) == ([] if is_fine else [line])
+
+
+def test_in_ci_a_skip_fails_and_so_does_what_cannot_be_fetched(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["SKIPPED [1] tests/conftest.py:125: no Maven\n", "1 passed, 1 skipped in 1 s\n"]
+    monkeypatch.setattr(run_all, "PARTS", (Part("package", ("tests/package",), 15),))
+    monkeypatch.setattr(run_all, "run", lambda part: (0, lines, 1.0))
+    monkeypatch.setattr(sys, "argv", ["run_all"])
+    for fetched, strict, status in ((0, "", 0), (0, "1", 1), (1, "", 0), (1, "1", 1)):
+        monkeypatch.setenv(EVERY_TEST, strict)
+        preparing = SimpleNamespace(wait=lambda _, status=fetched: status)
+        monkeypatch.setattr(run_all.subprocess, "Popen", lambda *_, found=preparing: found)
+        assert run_all.main() == status
+        said = capsys.readouterr().out
+        assert ("no Maven" in said, "was fetched" in said) == (
+            bool(strict),
+            bool(strict and fetched),
+        )
+
+
+def test_ci_asks_for_every_test() -> None:
+    assert f"export {EVERY_TEST}=1" in (TESTS.parent / ".ci" / "run").read_text()
 
 
 def test_what_a_part_leaves_out_another_runs() -> None:

@@ -107,6 +107,15 @@ def writer() -> Writer:
     return Writer("127.0.0.1:1", "t", "w", 1, idempotent=True)
 
 
+def test_only_what_was_in_flight_may_be_sent_again_in_a_new_epoch() -> None:
+    """Seven batches of epoch 0, then all of them once more in epoch 1: five are excused."""
+    found = {(0, offset): f"w:{offset % 7}" for offset in range(14)}
+    on_record = [on_disk(offset, 1, int(offset >= 7)) for offset in range(14)]
+    excused = renumbered_values(found, {0: on_record}.__getitem__)
+    assert excused == {f"w:{number}" for number in (2, 3, 4, 5, 6)}
+    assert len([x for x in judge(found, renumbered=excused) if x.startswith("2 times")]) == 2
+
+
 def test_a_record_may_be_acknowledged_without_an_offset(writer: Writer) -> None:
     writer._sent_after = {0: {}, 1: {0: 5}, 2: {0: 5}}
     writer._delivered(0, None, Report(0, 5))

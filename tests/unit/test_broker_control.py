@@ -333,6 +333,22 @@ def test_a_full_sets_aside_what_it_does_not_name(tmp_path: Path) -> None:
     run(work())
 
 
+def test_a_stale_partition_is_removed_after_its_delay_and_not_before(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with running(tmp_path) as (lone, channel):
+            await order(channel, leader_and_isr({"t": (A, {0: (9, 0)})}))
+            clock, delay_ms = lone.broker.clock, lone.broker.configs.stale_partition_delete_delay_ms
+            before_ms = clock.wall_ms()
+            assert await order(channel, leader_and_isr({"t": (B, {0: (0, 0)})})) == [OK]
+            (stray,) = set_aside(tmp_path, "stray")
+            removals = lone.broker.directories[0].resources.removals
+            assert delay_ms > 0 and removals.due(before_ms + delay_ms - 1) is None
+            removal = removals.due(clock.wall_ms() + delay_ms)
+            assert removal is not None and [Path(x).name for x in removal.paths] == [stray]
+
+    run(work())
+
+
 def test_another_topic_id_makes_the_local_partition_stale(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path) as (lone, channel):

@@ -25,6 +25,7 @@ from tidelog.broker.partition import HostedPartition, PartitionState, Role
 from tidelog.client import connection as connections
 from tidelog.client.errors import RequestTimedOut
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.turns import Pieces, at_once
@@ -418,6 +419,30 @@ def test_a_follower_behind_the_leaders_start_starts_over(tmp_path: Path) -> None
             assert leader.log.advance_start(5) is None
             append(leader, "g")
             await until(lambda: follower.start_offset == 5)
+
+    run(main())
+
+
+def test_a_log_within_the_leaders_is_not_thrown_away_for_a_refused_offset(tmp_path: Path) -> None:
+    """A leader that was deposed, or a bug, says OFFSET_OUT_OF_RANGE: what is here may be all."""
+
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            leader = pair.lead(isr=(1,))
+            append(leader, *"abcdef")
+            follower = pair.follow()
+            await until_same(leader, follower)
+            before = content(follower)
+            reports = pair.follower.broker.loss_reports
+            code = ErrorCode.OFFSET_OUT_OF_RANGE
+            for start in (-1, 0, 3, 6):
+                answer = messages.FetchResponse.PartitionData(0, code, log_start_offset=start)
+                why = at_once(take_in(follower, answer, 0, reports))
+                assert why is not None and "refuses offset 6" in why
+                assert content(follower) == before
+            answer = messages.FetchResponse.PartitionData(0, code, log_start_offset=9)
+            assert at_once(take_in(follower, answer, 0, reports)) is None
+            assert (follower.start_offset, follower.end_offset) == (9, 9)
 
     run(main())
 

@@ -168,6 +168,22 @@ def test_an_in_sync_election_clears_the_flag() -> None:
     assert not settle(flagged, REPLICAS, standing("2"), 1, False).is_unclean_leader
 
 
+def test_the_election_of_an_eligible_replica_clears_the_flag() -> None:
+    before = state(1, [1], eligible=[2])
+    flagged = msgspec.structs.replace(before, is_unclean_leader=True)
+    after = settle(flagged, REPLICAS, standing("2"), 2, False)
+    assert (after.leader, after.isr, after.is_unclean_leader) == (2, [2], False)
+
+
+def test_a_preferred_election_clears_the_flag() -> None:
+    flagged = msgspec.structs.replace(state(2, [1, 2]), is_unclean_leader=True)
+    world = world_with(flagged, 1, 2, 3)
+    assert world.cluster.states[T0].is_unclean_leader
+    world.do(elect_on_request(world.cluster, ElectionType.PREFERRED, [T0]))
+    after = world.cluster.states[T0]
+    assert (after.leader, after.is_unclean_leader) == (1, False)
+
+
 @pytest.mark.parametrize(
     ("before", "isr", "minimum", "eligible"),
     [

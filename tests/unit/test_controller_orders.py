@@ -109,6 +109,15 @@ def test_leader_and_isr_names_only_the_brokers_own_partitions() -> None:
     assert (leader.broker_id, leader.host_name, leader.port) == (2, "h2", 1)
 
 
+def test_an_order_says_that_a_topic_is_older_than_topic_ids() -> None:
+    """A replica without an id adopts that of such a topic, and no other's (KIP-516)."""
+    made = world()
+    memory = msgspec.structs.replace(made.cluster.memories["t"], migrated=True)
+    made.commit((Put(layout.memory("t"), memory),))
+    full = requests.leader_and_isr(made.cluster, SENDER, 2, [T0, T1], requests.FULL)
+    assert [topic.migrated for topic in full.topic_states] == [True]
+
+
 def test_a_damaged_state_stands_with_leader_and_epoch_minus_one() -> None:
     made = world()
     cluster = made.cluster

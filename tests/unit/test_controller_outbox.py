@@ -32,6 +32,7 @@ from tidelog.controller.decisions.stops import Stop, stops_of
 from tidelog.controller.outbox import Outbox
 from tidelog.controller.pending import changes_of
 from tidelog.controller.requests import Sender
+from tidelog.metadata import layout
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.runtime.disk import RealDisk
@@ -103,6 +104,43 @@ def test_a_broker_that_greets_slowly_is_commanded_in_the_end(
             async with commanded(office):
                 assert asked == [least_ms, 2 * least_ms, 4 * least_ms]
         finally:
+            await lone.stop()
+
+    asyncio.run(main())
+
+
+def test_a_full_is_looked_at_once_more_when_its_turn_has_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic cannot be read any more when configurations were sent: what a FULL does not name is
+    removed."""
+    sent: list[str] = []
+    send, send_configs = Outbox._send, Outbox._send_configs
+
+    async def main() -> None:
+        office, lone = Office(), Obedient(tmp_path)
+
+        async def noted(self: Outbox, connection: Any, request: Any, version: int) -> Any:
+            sent.append(type(request).__name__)
+            return await send(self, connection, request, version)
+
+        async def then_damaged(self: Outbox, connection: Any, configs: Any) -> None:
+            await send_configs(self, connection, configs)
+            path = layout.topic("t")
+            office.cluster.damaged[path] = layout.Damaged(path, "it is torn")
+
+        monkeypatch.setattr(Outbox, "_send", noted)
+        monkeypatch.setattr(Outbox, "_send_configs", then_damaged)
+        await lone.start()
+        office.found_at(lone.port)
+        office.create(NewTopic("t", 1, 1))
+        outbox = Outbox(office, 1, 5_000, RETRY_MS)
+        try:
+            await until(lambda: sent.count("OpenControlChannelRequest") == 2)
+            assert sent.count("UpdateConfigsRequest") == 1
+            assert "LeaderAndIsrRequest" not in sent
+        finally:
+            await outbox.close()
             await lone.stop()
 
     asyncio.run(main())

@@ -312,6 +312,23 @@ def test_hostile_bytes_close_the_connection_with_one_line(
     assert len([r for r in caplog.records if r.name.startswith("tidelog")]) == 1
 
 
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_request_has_so_many_bytes_at_most(run: Any, more: int) -> None:
+    async def main() -> None:
+        request = heartbeat("g" * 900)
+        frame = b"".join(codec.encode_request(ApiKey.HEARTBEAT, 0, 1, "test", request))
+        limits = Limits(max_request_bytes=len(frame) - 4 - more)
+        async with serving(Harness(), limits) as (_, connect):
+            peer = await connect()
+            peer.writer.write(frame)
+            if more:
+                assert await peer.ended()
+            else:
+                assert await peer.receive_correlation() == 1
+
+    run(main())
+
+
 def test_who_announces_much_and_sends_nothing_gets_no_memory(run: Any) -> None:
     async def main() -> None:
         harness = Harness()

@@ -33,6 +33,7 @@ def test_murmur2_is_that_of_stock_clients(key: bytes) -> None:
 )
 def test_murmur2_of_known_keys(key: bytes, signed: int) -> None:
     assert murmur2(key) == signed & 0xFFFFFFFF
+    assert hash_of_key(key) == signed & 0x7FFFFFFF  # as Kafka's toPositive
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(1, 40), st.integers(0, 6))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
+from tests.support.drawn_seed import drawn_seed
 
 from tidelog.pipeline.decoding import chunks
 from tidelog.pipeline.decoding.chunks import Decoder, Origin
@@ -76,8 +77,7 @@ def seen(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("codec", range(5))
 @pytest.mark.parametrize("longest", [1, 40, 9000])
 def test_random_records_come_out_as_they_went_in(codec: int, longest: int) -> None:
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
+    seed = drawn_seed()
     rng = random.Random(seed)
     data, wanted, base = b"", [], 5
     for _ in range(4):
@@ -217,8 +217,7 @@ def test_damage_is_named_never_decoded() -> None:
 
 
 def test_hostile_payloads_with_a_right_checksum() -> None:
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
+    seed = drawn_seed()
     rng = random.Random(seed)
     good = build_batch(some_records(random.Random(1), 80, 30))
     header, body = read_header(good), good[HEADER_SIZE:]

@@ -99,6 +99,14 @@ def test_nothing_comes_between_the_pieces_of_a_cut(tmp_path: Path, work: str, of
     assert found.producers.entries[7].last_sequence == len(kept)
 
 
+@pytest.mark.parametrize("offset", [13, 40, 1_000])
+def test_a_log_that_begins_anew_is_committed_from_there_on(tmp_path: Path, offset: int) -> None:
+    log = filled(tmp_path)
+    assert log.restart_at(offset, NOW_MS) is None
+    found = (log.start_offset, log.high_watermark, log.end_offset)
+    assert found == (offset, offset, offset), "the watermark is never below the start"
+
+
 @pytest.mark.parametrize("work", ["truncation", "restart"])
 def test_a_kill_behind_a_cut_below_the_log_start_loses_nothing_that_came_since(
     tmp_path: Path, work: str

@@ -29,6 +29,7 @@ from tidelog.storage.checkpoints import encode_offsets
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.recovery import Ending
 from tidelog.storage.results import Appended
+from tidelog.storage.syncing import PendingSync, run_all
 
 SMALL = TopicConfigs(segment_bytes=800)
 
@@ -124,6 +125,34 @@ def test_a_failed_fsync_is_final_and_not_tried_again(log: PartitionLog, disk: Fa
     assert isinstance(append(log), Rejected)
     log.close()
     assert len(disk.syncs) == syncs
+
+
+class Synced:
+    """A file that counts its syncs, and may fail them."""
+
+    path = "x.log"
+
+    def __init__(self, fault: int = 0) -> None:
+        self.fault = fault
+        self.syncs = 0
+
+    def sync(self) -> None:
+        self.syncs += 1
+        if self.fault:
+            raise OSError(self.fault, "a fault of the test", self.path)
+
+
+def test_after_a_failed_fsync_nothing_more_of_its_directory_is_synced() -> None:
+    """The others of a trip were not failed themselves: their directory was (promise 25)."""
+    files = [Synced(), Synced(errno.EIO), Synced(), Synced()]
+    directories = ("one", "one", "one", "other")
+    trip = [
+        PendingSync(directory, [file], [], 0, 1, 0)  # type: ignore[list-item]
+        for directory, file in zip(directories, files, strict=True)
+    ]
+    run_all(trip)
+    assert [file.syncs for file in files] == [1, 1, 0, 1]
+    assert [each.error is not None for each in trip] == [False, True, True, False]
 
 
 def test_the_recovery_point_moves_only_when_a_sync_is_handed_back(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.support.storage_logs import NOW_MS, batch, new_log, reopen
+from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
 
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import MAX_INT32, Rejected, read_header
@@ -84,11 +84,24 @@ def test_a_batch_across_the_wrap(tmp_path: Path) -> None:
     assert (again.duplicate, again.first_offset, again.last_offset) == (True, 0, 3)
 
 
+@pytest.mark.parametrize("others", [1, 3])
+def test_a_retry_of_another_length_is_no_duplicate(tmp_path: Path, others: int) -> None:
+    log = new_log(tmp_path)
+    sent(log, 0, count=2)
+    sent(log, 2, count=2)
+    for first in (0, 2):
+        refused = send(log, first, count=others)
+        assert isinstance(refused, Rejected) and refused.error is OUT_OF_ORDER
+        assert sent(log, first, count=2).duplicate
+    assert log.end_offset == 4
+
+
 def test_several_batches_in_one_request_follow_each_other(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     one, two = (batch(2, producer=Producer(7, 0, sequence)) for sequence in (0, 2))
     got = log.append_as_leader(one + two, 0, NOW_MS)
     assert isinstance(got, Appended) and (got.first_offset, got.last_offset) == (0, 3)
+    assert [record.offset for record in records_of(log)] == [0, 1, 2, 3]
     gap = batch(2, producer=Producer(7, 0, 4)) + batch(2, producer=Producer(7, 0, 8))
     refused = log.append_as_leader(gap, 0, NOW_MS)
     assert isinstance(refused, Rejected) and refused.error is OUT_OF_ORDER

@@ -122,12 +122,32 @@ def test_damage_with_sound_batches_behind_it_is_named_and_nothing_is_cut(
     assert reopen(tmp_path, SMALL).damaged is None, "repaired from a backup, it serves again"
 
 
+def test_what_was_found_damaged_once_is_no_torn_tail(tmp_path: Path) -> None:
+    """A read named it, in the last batch: the next start must not take it for what a kill left."""
+    log = write(tmp_path, 4)
+    path = Path(log.segments[0].log_path)
+    spoilt = bytearray(path.read_bytes())
+    spoilt[-1] ^= 1
+    path.write_bytes(spoilt)
+    marker = tmp_path / "t-0" / names.DAMAGED
+    marker.touch()
+    found = reopen(tmp_path, SMALL, ending=Ending(0))
+    assert found.damaged is not None and str(path) in found.damaged
+    assert path.read_bytes() == spoilt
+    marker.unlink()
+    found = reopen(tmp_path, SMALL, ending=Ending(0))
+    assert (found.damaged, found.end_offset) == (None, 6)
+
+
 def test_an_end_below_the_high_watermark_is_damage_after_a_kill(tmp_path: Path) -> None:
     log = write(tmp_path, 4)
     path = Path(log.segments[0].log_path)
-    path.write_bytes(path.read_bytes()[:-5])
+    torn = path.read_bytes()[:-5]
+    path.write_bytes(torn)
     found = reopen(tmp_path, SMALL, ending=Ending(0, high_watermark=8))
     assert found.damaged is not None and "high watermark 8" in found.damaged
+    assert path.read_bytes() == torn, "nothing is cut off that somebody may have read"
+    (tmp_path / "t-0" / names.DAMAGED).unlink()
     lost_power = Ending(0, high_watermark=8, unsynced_may_be_gone=True)
     found = reopen(tmp_path, SMALL, ending=lost_power)
     assert found.damaged is None

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.drawn_seed import drawn_seed
 from tests.wire import reference_codec
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol import codec, schema
@@ -48,8 +49,7 @@ def compiled_decode(api: Api, message: Message, version: int, data: bytes) -> An
 
 @pytest.mark.parametrize("message", sorted({m.name for _, m, _ in CASES}))
 def test_random_messages_have_the_same_bytes_and_come_back(message: str) -> None:
-    seed = random.SystemRandom().getrandbits(32)
-    print(f"seed {seed}")
+    seed = drawn_seed()
     rng = random.Random(seed)
     for api, found, version in CASES:
         if found.name != message:

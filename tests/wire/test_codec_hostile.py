@@ -10,6 +10,7 @@ import pytest
 from tests.wire import reference_codec
 from tidelog.protocol import codec
 from tidelog.protocol.codec import DecodeError
+from tidelog.protocol.primitives import read_uvarint
 from tidelog.protocol.schema import Api, Message
 
 CASES = reference_codec.everything()
@@ -36,6 +37,25 @@ def read(api: Api, message: Message, version: int, frame: memoryview) -> object:
 def must_fail(api: Api, message: Message, version: int, frame: memoryview) -> None:
     with pytest.raises(DecodeError):
         read(api, message, version, frame)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("80 01", 128),
+        ("ff ff ff ff 0f", 2**32 - 1),
+        ("ff ff ff ff 1f", None),
+        ("80 80 80 80 10", None),
+        ("ff ff ff ff ff 01", None),
+    ],
+)
+def test_a_varint_has_32_bits(text: str, value: int | None) -> None:
+    data = memoryview(bytes.fromhex(text))
+    if value is None:
+        with pytest.raises(DecodeError):
+            read_uvarint(data, 1, data[0])
+    else:
+        assert read_uvarint(data, 1, data[0]) == (value, len(data))
 
 
 @pytest.mark.parametrize(("api", "message", "version"), CASES, ids=IDS)

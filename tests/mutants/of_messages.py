@@ -1,0 +1,152 @@
+"""Broken rules of the wire, of connections, of groups and of the client."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+SCHEMAS = "src/tidelog/protocol/schemas"
+GOLDEN = "tests/wire/test_golden_bytes.py"
+GROUPS = "src/tidelog/groups"
+
+MUTANTS = (
+    Mutant(
+        "T11: the unclean flag of LeaderAndIsr has another tag",
+        f"{SCHEMAS}/leader_and_isr.txt",
+        "    is_unclean_leader: bool [4+] tag 10002\n",
+        "    is_unclean_leader: bool [4+] tag 10009\n",
+        GOLDEN,
+    ),
+    Mutant(
+        "T11: two fields of LeaderAndIsr v6 stand in each other's place",
+        f"{SCHEMAS}/leader_and_isr.txt",
+        "    partition_epoch: int32 [6+] = -1\n    birth_epoch: int32 [6+]\n",
+        "    birth_epoch: int32 [6+]\n    partition_epoch: int32 [6+] = -1\n",
+        GOLDEN,
+    ),
+    Mutant(
+        "channel number and store revision stand in each other's place",
+        f"{SCHEMAS}/open_control_channel.txt",
+        "    channel_number: int64\n    store_revision: int64\n",
+        "    store_revision: int64\n    channel_number: int64\n",
+        GOLDEN,
+    ),
+    Mutant(
+        "a follower tells the id of its topic in another tag",
+        f"{SCHEMAS}/fetch.txt",
+        "        topic_id: uuid [12+] tag 10003\n",
+        "        topic_id: uuid [12+] tag 10002\n",
+        GOLDEN,
+    ),
+    Mutant(
+        "counts of a topic are told to clients from Metadata v12 on only",
+        f"{SCHEMAS}/metadata.txt",
+        "        undeleted_partition_count: int32 [9+] tag 10001 = -1\n",
+        "        undeleted_partition_count: int32 [12+] tag 10001 = -1\n",
+        GOLDEN,
+    ),
+    Mutant(
+        "both sides prove the secret by the same word",
+        "src/tidelog/protocol/secret_exchange.py",
+        '_SERVER, _CLIENT = b"server", b"client"\n',
+        '_SERVER, _CLIENT = b"server", b"server"\n',
+        f"{GOLDEN} tests/unit/test_cluster_secret.py",
+    ),
+    Mutant(
+        "tagged fields are written in no order",
+        "src/tidelog/protocol/compiler.py",
+        "        return sorted(found, key=lambda f: f.tag or 0) if tagged else found\n",
+        "        return found[::-1] if tagged else found\n",
+        "tests/wire/test_codec_against_reference.py",
+    ),
+    Mutant(
+        "a message may have more elements than it may",
+        "src/tidelog/protocol/compiler.py",
+        '    code.put(depth, f"if budget < 0: raise too_many(',
+        '    code.put(depth, f"if False: raise too_many(',
+        "tests/unit/test_network_steps.py",
+    ),
+    Mutant(
+        "a varint of more than 32 bits is taken",
+        "src/tidelog/protocol/primitives.py",
+        "            if value > 0xFFFFFFFF:\n                break\n",
+        "",
+        "tests/wire/test_codec_hostile.py::test_a_varint_has_32_bits",
+    ),
+    Mutant(
+        "bytes behind a message are passed over",
+        "src/tidelog/protocol/codec.py",
+        "    if stop != len(frame) and not may_go_on:\n",
+        "    if False:\n",
+        "tests/wire/test_codec_hostile.py",
+    ),
+    Mutant(
+        "who proved nothing may name a replica",
+        "src/tidelog/network/router.py",
+        "        if replica_id < 0 or self.connection.is_trusted:\n",
+        "        if True:\n",
+        "tests/wire/test_authorization_table.py",
+    ),
+    Mutant(
+        "a request may be larger than socket.request.max.bytes",
+        "src/tidelog/network/connection.py",
+        "size < frames.MIN_REQUEST_BYTES or size > self._limits.max_request_bytes:",
+        "size < frames.MIN_REQUEST_BYTES:",
+        "tests/unit/test_network_server.py",
+    ),
+    Mutant(
+        "a commit of another generation is taken",
+        f"{GROUPS}/offsets.py",
+        "    if event.generation != group.generation:\n        return",
+        "    if False:\n        return",
+        "tests/unit/test_groups_offsets.py tests/unit/test_groups_random.py",
+    ),
+    Mutant(
+        "a commit is taken while partitions are handed out anew",
+        f"{GROUPS}/offsets.py",
+        "    if group.state is GroupState.COMPLETING_REBALANCE:\n",
+        "    if False:\n",
+        "tests/unit/test_groups_offsets.py",
+    ),
+    Mutant(
+        "a heartbeat does not say that the group rebalances",
+        f"{GROUPS}/leaving.py",
+        "        if group.state is GroupState.PREPARING_REBALANCE:\n",
+        "        if False:\n",
+        "tests/unit/test_groups_membership.py",
+    ),
+    Mutant(
+        "an id that was never used makes the group rebalance when it leaves",
+        f"{GROUPS}/leaving.py",
+        "    if gone and not any_member:\n",
+        "    if False:\n",
+        "tests/unit/test_groups_membership.py",
+    ),
+    Mutant(
+        "a client goes back to metadata of an older leader epoch",
+        "src/tidelog/client/metadata.py",
+        "        if before is not None and before.leader_epoch > partition.leader_epoch >= 0:\n",
+        "        if False:\n",
+        "tests/unit/test_client_metadata.py",
+    ),
+    Mutant(
+        "a reader does not ask a new leader whether it has what was read",
+        "src/tidelog/client/truncation.py",
+        "    return 0 <= epoch < leader_epoch != asked_in\n",
+        "    return False\n",
+        "tests/unit/test_client_truncation.py",
+    ),
+    Mutant(
+        "a log that was cut is not noticed",
+        "src/tidelog/client/truncation.py",
+        "    return 0 <= end.end_offset < offset\n",
+        "    return False\n",
+        "tests/unit/test_client_truncation.py",
+    ),
+    Mutant(
+        "keys go to other partitions than those of stock clients",
+        "src/tidelog/partitioning/hashing.py",
+        "_POSITIVE = 0x7FFFFFFF\n",
+        "_POSITIVE = 0x3FFFFFFF\n",
+        "tests/unit/test_partitioning_hashing.py",
+    ),
+)

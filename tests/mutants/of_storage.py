@@ -1,0 +1,164 @@
+"""Broken rules of what lies on disk: segments, recovery, producers, epochs, batches."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+STORAGE = "src/tidelog/storage"
+RECORDS = "src/tidelog/records"
+STORIES = "tests/simulation/test_simulation_log_seeds.py"
+
+MUTANTS = (
+    Mutant(
+        "T11: a truncation is not synced",
+        f"{STORAGE}/cutting.py",
+        "        for file, _ in self.opened.sizes[-1:]:\n            file.sync()\n",
+        "",
+        STORIES,
+    ),
+    Mutant(
+        "T11: what recovery cuts off is not synced",
+        f"{STORAGE}/recovery.py",
+        "    segment.open_log().sync()\n",
+        "",
+        STORIES,
+    ),
+    Mutant(
+        "T11: after a failed fsync the rest of a group-commit trip is synced",
+        f"{STORAGE}/syncing.py",
+        "        pending.error = failed.get(pending.log_directory)\n",
+        "        pending.error = None\n",
+        "tests/unit/test_storage_faults.py tests/unit/test_broker_durability.py",
+    ),
+    Mutant(
+        "T11: what an earlier life found damaged is cut as a torn tail",
+        f"{STORAGE}/recovery.py",
+        "    elif ending.was_damaged and not ending.unsynced_may_be_gone:\n"
+        "        found.damaged = where\n",
+        "",
+        "tests/unit/test_storage_recovery.py",
+    ),
+    Mutant(
+        "T11: damage is cut off, and then named",
+        f"{STORAGE}/recovery.py",
+        "    if found.damaged is not None:\n        return\n    found.lost_sound_batches",
+        "    found.lost_sound_batches",
+        "tests/unit/test_storage_recovery.py",
+    ),
+    Mutant(
+        "T11: a retry with the same first and another last sequence is a duplicate",
+        f"{STORAGE}/producers.py",
+        "batch.first_sequence == first and batch.last_sequence == last",
+        "batch.first_sequence == first",
+        "tests/unit/test_storage_producers.py",
+    ),
+    Mutant(
+        "T11: of several batches in one request each begins one offset behind the last",
+        f"{STORAGE}/appending.py",
+        "        offset += header.last_offset_delta + 1\n",
+        "        offset += 1\n",
+        "tests/unit/test_storage_producers.py tests/unit/test_storage_log.py",
+    ),
+    Mutant(
+        "T11: the watermark stays where it was when a log begins anew",
+        f"{STORAGE}/cutting.py",
+        "            self.start_offset = self.high_watermark = offset\n",
+        "            self.start_offset = offset\n",
+        "tests/unit/test_storage_cutting.py tests/unit/test_storage_log.py",
+    ),
+    Mutant(
+        "a checkpoint is not lowered before a cut",
+        f"{STORAGE}/cutting.py",
+        "            if lowered != former and self.resources.before_cut is not None:\n"
+        "                yield from self.resources.before_cut()\n",
+        "",
+        STORIES,
+    ),
+    Mutant(
+        "a sync that was overtaken by a cut is believed",
+        f"{STORAGE}/logfiles.py",
+        "        if self.cutting or pending.generation != self.generation:\n"
+        "            return  # what is cut may be given out again\n",
+        "",
+        "tests/unit/test_storage_faults.py",
+    ),
+    Mutant(
+        "a length that an earlier life cut is not made durable",
+        f"{STORAGE}/rewriting.py",
+        "        file.truncate(log._active.size + 1)\n        file.truncate(log._active.size)\n"
+        "        log._dirty_files.add(log._active.log_path)\n",
+        "        del file\n",
+        STORIES,
+    ),
+    Mutant(
+        "retention removes what is not committed",
+        f"{STORAGE}/retention.py",
+        "        if segment.next_offset > high_watermark or (last and segment.size == 0):\n",
+        "        if last and segment.size == 0:\n",
+        "tests/unit/test_storage_retention.py",
+    ),
+    Mutant(
+        "compaction rewrites what is not synced",
+        f"{STORAGE}/compaction.py",
+        "    bound = min(log.high_watermark, log.synced_end_offset)\n",
+        "    bound = log.high_watermark\n",
+        "tests/unit/test_storage_compaction.py",
+    ),
+    Mutant(
+        "compaction forgets where a silent producer stands",
+        f"{STORAGE}/cleaner.py",
+        "                    lasts[header.producer_id] = header.last_offset\n",
+        "                    pass\n",
+        "tests/unit/test_storage_compaction.py",
+    ),
+    Mutant(
+        "an epoch without records keeps its place before the next one",
+        f"{STORAGE}/epochs.py",
+        "        while self.entries and self.entries[-1][1] >= start_offset:\n"
+        "            self.entries.pop()\n",
+        "",
+        "tests/unit/test_storage_epochs.py",
+    ),
+    Mutant(
+        "a cut leaves the epochs behind it",
+        f"{STORAGE}/epochs.py",
+        "        del self.entries[keep:]\n",
+        "",
+        "tests/unit/test_storage_epochs.py",
+    ),
+    Mutant(
+        "the log start passes the high watermark",
+        f"{STORAGE}/expiring.py",
+        "        if offset > self.high_watermark:\n",
+        "        if offset > self.end_offset:\n",
+        "tests/unit/test_storage_log.py tests/unit/test_storage_retention.py",
+    ),
+    Mutant(
+        "a client's CRC is not looked at",
+        f"{RECORDS}/batch.py",
+        "    if crc32c(batch[ATTRIBUTES_POSITION:]) != crc:\n",
+        "    if False:\n",
+        "tests/unit/test_records_batch.py",
+    ),
+    Mutant(
+        "a client's batch may claim more records than it can hold",
+        f"{RECORDS}/batch.py",
+        "    if count * LEAST_RECORD_BYTES > len(batch) - HEADER_SIZE and (\n",
+        "    if False and (\n",
+        "tests/unit/test_storage_lying_batches.py tests/unit/test_records_batch.py",
+    ),
+    Mutant(
+        "a client may write control batches",
+        f"{RECORDS}/batch.py",
+        "    if attributes & (CONTROL_BIT | DELETE_HORIZON_BIT):\n",
+        "    if attributes & DELETE_HORIZON_BIT:\n",
+        "tests/unit/test_records_batch.py",
+    ),
+    Mutant(
+        "the fifth batch of a producer is forgotten",
+        f"{STORAGE}/producers.py",
+        "            if len(batches) > BATCHES_REMEMBERED:\n",
+        "            if len(batches) >= BATCHES_REMEMBERED:\n",
+        "tests/unit/test_storage_producers.py",
+    ),
+)

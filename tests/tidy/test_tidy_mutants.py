@@ -1,0 +1,42 @@
+"""The table of mutants is whole: `make mutants` runs by hand, and must not be found broken then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.mutants.mutant import Mutant
+from tests.mutants.run import MUTANTS, PAGE, why_not_there
+from tests.tidy.test_tidy_code import ROOT
+
+
+def test_every_mutant_has_a_name_of_its_own_and_tests_that_exist() -> None:
+    names = [mutant.name for mutant in MUTANTS]
+    assert len(set(names)) == len(names)
+    for mutant in MUTANTS:
+        assert mutant.old != mutant.new, mutant.name
+        for test in mutant.tests.split():
+            assert (ROOT / test.partition("::")[0]).exists(), f"{mutant.name}: {test}"
+
+
+def test_the_page_has_what_became_of_every_mutant() -> None:
+    rows = {
+        line.split("|")[1].strip(): line for line in PAGE.read_text().splitlines() if "|" in line
+    }
+    for mutant in MUTANTS:
+        assert "`tests/" in rows.get(mutant.name, ""), f"run make mutants for {mutant.name!r}"
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "why"),
+    [
+        ("a.py", "rule", ""),
+        ("a.py", "a", "2 times"),
+        ("a.py", "gone", "0 times"),
+        ("b.py", "rule", "not there any more"),
+    ],
+)
+def test_a_mutant_whose_text_is_gone_is_said(tmp_path: Path, file: str, old: str, why: str) -> None:
+    (tmp_path / "a.py").write_text("a rule and nothing else")
+    said = why_not_there(tmp_path, Mutant("m", file, old, "", "tests/tidy"))
+    assert (why in said) and bool(said) is bool(why)
