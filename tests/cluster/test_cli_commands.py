@@ -163,9 +163,9 @@ def test_what_topics_refuse(tide: Tide, bootstrap: str, topic_name: str) -> None
     tide("topics", "--create", "--topic", fresh, "--config", "retention.ms=soon").failed(
         "retention.ms"
     )
-    tide("topics", "--alter", "--topic", topic_name, "--partitions", "1").failed(
-        "INVALID_PARTITIONS"
-    )
+    shrunk = tide("topics", "--alter", "--topic", topic_name, "--partitions", "1")
+    shrunk.failed("INVALID_PARTITIONS")
+    assert "1.5" not in shrunk.err and "grows only" not in shrunk.err
     for action in ("--describe", "--delete"):
         tide("topics", action, "--topic", fresh).failed("does not exist", fresh)
         assert tide("topics", action, "--topic", fresh, "--if-exists").status == 0
@@ -206,6 +206,12 @@ def test_what_configurations_refuse(tide: Tide, bootstrap: str, topic_name: str)
     alter = ("configs", "--alter", "--topic", topic_name)
     tide(*alter, "--add-config", "cleanup.policy=burn").failed("cleanup.policy", "INVALID_CONFIG")
     tide(*alter, "--add-config", "no.such=1").failed("no.such")
+    # U18: it said that it was done.
+    tide(*alter, "--delete-config", "no.such").failed("no.such", "not set")
+    tide(*alter, "--add-config", "retention.ms=5").good()
+    both = tide(*alter, "--delete-config", "retention.ms,segment.bytes")
+    both.failed("segment.bytes", "nothing was changed")
+    assert "retention.ms" in tide("configs", "--describe", "--topic", topic_name).good()
     tide("configs", "--describe", "--topic", topic_name + "-x").failed("does not exist")
     tide("configs", "--describe", "--broker", "77").failed("no broker '77'")
 
@@ -587,8 +593,9 @@ def test_output_onto_a_full_disk(bootstrap: str) -> None:
 
 
 def test_the_module_and_the_script_are_the_same() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tidelog.cli.main", "--version"],
-        capture_output=True, text=True, timeout=DEADLINE_S, check=True,
-    )  # fmt: skip
-    assert done.stdout.startswith("tidelog ")
+    for module in ("tidelog.cli.main", "tidelog"):
+        done = subprocess.run(
+            [sys.executable, "-m", module, "--version"],
+            capture_output=True, text=True, timeout=DEADLINE_S, check=True,
+        )  # fmt: skip
+        assert done.stdout.startswith("tidelog ")

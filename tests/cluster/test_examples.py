@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from tests.support.processes import DEADLINE_S
+from tests.support.processes import DEADLINE_S, free_ports, wait_until
+
+from tidelog.cli.connecting import SERVER_VARIABLE
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -24,7 +27,9 @@ def output_of(command: list[str]) -> str:
 
 def test_every_example_is_tested_here() -> None:
     found = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".sh")}
-    assert found == {"produce_consume.py", "resume_with_a_group.py", "commands.sh"}
+    assert found == {
+        "produce_consume.py", "resume_with_a_group.py", "commands.sh", "three_brokers.sh",
+    }  # fmt: skip
 
 
 def test_produce_consume(bootstrap: str) -> None:
@@ -47,6 +52,35 @@ def test_the_tour_of_the_commands(bootstrap: str) -> None:
     assert flights == ["N14228\tEWR-IAH", "N14228\tEWR-ORD"]
     assert any("cleanup.policy=compact" in line for line in lines)
     assert lines[-1].startswith("Deleted topic tour-")
+
+
+def test_three_brokers_from_files(tmp_path: Path) -> None:
+    ports = [str(port) for port in free_ports(4)]
+    environment = {
+        **os.environ,
+        "TIDELOG": f"{sys.executable} -m tidelog",
+        "PORTS": " ".join(ports),
+        SERVER_VARIABLE: ",".join(f"127.0.0.1:{port}" for port in ports[:3]),
+    }
+    command = ["sh", str(EXAMPLES / "three_brokers.sh"), str(tmp_path / "three")]
+    said = tmp_path / "said"
+    with said.open("wb") as out, subprocess.Popen(command, stdout=out, env=environment) as example:
+        try:
+            wait_until(lambda: said.read_text().count("\n") == 3, DEADLINE_S, "all three serve")
+            ready = sorted(line.split()[:2] for line in said.read_text().splitlines())
+            assert ready == [["ready", f"node={node_id}"] for node_id in (1, 2, 3)]
+            topic = [sys.executable, "-m", "tidelog", "topics", "--topic", "t"]
+            for flags in (["--create"], ["--describe", "--json"]):
+                done = subprocess.run(
+                    [*topic, *flags], capture_output=True, text=True, env=environment,
+                    timeout=DEADLINE_S,
+                )  # fmt: skip
+                assert done.returncode == 0, done
+            (shown,) = json.loads(done.stdout)
+            assert shown["replication_factor"] == 3
+        finally:
+            example.terminate()
+            assert example.wait(DEADLINE_S) == 0
 
 
 @pytest.mark.parametrize("name", ["produce_consume.py", "resume_with_a_group.py"])

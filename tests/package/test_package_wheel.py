@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from tests.support.processes import DEADLINE_S, free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+COMMANDS = ROOT / "docs" / "operating" / "commands.md"
 LOCK = ROOT / "requirements.lock"
 
 
@@ -87,6 +90,36 @@ def test_the_pipeline_says_what_it_lacks_and_is_there_with_spark(installed: Path
     assert Path(submitted).is_file() and str(installed.parent) in submitted
 
 
+def five_minutes(tool: Path, address: str) -> None:
+    """The README's commands against this server, then those of the handbook's page that end."""
+    block = README.read_text().partition("## Five minutes\n\n```\n")[2].partition("```")[0]
+    setup, start, *lines = block.replace("\\\n", " ").splitlines()
+    assert (setup, start.split()[:2]) == ("make setup", [".venv/bin/tidelog", "up"])
+    said = [shell(line, ".venv/bin/tidelog", tool, address) for line in lines]
+    assert said[0] == "Created topic orders.\n"
+    assert said[2] == "hello\n"
+    assert "all lead, all in sync" in said[3]
+    pages = COMMANDS.read_text()
+    known = []
+    for section in ("Topics", "Configurations", "Records"):
+        text = pages.partition(f"## {section}\n\n```\n")[2].partition("```")[0]
+        known += text.replace("\\\n", " ").splitlines()
+    for line in known:
+        if "--group" in line:
+            continue  # It reads until it is told to stop.
+        if line.startswith("tidelog consume"):
+            # The page has sent one record.
+            line = line.replace("--max-messages 10", "--max-messages 1")
+        shell(line, "tidelog", tool, address)
+
+
+def shell(line: str, name: str, tool: Path, address: str) -> str:
+    """Run a line of a page with the installed tool, against this server."""
+    for former in ("127.0.0.1:9092", "…"):
+        line = line.replace(former, address)
+    return run("sh", "-ec", re.sub(rf"(?<!\S){re.escape(name)} ", f"{tool} ", line))
+
+
 def test_the_installed_server_serves(installed: Path, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     server = subprocess.Popen(
@@ -105,6 +138,7 @@ def test_the_installed_server_serves(installed: Path, tmp_path: Path) -> None:
         run(tool, "topics", "--bootstrap-server", address, "--create", "--topic", "t")
         said = run(tool, "topics", "--bootstrap-server", address, "--list", "--json")
         assert '"t"' in said
+        five_minutes(tool, address)
     finally:
         server.terminate()
         assert server.wait(timeout=DEADLINE_S) == 0

@@ -8,14 +8,17 @@ the page of configurations.
 from __future__ import annotations
 
 import re
+import shlex
 from functools import cache
 from pathlib import Path
 
+import click
 import pytest
 from tests.tidy.test_tidy_code import PRODUCT, ROOT, text_of, tracked
 
 from tidelog.broker import fetch_sessions, forwarding, looked_appends
 from tidelog.broker.handlers import metadata
+from tidelog.cli import main, server_arguments
 from tidelog.controller.decisions import creation, losses
 from tidelog.groups import limits as group_limits
 from tidelog.metadata import zookeeper
@@ -29,14 +32,17 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "operating").glob("*.md"))
 LIMITS = ROOT / "docs" / "operating" / "limits.md"
 MIB = 1 << 20
 
-OF_OTHERS = {"--archives"}
-"""Flags of spark-submit."""
+OF_OTHERS = {
+    "--archives", "--wheel", "--no-build-isolation", "--out-dir", "--no-cache-dir", "--system",
+    "--stop-timeout",
+}  # fmt: skip
+"""Flags of spark-submit, uv, pip, useradd and docker."""
 
 MADE_OF_PARTS = {"--producer-property"}
 """Flags that the source makes: `producer` or `consumer` in front of a word."""
 
 FILES = (".html", ".json", ".lock", ".properties", ".secret", ".sqlite", ".txt")
-OF_CLIENTS = {"auto.offset.reset", "group.protocol", "metadata.recovery.strategy"}
+OF_CLIENTS = {"auto.offset.reset", "key.serializer", "group.protocol", "metadata.recovery.strategy"}
 OF_KAFKA = {"max.connections.per.ip.overrides"}
 """Named because it is not here."""
 
@@ -73,6 +79,41 @@ def test_flags_are_there(page: Path) -> None:
     flags = set(re.findall(r"(?<![\w-])--[a-z][a-z.-]+[a-z]", page.read_text()))
     there = set(re.findall(r"--[a-z][a-z.-]+[a-z]", source()))
     assert flags - there - OF_OTHERS - MADE_OF_PARTS == set()
+
+
+def command_lines(page: Path) -> list[list[str]]:
+    """The words behind `tidelog` of each command line in the blocks of a page."""
+    found = []
+    for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            match = re.match(r"(?:echo .*\| )?(?:\S*/)?tidelog (.*)", line)
+            if match is not None:
+                found.append(shlex.split(match[1].partition(" | ")[0].removesuffix(" &")))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_command_lines_are_understood(page: Path) -> None:
+    for words in command_lines(page):
+        if words[0] == "server":
+            assert server_arguments.parse(words[1:]).file
+            continue
+        command: click.Command = main._commands()
+        context = click.Context(command)
+        rest = words
+        while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+            name, *rest = rest
+            found = command.get_command(context, name)
+            assert found is not None, words
+            command = found
+        try:
+            command.make_context(words[0], list(rest), parent=context)
+        except click.UsageError as error:
+            pytest.fail(f"tidelog {' '.join(words)}: {error.format_message()}")
+
+
+def test_there_are_command_lines() -> None:
+    assert sum(len(command_lines(page)) for page in PAGES) > 25
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 from typing import Any
 from uuid import UUID
@@ -32,6 +33,7 @@ from tidelog.metadata import layout
 from tidelog.metadata import records as nodes
 from tidelog.metadata.store import Create
 from tidelog.model.errors import ErrorCode as E
+from tidelog.model.levels import LEVEL_NAMES
 from tidelog.model.topics import TopicPartition
 
 
@@ -204,6 +206,9 @@ def test_growing(count: int, assignments: Any, error: E | None) -> None:
         )
         assert name == "t"
         assert (None if refusal is None else refusal.error) == error
+        # U14: it named a level with which no server starts.
+        named = re.findall(r"\b\d+\.\d+\b", "" if refusal is None else refusal.sentence)
+        assert set(named) <= set(LEVEL_NAMES)
     node = world.cluster.topics["t"]
     if error is not None:
         assert len(node.partitions) == 2
@@ -215,13 +220,13 @@ def test_growing(count: int, assignments: Any, error: E | None) -> None:
     assert world.cluster.states[TopicPartition("t", 2)].leader_epoch == 0
 
 
-def test_shrinking_says_what_it_needs() -> None:
+def test_shrinking_says_that_no_level_can() -> None:
     world = World(1)
     world.create(NewTopic("t", 2, 1))
     decision = create_partitions(world.cluster, [Growth("t", 1), Growth("u", 1)], world.chance)
     (_, shrink), (_, unknown) = decision.answer
     assert shrink is not None
-    assert "inter.broker.protocol.version 1.5" in shrink.sentence
+    assert "cannot remove partitions, at no inter.broker.protocol.version" in shrink.sentence
     assert unknown is not None
     assert unknown.error is E.UNKNOWN_TOPIC_OR_PARTITION
 

@@ -11,12 +11,13 @@ from typing import Any
 import click
 
 from tidelog.cli.connecting import cluster_options, exactly_one, json_option, run, text_of
-from tidelog.cli.failures import WrongUsage
+from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.client.admin.configs import (
     DYNAMIC,
     ConfigEntry,
     ResourceType,
+    Source,
     alter_configs,
     describe_configs,
 )
@@ -45,7 +46,7 @@ _KINDS = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER}
 )
 @click.option("--delete-config", metavar="NAME,...", help="Back to the default.")
 @json_option
-def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
+def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
     """Show and change dynamic configurations."""
     action = exactly_one({"--describe": flags["describe"], "--alter": flags["alter"]})
     kind, names = _entities(flags)
@@ -150,6 +151,13 @@ def _is_own(entry: ConfigEntry, kind: ResourceType, name: str) -> bool:
     return entry.source in DYNAMIC
 
 
+def _source_of(kind: ResourceType, name: str) -> Source:
+    """Return where a value comes from that was set for this very resource."""
+    if kind is ResourceType.TOPIC:
+        return Source.DYNAMIC_TOPIC_CONFIG
+    return Source.DYNAMIC_BROKER_CONFIG if name else Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+
+
 def _as_json(entry: ConfigEntry) -> dict[str, Any]:
     return {
         "name": entry.name,
@@ -172,11 +180,21 @@ async def _alter(
     deleted: list[str],
     as_json: bool,
 ) -> None:
+    what = f"{kind.name.lower()} {name}" if name else "all brokers (default)"
+    if deleted:
+        # As Kafka's tool does: brokers let names pass that nobody has set.
+        entries = await describe_configs(cluster, kind, name)
+        own = {entry.name for entry in entries if entry.source is _source_of(kind, name)}
+        missing = [each for each in deleted if each not in own]
+        if missing:
+            raise Failed(
+                f"{', '.join(missing)} cannot be deleted: not set for {what}; "
+                "nothing was changed; `tidelog configs --describe` shows what is set"
+            )
     await alter_configs(cluster, kind, name, set_values=added, delete=deleted)
     if as_json:
         print_json({"entity_name": name, "set": added, "deleted": deleted})
     else:
-        what = f"{kind.name.lower()} {name}" if name else "all brokers (default)"
         say(f"Completed updating config for {what}.")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tidelog.cli.client_names import check_unused
 from tidelog.cli.failures import WrongUsage
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError
@@ -44,13 +46,17 @@ _TIMES = {
 SECRET_FILE = "cluster.secret.file"
 """The file of the cluster's secret, for what only operators may ask."""
 
-CLIENT_PROPERTIES = ("client.id", *_TIMES, "security.protocol", "bootstrap.servers", SECRET_FILE)
+SERVERS = "bootstrap.servers"
+SERVER_VARIABLE = "TIDELOG_BOOTSTRAP_SERVER"
+"""Where the cluster's address comes from when no flag says it."""
+
+CLIENT_PROPERTIES = ("client.id", *_TIMES, "security.protocol", SERVERS, SECRET_FILE)
 """The configurations that every command takes; those of what it does are the command's."""
 
 
 def cluster_options(function: Function) -> Function:
     """Add ``--bootstrap-server`` and ``--command-config`` to a command."""
-    return _cluster_options(function, required=True)
+    return _cluster_options(function)
 
 
 def client_options(kind: str) -> Callable[[Function], Function]:
@@ -69,12 +75,12 @@ def client_options(kind: str) -> Callable[[Function], Function]:
             metavar="NAME=VALUE",
             help=f"A configuration of the {kind}; goes before --command-config.",
         )(function)
-        return _cluster_options(function, f"--{kind}.config", required=True)
+        return _cluster_options(function, f"--{kind}.config")
 
     return add
 
 
-def _cluster_options(function: Function, *older_names: str, required: bool) -> Function:
+def _cluster_options(function: Function, *older_names: str) -> Function:
     function = click.option(
         "--command-config",
         *older_names,
@@ -84,9 +90,9 @@ def _cluster_options(function: Function, *older_names: str, required: bool) -> F
     )(function)
     return click.option(
         "--bootstrap-server",
-        required=required,
         metavar="HOST:PORT,...",
-        help="Any brokers of the cluster.",
+        help=f"Any brokers of the cluster. Default: bootstrap.servers of --command-config, then "
+        f"the environment's {SERVER_VARIABLE}.",
     )(function)
 
 
@@ -101,25 +107,19 @@ def json_option(function: Function) -> Function:
 class Asked:
     """Which cluster a command asks, and how it prints the answer."""
 
-    bootstrap_server: str
+    bootstrap_server: str | None
     command_config: Path | None
     as_json: bool
 
     @staticmethod
     def of(context: click.Context) -> Asked:
-        """Return what was given to a command, or before its name to the command above it.
-
-        Raises click.MissingParameter without a bootstrap server.
-        """
+        """Return what was given to a command, or before its name to the command above it."""
         given: dict[str, Any] = {}
         for each in (context, context.parent):
             if each is not None:
                 given = {**each.params, **{name: v for name, v in given.items() if v}}
-        if not given.get("bootstrap_server"):
-            hint = "--bootstrap-server"
-            raise click.MissingParameter(ctx=context, param_type="option", param_hint=hint)
         return Asked(
-            given["bootstrap_server"],
+            given.get("bootstrap_server"),
             given.get("command_config"),
             bool(given.get("as_json")),
         )
@@ -131,7 +131,7 @@ def subcommand_options(function: Function) -> Function:
     For a command that has subcommands, and for those: `tidelog doctor --json replicas` is the same
     as `tidelog doctor replicas --json`. The command asks ``Asked.of(context)`` what was given.
     """
-    return _cluster_options(json_option(function), required=False)
+    return _cluster_options(json_option(function))
 
 
 def client_properties(
@@ -165,9 +165,8 @@ def settings_from(properties: Mapping[str, str]) -> ClusterSettings:
                 raise WrongUsage(f"security.protocol {value!r} is not supported: use PLAINTEXT")
         elif name == SECRET_FILE:
             found["secret"] = _secret_in(value)
-        elif name != "bootstrap.servers":
-            known = ", ".join(CLIENT_PROPERTIES)
-            raise WrongUsage(f"the client configuration {name!r} is unknown; known are {known}")
+        elif name != SERVERS:
+            check_unused(name, value, "client", CLIENT_PROPERTIES)
     return ClusterSettings(**found)
 
 
@@ -183,7 +182,7 @@ def _secret_in(path: str) -> ClusterSecret:
 
 
 def run(
-    bootstrap: str,
+    bootstrap_server: str | None,
     work: Callable[[Cluster], Awaitable[Result]],
     *,
     command_config: Path | None = None,
@@ -198,14 +197,12 @@ def run(
 
     When it takes over two seconds a line on a terminal's stderr shows how far it is: what
     ``progress`` returns (nothing for ""), or that it waits for the cluster. ``properties`` go
-    before those of the file ``command_config``.
+    before those of the file ``command_config``. Raises WrongUsage when nothing names a cluster.
     """
-    of_file = parse_properties(text_of(command_config)) if command_config else {}
-    settings = settings_from({**of_file, **(properties or {})})
-    try:
-        parse_bootstrap(bootstrap)
-    except ClientError as error:
-        raise WrongUsage(f"--bootstrap-server: {error}") from None
+    given = parse_properties(text_of(command_config)) if command_config else {}
+    given.update(properties or {})
+    settings = settings_from(given)
+    bootstrap = _servers(bootstrap_server, given)
 
     async def whole() -> Result:
         cluster = Cluster(bootstrap, settings)
@@ -219,6 +216,26 @@ def run(
             await cluster.close()
 
     return asyncio.run(whole())
+
+
+def _servers(flag: str | None, properties: Mapping[str, str]) -> str:
+    """Return the addresses of the flag, else of the properties, else of the environment."""
+    sources = {
+        "--bootstrap-server": flag,
+        SERVERS: properties.get(SERVERS),
+        SERVER_VARIABLE: os.environ.get(SERVER_VARIABLE),
+    }
+    for source, servers in sources.items():
+        if servers:
+            try:
+                parse_bootstrap(servers)
+            except ClientError as error:
+                raise WrongUsage(f"{source}: {error}") from None
+            return servers
+    raise WrongUsage(
+        f"no cluster is named: give --bootstrap-server HOST:PORT, set {SERVER_VARIABLE}, or write "
+        f"{SERVERS} into the file of --command-config"
+    )
 
 
 class _Notice:

@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from tidelog.cli.client_names import check_unused
 from tidelog.cli.connecting import (
     CLIENT_PROPERTIES,
     client_options,
@@ -50,6 +51,10 @@ from tidelog.records.record import CorruptRecords, Record
 
 POLL_MS = 500
 POLL_BYTES = 4 * 1024 * 1024
+_COMMIT = "enable.auto.commit"
+_OWN = ("group.id", "group.instance.id", "auto.offset.reset", "isolation.level", _COMMIT)
+"""Properties of a consumer that have an effect here."""
+
 _BACK = re.compile(r"-\d+")
 """An ``--offset`` that counts from the end."""
 
@@ -65,6 +70,7 @@ class _Plan:
     include: str | None
     group: str | None
     instance_id: str | None
+    commits: bool
     partitions: tuple[int, ...]
     """Only these; none for all."""
     offset: int
@@ -118,7 +124,7 @@ class _Plan:
     "--isolation-level", type=click.Choice(["read_uncommitted", "read_committed"]), default=None
 )
 @json_option
-def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
+def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
     """Print the records of topics."""
     common, flags["client_properties"] = client_properties(command_config, flags["client_property"])
     plan = plan_of(flags)
@@ -144,11 +150,12 @@ def command(bootstrap_server: str, command_config: Path | None, **flags: Any) ->
 def plan_of(flags: dict[str, Any]) -> _Plan:
     """Return what the flags mean. Raises WrongUsage."""
     properties: dict[str, str] = flags["client_properties"]
-    known = ("group.id", "group.instance.id", "auto.offset.reset", "isolation.level")
-    for name in properties:
-        if name not in known:
-            names = ", ".join((*known, *CLIENT_PROPERTIES))
-            raise WrongUsage(f"the consumer property {name!r} is unknown; known are {names}")
+    for name, value in properties.items():
+        if name not in _OWN:
+            check_unused(name, value, "consumer", (*_OWN, *CLIENT_PROPERTIES))
+    commits = properties.get(_COMMIT, "true")
+    if commits not in ("true", "false"):
+        raise WrongUsage(f"{_COMMIT} must be true or false, not {commits!r}")
     if bool(flags["topic"]) == bool(flags["include"]):
         raise WrongUsage("give either --topic or --include")
     group = flags["group"] or properties.get("group.id")
@@ -195,6 +202,7 @@ def plan_of(flags: dict[str, Any]) -> _Plan:
         include=flags["include"],
         group=group,
         instance_id=properties.get("group.instance.id"),
+        commits=commits == "true",
         partitions=partitions,
         offset=_offset(offset if last is None else None, begin),
         last=last,
@@ -249,6 +257,8 @@ async def _consume(cluster: Cluster, plan: _Plan, printer: _Printer) -> None:
             ) as reader:
                 await _loop(reader.poll, plan, printer, stop)
                 # What was printed is finished; what --max-messages left over is not.
+                if not plan.commits:
+                    return
                 if not printer.left_over:
                     await reader.commit()
                 else:

@@ -18,7 +18,7 @@ import click
 
 import tidelog.cli
 from tidelog.cli.connecting import OPEN_TIMEOUT_MS, Asked, run, subcommand_options
-from tidelog.cli.failures import Failed
+from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.findings import Facts, Finding, Level, judge, readable
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.client.admin.configs import describe_topics_configs
@@ -133,6 +133,11 @@ def _print(facts: Facts, findings: list[Finding]) -> None:
 )
 def backup(file: Path, store: str) -> None:
     """Copy a SQLite metadata store to FILE, also while its controller runs."""
+    if store.startswith("zookeeper:"):
+        raise WrongUsage(
+            f"--store {store}: only a SQLite store is copied; of a ZooKeeper, copy the snapshots "
+            "and transaction logs of its dataDir"
+        )
     keep_from_others()
     try:
         backup_store(store.removeprefix("sqlite:"), str(file))

@@ -37,7 +37,7 @@ from tidelog.model.topics import TopicPartition
     help='{"partitions": [{"topic": "t", "partition": 0}, …]}',
 )
 @json_option
-def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
+def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
     """Elect leaders: preferred replicas, or (unclean) whoever lives where nobody in sync does."""
     source = exactly_one(
         {

@@ -37,7 +37,6 @@ _ADVICE = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "bring the missing brokers back or lower min.insync.replicas",
     ErrorCode.LEADER_NOT_AVAILABLE: "`tidelog doctor` says which brokers are missing",
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "`tidelog doctor` says which brokers are missing",
-    ErrorCode.INVALID_PARTITIONS: "a topic has at least one partition, and grows only",
 }
 
 _WORDS = {

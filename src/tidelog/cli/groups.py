@@ -58,7 +58,7 @@ NEWER_STATES = ("Assigning", "Reconciling", "NotReady")
 )
 @groups_reset.options
 @json_option
-def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
+def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
     """List, describe and delete groups; reset and delete their offsets."""
     action = exactly_one(
         {

@@ -7,7 +7,9 @@ which a server needs not and should not wait for.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,9 +29,17 @@ COMMANDS = {
 """The commands, each in the module of its name (``-`` as ``_``), with the line of ``--help``."""
 
 
+COMPLETE = "_TIDELOG_COMPLETE"
+"""The variable by which a shell asks what may come next; click's convention."""
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run ``tidelog ARGUMENTS`` (default: the process's) and exit with its status."""
     words = sys.argv[1:] if arguments is None else arguments
+    if instruction := os.environ.get(COMPLETE):
+        from click.shell_completion import shell_complete
+
+        sys.exit(shell_complete(_commands(), {}, "tidelog", COMPLETE, instruction))
     if words[:1] == ["server"]:
         from tidelog.cli.server import main as serve
 
@@ -51,9 +61,23 @@ def _commands() -> click.Group:
         def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
             if cmd_name not in COMMANDS:
                 return None
+            if cmd_name == "server":
+                from tidelog.cli.server_arguments import as_command
+
+                return as_command()
             module = importlib.import_module(f"tidelog.cli.{cmd_name.replace('-', '_')}")
             found: click.Command = module.command
             return found
+
+        def resolve_command(
+            self, ctx: click.Context, args: list[str]
+        ) -> tuple[str | None, click.Command | None, list[str]]:
+            name = args[0]
+            if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+                near = get_close_matches(name, COMMANDS, 1)
+                hint = f" Did you mean {near[0]!r}?" if near else ""
+                ctx.fail(f"No such command {name!r}.{hint}")
+            return super().resolve_command(ctx, args)
 
         def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
             with formatter.section("Commands"):

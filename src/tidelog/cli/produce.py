@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from tidelog.cli.client_names import check_unused
 from tidelog.cli.connecting import (
     CLIENT_PROPERTIES,
     client_options,
@@ -93,7 +94,7 @@ _SETTINGS = {
 @click.option("--create-topic", is_flag=True, help="Let the brokers create a missing topic.")
 @click.option("--sync", is_flag=True, help="Wait for each record before the next.")
 @json_option
-def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
+def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
     """Send records, one per line of the standard input."""
     if sys.stdin is None:
         raise Failed("the standard input is closed: there is nothing to read lines from")
@@ -177,8 +178,8 @@ def send_settings(flags: dict[str, Any]) -> SendSettings:
     for name, value in properties.items():
         if name not in _SETTINGS:
             own = ("acks", "compression.type", "enable.idempotence", *_SETTINGS)
-            known = ", ".join((*own, *CLIENT_PROPERTIES))
-            raise WrongUsage(f"the producer property {name!r} is unknown; known are {known}")
+            check_unused(name, value, "producer", (*own, *CLIENT_PROPERTIES))
+            continue
         if not value.isdecimal():
             raise WrongUsage(f"{name} must be a number, not {value!r}")
         found[_SETTINGS[name]] = int(value)

@@ -13,7 +13,6 @@ and tells it nothing (a store that has gone back in time, a damaged node) says s
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import os
@@ -24,6 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tidelog import __version__
+from tidelog.cli.server_arguments import WRONG_USAGE, parse
 from tidelog.model.server_configs import ServerConfigs, from_mapping, parse_properties
 from tidelog.runtime import descriptors
 from tidelog.runtime import loop as runtime_loop
@@ -44,7 +44,6 @@ THREADS = 8
 """Threads for fsync and long CRCs; they release the GIL, so more than cores are useful."""
 
 FAILED = 1
-WRONG_USAGE = 2
 
 
 class _StartFailed(Exception):
@@ -53,7 +52,7 @@ class _StartFailed(Exception):
 
 def main(arguments: list[str]) -> int:
     """Run a server until it is told to stop; return the exit status."""
-    options = _parse(arguments)
+    options = parse(arguments)
     try:
         with open(options.file, encoding="utf-8") as file:
             texts = parse_properties(file.read())
@@ -83,27 +82,6 @@ def main(arguments: list[str]) -> int:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return FAILED
     return 0
-
-
-def _parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="tidelog server",
-        description="Run one process (broker, controller or both) until SIGTERM or Ctrl-C.",
-    )
-    parser.add_argument("file", metavar="FILE", help="properties in the syntax of Kafka's servers")
-    parser.add_argument(
-        "--override",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a configuration that goes before the file's; may be repeated",
-    )
-    parser.add_argument(
-        "--until-stdin-closes",
-        action="store_true",
-        help="stop, too, when the standard input ends: when the parent process is gone",
-    )
-    return parser.parse_args(arguments)
 
 
 class _Process:

@@ -76,7 +76,7 @@ ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
 @click.option("--at-min-isr-partitions", is_flag=True, help="Only those with just their minimum.")
 @click.option("--topics-with-overrides", is_flag=True, help="Only topics with configurations.")
 @json_option
-def command(bootstrap_server: str, command_config: Path | None, **flags: Any) -> None:
+def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
     """Create, list, describe, change and delete topics."""
     action = exactly_one(
         {

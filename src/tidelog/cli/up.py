@@ -28,7 +28,7 @@ from tidelog.cli.connecting import key_values
 from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note, say
 from tidelog.cli.up_child import Child
-from tidelog.cli.up_files import Address, Plan
+from tidelog.cli.up_files import Address, Plan, why_not_config
 from tidelog.model.config_definitions_kinds import StoreAddress
 from tidelog.runtime.cluster_secret import SecretRefused
 from tidelog.runtime.disk import RealDisk, holder, keep_from_others
@@ -72,13 +72,15 @@ def command(
     if port + brokers - 1 > HIGHEST_PORT:
         raise WrongUsage(f"--port {port}: there are no {brokers} ports from there on")
     check_store(store, controllers)
+    configs = key_values(config, "--config")
+    if (why_not := why_not_config(configs)) is not None:
+        raise WrongUsage(why_not)
     keep_from_others()
     folder = data.absolute()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Failed(f"{data} cannot be made a data folder: {error.strerror}") from None
-    configs = key_values(config, "--config")
     try:
         held = RealDisk().lock(str(folder / "up.lock"))
     except OSError as error:

@@ -10,7 +10,7 @@ Owns what `tidelog up` writes into each `node-N.properties`; starts nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,32 @@ MOST_REPLICAS = 3
 """Replication factors default to this, or to the number of brokers where that is smaller."""
 
 Address = tuple[str, int]
+
+DECIDED = {
+    "advertised.listeners": "--port",
+    "broker.id": "--brokers",
+    "controller.listener.names": "--controllers",
+    "controller.quorum.bootstrap.servers": "--controllers",
+    "controller.quorum.voters": "--controllers",
+    "listeners": "--port",
+    "log.dir": "--data",
+    "log.dirs": "--data",
+    "metadata.store": "--store",
+    "node.id": "--brokers",
+    "process.roles": "--controllers",
+}
+"""Configurations that cannot be the same for all processes, and the flag by which they differ."""
+
+
+def why_not_config(names: Iterable[str]) -> str | None:
+    """Return why these configurations may not be set for all processes; None when they may."""
+    for name in names:
+        if name in DECIDED:
+            return (
+                f"--config {name}: each process has its own, which `tidelog up` decides "
+                f"(see {DECIDED[name]}); `tidelog server` takes any"
+            )
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -435,8 +435,8 @@ def _why_not_grown(cluster: Cluster, growth: Growth) -> Refusal | None:
         return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
     if growth.count < now:
         sentence = (
-            f"The topic {growth.name} has {now} partitions, more than {growth.count}: removing "
-            "partitions needs inter.broker.protocol.version 1.5."
+            f"The topic {growth.name} has {now} partitions, more than {growth.count}: this version "
+            "cannot remove partitions, at no inter.broker.protocol.version."
         )
         return Refusal(ErrorCode.INVALID_PARTITIONS, sentence)
     if growth.count > MAX_PARTITIONS:

@@ -1,0 +1,5 @@
+"""``python -m tidelog`` is ``tidelog``."""
+
+from tidelog.cli.main import main
+
+main()

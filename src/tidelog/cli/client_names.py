@@ -1,0 +1,109 @@
+"""Names of client configurations that Kafka knows and the commands have no use for.
+
+Owns which are taken without effect, so that a file of properties that stock clients use can be
+given as it is, and which are refused because leaving them out would do something else than asked.
+Source: ProducerConfig, ConsumerConfig and AdminClientConfig of Apache Kafka 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from difflib import get_close_matches
+
+from tidelog.cli.failures import WrongUsage
+
+_PREFIXES = ("sasl.", "ssl.")
+"""Without effect while security.protocol is PLAINTEXT, in Kafka's clients, too."""
+
+_OF_ALL = frozenset(
+    [
+        "auto.include.jmx.reporter",
+        "client.dns.lookup",
+        "client.rack",
+        "config.providers",
+        "connections.max.idle.ms",
+        "enable.metrics.push",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "retries",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "security.providers",
+        "send.buffer.bytes",
+        "socket.connection.setup.timeout.max.ms",
+    ]
+)
+_WITHOUT_EFFECT = {
+    "client": _OF_ALL,
+    "producer": _OF_ALL
+    | frozenset(
+        [
+            "compression.gzip.level",
+            "compression.lz4.level",
+            "compression.zstd.level",
+            "interceptor.classes",
+            "key.serializer",
+            "metadata.max.idle.ms",
+            "partitioner.adaptive.partitioning.enable",
+            "partitioner.availability.timeout.ms",
+            "partitioner.class",
+            "partitioner.ignore.keys",
+            "transaction.timeout.ms",
+            "value.serializer",
+        ]
+    ),
+    "consumer": _OF_ALL
+    | frozenset(
+        [
+            "allow.auto.create.topics",
+            "auto.commit.interval.ms",
+            "check.crcs",
+            "exclude.internal.topics",
+            "fetch.max.bytes",
+            "fetch.max.wait.ms",
+            "fetch.min.bytes",
+            "group.remote.assignor",
+            "heartbeat.interval.ms",
+            "interceptor.classes",
+            "key.deserializer",
+            "max.partition.fetch.bytes",
+            "max.poll.interval.ms",
+            "max.poll.records",
+            "partition.assignment.strategy",
+            "session.timeout.ms",
+            "value.deserializer",
+        ]
+    ),
+}
+
+_REFUSED = {
+    "transactional.id": "transactions are not supported",
+    "group.protocol": "only the classic protocol is supported",
+}
+"""Names that change what is written or read."""
+
+
+def check_unused(name: str, value: str, kind: str, honoured: Collection[str]) -> None:
+    """Let a configuration of a ``kind`` (client, producer, consumer) pass that has no effect here.
+
+    Raises WrongUsage for one that Kafka does not know, or that must not be passed over.
+    ``honoured`` are those that have one.
+    """
+    if name in _REFUSED and kind != "client":
+        if (name, value) == ("group.protocol", "classic"):
+            return
+        raise WrongUsage(f"the {kind} property {name}={value}: {_REFUSED[name]}")
+    known = _WITHOUT_EFFECT[kind]
+    if name in known or name.startswith(_PREFIXES):
+        return
+    near = get_close_matches(name, [*honoured, *known], 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    used = ", ".join(honoured)
+    raise WrongUsage(f"the {kind} property {name!r} is unknown; {hint}those with an effect: {used}")

@@ -1,0 +1,78 @@
+"""The arguments of ``tidelog server``: parsed without click, and told to click for completion.
+
+Owns their names and help. A wrong one is one line and exit status 2, as with the other commands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    import click
+
+WRONG_USAGE = 2
+OVERRIDE, UNTIL = "--override", "--until-stdin-closes"
+FILE_HELP = "properties in the syntax of Kafka's servers"
+HELP = {
+    OVERRIDE: "a configuration that goes before the file's; may be repeated",
+    UNTIL: "stop, too, when the standard input ends: when the parent process is gone",
+}
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Return ``file``, ``override`` and ``until_stdin_closes``; exits for ``--help`` and errors."""
+    parser = _Parser(
+        prog="tidelog server",
+        description="Run one process (broker, controller or both) until SIGTERM or Ctrl-C.",
+    )
+    parser.words = arguments
+    parser.add_argument("file", metavar="FILE", help=FILE_HELP)
+    parser.add_argument(
+        OVERRIDE, action="append", default=[], metavar="NAME=VALUE", help=HELP[OVERRIDE]
+    )
+    parser.add_argument(UNTIL, action="store_true", help=HELP[UNTIL])
+    return parser.parse_args(arguments)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and what was meant."""
+
+    words: list[str]
+
+    def error(self, message: str) -> NoReturn:
+        names = [*HELP, "--help"]
+        meant = [
+            f"; did you mean {near[0]}?"
+            for word in self.words
+            if word.startswith("--") and (option := word.partition("=")[0]) not in names
+            for near in [get_close_matches(option, names, 1)]
+            if near
+        ]
+        said = f"error: {message}{''.join(meant[:1])}; see `tidelog server --help`"
+        print(said, file=sys.stderr)
+        sys.exit(WRONG_USAGE)
+
+
+def as_command() -> click.Command:
+    """Return the command for click, which completes its words; running it is ``server``'s."""
+    import click
+
+    def serve(file: str, override: tuple[str, ...], until_stdin_closes: bool) -> int:
+        from tidelog.cli.server import main
+
+        words = [word for pair in override for word in (OVERRIDE, pair)]
+        return main([file, *words, *([UNTIL] if until_stdin_closes else [])])
+
+    return click.Command(
+        "server",
+        callback=serve,
+        help="Run one process (broker, controller or both) from a properties file.",
+        params=[
+            click.Argument(["file"], type=click.Path()),
+            click.Option([OVERRIDE], multiple=True, metavar="NAME=VALUE", help=HELP[OVERRIDE]),
+            click.Option([UNTIL], is_flag=True, help=HELP[UNTIL]),
+        ],
+    )
