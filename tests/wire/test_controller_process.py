@@ -20,6 +20,7 @@ from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tests.support.standing_clock import silence, stand_still
 from tidelog.client.connection import Connection, connect
+from tidelog.controller.metrics import statistics
 from tidelog.controller.process import Controller
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore, MemoryTree
@@ -527,7 +528,7 @@ def test_a_slow_broker_times_a_creation_out_but_not_the_topic() -> None:
         assert "t" in controller.cluster.topics
         answer = await broker.forward(messages.DescribeConditionRequest(), 0)
         assert json.loads(answer.condition)["counts"]["topics"] == 1
-        assert controller.statistics()["topics"] == 1
+        assert statistics(controller)["topics"] == 1
 
     run(scenario)
 

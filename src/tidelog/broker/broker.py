@@ -15,6 +15,7 @@ from tidelog.broker.durability import GroupCommit
 from tidelog.broker.feeds import Feeds
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.followers import Followers
+from tidelog.broker.group_lag import GroupLag
 from tidelog.broker.isr_changes import IsrChanges
 from tidelog.broker.log_work import LogWork
 from tidelog.broker.looked_appends import LookedAppends
@@ -104,6 +105,7 @@ class Broker:
         self.topic_creation = TopicCreation(self)
         self.repairs = Repairs(self)
         self.maintenance = Maintenance(self)
+        self.group_lag = GroupLag(self)
 
     @property
     def directories(self) -> Sequence[LogDirectory]:

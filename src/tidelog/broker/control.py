@@ -44,7 +44,7 @@ from tidelog.broker.control_orders import (
     topics_of,
 )
 from tidelog.broker.partition import HostedPartition, PartitionState, StorageFailed
-from tidelog.broker.partitions import NotSetAside
+from tidelog.broker.partitions import NotSetAside, local_replica
 from tidelog.broker.seen import HighestSeen, Seen
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.epochs import leaves_room
@@ -328,7 +328,7 @@ class Control:
             hosted = partitions.get(*key)
             if hosted is None or hosted.log.damaged is None:
                 continue
-            decision = decide_leader_and_isr(hosted.local(), order)
+            decision = decide_leader_and_isr(local_replica(hosted), order)
             is_news = isinstance(decision, Obey) and decision.action in (
                 Action.BECOME,
                 Action.UPDATE,

@@ -132,6 +132,7 @@ class Reading:
         error = self._why_not(wanted, partition)
         if error is not ErrorCode.NONE:
             self.urgent = True
+            partition.counts.fetch_refused(error)
             return refusal(wanted.index, error)
         log = partition.log
         offset = wanted.fetch_offset
@@ -154,7 +155,12 @@ class Reading:
         if offset == end:
             return answer
         if room > 0:
+            before = partition.bytes_out
             answer = self._records(wanted, partition, answer, room)
+            counts = partition.counts
+            counts.fetches += 1
+            if self.follower:
+                counts.replicated_out += partition.bytes_out - before
         if 0 < self.size < self.request.min_bytes and not answer.error_code:
             self.full = self.full or _more_lies_behind(answer.records, offset, end)
         return answer
@@ -181,6 +187,7 @@ class Reading:
         records = partition.read(offset, most, committed=committed, at_least_one=not self.size)
         if isinstance(records, Rejected):
             self.urgent = True
+            partition.counts.fetch_refused(records.error)
             refused = refusal(wanted.index, records.error)
             if records.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                 refused.high_watermark = refused.last_stable_offset = log.high_watermark

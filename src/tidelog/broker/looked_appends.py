@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidelog.broker.parked import why_too_few
 from tidelog.model.errors import ErrorCode
 from tidelog.network.limits import Account, Holder
 from tidelog.records.batch import Buffer, Rejected
@@ -127,7 +128,7 @@ class LookedAppends:
                 return looked
             while True:
                 if entry.in_sync and len(partition.state.isr) < partition.required_in_sync:
-                    return Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, partition.why_too_few())
+                    return Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, why_too_few(partition))
                 now_ms = broker.clock.wall_ms()
                 result = partition.append(entry.records, now_ms, looked_into=looked)
                 if result is not ROLL_WAITS:

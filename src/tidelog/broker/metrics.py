@@ -8,17 +8,33 @@ with the hosted partitions.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
-from tidelog.broker.partition import HostedPartition, Role
+from tidelog.broker.partition import Role
+from tidelog.broker.partition_metrics import hosted_by, of_partitions
+from tidelog.model.topics import TopicPartition
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.model.api_keys import ApiKey
+
+
+COUNTED = frozenset({"bytes_in", "bytes_out", "connections_accepted"})
+"""Numbers of the server since its start, which only grow: counters."""
+
+SHORTEST_BITS, LONGEST_BITS = 15, 34
+"""The bounds of times that are shown: 2^n ns, from 33 us to 17 s."""
 
 
 class BrokerCollector(Collector):
@@ -29,10 +45,8 @@ class BrokerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric once."""
-        hosted = _hosted(self._broker)
-        yield from _counts(hosted)
-        yield from _logs(hosted)
-        yield from _traffic(hosted)
+        hosted = hosted_by(self._broker)
+        yield from of_partitions(self._broker, hosted)
         yield CounterMetricFamily(
             "tidelog_committed_offsets_lost",
             "Committed records that replicas here had to cut after unclean elections (KIP-704)",
@@ -67,7 +81,9 @@ class BrokerCollector(Collector):
             "Replicas whose logs compaction had to give up",
             value=len(uncleanable),
         )
+        yield from self._groups()
         yield from self._requests()
+        yield from self._times()
         yield from self._connections()
 
     def _requests(self) -> Iterator[Metric]:
@@ -86,7 +102,7 @@ class BrokerCollector(Collector):
         )
         for key, tally in list(self._broker.server.router.tallies.items()):
             if tally.requests:
-                name = key.name.title().replace("_", "")
+                name = _name(key)
                 requests.add_metric([name], tally.requests)
                 failures.add_metric([name], tally.failures)
                 parked.add_metric([name], tally.parked)
@@ -96,91 +112,101 @@ class BrokerCollector(Collector):
             labels=["request"],
         )
         for key, count in list(self._broker.server.audit.refused_by_api.items()):
-            refused.add_metric([key.name.title().replace("_", "")], count)
+            refused.add_metric([_name(key)], count)
         yield requests
         yield failures
         yield parked
         yield refused
 
+    def _times(self) -> Iterator[Metric]:
+        family = HistogramMetricFamily(
+            "tidelog_request_seconds",
+            "From when a request was taken to when its answer was made, waits included, by API",
+            labels=["request"],
+        )
+        for key, tally in list(self._broker.server.router.tallies.items()):
+            sums = list(accumulate(tally.times))
+            if not sums[-1]:
+                continue
+            # One place holds the times under a power of two of nanoseconds.
+            buckets = [
+                (str(2.0**bits / 1e9), sums[bits])
+                for bits in range(SHORTEST_BITS, LONGEST_BITS + 1)
+            ]
+            buckets.append(("+Inf", sums[-1]))
+            family.add_metric([_name(key)], buckets, tally.took_ns / 1e9)
+        yield family
+
+    def _groups(self) -> Iterator[Metric]:
+        """Yield what kafka-exporter tells of consumer groups, of those that are coordinated here.
+
+        A group's position in a partition whose end nobody could tell has no lag, nor has its sum.
+        """
+        look = self._broker.group_lag.seen()
+        of_topic = ["consumergroup", "topic"]
+        of_partition = [*of_topic, "partition"]
+        offset, offsets, lag, lags = (
+            GaugeMetricFamily(f"kafka_consumergroup_{name}", text, labels=labels)
+            for name, text, labels in (
+                ("current_offset", "Committed offset", of_partition),
+                ("current_offset_sum", "Committed offsets of a topic's partitions", of_topic),
+                ("lag", "Records behind the committed offset", of_partition),
+                ("lag_sum", "Records behind the committed offsets of a topic", of_topic),
+            )
+        )
+        members = GaugeMetricFamily(
+            "kafka_consumergroup_members", "Members of a group", labels=["consumergroup"]
+        )
+        for group, count in look.members.items():
+            members.add_metric([group], count)
+        sums: Counter[tuple[str, str]] = Counter()
+        behind: Counter[tuple[str, str]] = Counter()
+        for group, (topic, partition), committed in look.positions:
+            where = [group, topic, str(partition)]
+            offset.add_metric(where, committed)
+            sums[group, topic] += committed
+            end = look.ends.get(TopicPartition(topic, partition))
+            if end is not None:
+                left = max(0, end - committed)
+                lag.add_metric(where, left)
+                behind[group, topic] += left
+        for place, value in sums.items():
+            offsets.add_metric(place, value)
+        for place, value in behind.items():
+            lags.add_metric(place, value)
+        yield from (members, offset, offsets, lag, lags)
+        yield GaugeMetricFamily(
+            "tidelog_group_positions_left_out",
+            "Positions of groups that are not shown because there are too many",
+            value=look.left_out,
+        )
+
     def _connections(self) -> Iterator[Metric]:
-        for name, value in self._broker.server.statistics().items():
+        server = self._broker.server
+        for name, value in server.statistics().items():
             text = name.replace("_", " ")
-            yield GaugeMetricFamily(f"kafka_server_socketserver_{name}", text, value=value)
+            family = CounterMetricFamily if name in COUNTED else GaugeMetricFamily
+            yield family(f"kafka_server_socketserver_{name}", text, value=value)
+        count = GaugeMetricFamily(
+            "kafka_server_socket_server_metrics_connection_count",
+            "Connections by listener",
+            labels=["listener"],
+        )
+        found = Counter({each.name: 0 for each in self._broker.configs.broker_listeners})
+        found.update(connection.listener_name for connection in list(server.connections))
+        for name, value in found.items():
+            count.add_metric([name], value)
+        yield count
 
 
-def _hosted(broker: Broker) -> list[HostedPartition]:
-    """Return all replicas. From a copy at each level: the loop changes the maps meanwhile."""
-    return [
-        partition
-        for by_number in list(broker.partitions.by_topic.values())
-        for partition in list(by_number.values())
-    ]
-
-
-def _counts(hosted: list[HostedPartition]) -> Iterator[Metric]:
-    leaders = [p for p in hosted if p.role is Role.LEADER]
-    numbers = {
-        "partitioncount": ("Replicas on this broker", len(hosted)),
-        "leadercount": ("Partitions that this broker leads", len(leaders)),
-        "offlinereplicacount": (
-            "Replicas whose disk failed or whose log is damaged",
-            sum(p.role is Role.OFFLINE for p in hosted),
-        ),
-        "underreplicatedpartitions": (
-            "Led partitions with fewer replicas in sync than assigned",
-            sum(len(p.isr) < len(p.replicas) for p in leaders),
-        ),
-        "underminisrpartitioncount": (
-            "Led partitions that refuse acks=all",
-            sum(len(p.isr) < p.required_in_sync for p in leaders),
-        ),
-        "uncleanleadercount": (
-            "Led partitions whose loss of data is not handled yet (KIP-704)",
-            sum(p.state.is_unclean_leader or p.state.has_debt for p in leaders),
-        ),
-    }
-    for name, (text, value) in numbers.items():
-        yield GaugeMetricFamily(f"kafka_server_replicamanager_{name}", text, value=value)
-
-
-def _logs(hosted: list[HostedPartition]) -> Iterator[Metric]:
-    labels = ["topic", "partition"]
-    start = GaugeMetricFamily("kafka_log_log_logstartoffset", "First offset", labels=labels)
-    end = GaugeMetricFamily("kafka_log_log_logendoffset", "Next offset", labels=labels)
-    size = GaugeMetricFamily("kafka_log_log_size", "Bytes of the log", labels=labels)
-    mark = GaugeMetricFamily(
-        "kafka_cluster_partition_highwatermark", "Offset up to which is committed", labels=labels
-    )
-    for partition in hosted:
-        where = [partition.topic, str(partition.partition)]
-        start.add_metric(where, partition.start_offset)
-        end.add_metric(where, partition.end_offset)
-        mark.add_metric(where, partition.high_watermark)
-        size.add_metric(where, partition.log.size)
-    yield from (start, end, size, mark)
-
-
-def _traffic(hosted: list[HostedPartition]) -> Iterator[Metric]:
-    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for partition in hosted:
-        both = sums[partition.topic]
-        both[0] += partition.bytes_in
-        both[1] += partition.bytes_out
-    came = CounterMetricFamily(
-        "kafka_server_brokertopicmetrics_bytesin", "Bytes produced", labels=["topic"]
-    )
-    went = CounterMetricFamily(
-        "kafka_server_brokertopicmetrics_bytesout", "Bytes fetched", labels=["topic"]
-    )
-    for topic, (bytes_in, bytes_out) in sums.items():
-        came.add_metric([topic], bytes_in)
-        went.add_metric([topic], bytes_out)
-    yield from (came, went)
+def _name(key: ApiKey) -> str:
+    """Return an API's name as Kafka writes it."""
+    return key.name.title().replace("_", "")
 
 
 def health(broker: Broker) -> dict[str, Any]:
     """Return what ``/health`` shows: whether this broker serves, and its troubles by name."""
-    hosted = _hosted(broker)
+    hosted = hosted_by(broker)
     offline = sorted(str(p.key) for p in hosted if p.role is Role.OFFLINE)
     registered = broker.session.broker_epoch >= 0
     return {

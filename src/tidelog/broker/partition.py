@@ -27,6 +27,7 @@ from uuid import UUID
 
 from tidelog.broker.awaited_commits import Committed
 from tidelog.broker.leadership import Leadership
+from tidelog.broker.partition_counts import Counts
 from tidelog.broker.partition_state import NO_LEADER as NO_LEADER
 from tidelog.broker.partition_state import NO_VERSION
 from tidelog.broker.partition_state import PartitionState as PartitionState
@@ -36,7 +37,6 @@ from tidelog.broker.partition_waiting import Waiting, wake
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Buffer, Rejected
-from tidelog.replication.control import LocalReplica
 from tidelog.replication.isr import UNKNOWN, Follower, maximal
 from tidelog.replication.watermark import high_watermark, required_in_sync
 from tidelog.storage.log import PartitionLog
@@ -63,6 +63,7 @@ class HostedPartition:
         "_synced",
         "bytes_in",
         "bytes_out",
+        "counts",
         "has_unlooked",
         "is_leader",
         "key",
@@ -91,6 +92,7 @@ class HostedPartition:
         self.bytes_in = 0
         self.has_unlooked = False  # whether batches wait for ``looked_appends``
         self.bytes_out = 0
+        self.counts = Counts()
         self.waiting = Waiting()
         self.leadership: Leadership | None = None
         """What this broker knows as leader; None while it does not lead."""
@@ -194,15 +196,6 @@ class HostedPartition:
         """Whether it copies a leader that is known: its watermark may be read up to."""
         return not self.is_leader and self.state.leader >= 0 and self.offline_reason is None
 
-    def local(self) -> LocalReplica:
-        """Return what the rules of LeaderAndIsr and StopReplica ask of a local replica."""
-        return LocalReplica(
-            topic_id=self.topic_id,
-            partition_epoch=self.partition_epoch,
-            leader_epoch=self.leader_epoch,
-            isr_version=self.state.isr_version,
-        )
-
     def why_not_answering(self, leader_epoch: int) -> ErrorCode:
         """Return why a request cannot be answered that was served in ``leader_epoch``, and waited.
 
@@ -233,20 +226,23 @@ class HostedPartition:
         by the rules of the new epoch. Its followers hold nothing until they have fetched in it.
         """
         same_epoch = state.leader_epoch == self.leader_epoch
-        former = self.leadership
+        former, isr = self.leadership, self.state.isr
         self.state = state
         if not same_epoch:
             self._leader_mark = UNKNOWN
         self.leader_epoch = state.leader_epoch
         self.is_leader = state.leader == self._node_id and self.offline_reason is None
         if not self.is_leader:
-            self.leadership = None
+            self._lead_no_more()
         elif former is not None and same_epoch:
             self.leadership = former.settled(state.replicas)
         else:
             end = self.log.end_offset
             self.leadership = Leadership(state.leader_epoch, state.replicas, end, former)
             self.log.begin_epoch(state.leader_epoch)
+        if self.is_leader:
+            led, end = former is not None, self.log.end_offset
+            self.counts.leads(led, end, len(isr), len(state.isr))
         if self.stored_end < self.log.end_offset:
             # A crash left a tail that counts only when synced; no append may ever come.
             self._commit.want(self)
@@ -256,6 +252,12 @@ class HostedPartition:
             # What followers asked in the former epoch does not count: they are told at once.
             wake(self.waiting.readers if former is None else self.waiting.followers)
         self.configure()
+
+    def _lead_no_more(self) -> None:
+        if self.leadership is not None:
+            self.counts.led_until(self.log.end_offset)
+        self.is_leader = False
+        self.leadership = None
 
     def configure(self) -> None:
         """Take over what the topic's configuration and the ISR say about the high watermark."""
@@ -280,6 +282,7 @@ class HostedPartition:
 
     def take_isr(self, isr: tuple[int, ...], isr_version: int) -> None:
         """Take over the ISR of this leader epoch that the controller answered to a proposal."""
+        self.counts.isr_changed(len(self.state.isr), len(isr))
         self.state = replace(self.state, isr=isr, isr_version=isr_version)
         if self.leadership is not None:
             self.leadership.change = None
@@ -291,8 +294,7 @@ class HostedPartition:
 
     def stop(self) -> None:
         """Serve nothing from now on; all that wait get NOT_LEADER_OR_FOLLOWER at once."""
-        self.is_leader = False
-        self.leadership = None
+        self._lead_no_more()
         self._leader_mark = UNKNOWN
         # Without the ISR version: the same order again, as of a new channel, starts it again.
         self.state = replace(self.state, leader=NO_LEADER, isr_version=NO_VERSION)
@@ -303,8 +305,7 @@ class HostedPartition:
         if self.offline_reason is None:
             self.offline_reason = reason
             self.offline_epoch = self.state.leader_epoch
-            self.is_leader = False
-            self.leadership = None
+            self._lead_no_more()
             self.waiting.give_up(ErrorCode.KAFKA_STORAGE_ERROR)
 
     # -- appending
@@ -331,6 +332,7 @@ class HostedPartition:
             self.look_at_disk()
             return result
         waiting = self.waiting
+        self.counts.appends += 1
         self.bytes_in += len(records)
         waiting.uncommitted_bytes += len(records)
         if self._synced:
@@ -363,13 +365,6 @@ class HostedPartition:
             committed(ErrorCode.NONE)
         else:
             self.waiting.commits.add(offset, committed, patient=patient)
-
-    def why_too_few(self) -> str:
-        """Return the sentence of NOT_ENOUGH_REPLICAS."""
-        return (
-            f"{self.key} has {len(self.state.isr)} replicas in sync; "
-            f"min.insync.replicas asks for {self.required_in_sync}"
-        )
 
     def _refuse(self) -> Rejected:
         if self.offline_reason is not None:
@@ -410,6 +405,7 @@ class HostedPartition:
         records that are to be cut.
         """
         self.bytes_in += size
+        self.counts.replicated_in += size
         self.waiting.uncommitted_bytes += size
         self._leader_mark = leader_watermark
         self._marked_generation = self.log.generation

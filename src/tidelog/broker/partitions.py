@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVarTuple
 from uuid import UUID
 
 from tidelog.broker.partition import HostedPartition, PartitionState, StorageFailed
+from tidelog.broker.partition_counts import Past
 from tidelog.broker.placement import Room, choices
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -79,6 +80,8 @@ class Partitions:
         """Directories of partitions that may be there at the next start, and are not to be."""
         self._made = 0
         """How many replicas were made in this life."""
+        self.past = Past()
+        """What is counted of replicas that are here no more."""
         self.away: Sequence[str] = ()
         """Sentences about log directories that could not be used at the start. What is not known
         here may lie in them, unless it is in its first leader epoch: it is not made anew."""
@@ -112,7 +115,7 @@ class Partitions:
     def local(self, topic: str, partition: int) -> LocalReplica | None:
         """Return what the rules of ``replication.control`` ask of a local replica."""
         found = self.get(topic, partition)
-        return None if found is None else found.local()
+        return None if found is None else local_replica(found)
 
     def directory_of(self, partition: HostedPartition) -> LogDirectory:
         """Return the log directory that a partition's log is in. O(directories)."""
@@ -403,6 +406,7 @@ class Partitions:
         directory = self.directory_of(hosted)
         of_topic = self.by_topic[key.topic]
         del of_topic[key.partition]
+        self.past.went(hosted, is_last=not of_topic)
         if not of_topic:
             del self.by_topic[key.topic]
             self._configs.forget(key.topic)
@@ -447,6 +451,16 @@ class Partitions:
         _tell(self.when_stopped, partition.key)
         if led:
             _tell(self.when_not_leader, partition.key, epoch)
+
+
+def local_replica(partition: HostedPartition) -> LocalReplica:
+    """Return what the rules of LeaderAndIsr and StopReplica ask of a local replica."""
+    return LocalReplica(
+        topic_id=partition.topic_id,
+        partition_epoch=partition.partition_epoch,
+        leader_epoch=partition.leader_epoch,
+        isr_version=partition.state.isr_version,
+    )
 
 
 def _may_be_named(partition: HostedPartition) -> bool:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tidelog.broker.process import BrokerProcess
     from tidelog.controller.process import Controller
     from tidelog.observe.endpoint import Endpoint
+    from tidelog.observe.process_figures import ProcessFigures
     from tidelog.runtime.cluster_secret import ClusterSecret
 
 logger = logging.getLogger(__name__)
@@ -98,6 +99,7 @@ class _Process:
         self._signals: list[signal.Signals] = []
         self._began = False
         """Whether anything was started that a stop has to undo."""
+        self._figures: ProcessFigures | None = None
 
     async def run(self) -> None:
         """Start, say so, wait for the signal, stop. Raises _StartFailed."""
@@ -193,6 +195,7 @@ class _Process:
         if watched:
             import tidelog.observe.endpoint
             import tidelog.observe.loop_stalls
+            import tidelog.observe.process_figures
         if self._configs.is_controller:
             import tidelog.controller.process
 
@@ -286,8 +289,10 @@ class _Process:
         from prometheus_client.registry import Collector
 
         from tidelog.observe.loop_stalls import LoopStallCollector
+        from tidelog.observe.process_figures import ProcessFigures
 
-        parts: list[Collector] = [LoopStallCollector(self._watch.stalls)]
+        self._figures = ProcessFigures()
+        parts: list[Collector] = [LoopStallCollector(self._watch.stalls), self._figures]
         if self._broker is not None:
             from tidelog.broker.metrics import BrokerCollector
 
@@ -340,5 +345,7 @@ class _Process:
         # Last: who watches may see the stop, and nothing of it waits for them.
         if self._endpoint is not None:
             self._endpoint.close()
+        if self._figures is not None:
+            self._figures.close()
         if self._began:
             logger.info("stopped")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from tidelog.controller.decisions.condition import counts
+
 if TYPE_CHECKING:
     from tidelog.controller.process import Controller
 
@@ -26,9 +28,25 @@ KAFKAS = {
 }
 """Numbers that have a name in Kafka's KafkaController bean; the others get one of ours."""
 
-COUNTED = frozenset({"requests_unauthorized"})
+COUNTED = {
+    "requests_unauthorized": "tidelog_controller_requests_unauthorized",
+    "unclean_elections": "kafka_controller_controllerstats_uncleanleaderelections",
+}
 """Numbers since the start, which only grow: Prometheus's counters, with ``_total`` behind the name.
 """
+
+
+def statistics(controller: Controller) -> Mapping[str, int]:
+    """Return counts for metrics; those of the cluster only while active. Walks over all
+    partitions."""
+    server = controller.server
+    found = {
+        "active": int(controller.active),
+        "epoch": controller.cluster.controller_epoch,
+        "requests_unauthorized": 0 if server is None else server.audit.refused_by_api.total(),
+        "unclean_elections": controller.unclean_elections,
+    }
+    return {**found, **counts(controller.cluster)} if controller.active else found
 
 
 class ControllerCollector(Collector):
@@ -48,14 +66,14 @@ class ControllerCollector(Collector):
                 continue
             text = name.replace("_", " ").capitalize()
             if name in COUNTED:
-                yield CounterMetricFamily(f"tidelog_controller_{name}", text, value=value)
+                yield CounterMetricFamily(COUNTED[name], text, value=value)
             else:
                 yield GaugeMetricFamily(f"tidelog_controller_{name}", text, value=value)
 
     def _statistics(self) -> Mapping[str, int]:
         for _ in range(ATTEMPTS):
             try:
-                return self._controller.statistics()
+                return statistics(self._controller)
             except RuntimeError:
                 # A map changed while this thread walked over it.
                 continue

@@ -149,6 +149,18 @@ def _add_debts(before: Cluster, found: Changes, write: Write, name: str) -> None
     found.partitions.update(TopicPartition(name, x) for x in memory.unclean if x not in left)
 
 
+def unclean_elections(before: Cluster, writes: Iterable[Write]) -> int:
+    """Return how many unclean leaders are elected. O(writes)."""
+    count = 0
+    for write in writes:
+        if isinstance(write, Put) and isinstance(write.record, PartitionState):
+            place = layout.partition_of(write.path)
+            if place is not None:
+                former = before.states.get(TopicPartition(*place))
+                count += is_unclean_election(former, write.record)
+    return count
+
+
 def audit_lines(before: Cluster, writes: Iterable[Write]) -> list[str]:
     """Return one line for each deletion of a topic, each unclean election, each report of what it
     lost and each handling that is finished (promise 32)."""

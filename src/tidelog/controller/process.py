@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -26,13 +26,12 @@ from tidelog.controller.channel_keys import ChannelKeys
 from tidelog.controller.decisions import config_effects, deletion
 from tidelog.controller.decisions.cluster import Cluster, Decision, Write
 from tidelog.controller.decisions.completion import complete
-from tidelog.controller.decisions.condition import counts
 from tidelog.controller.decisions.ephemeral import why_none
 from tidelog.controller.decisions.journal import committed, operations, parts, with_revision
 from tidelog.controller.decisions.stops import Stop
 from tidelog.controller.outbox import CANCEL_AGAIN_S, Outbox
 from tidelog.controller.outside import NodeChanged, Outside
-from tidelog.controller.pending import Changes, audit_lines, changes_of
+from tidelog.controller.pending import Changes, audit_lines, changes_of, unclean_elections
 from tidelog.controller.rebalancing import Rebalancing
 from tidelog.controller.requests import Sender, epoch_of
 from tidelog.controller.routing import make_router
@@ -100,6 +99,8 @@ class Controller:
         self.channel_keys = ChannelKeys(seams.random)
         self.sender = Sender(configs.node_id, configs.inter_broker_listener_name)
         self.cluster = Cluster()
+        self.unclean_elections = 0
+        """How many this controller has decided since its start."""
         self.session_watch = SessionWatch(self)
         self.outboxes: dict[int, Outbox] = {}
         self.announcements = Announcements()
@@ -126,17 +127,6 @@ class Controller:
     def active(self) -> bool:
         """Whether this controller owns the metadata now; ``activated`` is the event of it."""
         return self.activated.is_set()
-
-    def statistics(self) -> Mapping[str, int]:
-        """Return counts for metrics; those of the cluster only while active. Walks over all
-        partitions."""
-        refused = 0 if self.server is None else self.server.audit.refused_by_api.total()
-        found = {
-            "active": int(self.active),
-            "epoch": self.cluster.controller_epoch,
-            "requests_unauthorized": refused,
-        }
-        return {**found, **counts(self.cluster)} if self.active else found
 
     # -- life
 
@@ -357,6 +347,7 @@ class Controller:
         await between_steps(writes)
         # Of the state before them: that stays as it is until they are applied.
         changes, lines = changes_of(cluster, writes), audit_lines(cluster, writes)
+        unclean = unclean_elections(cluster, writes)
         await between_steps(writes)
         try:
             conflict = await self.store.multi(found)
@@ -373,6 +364,7 @@ class Controller:
             raise NotActive
         for line in lines:
             audit.warning("%s", line)
+        self.unclean_elections += unclean
         committed(cluster, found, writes)
         return changes
 

@@ -49,12 +49,13 @@ class _Slot:
     # The place of one answer in the order of answers; ``held`` is what its request is charged,
     # ``blocks`` whether no further request is taken before it is there; one that does, and is
     # written ``in_steps``, may be long.
-    __slots__ = ("blocks", "chunks", "done", "held", "in_steps")
+    __slots__ = ("began_ns", "blocks", "chunks", "done", "held", "in_steps")
 
     def __init__(self, chunks: list[Buffer] | None = None, *, in_steps: bool = False) -> None:
         self.done = chunks is not None
         self.chunks = chunks
         self.held = 0
+        self.began_ns = 0
         self.blocks = False
         self.in_steps = in_steps
 
@@ -63,7 +64,7 @@ class _Work:
     # A request that is done in steps. ``size`` is its frame's, which is still in the buffer; where
     # it waited before, ``slot`` is the place of its answer, and its frame is gone. ``held`` is what
     # it is charged.
-    __slots__ = ("correlation_id", "held", "request", "route", "size", "slot", "steps")
+    __slots__ = ("began_ns", "correlation_id", "held", "request", "route", "size", "slot", "steps")
 
     def __init__(
         self,
@@ -82,6 +83,7 @@ class _Work:
         self.size = size
         self.slot = slot
         self.held = 0
+        self.began_ns = 0
 
 
 def _encoded_in_steps(route: Route, correlation_id: int, steps: Steps) -> Steps:
@@ -115,6 +117,9 @@ class Answering(Outgoing):
         self._work: _Work | None = None
         self._awaited: Route | None = None
         """What is to be answered when there is room."""
+        self._now_ns = self.server.clock.monotonic_ns
+        self._began_ns = 0
+        """When the server took the request that is being served, and those that came with it."""
         self._taken = 0
         """How many bytes the request that is being served has."""
 
@@ -172,6 +177,7 @@ class Answering(Outgoing):
         """Do what a request of ``size`` bytes asks in turns of the loop; False while there is more
         to do. Its frame stays where it is until then."""
         self._work = work = _Work(route, request, correlation_id, steps, size=size)
+        work.began_ns = self._began_ns
         if self._advance(work):
             self._work = None
             return not self._blocked & CLOSED
@@ -261,6 +267,7 @@ class Answering(Outgoing):
         if work.slot is not None:
             self._fill(work.slot, work.route, work.correlation_id, result)
         elif result is not None:
+            self._began_ns = work.began_ns
             # What was long to read may be long to write, whoever makes it.
             self._answer(work.route, work.request, work.correlation_id, result, in_steps=True)
         return True
@@ -292,6 +299,7 @@ class Answering(Outgoing):
             chunks = self._encoded(route, correlation_id, result)
             if chunks is None:
                 return False
+            route.tally.took(self._now_ns() - self._began_ns)
             if self._pending:
                 self._wait_for_earlier(chunks)
             else:
@@ -336,6 +344,7 @@ class Answering(Outgoing):
     ) -> None:
         """Wait for a handler's answer."""
         slot = _Slot(in_steps=in_steps)
+        slot.began_ns = self._began_ns
         self._pending.append(slot)
         slot.held = self._hold_request(route, self._taken)
         future = asyncio.ensure_future(result, loop=self.server.loop)
@@ -402,6 +411,7 @@ class Answering(Outgoing):
             slot.chunks = self._encoded(route, correlation_id, answer)
             if slot.chunks is None:
                 return False
+            route.tally.took(self._now_ns() - slot.began_ns)
             if self._pending[0] is not slot:
                 self._hold(slot.chunks)
         self._release_in_order()

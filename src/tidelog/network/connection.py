@@ -154,6 +154,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         view, start, end = received.view, received.start, received.end
         turns = REQUESTS_PER_TURN
         clock = self.server.clock
+        self._began_ns = self._now_ns()
         received.need = 0
         turn_ends_ms = 0
         while not self._blocked and end - start >= 4:
@@ -306,7 +307,9 @@ class Connection(Answering, asyncio.BufferedProtocol):
                     if answer.__class__ is not bytes:
                         self._taken = len(frame)
                         self._park(route, None, correlation_id, answer)
-                    elif self._pending:
+                        return True
+                    route.tally.took(self._now_ns() - self._began_ns)
+                    if self._pending:
                         self._wait_for_earlier([answer])
                     else:
                         self._out.append(answer)
@@ -341,6 +344,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
             if result is None:
                 return False
         if result is None:
+            route.tally.took(self._now_ns() - self._began_ns)
             return True
         if result.__class__ is GeneratorType:
             return self._begin(route, request, header[2], len(frame), result)

@@ -8,7 +8,7 @@ the handlers.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -114,6 +114,9 @@ def _rest(grown: int, steps: Steps) -> Steps:
     return (yield from steps)
 
 
+TIMES = 64
+"""Bits of a time in ns, and so the places for times of requests."""
+
 MOST_ELEMENTS = 50_000
 """Elements of one request (of arrays, and tagged fields) on a connection that proved nothing."""
 
@@ -173,6 +176,15 @@ class Tally:
     """Exceptions in the handler (bugs), not refusals."""
     parked: int = 0
     """Requests whose answer is pending now."""
+    took_ns: int = 0
+    """How long requests took, all together: from when they were taken to their answer."""
+    times: list[int] = field(default_factory=lambda: [0] * TIMES)
+    """How many took how long: at ``n`` those of under 2^n ns, and no less than half of that."""
+
+    def took(self, ns: int) -> None:
+        """Count the time of one request."""
+        self.took_ns += ns
+        self.times[ns.bit_length()] += 1
 
 
 class Route:

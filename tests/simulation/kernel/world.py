@@ -44,6 +44,9 @@ class VirtualClock:
     def monotonic_ms(self) -> int:
         return int(self._loop.time() * 1000)
 
+    def monotonic_ns(self) -> int:
+        return int(self._loop.time() * 1_000_000_000)
+
 
 class Process:
     """One life of some code on a machine."""

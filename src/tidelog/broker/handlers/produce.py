@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker import current_leaders, produce_directly
-from tidelog.broker.parked import DelayedProduce, refuse
+from tidelog.broker.parked import DelayedProduce, refuse, why_too_few
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS
@@ -150,7 +150,7 @@ async def _when_looked_into(
         result = await outcome
         index = answers[at].index
         if isinstance(result, Rejected):
-            answers[at] = _rejected(index, result)
+            answers[at] = _rejected(index, result, partition)
             continue
         answers[at] = answer = _appended(index, result)
         if request.acks == ALL_IN_SYNC and result.last_offset >= partition.log.high_watermark:
@@ -190,19 +190,19 @@ def _append_all(
                 answers.append(_not_here(broker, name, index, partition, internal))
                 continue
             if partition in seen:
-                answers.append(_rejected(index, _NAMED_TWICE))
+                answers.append(_rejected(index, _NAMED_TWICE, partition))
                 continue
             seen.add(partition)
             if committed and len(partition.state.isr) < partition.required_in_sync:
-                too_few = Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, partition.why_too_few())
-                answers.append(_rejected(index, too_few))
+                too_few = Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, why_too_few(partition))
+                answers.append(_rejected(index, too_few, partition))
                 continue
             records: Any = data.records or b""
             if (
                 len(records) > HEADER_SIZE
                 and _length_at(records, 8)[0] < len(records) - LENGTH_OVERHEAD
             ):
-                answers.append(_rejected(index, _ONE_BATCH))
+                answers.append(_rejected(index, _ONE_BATCH, partition))
                 continue
             result = partition.append(records, now_ms, looks=looks)
             if result is UNLOOKED:
@@ -218,7 +218,7 @@ def _append_all(
                 answers.append(_Partition(index))
                 continue
             if isinstance(result, Rejected):
-                answers.append(_rejected(index, result))
+                answers.append(_rejected(index, result, partition))
                 continue
             answer = _appended(index, result)
             answers.append(answer)
@@ -238,6 +238,7 @@ def _not_here(broker: Broker, topic: str, index: int, partition: Any, internal: 
     if internal:
         refuse(answer, ErrorCode.INVALID_TOPIC_EXCEPTION, INTERNAL)
     elif partition is not None and partition.offline_reason is not None:
+        partition.counts.append_refused(ErrorCode.KAFKA_STORAGE_ERROR)
         refuse(answer, ErrorCode.KAFKA_STORAGE_ERROR, partition.offline_reason)
     else:
         error = broker.why_not_here(topic, index)
@@ -245,7 +246,8 @@ def _not_here(broker: Broker, topic: str, index: int, partition: Any, internal: 
     return answer
 
 
-def _rejected(index: int, result: Rejected) -> Any:
+def _rejected(index: int, result: Rejected, partition: HostedPartition) -> Any:
+    partition.counts.append_refused(result.error)
     answer = _Partition(index)
     refuse(answer, result.error, result.reason)
     answer.record_errors = [_RecordError(each, result.reason) for each in result.records]
