@@ -1,17 +1,16 @@
 """Does what a lake costs grow with its history?
 
-Makes a lake of one day and one of `--days` (30) of batches of 5 s over 64 partitions, as manifest
+Makes lakes of one and of 30 days (`--days 1 30`), batches of 5 s over 64 partitions, as manifest
 checkpoints of the code's own form, without data files. For each: the time of a start of the archive
 job until Spark may begin (best of three, in a process of its own) with its peak memory, the time of
 a commit of 64 files with all that belongs to it (median), and what the driver's memory gains over
-so many batches. Needs the extra `spark`; Spark itself is not started. Half an hour for a month.
+so many batches. Needs the extra `spark`; Spark itself is not started. Some ten minutes for a month.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import shutil
 import statistics
 import subprocess
@@ -19,6 +18,7 @@ import sys
 import tempfile
 import time
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 from tidelog.pipeline.jobs.archive import Archive, ArchiveSettings
@@ -26,15 +26,18 @@ from tidelog.pipeline.lake import chain
 from tidelog.pipeline.lake.commit import commit
 from tidelog.pipeline.lake.layout import Layout, file_name
 from tidelog.pipeline.lake.manifest import LakeFile, Manifest
-from tidelog.pipeline.lake.offsets import LakePartition, Offset, ends
+from tidelog.pipeline.lake.offsets import LakePartition, Offset
 from tidelog.pipeline.lake.spark_checkpoint import SparkCheckpoint
+from tidelog.pipeline.lake.summary import Part, Summary
 
 TOPIC, TOPIC_ID, QUERY = "events", "7a6f3c52-6f0e-4f6e-9d3b-0c9f4d1a2b3c", "q" * 36
 PARTITIONS = 64
 ROWS = 1000
+TIME_MS = 1_700_000_000_000
+_SAMPLE = 777_777
 PER_DAY = 24 * 3600 // 5
 DIGEST = "sha256:" + 64 * "7"
-COMMITS = 300
+COMMITS = 50
 DATA = b"PAR1 a file that nobody reads PAR1"
 
 
@@ -52,7 +55,7 @@ def manifest(batch: int) -> Manifest:
     files = []
     for part in range(PARTITIONS):
         home = LakePartition(TOPIC, TOPIC_ID, part)
-        times = (1_700_000_000_000 + first, 1_700_000_000_000 + last)
+        times = (TIME_MS + first, TIME_MS + last)
         path = file_name(home, first, last)
         sizes = (ROWS, 50_000, 100_000)
         files.append(LakeFile(path, home, first, last, *sizes, *times, ((12, first),), DIGEST))
@@ -61,19 +64,50 @@ def manifest(batch: int) -> Manifest:
     return Manifest(batch, QUERY, start, offset(batch), tuple(files), *more)
 
 
+def template() -> Callable[[int], str]:
+    """`manifest(batch).to_line()`, quicker: numbers are put into a line that was made once."""
+    made = manifest(_SAMPLE).to_line()
+    numbers = (
+        (f"{(_SAMPLE - 1) * ROWS:020d}", lambda batch: f"{(batch - 1) * ROWS:020d}"),
+        (f"{_SAMPLE * ROWS - 1:020d}", lambda batch: f"{batch * ROWS - 1:020d}"),
+        (str(TIME_MS + (_SAMPLE - 1) * ROWS), lambda batch: str(TIME_MS + (batch - 1) * ROWS)),
+        (str(TIME_MS + _SAMPLE * ROWS - 1), lambda batch: str(TIME_MS + batch * ROWS - 1)),
+        (str((_SAMPLE - 1) * ROWS), lambda batch: str((batch - 1) * ROWS)),
+        (str(_SAMPLE * ROWS - 1), lambda batch: str(batch * ROWS - 1)),
+        (str(_SAMPLE * ROWS), lambda batch: str(batch * ROWS)),
+        (f'"batch":{_SAMPLE},', lambda batch: f'"batch":{batch},'),
+    )
+
+    def line(batch: int) -> str:
+        text = made
+        for number, other in numbers:
+            text = text.replace(number, other(batch))
+        return text
+
+    assert line(4321) == manifest(4321).to_line()
+    return line
+
+
+def summary(batch: int) -> Summary:
+    """The sums over the batches up to this one."""
+    end = batch * ROWS
+    parts = {
+        LakePartition(TOPIC, TOPIC_ID, part): Part(0, end, end, end, batch)
+        for part in range(PARTITIONS)
+    }
+    return Summary(batch, end * PARTITIONS, batch * PARTITIONS, parts)
+
+
 def build(root: Path, batches: int) -> Layout:
     """A lake of so many batches and a checkpoint of Spark's that fits it."""
     layout = Layout(root)
     for folder in (layout.manifests, layout.inflight):
         folder.mkdir(parents=True)
-    total = chain.Summary()
-    lines: list[str] = []
+    line, lines = template(), []
     for batch in range(batches - 1):
-        made = manifest(batch)
-        total.add(made)
-        lines.append(made.to_line())
+        lines.append(line(batch) if batch else manifest(0).to_line())
         if len(lines) == chain.FOLD:
-            chain.write_checkpoint(layout, batch + 1 - chain.FOLD, total, lines)
+            chain.write_checkpoint(layout, batch + 1 - chain.FOLD, summary(batch), lines)
             lines = []
     # As many as can lie by themselves: the start has most to read.
     first = batches - 1 - len(lines)
@@ -83,14 +117,22 @@ def build(root: Path, batches: int) -> Layout:
     return layout
 
 
+def resident_kib(peak: bool) -> int:
+    """Resident memory of this process, now or at its highest since the mark was put down."""
+    name = "VmHWM" if peak else "VmRSS"
+    (line,) = (each for each in Path("/proc/self/status").read_text().splitlines() if name in each)
+    return int(line.split()[1])
+
+
 def start(root: Path) -> None:
     """Print what one start cost, as JSON."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # puts the mark down
+    before = resident_kib(peak=False)
     begun = time.monotonic()
     job = Archive(ArchiveSettings("127.0.0.1:9", (TOPIC,), str(root)), Layout(root))
     took = time.monotonic() - begun
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"s": took, "kib": peak - before, "batch": job.batch, "rows": job.rows}))
+    gained = resident_kib(peak=True) - before
+    print(json.dumps({"s": took, "kib": gained, "batch": job.batch, "rows": job.rows}))
 
 
 def started(root: Path) -> dict[str, float]:
@@ -103,34 +145,37 @@ def started(root: Path) -> dict[str, float]:
 
 
 def commits(layout: Layout) -> tuple[float, float]:
-    """The median of some commits in ms, and what the driver gained in KiB per batch."""
+    """The median of some commits in ms, and what the driver gains in KiB per batch after them."""
     job = Archive(ArchiveSettings("127.0.0.1:9", (TOPIC,), str(layout.root)), layout)
-    times = []
+    times = [_commit(job, layout) for _ in range(COMMITS)]
     tracemalloc.start()
-    held = 0
-    for nth in range(COMMITS):
-        made = manifest(job.batch + 1)
-        staged = {}
-        for number, file in enumerate(made.files):
-            staged[file.path] = layout.inflight / f"{number}.staged"
-            staged[file.path].write_bytes(DATA)
-        begun = time.monotonic()
-        ends(made.end)
-        commit(layout, made, staged)
-        job._total.add(made)
-        job._last = made
-        chain.fold(layout)
-        times.append(time.monotonic() - begun)
-        if nth == COMMITS // 2:
-            held = tracemalloc.get_traced_memory()[0]
-    gained = (tracemalloc.get_traced_memory()[0] - held) / (COMMITS - COMMITS // 2)
+    _commit(job, layout)
+    held = tracemalloc.get_traced_memory()[0]
+    for _ in range(COMMITS):
+        _commit(job, layout)
+    gained = tracemalloc.get_traced_memory()[0] - held
     tracemalloc.stop()
-    return 1000 * statistics.median(times), gained / 1024
+    return 1000 * statistics.median(times), gained / COMMITS / 1024
+
+
+def _commit(job: Archive, layout: Layout) -> float:
+    """One batch as the job commits it, once its files are staged; seconds."""
+    made = manifest(job.batch + 1)
+    staged = {}
+    for number, file in enumerate(made.files):
+        staged[file.path] = layout.inflight / f"{number}.staged"
+        staged[file.path].write_bytes(DATA)
+    begun = time.monotonic()
+    commit(layout, made, staged)
+    job._total.add(made)
+    job._last = made
+    chain.fold(layout)
+    return time.monotonic() - begun
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--days", type=int, default=30)
+    parser.add_argument("--days", type=int, nargs="+", default=[1, 30])
     parser.add_argument("--start", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.start is not None:
@@ -139,7 +184,7 @@ def main() -> None:
     print(f"batches of 5 s, {PARTITIONS} partitions")
     print("| history | batches | manifests | start | its memory | commit | gained per batch |")
     print("|---|---|---|---|---|---|---|")
-    for days in sorted({1, given.days}):
+    for days in given.days:
         folder = Path(tempfile.mkdtemp(prefix="lake-start-"))
         try:
             layout = build(folder / "lake", days * PER_DAY)

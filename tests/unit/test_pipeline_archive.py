@@ -26,6 +26,7 @@ from tidelog.pipeline.jobs.archive import Archive, ArchiveSettings
 from tidelog.pipeline.jobs.archive_cluster import ArchiveCluster
 from tidelog.pipeline.lake.chain import read_manifests
 from tidelog.pipeline.lake.layout import Layout
+from tidelog.pipeline.lake.manifest import Manifest
 from tidelog.pipeline.options import Mode, parse
 
 
@@ -202,6 +203,26 @@ def test_a_crash_of_version_1_is_taken_back(layout: Layout) -> None:
         (checkpoint / "offsets" / str(batch)).write_text(f"v1\n{{}}\n{json.dumps(offset)}")
     job = start(layout)
     assert len(job.removed) == 1 and len(list(layout.data_files())) == 1
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_topic_that_the_lake_no_longer_reads_keeps_its_files(
+    layout: Layout, version: int
+) -> None:
+    """With failOnDataLoss=false its positions are gone from the newest manifest."""
+    if version == 1:
+        write_first_version(layout, 0, 0, -1)
+        write_first_version(layout, 1, 0, 9)
+    else:
+        first_lake(layout)
+        write_batch(layout, 1, 0, 9)
+    last = list(read_manifests(layout))[-1]
+    nothing = {"version": version, "topics": {}}
+    line = json.loads(Manifest(2, "q", last.end, nothing).to_line())
+    layout.manifest(2).write_text(json.dumps({**line, "version": version}))
+    job = start(layout, adopt=True)
+    assert job.adopted and len(list(layout.data_files())) == 1
+    assert not start(layout).adopted
 
 
 def test_a_topic_with_an_underscore_is_data_and_our_folders_are_not(layout: Layout) -> None:

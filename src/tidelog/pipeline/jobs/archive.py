@@ -109,7 +109,7 @@ class Archive:
         except CheckpointRefused:
             if not self._settings.adopt or last is None:
                 raise
-            check_nothing_beyond(self._layout, ends(last.end))
+            check_nothing_beyond(self._layout, self._total.bounds)
             self._checkpoint.adopt(last)
             self.adopted = True
         if last is None or last.version == 1:
@@ -118,7 +118,7 @@ class Archive:
                 self._checkpoint.offset(begun) if self._checkpoint.logged() >= begun else None
             )
             end = None if last is None else last.end
-            self.removed += recover_first_version(self._layout, end, cut_down)
+            self.removed += recover_first_version(self._layout, self._total.bounds, end, cut_down)
 
     @property
     def batch(self) -> int:

@@ -144,15 +144,19 @@ def check_nothing_beyond(layout: Layout, reached: Mapping[LakePartition, int]) -
             raise _not_ours(layout, name)
 
 
-def recover_first_version(layout: Layout, end: Offset | None, cut_down: Offset | None) -> list[str]:
+def recover_first_version(
+    layout: Layout,
+    reached: Mapping[LakePartition, int],
+    end: Offset | None,
+    cut_down: Offset | None,
+) -> list[str]:
     """Remove the files that a crash of version 1 moved into place without a manifest.
 
     That version left no draft: only files that lie in the batch after the last manifest can be a
     crash's, and that batch writes them again. ``cut_down`` is where it ends, None if none was
-    begun; ``end`` is where the lake ends. Raises LakeRefused for any other file beyond the end, and
-    removes nothing then.
+    begun; ``end`` is where the last one ends, ``reached`` all that the lake has reached. Raises
+    LakeRefused for any other file beyond that, and removes nothing then.
     """
-    reached = {} if end is None else ends(end)
     stray = [name for name in layout.data_files() if _reaches_beyond(name, reached)]
     for name in stray:
         if end is None or cut_down is None or not _lies_between(name, end, cut_down):

@@ -54,6 +54,11 @@ class Summary:
         """Below which offset each partition has records in the lake."""
         return {home: part.reached for home, part in self.parts.items()}
 
+    @property
+    def bounds(self) -> dict[LakePartition, int]:
+        """Below which offset files of the lake lie, also of partitions that it reads no more."""
+        return {home: max(part.end, part.reached) for home, part in self.parts.items()}
+
     def to_json(self) -> dict[str, Any]:
         return {
             "batch": self.batch,
