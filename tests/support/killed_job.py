@@ -1,4 +1,4 @@
-"""The archive job whose driver is killed with SIGKILL at a named step of its sixth batch.
+"""The archive job whose driver is killed with SIGKILL at a named step of its fourth batch.
 
 `python killed_job.py STEP archive ...`, also as the file of spark-submit. What of a batch is
 durable at a step is in docs/internals/pipeline.md.
@@ -18,7 +18,7 @@ from tidelog.pipeline.__main__ import run
 from tidelog.pipeline.jobs import archive
 from tidelog.pipeline.lake import chain, commit, files
 
-BATCHES = 5
+BATCHES = 3
 
 # Step -> whose function is called there, its name, which call of a batch, and whether after it.
 STEPS: dict[str, tuple[Any, str, int, bool]] = {

@@ -18,7 +18,7 @@ from tidelog.pipeline.worker_daemon import prefer_package
 
 FOLDER = "TIDELOG_EXECUTOR_KILLS"
 # Step -> from which offset of a partition on.
-STEPS = {"writing": 1000, "staged": 2000}
+STEPS = {"writing": 0, "staged": 500}
 
 
 def strike(step: str, reached: int, executor: int) -> None:
