@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -19,6 +20,9 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from itertools import repeat
 from pathlib import Path
 
 from tidelog.pipeline.jobs.archive import Archive, ArchiveSettings
@@ -64,6 +68,7 @@ def manifest(batch: int) -> Manifest:
     return Manifest(batch, QUERY, start, offset(batch), tuple(files), *more)
 
 
+@cache
 def template() -> Callable[[int], str]:
     """`manifest(batch).to_line()`, quicker: numbers are put into a line that was made once."""
     made = manifest(_SAMPLE).to_line()
@@ -98,19 +103,25 @@ def summary(batch: int) -> Summary:
     return Summary(batch, end * PARTITIONS, batch * PARTITIONS, parts)
 
 
+def fold(root: Path, nth: int) -> None:
+    """Write the nth manifest checkpoint."""
+    line = template()
+    first, end = nth * chain.FOLD, (nth + 1) * chain.FOLD
+    lines = [line(batch) if batch else manifest(0).to_line() for batch in range(first, end)]
+    chain.write_checkpoint(Layout(root), first, summary(end - 1), lines)
+
+
 def build(root: Path, batches: int) -> Layout:
     """A lake of so many batches and a checkpoint of Spark's that fits it."""
     layout = Layout(root)
     for folder in (layout.manifests, layout.inflight):
         folder.mkdir(parents=True)
-    line, lines = template(), []
-    for batch in range(batches - 1):
-        lines.append(line(batch) if batch else manifest(0).to_line())
-        if len(lines) == chain.FOLD:
-            chain.write_checkpoint(layout, batch + 1 - chain.FOLD, summary(batch), lines)
-            lines = []
-    # As many as can lie by themselves: the start has most to read.
-    first = batches - 1 - len(lines)
+    # The newest manifest lies by itself.
+    whole = (batches - 1) // chain.FOLD
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for _ in pool.map(fold, repeat(root), range(whole), chunksize=16):
+            pass
+    first = whole * chain.FOLD
     for batch in range(first, batches):
         layout.manifest(batch).write_text(manifest(batch).to_line() + "\n")
     SparkCheckpoint(layout.checkpoint).adopt(manifest(batches - 1))
