@@ -52,15 +52,25 @@ def test_it_says_where_it_is_serves_and_keeps_its_data(folder: Path) -> None:
     assert not is_alive(broker["pid"])
     assert [each["pid"] for each in (*stopped["brokers"], *stopped["controllers"])] == [None, None]
     assert stopped["brokers"][0]["metrics_port"] is None
-    with Up(folder) as up:
+    former = (folder / "node-1.log").read_text()
+    assert ' event="topic t created: 3 partitions, 1 replicas each" topic=t ' in former
+    with Up(folder, "--config", "logging.format=json") as up:
         up.until_said("ready")
         read = run_tidelog(
             "consume", "--bootstrap-server", up.cluster()["bootstrap"], "--topic", "t",
-            "--from-beginning", "--max-messages", "2",
+            "--from-beginning", "--max-messages", "2", "--group", "g",
         )  # fmt: skip
         assert sorted(read.stdout.split()) == ["a", "b"], read
         up.program.send(signal.SIGHUP)
         assert up.program.wait(DEADLINE_S) == 0
+    # U11: fifty lines came with the first group, fields were Python objects within the sentence.
+    lines = [json.loads(x) for x in (folder / "node-1.log").read_text()[len(former) :].splitlines()]
+    (loaded,) = (line for line in lines if line["event"].startswith("loaded "))
+    assert (loaded["groups"], loaded["partitions"]) == (0, list(range(50)))
+    said = [line for line in lines if line.get("group") == "g"]
+    assert "group g: the generation is stable" in {line["event"] for line in said}
+    assert all(isinstance(line["generation"], int) for line in said)
+    assert len(lines) < 40, [line["event"] for line in lines]
 
 
 def test_a_child_that_dies_is_reported(folder: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.support.controller_world import World
 
 from tidelog.controller import requests
+from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions import levels
 from tidelog.controller.decisions.cluster import Cluster, Put, load
 from tidelog.controller.decisions.condition import condition
@@ -21,7 +22,7 @@ from tidelog.controller.decisions.deletion import (
     take_up,
 )
 from tidelog.controller.decisions.stops import Stop, stops_of, unconfirmed
-from tidelog.controller.pending import audit_lines, changes_of
+from tidelog.controller.pending import changes_of
 from tidelog.controller.requests import Gone, Sender
 from tidelog.metadata import layout
 from tidelog.metadata.records import DeletionMark
@@ -128,7 +129,8 @@ def test_below_1_4_a_topic_stays_in_the_store_until_every_broker_has_confirmed(l
     assert [type(write.record) for write in known.writes if isinstance(write, Put)] == [
         DeletionMark
     ]
-    assert audit_lines(world.cluster, known.writes) == ["topic t marked for deletion, 2 partitions"]
+    (line,) = audit_lines(world.cluster, known.writes)
+    assert str(line) == "topic t marked for deletion, 2 partitions"
     found = changes_of(world.cluster, known.writes)
     assert found.stops
     assert found.gone == {"t": Gone("t", created.topic_id, (0, 1))}

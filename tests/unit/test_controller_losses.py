@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from tests.support.controller_world import World
 
+from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions import losses
 from tidelog.controller.decisions.cluster import Write
 from tidelog.controller.decisions.condition import condition
@@ -27,7 +28,7 @@ from tidelog.controller.decisions.losses import (
     with_debts,
     without_debt,
 )
-from tidelog.controller.pending import audit_lines, changes_of
+from tidelog.controller.pending import changes_of
 from tidelog.metadata import layout
 from tidelog.metadata.records import LostRange, PartitionState, TopicMemory, UncleanDebt
 from tidelog.model.errors import ErrorCode as E
@@ -269,7 +270,7 @@ def test_losses_leave_audit_lines_once() -> None:
     cluster = made.cluster
     topic_id = cluster.topic_id("t")
     first = report(cluster, 1, [Truncation(topic_id, 0, 60, 100, (4, 5))])
-    (line,) = audit_lines(cluster, first.writes)
+    (line,) = map(str, audit_lines(cluster, first.writes))
     assert "t-0" in line
     assert "offsets 60 to 99 of leader epochs 4, 5" in line
     assert "broker 1" in line

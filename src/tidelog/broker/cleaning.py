@@ -126,7 +126,10 @@ class Cleaning:
             isinstance(error, OSError) and log.resources.is_full(error)
         )
         if passing:
-            logger.error("%s cannot be compacted now: %s", partition.key, error)
+            logger.error(
+                "%(partition)s cannot be compacted now: %(error)s",
+                {"partition": partition.key, "error": error},
+            )
         elif isinstance(error, OSError):
             log.resources.fail(f"compaction of {log.path} failed: {error}")
             return
@@ -138,10 +141,9 @@ class Cleaning:
     def _quarantine(self, partition: HostedPartition, error: Exception) -> None:
         self._uncleanable[partition] = _state_of(partition)
         logger.error(
-            "%s cannot be compacted and is left as it is until a restart: %s: %s",
-            partition.key,
-            type(error).__name__,
-            error,
+            "%(partition)s cannot be compacted and is left as it is until a restart: "
+            "%(kind)s: %(error)s",
+            {"partition": partition.key, "kind": type(error).__name__, "error": error},
         )
 
 

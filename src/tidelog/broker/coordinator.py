@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.coordinator_partition import LedPartition
@@ -37,6 +38,40 @@ ROOM_SAID_EVERY_MS = 60_000
 """How often it is said that there is no room for more."""
 
 
+@dataclass
+class Loads:
+    """Partitions whose groups were loaded side by side: one line for all, as a first group loads
+    them all."""
+
+    began_ms: int
+    partitions: list[int] = field(default_factory=list)
+    groups: int = 0
+    unknown_records: int = 0
+
+    def add(self, led: LedPartition) -> None:
+        """Count one that has ended, if it was loaded: one that failed has said so."""
+        if led.error is ErrorCode.NONE:
+            self.partitions.append(led.hosted.partition)
+            self.groups += len(led.table)
+            self.unknown_records += led.table.unknown_records
+
+    def say(self, now_ms: int) -> None:
+        """Write the line, if any was loaded."""
+        if self.partitions:
+            logger.info(
+                "loaded %(groups)d groups of %(count)d partitions of %(topic)s in %(ms)d ms, "
+                "%(unknown_records)d records of unknown versions skipped",
+                {
+                    "groups": self.groups,
+                    "count": len(self.partitions),
+                    "topic": OFFSETS_TOPIC,
+                    "ms": now_ms - self.began_ms,
+                    "unknown_records": self.unknown_records,
+                    "partitions": sorted(self.partitions),
+                },
+            )
+
+
 class Coordinator:
     """What the handlers of group requests ask. Made after ``Broker``, with its parts in place."""
 
@@ -53,6 +88,8 @@ class Coordinator:
         self._tasks: set[asyncio.Task[None]] = set()
         # One partition is read at a time: fifty at once would be fifty slices in every turn.
         self._reading = asyncio.Semaphore(1)
+        self._loads = Loads(0)
+        self._loading = 0
         self._gone: set[str] = set()
         broker.partitions.when_leader.append(self._lead)
         broker.partitions.when_not_leader.append(self._resign)
@@ -96,12 +133,15 @@ class Coordinator:
         self._say_again_ms = now_ms + ROOM_SAID_EVERY_MS
         refused, self._refusals_said = self.room.refused, self.room.refused
         logger.warning(
-            "there is no room for more members or groups: %d groups, whose members take %d of %d "
-            "bytes; %d requests were refused since this broker started",
-            sum(map(len, self.tables())),
-            self.room.held,
-            limits.MAX_HELD_BYTES,
-            refused,
+            "there is no room for more members or groups: %(groups)d groups, whose members take "
+            "%(held_bytes)d of %(limit_bytes)d bytes; %(refused)d requests were refused since this "
+            "broker started",
+            {
+                "groups": sum(map(len, self.tables())),
+                "held_bytes": self.room.held,
+                "limit_bytes": limits.MAX_HELD_BYTES,
+                "refused": refused,
+            },
         )
 
     def table_of(self, group_id: str) -> GroupTable | ErrorCode:
@@ -208,7 +248,20 @@ class Coordinator:
             self._one_by_one,
         )
         self._led[hosted.partition] = led
-        self._spawn(led.load(self._reading), f"groups-load-{hosted.partition}")
+        self._spawn(self._load(led), f"groups-load-{hosted.partition}")
+
+    async def _load(self, led: LedPartition) -> None:
+        """Load a partition's groups; the last of those that load at once says what all have."""
+        if not self._loading:
+            self._loads = Loads(self._broker.clock.monotonic_ms())
+        self._loading += 1
+        try:
+            await led.load(self._reading)
+        finally:
+            self._loading -= 1
+            self._loads.add(led)
+            if not self._loading:
+                self._loads.say(self._broker.clock.monotonic_ms())
 
     def _resign(self, key: TopicPartition, epoch: int) -> None:
         led = self._led.get(key.partition)
@@ -248,7 +301,9 @@ class Coordinator:
                 await sweep(led)
             except Exception:
                 # A bug in one group must not end the look at all others, now and later.
-                logger.exception("the groups of %s could not be swept", led.hosted.key)
+                logger.exception(
+                    "the groups of %(partition)s could not be swept", {"partition": led.hosted.key}
+                )
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)

@@ -81,6 +81,7 @@ class LedPartition:
         one_by_one: OneByOne,
     ) -> None:
         self.hosted = hosted
+        self._named = {"partition": hosted.key}
         assert hosted.leadership is not None
         self.since = hosted.leadership.since
         """The leader epoch in which this broker began to lead."""
@@ -178,7 +179,7 @@ class LedPartition:
             long.refuse_rest(error)
         except Exception:
             # A bug must not keep the group from everything that comes behind.
-            logger.exception("a long request for group %s failed", group_id)
+            logger.exception("a long request for group %(group)s failed", {"group": group_id})
             self._interrupt(group_id)
             long.fail()
         del self._long[group_id]
@@ -202,7 +203,7 @@ class LedPartition:
         try:
             self._serve_no_more(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         except Exception:
-            logger.exception("not all who wait for groups of %s were told", self.hosted.key)
+            logger.exception("not all who wait for groups of %(partition)s were told", self._named)
 
     def _serve_no_more(self, error: ErrorCode) -> None:
         self._state = error
@@ -226,9 +227,10 @@ class LedPartition:
         try:
             await self._load(reading)
         except (LoadFailed, CorruptRecords) as error:
-            logger.error("groups of %s cannot be loaded: %s", self.hosted.key, error)
+            named = {**self._named, "error": error}
+            logger.error("groups of %(partition)s cannot be loaded: %(error)s", named)
         except Exception:
-            logger.exception("groups of %s cannot be loaded", self.hosted.key)
+            logger.exception("groups of %(partition)s cannot be loaded", self._named)
         else:
             return
         finally:
@@ -240,7 +242,6 @@ class LedPartition:
         async with reading:
             if self.error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                 return
-            began_ms = self._clock.monotonic_ms()
             end = self.hosted.end_offset
             await self._read_to(end)
         # What is not committed yet could still be lost with this leader, and must not be answered.
@@ -254,13 +255,6 @@ class LedPartition:
         self._state = ErrorCode.NONE
         self._perform(loaded)
         self._arm()
-        logger.info(
-            "loaded %d groups of %s in %d ms, %d records of unknown versions skipped",
-            len(self.table),
-            self.hosted.key,
-            self._clock.monotonic_ms() - began_ms,
-            self.table.unknown_records,
-        )
         if self._gone_while_loading:
             await self.forget_topics(frozenset(self._gone_while_loading))
         await self._for_all(RemoveFormerLives(self._metadata.id_of))
@@ -317,7 +311,8 @@ class LedPartition:
     async def _rested(self, why: str) -> None:
         if not self._said_waiting:
             self._said_waiting = True
-            logger.warning("groups of %s wait to be loaded: %s", self.hosted.key, why)
+            named = {**self._named, "why": why}
+            logger.warning("groups of %(partition)s wait to be loaded: %(why)s", named)
         await asyncio.sleep(READ_AGAIN_S)
 
     async def _replay(self, records: Sequence[RecordOfLog], turn: Turn) -> bool:
@@ -383,7 +378,7 @@ class LedPartition:
                     if isinstance(effect, Answer):
                         give(effect)
                     else:
-                        logger.info("%s: %s", effect.message, effect.fields)
+                        logger.info(f"group %(group)s: {effect.message}", effect.fields)
                 for write in present.writes:
                     self._append(write)
         finally:
@@ -403,7 +398,7 @@ class LedPartition:
         except Exception:
             # A bug must not keep the write in flight, and its group waiting, for ever. What the
             # log has counts.
-            logger.exception("a write of group %s failed", write.group_id)
+            logger.exception("a write of group %(group)s failed", {"group": write.group_id})
             is_there = hosted.end_offset > end
             error = ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_SERVER_ERROR
         if error is not ErrorCode.NONE:
@@ -428,7 +423,10 @@ class LedPartition:
             return ErrorCode.MESSAGE_TOO_LARGE
         result = self.hosted.append(buffer, wall_ms, from_client=False)
         if isinstance(result, Rejected):
-            logger.warning("a write of group %s was refused: %s", write.group_id, result.reason)
+            logger.warning(
+                "a write of group %(group)s was refused: %(why)s",
+                {"group": write.group_id, "why": result.reason},
+            )
             return result.error
         return ErrorCode.NONE
 
@@ -443,7 +441,9 @@ class LedPartition:
                 self._arm()
             except Exception:
                 # The log has it, and memory may have half of it. Nobody is to wait for ever.
-                logger.exception("what group %s wrote was not taken in", entry.write.group_id)
+                logger.exception(
+                    "what group %(group)s wrote was not taken in", {"group": entry.write.group_id}
+                )
                 self._in_flight[entry] = None
                 self._fail()
         else:

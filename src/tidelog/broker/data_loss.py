@@ -225,7 +225,10 @@ class DataLoss:
         for partition, debt in debts.items():
             if self._debts.get(partition) is debt:
                 debt.is_handled = True
-                logger.info("%s: the data-loss handling is finished", partition.key)
+                logger.info(
+                    "%(partition)s: the data-loss handling is finished",
+                    {"partition": partition.key},
+                )
                 self._broker.isr_changes.handled(partition)
 
     async def _run(self, routine: Routine, led: Sequence[HostedPartition]) -> Failures:
@@ -246,4 +249,7 @@ class DataLoss:
         if not debt.failures & (debt.failures - 1):
             # The 1st, 2nd, 4th … time: what lasts must not fill the log.
             times = debt.failures
-            logger.warning("%s: data-loss handling, %s (%d)", partition.key, why, times)
+            logger.warning(
+                "%(partition)s: data-loss handling, %(why)s (%(times)d)",
+                {"partition": partition.key, "why": why, "times": times},
+            )

@@ -168,12 +168,17 @@ class GroupCommit:
             partition.synced()
         except Exception:
             # The disk has it, and the others of this trip are to be told.
-            logger.exception("%s: not all heard that it is synced", partition.key)
+            logger.exception(
+                "%(partition)s: not all heard that it is synced", {"partition": partition.key}
+            )
 
     def _cannot_take(self, partition: HostedPartition, closed_only: bool, error: OSError) -> None:
         """Try a log again later: room or file descriptors are all that is missing."""
         if partition not in self._late:
-            logger.warning("%s cannot be synced yet: %s", partition.key, error)
+            logger.warning(
+                "%(partition)s cannot be synced yet: %(error)s",
+                {"partition": partition.key, "error": error},
+            )
             self._late.add(partition)
         self._again_later(partition, closed_only)
 
@@ -195,6 +200,6 @@ def _struck(partition: HostedPartition, error: Exception) -> None:
     """A bug kept a log from being synced: nobody knows what a power loss leaves of it, so that it
     is final for the directory, as a sync that fails."""
     log = partition.log
-    logger.error("%s cannot be synced", partition.key, exc_info=error)
+    logger.error("%(partition)s cannot be synced", {"partition": partition.key}, exc_info=error)
     log.resources.fail(f"a sync in {log.path} failed: {error!r}")
     partition.go_offline(log.failed or "")

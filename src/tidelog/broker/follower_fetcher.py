@@ -79,6 +79,8 @@ class FollowerFetcher:
         self._interrupted = False
         self._lost_at_ms: int | None = None
         self._said = ""
+        self._untold: dict[tuple[str, int], list[TopicPartition]] = {}
+        """Partitions that were set back, by why and how many times: not in the log yet."""
         """Why it cannot be followed, as it was said last; "" since the source has answered."""
 
         self._due_ms: int | None = None
@@ -191,7 +193,7 @@ class FollowerFetcher:
                 self._say(str(error))
             except Exception:
                 # A bug in one answer must not end the replication of everything else.
-                logger.exception("following broker %d failed", self._source)
+                logger.exception("following broker %(leader)d failed", {"leader": self._source})
                 self._disconnect("an answer could not be taken in")
             await self._rest(pause_ms)
             pause_ms = min(pause_ms * 2, self._longest_pause_ms)
@@ -199,7 +201,9 @@ class FollowerFetcher:
     def _say(self, why: str) -> None:
         """Log why it cannot be followed: once, and not for each attempt that ends alike."""
         if why != self._said:
-            logger.info("following broker %d: %s", self._source, why)
+            logger.info(
+                "following broker %(leader)d: %(why)s", {"leader": self._source, "why": why}
+            )
         self._said = why
 
     @property
@@ -288,6 +292,7 @@ class FollowerFetcher:
         for followed in unsynced:
             self._broker.commit.want(followed.hosted)
             self._set_back(followed, "what it holds cannot be synced yet", now_ms)
+        self._say_set_back()
         return not unsynced
 
     def _unsynced(self) -> list[Followed]:
@@ -378,7 +383,9 @@ class FollowerFetcher:
                     pieces = take_in(followed.hosted, part, wall_ms, losses, noted)
                     setback = await self._broker.log_work.run(followed.hosted.log, pieces)
                 except Exception:
-                    logger.exception("the answer for %s could not be taken in", key)
+                    logger.exception(
+                        "the answer for %(partition)s could not be taken in", {"partition": key}
+                    )
                     setback = "its answer could not be taken in"
                 if self._questions.asked(key) is not followed:
                     continue  # it left meanwhile
@@ -386,6 +393,7 @@ class FollowerFetcher:
                     self._questions.taken(followed)
                 else:
                     self._set_back(followed, setback, now_ms)
+        self._say_set_back()
 
     def _committed_cuts(self, answer: Any) -> Iterator[tuple[HostedPartition, int, int]]:
         for topic in answer.responses:
@@ -401,5 +409,21 @@ class FollowerFetcher:
         self._questions.rest(followed, now_ms + pause_ms)
         if not times & (times - 1):
             # The 1st, 2nd, 4th … time: what lasts must not fill the log.
-            key = followed.hosted.key
-            logger.info("%s from broker %d: %s (%d)", key, self._source, why, times)
+            self._untold.setdefault((why, times), []).append(followed.hosted.key)
+
+    def _say_set_back(self) -> None:
+        """Log what was set back since: one line for all partitions of a reason."""
+        untold, self._untold = self._untold, {}
+        for (why, times), keys in untold.items():
+            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+            logger.info(
+                "%(partition)s%(more)s from broker %(leader)d: %(why)s (%(times)d)",
+                {
+                    "partition": keys[0],
+                    "more": more,
+                    "leader": self._source,
+                    "why": why,
+                    "times": times,
+                    "partitions": len(keys),
+                },
+            )

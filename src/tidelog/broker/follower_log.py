@@ -159,13 +159,19 @@ def _cut(
         if why is not None:
             return f"what is lost by a cut to {cut.offset} cannot be noted: {why}"
         logger.error(
-            "%s: committed records from offset %d to %d go: the leader of epoch %d lacks them",
-            partition.key,
-            first,
-            end - 1,
-            partition.leader_epoch,
+            "%(partition)s: committed records from offset %(from_offset)d to %(to_offset)d go: "
+            "the leader of epoch %(leader_epoch)d lacks them",
+            {
+                "partition": partition.key,
+                "from_offset": first,
+                "to_offset": end - 1,
+                "leader_epoch": partition.leader_epoch,
+            },
         )
-    logger.info("%s: cut from %d to %d", partition.key, log.end_offset, cut.offset)
+    logger.info(
+        "%(partition)s: cut from %(from_offset)d to %(to_offset)d",
+        {"partition": partition.key, "from_offset": log.end_offset, "to_offset": cut.offset},
+    )
     if cut.offset <= part.log_start_offset:
         refused = _refused(partition, (yield from log.restart(cut.offset, now_ms)))
     else:
@@ -183,7 +189,10 @@ def _start_over(partition: HostedPartition, leader_start: int, now_ms: int) -> P
         return f"the leader refuses offset {log.end_offset}, its log begins at {leader_start}"
     if log.end_offset == leader_start:
         return f"the leader refuses offset {leader_start}, where its log begins"
-    logger.info("%s: starting over from %d to %d", partition.key, log.end_offset, leader_start)
+    logger.info(
+        "%(partition)s: starting over from %(from_offset)d to %(to_offset)d",
+        {"partition": partition.key, "from_offset": log.end_offset, "to_offset": leader_start},
+    )
     return _refused(partition, (yield from log.restart(leader_start, now_ms)))
 
 

@@ -68,7 +68,10 @@ async def forward(
     except ForwardingRefused as error:
         return refuse(request, error.code, str(error))
     except ClientError as error:
-        logger.warning("the outcome of a forwarded %s is unknown: %s", ApiKey(api_key).name, error)
+        logger.warning(
+            "the outcome of a forwarded %(request)s is unknown: %(error)s",
+            {"request": ApiKey(api_key).name, "error": error},
+        )
         sentence = f"the connection to the controller broke, the outcome is unknown: {error}"
         return refuse(request, ErrorCode.REQUEST_TIMED_OUT, sentence)
 

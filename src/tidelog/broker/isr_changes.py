@@ -223,7 +223,10 @@ class IsrChanges:
             isr += self._new_members(partition, now_ms)
         if len(isr) == len(state.isr):
             return None
-        logger.info("%s: proposing the ISR %s instead of %s", partition.key, isr, state.isr)
+        logger.info(
+            "%(partition)s: proposing the ISR %(isr)s instead of %(former_isr)s",
+            {"partition": partition.key, "isr": isr, "former_isr": state.isr},
+        )
         lives = self._lives(isr, followers)
         return IsrChange(state.leader_epoch, state.isr_version, tuple(isr), lives)
 
@@ -294,7 +297,10 @@ class IsrChanges:
                 self._broker.data_loss.confirmed(partition)
         else:
             assert isinstance(found, Refused)
-            logger.info("%s: the ISR %s was refused: %s", partition.key, change.isr, error.name)
+            logger.info(
+                "%(partition)s: the ISR %(isr)s was refused: %(error)s",
+                {"partition": partition.key, "isr": change.isr, "error": error.name},
+            )
             self._todo.pop(partition, None)
             self._note_refusal(partition, new)
             partition.take_isr(state.isr, state.isr_version)
@@ -305,7 +311,9 @@ class IsrChanges:
         partition.take_isr(found.isr, found.isr_version)
         if is_newer:
             # It stays to be looked at: others may have caught up, or fallen back, meanwhile.
-            logger.info("%s: the ISR is %s", partition.key, found.isr)
+            logger.info(
+                "%(partition)s: the ISR is %(isr)s", {"partition": partition.key, "isr": found.isr}
+            )
         else:
             self._todo.pop(partition, None)
 
@@ -314,7 +322,10 @@ class IsrChanges:
         change.left_open(self._broker.clock.monotonic_ms())
         if not change.tries & (change.tries - 1):
             # The 1st, 2nd, 4th … time: what lasts must not fill the log.
-            logger.warning("%s: AlterIsr answered %s (%d)", partition.key, what, change.tries)
+            logger.warning(
+                "%(partition)s: AlterIsr answered %(error)s (%(tries)d)",
+                {"partition": partition.key, "error": what, "tries": change.tries},
+            )
 
     def _note_refusal(self, partition: HostedPartition, new: list[int]) -> None:
         """The controller does not say who was refused: of several new members each is tried."""

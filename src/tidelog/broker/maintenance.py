@@ -133,7 +133,9 @@ class Maintenance:
             try:
                 await work()
             except Exception:
-                logger.exception("maintenance (%s) failed; it is tried again in its turn", name)
+                logger.exception(
+                    "maintenance (%(work)s) failed; it is tried again in its turn", {"work": name}
+                )
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -162,7 +164,10 @@ class Maintenance:
                     said = await self._broker.log_work.run(partition.log, work)
                 except Exception:
                     # One bad log must not keep the others' disks from being freed.
-                    logger.exception("%s: retention failed; tried again later", partition.key)
+                    logger.exception(
+                        "%(partition)s: retention failed; tried again later",
+                        {"partition": partition.key},
+                    )
                     said = None
                 if partition.start_offset > before:
                     partition.waiting.start_moved()

@@ -235,7 +235,10 @@ class Partitions:
                 decided = other
                 continue
             delay_ms, why = self._stale_delay_ms, f"the topic of that name is {state.topic_id}"
-            logger.warning("%s: set aside, removed in %d ms: %s", other.log.path, delay_ms, why)
+            logger.warning(
+                "%(path)s: set aside, removed in %(delay_ms)d ms: %(why)s",
+                {"path": other.log.path, "delay_ms": delay_ms, "why": why},
+            )
             directory = self.directory_of(other)
             try:
                 directory.mark_stray(key, remove_after_ms=delay_ms, durable=False)
@@ -265,7 +268,9 @@ class Partitions:
         """
         hosted = self._stop(topic, partition)
         if hosted is not None and delete:
-            logger.info("%s: deleting its log: %s", hosted.key, reason)
+            logger.info(
+                "%(partition)s: deleting its log: %(why)s", {"partition": hosted.key, "why": reason}
+            )
             _tell(self.when_removed, hosted.key)
             self._set_aside(hosted, lambda directory: directory.delete(hosted.key, durable=False))
 
@@ -301,7 +306,10 @@ class Partitions:
             return
         _tell(self.when_removed, hosted.key)
         delay_ms = self._stale_delay_ms
-        logger.warning("%s: set aside, removed in %d ms: %s", hosted.key, delay_ms, reason)
+        logger.warning(
+            "%(partition)s: set aside, removed in %(delay_ms)d ms: %(why)s",
+            {"partition": hosted.key, "delay_ms": delay_ms, "why": reason},
+        )
         self._set_aside(
             hosted,
             lambda d: d.mark_stray(hosted.key, remove_after_ms=delay_ms, durable=durable),
@@ -429,7 +437,9 @@ class Partitions:
             self._left.setdefault(hosted.key, set()).add(metadata.created)
 
     def _failed(self, directory: LogDirectory, reason: str) -> None:
-        logger.error("%s is out of service: %s", directory.path, reason)
+        logger.error(
+            "%(log_dir)s is out of service: %(why)s", {"log_dir": directory.path, "why": reason}
+        )
         for partition in list(self.all()):
             if directory.logs.get(partition.key) is partition.log:
                 self._take_offline(partition, reason)
@@ -441,7 +451,9 @@ class Partitions:
         log = directory.logs.get(key)
         if hosted is None or log is not hosted.log or log.damaged is None:
             return
-        logger.error("%s is out of service: %s", key, log.damaged)
+        logger.error(
+            "%(partition)s is out of service: %(why)s", {"partition": key, "why": log.damaged}
+        )
         self._take_offline(hosted, log.damaged)
         self.commit.want(hosted)
 

@@ -219,11 +219,13 @@ class BrokerProcess:
             if isinstance(loaded, BaseException):
                 raise loaded
             logger.info(
-                "%s: %d logs, %s, %d bytes checked",
-                directory.path,
-                loaded.logs,
-                _BEFORE[directory.last_life],
-                loaded.recovered_bytes,
+                "%(log_dir)s: %(logs)d logs, %(last_life)s, %(bytes_checked)d bytes checked",
+                {
+                    "log_dir": directory.path,
+                    "logs": loaded.logs,
+                    "last_life": _BEFORE[directory.last_life],
+                    "bytes_checked": loaded.recovered_bytes,
+                },
             )
             for sentence in loaded.mended:
                 logger.error("damaged: %s", sentence)
@@ -250,7 +252,10 @@ class BrokerProcess:
         wait_s = SAY_LOADING_AFTER_S
         try:
             while not (await asyncio.wait([loading], timeout=wait_s))[0]:
-                logger.info("%s: %s", directory.path, directory.resources.loading.said())
+                logger.info(
+                    "%(log_dir)s: %(progress)s",
+                    {"log_dir": directory.path, "progress": directory.resources.loading.said()},
+                )
                 wait_s = SAY_LOADING_EVERY_S
         except asyncio.CancelledError:
             # Nothing is closed while the thread still works on it.
@@ -287,9 +292,9 @@ class BrokerProcess:
             if len(judgement.kept) > 1:
                 paths = " and in ".join(each.path for each in judgement.kept)
                 logger.warning(
-                    "%s lies in %s, of different topics: the controller knows which one lives",
-                    key,
-                    paths,
+                    "%(partition)s lies in %(paths)s, of different topics: the controller knows "
+                    "which one lives",
+                    {"partition": key, "paths": paths},
                 )
 
     def _set_aside(self, directory: storage.LogDirectory, key: TopicPartition, what: str) -> None:
@@ -305,7 +310,10 @@ class BrokerProcess:
             directory.resources.fail(f"{place}, {what}, cannot be set aside: {error}")
             logger.error("%s is out of service: %s", directory.path, directory.failed)
             return
-        logger.warning("%s is %s: kept in %s", place, what, path)
+        logger.warning(
+            "%(replica)s is %(what)s: kept in %(path)s",
+            {"replica": place, "what": what, "path": path},
+        )
 
     def _advertised(self) -> list[Listener]:
         """Return what clients are told; port 0 means the port really bound."""
@@ -331,7 +339,10 @@ class BrokerProcess:
                 try:
                     recording = directory.recording_life(self._boot_id, durability=durability)
                     if not await self.broker.log_work.run(None, recording):
-                        logger.warning("%s: no room to put this start on record", directory.path)
+                        logger.warning(
+                            "%(log_dir)s: no room to put this start on record",
+                            {"log_dir": directory.path},
+                        )
                 except OSError as error:
                     directory.resources.fail(f"writing to {directory.path} failed: {error}")
 
@@ -354,8 +365,8 @@ class BrokerProcess:
             if not said or is_due:
                 logger.warning(
                     "the controller took the registration and tells nothing of the cluster, for "
-                    "%d ms: see its log or `tidelog doctor`",
-                    waited_ms,
+                    "%(waited_ms)d ms: see its log or `tidelog doctor`",
+                    {"waited_ms": waited_ms},
                 )
             if not said:
                 said = True
@@ -424,7 +435,10 @@ class BrokerProcess:
         directories, self._directories = self._directories, []
         for directory in directories:
             if not directory.close(broker_epoch):
-                logger.error("%s was not closed cleanly: %s", directory.path, directory.failed)
+                logger.error(
+                    "%(log_dir)s was not closed cleanly: %(why)s",
+                    {"log_dir": directory.path, "why": directory.failed},
+                )
         if session is not None:
             await session.stop()
 

@@ -64,7 +64,10 @@ class Repairs:
         key, damage = hosted.key, hosted.log.damaged
         directory, path = self._broker.partitions.keep_aside(hosted)
         self._set_aside[key] = (directory, path, hosted.topic_id)
-        logger.error("%s: made anew, its bytes are kept in %s: %s", key, path, damage)
+        logger.error(
+            "%(partition)s: made anew, its bytes are kept in %(path)s: %(damage)s",
+            {"partition": key, "path": path, "damage": damage},
+        )
 
     def look(self) -> None:
         """Let go of what is not needed any more. O(replicas being made anew)."""
@@ -80,4 +83,7 @@ class Repairs:
                 del self._set_aside[key]
                 delay_ms = broker.configs.stale_partition_delete_delay_ms
                 directory.remove_later(path, delay_ms)
-                logger.info("%s: in sync again, %s goes in %d ms", key, path, delay_ms)
+                logger.info(
+                    "%(partition)s: in sync again, %(path)s goes in %(delay_ms)d ms",
+                    {"partition": key, "path": path, "delay_ms": delay_ms},
+                )

@@ -334,7 +334,7 @@ class ControllerSession:
                     self._connection = None
                     self._close_forwarding()
             except ClientError as error:
-                logger.info("the session with the controller ended: %s", error)
+                logger.info("the session with the controller ended: %(error)s", {"error": error})
             except Exception:
                 # An answer that makes no sense, or a bug: without a session this broker is dead.
                 logger.exception("the session with the controller ended")
@@ -359,7 +359,10 @@ class ControllerSession:
         if error is ErrorCode.NONE:
             self.registrations += 1
             self._connection = connection
-            logger.info("registered with %s, broker epoch %s", connection.peer, self.broker_epoch)
+            logger.info(
+                "registered with %(controller)s, broker epoch %(broker_epoch)s",
+                {"controller": connection.peer, "broker_epoch": self.broker_epoch},
+            )
             for waiting in list(self._waiting):
                 if not waiting.done():
                     waiting.set_result(connection)
@@ -442,10 +445,13 @@ async def ask_once(session: ControllerSession, request: Any, name: str) -> Any |
     try:
         answer = await session.request(request)
     except (ClientError, ControllerUnreachable) as error:
-        logger.info("%s was not answered: %s", name, error)
+        logger.info("%(request)s was not answered: %(error)s", {"request": name, "error": error})
         return None
     if answer.error_code != ErrorCode.NONE:
-        logger.info("%s was refused: %s", name, error_code(answer.error_code).name)
+        logger.info(
+            "%(request)s was refused: %(error)s",
+            {"request": name, "error": error_code(answer.error_code).name},
+        )
         return None
     return answer
 

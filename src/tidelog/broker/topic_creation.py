@@ -75,7 +75,9 @@ class TopicCreation:
                 ApiKey.CREATE_TOPICS, CREATE_VERSION, wanted, "", limit_ms
             )
         except (ControllerUnreachable, ForwardingRefused, ClientError) as error:
-            logger.warning("topic %s could not be created: %s", name, error)
+            logger.warning(
+                "topic %(topic)s could not be created: %(error)s", {"topic": name, "error": error}
+            )
             return ErrorCode.LEADER_NOT_AVAILABLE
         _, answer = codec.decode_response(ApiKey.CREATE_TOPICS, CREATE_VERSION, memoryview(encoded))
         result = answer.topics[0]
@@ -85,7 +87,10 @@ class TopicCreation:
             ErrorCode.TOPIC_ALREADY_EXISTS,
             ErrorCode.REQUEST_TIMED_OUT,
         ):
-            logger.warning("topic %s was refused: %s %s", name, code.name, result.error_message)
+            logger.warning(
+                "topic %(topic)s was refused: %(error)s %(why)s",
+                {"topic": name, "error": code.name, "why": result.error_message},
+            )
             if code is ErrorCode.POLICY_VIOLATION:
                 # A store that has gone back in time: it will be accepted, who asks may wait.
                 return ErrorCode.LEADER_NOT_AVAILABLE

@@ -81,6 +81,7 @@ class Outbox:
     """The channel to one life of one broker; closed when it dies or comes back anew."""
 
     def __init__(self, office: Office, broker: int, timeout_ms: int, delete_retry_ms: int) -> None:
+        self._said = ""
         self.broker = broker
         self.reached = -1
         self._office = office
@@ -130,16 +131,24 @@ class Outbox:
                 connection = await self._connect()
                 try:
                     await self._open(connection)
-                    pause_ms = RETRY_MS
+                    pause_ms, self._said = RETRY_MS, ""
                     while True:
                         await self._tell_changes(connection)
                 finally:
                     connection.close("the controller ends this control channel")
             except (ClientError, ChannelRefused, requests.NotRegistered) as error:
-                logger.info("the control channel to broker %s broke: %s", self.broker, error)
+                if str(error) != self._said:
+                    # Once, and not for each attempt that ends alike.
+                    self._said = str(error)
+                    logger.info(
+                        "the control channel to broker %(broker)s broke: %(error)s",
+                        {"broker": self.broker, "error": error},
+                    )
             except Exception:
                 # A bug must not leave a broker without orders: the channel begins again.
-                logger.exception("the control channel to broker %s failed", self.broker)
+                logger.exception(
+                    "the control channel to broker %(broker)s failed", {"broker": self.broker}
+                )
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
 
@@ -187,7 +196,10 @@ class Outbox:
         said = None
         while (why := requests.why_no_full(self._office.cluster)) is not None:
             if why != said:
-                logger.error("broker %s is told nothing until this is healed: %s", self.broker, why)
+                logger.error(
+                    "broker %(broker)s is told nothing until this is healed: %(why)s",
+                    {"broker": self.broker, "why": why},
+                )
                 said = why
             self._awake.clear()
             await self._awake.wait()
@@ -331,7 +343,10 @@ class Outbox:
                 done.append(stop)
             else:
                 name, where = ErrorCode(code).name, f"{stop.name}-{stop.partition}"
-                logger.warning("broker %s: %s not stopped: %s", self.broker, where, name)
+                logger.warning(
+                    "broker %(broker)s: %(partition)s not stopped: %(error)s",
+                    {"broker": self.broker, "partition": where, "error": name},
+                )
         if done:
             await self._office.stopped(self.broker, done)
         if refused:
@@ -364,7 +379,10 @@ class Outbox:
             found += [(str(topic.topic_id), error) for error in refused]
         for name, error in found:
             code, where = ErrorCode(error.error_code).name, f"{name}-{error.partition_index}"
-            logger.warning("broker %s refused %s: %s", self.broker, where, code)
+            logger.warning(
+                "broker %(broker)s refused %(partition)s: %(error)s",
+                {"broker": self.broker, "partition": where, "error": code},
+            )
         if any(error.error_code == ErrorCode.KAFKA_STORAGE_ERROR for _, error in found):
             self._tell_again_later()
 

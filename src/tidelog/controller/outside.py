@@ -224,7 +224,8 @@ class Outside:
             todo.append((node, True))
             todo += [(f"{node}/{name}", False) for name in below if f"{node}/{name}" not in removed]
         logger.warning(
-            "the metadata node %s goes with what somebody put below it: %s", path, ", ".join(gone)
+            "the metadata node %(node)s goes with what somebody put below it: %(children)s",
+            {"node": path, "children": ", ".join(gone)},
         )
         controller = self._controller
         # Another may have removed one of them, or put one more there: it is tried again then.

@@ -12,16 +12,9 @@ from dataclasses import dataclass, field
 
 from tidelog.controller.decisions.cluster import Cluster, Put, Remove, Write
 from tidelog.controller.decisions.elections import is_unclean_election
-from tidelog.controller.decisions.losses import said_of_losses
 from tidelog.controller.requests import BROKER, TOPIC, Gone
 from tidelog.metadata import layout
-from tidelog.metadata.records import (
-    DeletionMark,
-    DeletionNode,
-    PartitionState,
-    TopicMemory,
-    TopicNode,
-)
+from tidelog.metadata.records import PartitionState, TopicMemory, TopicNode
 from tidelog.model.topics import TopicPartition
 
 
@@ -159,33 +152,3 @@ def unclean_elections(before: Cluster, writes: Iterable[Write]) -> int:
                 former = before.states.get(TopicPartition(*place))
                 count += is_unclean_election(former, write.record)
     return count
-
-
-def audit_lines(before: Cluster, writes: Iterable[Write]) -> list[str]:
-    """Return one line for each deletion of a topic, each unclean election, each report of what it
-    lost and each handling that is finished (promise 32)."""
-    lines = []
-    for write in writes:
-        if not isinstance(write, Put):
-            continue
-        if isinstance(write.record, DeletionNode) and write.path not in before.versions:
-            topic_id = write.path.rpartition("/")[2]
-            count = len(write.record.partitions)
-            name = write.record.name
-            lines.append(f"topic {name} deleted, id {topic_id}, {count} partitions")
-        if isinstance(write.record, DeletionMark) and write.path not in before.versions:
-            name = write.path.rpartition("/")[2]
-            count = len(before.topics[name].partitions) if name in before.topics else 0
-            lines.append(f"topic {name} marked for deletion, {count} partitions")
-        place = layout.partition_of(write.path)
-        if place is not None and isinstance(write.record, PartitionState):
-            where, state = TopicPartition(*place), write.record
-            if is_unclean_election(before.states.get(where), state):
-                lines.append(
-                    f"unclean election of {where}: broker {state.leader} leads in epoch "
-                    f"{state.leader_epoch}; committed records may be lost"
-                )
-        if isinstance(write.record, TopicMemory):
-            name = write.path.rpartition("/")[2]
-            lines.extend(said_of_losses(name, before.memories.get(name), write.record))
-    return lines

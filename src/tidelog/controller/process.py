@@ -21,6 +21,7 @@ from uuid import UUID
 
 from tidelog.controller.activation import AnotherActive, activate, open_store
 from tidelog.controller.announcements import Announcements
+from tidelog.controller.audit_lines import audit_lines, say
 from tidelog.controller.chance import Chance
 from tidelog.controller.channel_keys import ChannelKeys
 from tidelog.controller.decisions import config_effects, deletion
@@ -31,10 +32,10 @@ from tidelog.controller.decisions.journal import committed, operations, parts, w
 from tidelog.controller.decisions.stops import Stop
 from tidelog.controller.outbox import CANCEL_AGAIN_S, Outbox
 from tidelog.controller.outside import NodeChanged, Outside
-from tidelog.controller.pending import Changes, audit_lines, changes_of, unclean_elections
+from tidelog.controller.pending import Changes, changes_of, unclean_elections
 from tidelog.controller.rebalancing import Rebalancing
 from tidelog.controller.requests import Sender, epoch_of
-from tidelog.controller.routing import make_router
+from tidelog.controller.routing import limits_of, make_router
 from tidelog.controller.serving import NotActive
 from tidelog.controller.session_watch import SessionWatch
 from tidelog.controller.slices import between_steps, perform_in_slices
@@ -48,13 +49,11 @@ from tidelog.metadata.store import (
 )
 from tidelog.model.config_definitions import BrokerLayers
 from tidelog.model.server_configs import ServerConfigs
-from tidelog.network.limits import Limits
 from tidelog.network.server import Server
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
-audit = logging.getLogger("tidelog.audit")
 
 A = TypeVar("A")
 
@@ -141,12 +140,15 @@ class Controller:
                 await self._open_store()
                 await self._activate()
             except AnotherActive as other:
-                logger.info("controller %s stands by: %s", self.configs.node_id, other)
+                logger.info(
+                    "controller %(controller)s stands by: %(why)s",
+                    {"controller": self.configs.node_id, "why": other},
+                )
                 self._lost.set()
             except (StoreUnavailable, NotActive) as error:
                 self._failed(error)
             self.server = Server(
-                make_router(), self, _limits(self.configs), self.secret, self.seams.clock
+                make_router(), self, limits_of(self.configs), self.secret, self.seams.clock
             )
             for listener in self.configs.controller_listeners:
                 port = await self.server.listen(listener.name, listener.host, listener.port)
@@ -215,10 +217,13 @@ class Controller:
         self._active_since_ms = self.seams.clock.monotonic_ms()
         self.activated.set()
         logger.info(
-            "controller %s is active, epoch %s, revision %s",
-            self.configs.node_id,
-            self.cluster.controller_epoch,
-            self.cluster.revision,
+            "controller %(controller)s is active, epoch %(controller_epoch)s, "
+            "revision %(revision)s",
+            {
+                "controller": self.configs.node_id,
+                "controller_epoch": self.cluster.controller_epoch,
+                "revision": self.cluster.revision,
+            },
         )
         for line in (*self.cluster.damaged.values(), *map(why_none, self.cluster.ephemeral)):
             logger.error("%s", line)
@@ -283,7 +288,7 @@ class Controller:
         why = str(error) or self._why_lost
         if why != self._said:
             self._said = why
-            logger.error("not active, trying again: %s", why)
+            logger.error("not active, trying again: %(why)s", {"why": why})
 
     # -- decide, persist, apply
 
@@ -362,8 +367,7 @@ class Controller:
         if conflict is not None:
             self.lose(f"another wrote: {conflict}")
             raise NotActive
-        for line in lines:
-            audit.warning("%s", line)
+        say(lines)
         self.unclean_elections += unclean
         committed(cluster, found, writes)
         return changes
@@ -427,7 +431,11 @@ class Controller:
     def lose(self, why: str, level: int = logging.ERROR) -> None:
         """Be active no more, load everything anew, and try to become active again."""
         if self.active:
-            logger.log(level, "controller %s is not active any more: %s", self.configs.node_id, why)
+            logger.log(
+                level,
+                "controller %(controller)s is not active any more: %(why)s",
+                {"controller": self.configs.node_id, "why": why},
+            )
         self.activated.clear()
         self._why_lost = why
         # What was seen of the store is not to be trusted any more: a new session loads it anew.
@@ -467,23 +475,12 @@ class Controller:
 def _say_end(task: asyncio.Task[None]) -> None:
     """Say it when a task that runs for ever has ended by an error."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.critical("%s has ended: restart this controller", task.get_name(), exc_info=error)
+        logger.critical(
+            "%(task)s has ended: restart this controller", {"task": task.get_name()}, exc_info=error
+        )
 
 
 def _look_at(work: asyncio.Task[Any]) -> None:
     """Look at what a task raised whose caller may be gone, so that the loop does not complain."""
     if not work.cancelled():
         work.exception()
-
-
-def _limits(configs: ServerConfigs) -> Limits:
-    return Limits(
-        max_request_bytes=configs.socket_request_max_bytes,
-        queued_request_bytes=configs.queued_max_request_bytes,
-        frame_s=configs.request_timeout_ms / 1000,
-        max_connections=configs.max_connections,
-        max_connections_per_ip=configs.max_connections_per_ip,
-        # Sessions are judged by heartbeats; a standby's brokers may be silent for long.
-        max_idle_s=-1,
-        backlog=configs.socket_listen_backlog_size,
-    )

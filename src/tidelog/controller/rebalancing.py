@@ -42,4 +42,7 @@ class Rebalancing:
         if not controller.active or not imbalanced(controller.cluster, percentage):
             return
         moved, _ = await controller.perform(lambda cluster: rebalance(cluster, percentage))
-        logger.info("leadership of %d partitions goes to their preferred replicas", len(moved))
+        logger.info(
+            "leadership of %(partitions)d partitions goes to their preferred replicas",
+            {"partitions": len(moved)},
+        )

@@ -1,6 +1,6 @@
-"""The APIs that a controller serves: one handler per file, gathered here.
+"""The APIs that a controller serves, one handler per file, and what its listeners allow.
 
-Owns the list only; ApiVersions is derived from it.
+Owns the two lists only; ApiVersions is derived from the first.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from tidelog.controller.handlers import (
     report_truncation,
     restored_store,
 )
+from tidelog.model.server_configs import ServerConfigs
+from tidelog.network.limits import Limits
 from tidelog.network.router import Router
 
 
@@ -45,4 +47,18 @@ def make_router() -> Router:
             report_truncation.HANDLER,
             restored_store.HANDLER,
         ]
+    )
+
+
+def limits_of(configs: ServerConfigs) -> Limits:
+    """Return what the listeners of a controller allow."""
+    return Limits(
+        max_request_bytes=configs.socket_request_max_bytes,
+        queued_request_bytes=configs.queued_max_request_bytes,
+        frame_s=configs.request_timeout_ms / 1000,
+        max_connections=configs.max_connections,
+        max_connections_per_ip=configs.max_connections_per_ip,
+        # Sessions are judged by heartbeats; a standby's brokers may be silent for long.
+        max_idle_s=-1,
+        backlog=configs.socket_listen_backlog_size,
     )

@@ -175,7 +175,8 @@ class SessionWatch:
         stood_ms = self.sessions.look(self._now_ms())
         if stood_ms:
             logger.warning(
-                "the controller's loop stood still for %s ms: silences count from now on", stood_ms
+                "the controller's loop stood still for %(stood_ms)s ms: silences count from now on",
+                {"stood_ms": stood_ms},
             )
         pause_s = self.sessions.patience.look_ms / 1000
         self._next_look = asyncio.get_running_loop().call_later(pause_s, self._look)
@@ -202,7 +203,9 @@ class SessionWatch:
     async def _replace(self, brokers: set[int], why: str) -> None:
         controller = self._controller
         for broker in sorted(brokers):
-            logger.warning("broker %s is suspected: %s", broker, why)
+            logger.warning(
+                "broker %(broker)s is suspected: %(why)s", {"broker": broker, "why": why}
+            )
         controller.cluster.suspected |= brokers
         await controller.perform(registration.replace_unfit)
         controller.told()
@@ -228,7 +231,10 @@ class SessionWatch:
         def forget(dead: list[int]) -> None:
             # In the turn of the burial: who registers next says anew what is forgotten here.
             for broker in dead:
-                logger.warning("broker %s is dead: silent for %s ms", broker, timeout_ms)
+                logger.warning(
+                    "broker %(broker)s is dead: silent for %(silent_ms)s ms",
+                    {"broker": broker, "silent_ms": timeout_ms},
+                )
                 self.sessions.forget(broker)
                 # A session that is only silent ends too: what still comes on it is of a dead life.
                 self._peers.pop(broker, None)

@@ -111,7 +111,10 @@ class SqliteStore:
                 await self._in_thread(lambda: _close(database))
         except sqlite3.Error as error:
             # A full disk does not take the end of the session. The next open ends it.
-            logger.warning("%s was closed without ending its session: %s", self.path, error)
+            logger.warning(
+                "%(store)s was closed without ending its session: %(error)s",
+                {"store": self.path, "error": error},
+            )
         finally:
             self._unlock()
 

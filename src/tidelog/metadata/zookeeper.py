@@ -225,7 +225,9 @@ class ZookeeperStore:
         if self.reachable:
             self._connected.set()
         if state == KazooState.SUSPENDED:
-            logger.warning("the connection to ZooKeeper at %s was lost", self.hosts)
+            logger.warning(
+                "the connection to ZooKeeper at %(address)s was lost", {"address": self.hosts}
+            )
         elif state == KazooState.LOST:
             reason = f"the session with ZooKeeper at {self.hosts} expired"
             logger.error("%s", reason)

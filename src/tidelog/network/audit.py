@@ -80,4 +80,7 @@ class Audit:
 def _say(place: tuple[str, ApiKey], why: str, more: int) -> None:
     host, api_key = place
     besides = f" (and {more} more since the last line)" if more else ""
-    audit.warning("refused %s from %s: %s%s", api_key.name, host, why, besides)
+    audit.warning(
+        "refused %(request)s from %(address)s: %(why)s%(besides)s",
+        {"request": api_key.name, "address": host, "why": why, "besides": besides},
+    )

@@ -231,7 +231,9 @@ class Server:
         self._sweeper = self.loop.call_later(SWEEP_S, self._sweep)
         if self._lines > LINES_PER_SWEEP:
             more = self._lines - LINES_PER_SWEEP
-            logger.warning("%d more lines about clients were left out", more)
+            logger.warning(
+                "%(left_out)d more lines about clients were left out", {"left_out": more}
+            )
         self._lines = 0
         self.audit.say_rest()
         now = self.loop.time()

@@ -130,7 +130,10 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say in one line what ended a connection; mostly the client's silence did."""
-        logger.info("a request from %s ended early: %r", client_address[0], sys.exception())
+        logger.info(
+            "a request from %(address)s ended early: %(error)s",
+            {"address": client_address[0], "error": sys.exception()},
+        )
 
 
 class _Quiet(WSGIRequestHandler):

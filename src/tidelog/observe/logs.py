@@ -72,6 +72,8 @@ def configure(
     root.addHandler(handler)
     root.setLevel(level)
     logging.getLogger("asyncio").setLevel("WARNING")
+    # It says each attempt, 60 kB a minute; ``metadata.zookeeper`` says what came of them.
+    logging.getLogger("kazoo").setLevel("ERROR")
 
 
 def _named_arguments(_logger: Any, _method: str, line: Any) -> Any:
@@ -79,7 +81,7 @@ def _named_arguments(_logger: Any, _method: str, line: Any) -> Any:
     named = line.pop("positional_args", None)
     if isinstance(named, Mapping):
         fields = {name: _plain(value) for name, value in named.items()}
-        line["event"] = line["_record"].msg % {x: _as_text(each) for x, each in fields.items()}
+        line["event"] = str(line["_record"].msg) % {x: _as_text(each) for x, each in fields.items()}
         for name, value in fields.items():
             line.setdefault(name, value)
     return line

@@ -141,7 +141,10 @@ class LoopWatch:
             stood_still = time.thread_time() - self._worked_s < late_s * STOOD_STILL
             names = WHOLE_PROCESS if stood_still else "a callback that was not caught"
         more = f" ({self._left_out} more since the last line)" if self._left_out else ""
-        logger.warning("the event loop was blocked for %d ms by %s%s", late_s * 1000, names, more)
+        logger.warning(
+            "the event loop was blocked for %(blocked_ms)d ms by %(callback)s%(more)s",
+            {"blocked_ms": int(late_s * 1000), "callback": names, "more": more},
+        )
         self._next_line_at = now + LINE_EVERY_S
         self._left_out = 0
 

@@ -76,7 +76,10 @@ def _directory(directory: LogDirectory, wanted: dict[str, set[int]] | None) -> S
         usable, total = directory.free_bytes(), directory.total_bytes()
     except OSError as error:
         # It may hold its replicas well: their sizes, and the other directories, are answered.
-        logger.warning("%s does not say how full it is: %s", directory.path, error)
+        logger.warning(
+            "%(log_dir)s does not say how full it is: %(error)s",
+            {"log_dir": directory.path, "error": error},
+        )
         return result
     result.usable_bytes, result.total_bytes = usable, total
     return result

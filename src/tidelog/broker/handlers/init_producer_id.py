@@ -34,7 +34,10 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     """Answer a producer id."""
     response = messages.InitProducerIdResponse
     if request.transactional_id is not None:
-        logger.info("%s asked for transactions, which come later", context.client_id)
+        logger.info(
+            "%(client_id)s asked for transactions, which come later",
+            {"client_id": context.client_id},
+        )
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return response(error_code=code, producer_epoch=-1)
     if (request.producer_id == NONE_NAMED) != (request.producer_epoch == NONE_NAMED):
@@ -42,7 +45,10 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     try:
         return response(producer_id=await broker.producer_ids.next_id(), producer_epoch=0)
     except (ControllerUnreachable, ProducerIdsRefused, ClientError) as error:
-        logger.warning("no producer id for %s: %s", context.client_id, error)
+        logger.warning(
+            "no producer id for %(client_id)s: %(error)s",
+            {"client_id": context.client_id, "error": error},
+        )
         return response(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, producer_epoch=-1)
 
 

@@ -35,7 +35,10 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     if error is not ErrorCode.NONE:
         return response(error_code=error)
     if not leaves_room(request.controller_epoch, request.store_revision):
-        logger.error("UpdateConfigs refused: revision %d leaves no room", request.store_revision)
+        logger.error(
+            "UpdateConfigs refused: revision %(revision)d leaves no room",
+            {"revision": request.store_revision},
+        )
         return response(error_code=ErrorCode.INVALID_REQUEST)
     await broker.control.note(request.controller_epoch, request.store_revision)
     # A newer channel may have been opened while the disk was waited for.
@@ -72,7 +75,10 @@ def _is_sound(kind: int, name: str) -> bool:
     """Return whether a topic may have this name; a broker goes on without what cannot be one."""
     why = why_invalid(name) if kind == EntityType.TOPIC else None
     if why is not None:
-        logger.error("UpdateConfigs: the configuration of topic %r is left out: %s", name, why)
+        logger.error(
+            "UpdateConfigs: the configuration of topic %(topic)s is left out: %(why)s",
+            {"topic": name, "why": why},
+        )
     return why is None
 
 

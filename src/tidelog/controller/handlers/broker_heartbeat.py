@@ -48,7 +48,7 @@ async def serve(
         # A broker registers on every new connection; this one is of a session that ended.
         return response(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED)
     if controller.session_watch.heard(broker):
-        logger.info("broker %s is heard again", broker)
+        logger.info("broker %(broker)s is heard again", {"broker": broker})
         await controller.perform(partial(registration.settle_returned, broker=broker))
     # Every heartbeat names all damaged replicas: one that is not named any more was made anew.
     failures = request.failures
@@ -56,7 +56,7 @@ async def serve(
     leaves = False
     if request.want_shut_down:
         if broker not in cluster.shutting_down:
-            logger.info("broker %s wants to leave", broker)
+            logger.info("broker %(broker)s wants to leave", {"broker": broker})
             cluster.shutting_down.add(broker)
         if registration.leads_what_others_could(cluster, broker):
             await controller.perform(registration.replace_unfit)
@@ -75,9 +75,15 @@ async def _take_out(
     found = [(x.topic_id, TopicPartition(x.topic_name, x.partition_index)) for x in damaged]
     new, healed = registration.note_damaged(cluster, broker, found)
     for where in new:
-        logger.error("broker %s: the replica of %s is damaged", broker, where)
+        logger.error(
+            "broker %(broker)s: the replica of %(partition)s is damaged",
+            {"broker": broker, "partition": where},
+        )
     for where in healed:
-        logger.info("broker %s: the replica of %s is damaged no more", broker, where)
+        logger.info(
+            "broker %(broker)s: the replica of %(partition)s is damaged no more",
+            {"broker": broker, "partition": where},
+        )
     if new:
         await controller.perform(partial(registration.take_out, new=new))
 

@@ -56,13 +56,16 @@ async def serve(
 ) -> messages.BrokerRegistrationResponse:
     unfit = invalid_name(request) or _no_room(request)
     if unfit is not None:
-        logger.warning("registration of broker %s refused: %s", request.broker_id, unfit)
+        logger.warning(
+            "registration of broker %(broker)s refused: %(why)s",
+            {"broker": request.broker_id, "why": unfit},
+        )
         return messages.BrokerRegistrationResponse(error_code=ErrorCode.INVALID_REGISTRATION)
     registration = _registration(request)
     broker = registration.broker
     too_old = why_broker_refused(controller.cluster, broker, request.highest_level)
     if too_old is not None:
-        logger.warning("registration refused: %s", too_old)
+        logger.warning("registration refused: %(why)s", {"why": too_old})
         return messages.BrokerRegistrationResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
 
     def decide(cluster: Cluster) -> Decision[tuple[bool, int | Refusal]]:
@@ -86,7 +89,7 @@ async def serve(
 
     (new_life, answer), _ = await controller.perform(decide, heard)
     if isinstance(answer, Refusal):
-        logger.warning("registration refused: %s", answer.sentence)
+        logger.warning("registration refused: %(why)s", {"why": answer.sentence})
         return messages.BrokerRegistrationResponse(error_code=answer.error)
     if context.connection.is_closing:
         # It went away while this was written: its session never began, so it dies by time-out.
@@ -100,7 +103,10 @@ async def serve(
     finally:
         # However long that took: a broker beats once it knows its epoch.
         controller.session_watch.answered(broker, context.connection)
-    logger.info("broker %s registered, epoch %s, %s", broker, answer, _BEFORE[registration.ended])
+    logger.info(
+        "broker %(broker)s registered, epoch %(broker_epoch)s, %(last_life)s",
+        {"broker": broker, "broker_epoch": answer, "last_life": _BEFORE[registration.ended]},
+    )
     return _accepted(controller, broker, answer)
 
 

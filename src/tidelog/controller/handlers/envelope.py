@@ -56,7 +56,10 @@ async def serve(
             return response(error_code=ErrorCode.UNSUPPORTED_VERSION)
         inner = codec.decode_request(header.api_key, header.api_version, frame, header.body)
     except codec.DecodeError as error:
-        logger.warning("an Envelope of %s cannot be read: %s", context.client_host, error)
+        logger.warning(
+            "an Envelope of %(address)s cannot be read: %(error)s",
+            {"address": context.client_host, "error": error},
+        )
         return response(error_code=ErrorCode.INVALID_REQUEST)
     inner_context = RequestContext(
         context.connection,

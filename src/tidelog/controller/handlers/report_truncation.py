@@ -50,7 +50,10 @@ async def serve(
     if unknown is None:
         return messages.ReportTruncationResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     if unknown:
-        logger.info("broker %s reported cuts of %d partitions that are gone", broker, unknown)
+        logger.info(
+            "broker %(broker)s reported cuts of %(partitions)d partitions that are gone",
+            {"broker": broker, "partitions": unknown},
+        )
     return messages.ReportTruncationResponse()
 
 

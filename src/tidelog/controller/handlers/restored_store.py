@@ -47,10 +47,13 @@ async def serve(
             error_code=answer.error, error_message=answer.sentence, report=json.dumps(before)
         )
     audit.warning(
-        "a restored metadata store was accepted by %s, without brokers %s; given up: %s",
-        context.principal,
-        sorted(without),
-        ", ".join(answer["given_up"]) or "nothing",
+        "a restored metadata store was accepted by %(principal)s, without brokers %(without)s; "
+        "given up: %(given_up)s",
+        {
+            "principal": context.principal,
+            "without": sorted(without),
+            "given_up": ", ".join(answer["given_up"]) or "nothing",
+        },
     )
     # As it was asked to: nothing is wrong.
     controller.lose("the restored store was accepted: everything is loaded anew", logging.WARNING)

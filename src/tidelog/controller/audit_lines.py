@@ -1,0 +1,125 @@
+"""What the log says of a commit that an operator may ask about later (promise 32).
+
+Owns the sentences and their fields. One line for each topic that is created, grows or is deleted,
+each changed configuration, each unclean election, each report of what it lost and each handling of
+a loss that is finished. Pure, but for ``say``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidelog.controller.decisions.cluster import Cluster, Put, Remove, Write
+from tidelog.controller.decisions.elections import is_unclean_election
+from tidelog.controller.decisions.losses import said_of_losses
+from tidelog.metadata import layout
+from tidelog.metadata.records import (
+    ConfigNode,
+    DeletionMark,
+    DeletionNode,
+    PartitionState,
+    TopicMemory,
+    TopicNode,
+)
+from tidelog.model.topics import TopicPartition
+
+audit = logging.getLogger("tidelog.audit")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLine:
+    """A sentence with the names of its ``fields``. What only adds is no warning."""
+
+    sentence: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    level: int = logging.WARNING
+
+    def __str__(self) -> str:
+        return self.sentence % self.fields if self.fields else self.sentence
+
+
+def say(lines: Iterable[AuditLine]) -> None:
+    """Write lines to the audit log."""
+    for line in lines:
+        if line.fields:
+            audit.log(line.level, line.sentence, line.fields)
+        else:
+            audit.log(line.level, "%s", line.sentence)
+
+
+def audit_lines(before: Cluster, writes: Iterable[Write]) -> list[AuditLine]:
+    """Return the lines of writes; ``before`` is the state that they are about to be applied to."""
+    writes = list(writes)
+    gone = {write.path for write in writes if isinstance(write, Remove)}
+    return [line for write in writes for line in _of(before, write, gone)]
+
+
+def _of(before: Cluster, write: Write, gone: Collection[str]) -> Iterator[AuditLine]:
+    above, _, name = write.path.rpartition("/")
+    if above in (layout.TOPIC_CONFIGS, layout.BROKER_CONFIGS) and layout.topic(name) not in gone:
+        yield from _of_configs(before, write, name, of_topic=above == layout.TOPIC_CONFIGS)
+    if not isinstance(write, Put):
+        return
+    record = write.record
+    if isinstance(record, TopicNode):
+        yield from _of_topic(before.topics.get(name), record, name)
+    elif isinstance(record, DeletionNode) and write.path not in before.versions:
+        fields = {"topic": record.name, "topic_id": name, "partitions": len(record.partitions)}
+        sentence = "topic %(topic)s deleted, id %(topic_id)s, %(partitions)d partitions"
+        yield AuditLine(sentence, fields)
+    elif isinstance(record, DeletionMark) and write.path not in before.versions:
+        count = len(before.topics[name].partitions) if name in before.topics else 0
+        sentence = "topic %(topic)s marked for deletion, %(partitions)d partitions"
+        yield AuditLine(sentence, {"topic": name, "partitions": count})
+    elif isinstance(record, PartitionState):
+        yield from _of_state(before, write.path, record)
+    elif isinstance(record, TopicMemory):
+        yield from map(AuditLine, said_of_losses(name, before.memories.get(name), record))
+
+
+def _of_topic(known: TopicNode | None, node: TopicNode, name: str) -> Iterator[AuditLine]:
+    count = len(node.partitions)
+    fields: dict[str, Any] = {"topic": name, "partitions": count, "topic_id": node.topic_id}
+    if known is None:
+        fields["replicas"] = len(next(iter(node.partitions.values()), ()))
+        sentence = "topic %(topic)s created: %(partitions)d partitions, %(replicas)d replicas each"
+        yield AuditLine(sentence, fields, logging.INFO)
+    elif count > len(known.partitions):
+        fields["former_partitions"] = len(known.partitions)
+        sentence = "topic %(topic)s has %(partitions)d partitions now, after %(former_partitions)d"
+        yield AuditLine(sentence, fields, logging.INFO)
+
+
+def _of_configs(before: Cluster, write: Write, name: str, *, of_topic: bool) -> Iterator[AuditLine]:
+    known = (before.topic_configs if of_topic else before.broker_configs).get(name, {})
+    now: Mapping[str, str] = {}
+    if isinstance(write, Put):
+        if not isinstance(write.record, ConfigNode):
+            return
+        now = write.record.config
+    changed = {key: value for key, value in sorted(now.items()) if known.get(key) != value}
+    removed = sorted(known.keys() - now.keys())
+    if not changed and not removed:
+        return
+    said = [f"{key}={value}" for key, value in changed.items()]
+    said += [f"{key} unset" for key in removed]
+    kind = "topic" if of_topic else "broker"
+    # Of all brokers: <default> in the store, as Kafka writes it.
+    fields = {kind: "all" if name == layout.ALL_BROKERS else name, "changes": ", ".join(said)}
+    yield AuditLine(f"configuration of {kind} %({kind})s: %(changes)s", fields, logging.INFO)
+
+
+def _of_state(before: Cluster, path: str, state: PartitionState) -> Iterator[AuditLine]:
+    place = layout.partition_of(path)
+    if place is None:
+        return
+    where = TopicPartition(*place)
+    if is_unclean_election(before.states.get(where), state):
+        yield AuditLine(
+            "unclean election of %(partition)s: broker %(leader)d leads in epoch "
+            "%(leader_epoch)d; committed records may be lost",
+            {"partition": where, "leader": state.leader, "leader_epoch": state.leader_epoch},
+        )
