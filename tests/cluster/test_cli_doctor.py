@@ -17,6 +17,8 @@ from tests.support.cluster import TidelogCluster
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
 from tests.support.server import run_tidelog
 
+from tidelog import __version__
+from tidelog.model.levels import LATEST
 from tidelog.records.batch import HEADER_SIZE, read_header, seal_batch, walk
 
 pytestmark = [
@@ -61,10 +63,14 @@ def test_a_healthy_cluster_has_a_page_and_status_0(cluster: TidelogCluster) -> N
     assert "BAD" not in done.stdout
     assert "2 partitions of 1 topic: all lead, all in sync" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines()[2:5]]
-    assert [(row[0], row[2:4]) for row in rows] == [(n, ["-", "alive"]) for n in "123"]
+    shown = ["-", "alive", __version__, LATEST.name]
+    assert [(row[0], row[2:6]) for row in rows] == [(n, shown) for n in "123"]
     for node in cluster.brokers.values():
         done = run_tidelog("doctor", "--bootstrap-server", node.bootstrap, "--json")
-        assert json.loads(done.stdout)["condition"]["counts"]["brokers"] == 3, "any broker tells"
+        page = json.loads(done.stdout)
+        assert page["condition"]["counts"]["brokers"] == 3, "any broker tells"
+        assert page["condition"]["version"] == __version__
+        assert len(page["topics"]["t"]) == 22
 
 
 def test_a_dead_broker_and_what_it_leaves_behind(cluster: TidelogCluster) -> None:
@@ -75,6 +81,8 @@ def test_a_dead_broker_and_what_it_leaves_behind(cluster: TidelogCluster) -> Non
     assert status == 1 and not page["healthy"]
     found = {each["kind"]: each for each in page["findings"]}
     assert "broker 3" in found["brokers_dead"]["what"]
+    assert found["brokers_dead"]["brokers"] == [3]
+    assert found["under_replicated"]["partitions"] == ["t-0", "t-1"]
     assert "2 partitions under-replicated" in found["under_replicated"]["what"]
     assert "Start broker 3" in found["under_replicated"]["advice"]
     (row,) = (each for each in page["brokers"] if each["broker"] == 3)

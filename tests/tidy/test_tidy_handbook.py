@@ -141,7 +141,11 @@ def test_the_kinds_of_findings_are_those_of_the_page() -> None:
     }
     findings = text_of(ROOT / "src" / "tidelog" / "cli" / "findings.py")
     condition = text_of(ROOT / "src" / "tidelog" / "controller" / "decisions" / "condition.py")
-    made = set(re.findall(r'Finding\([^()]*"([a-z_]+)"(?: if advice else "")?\)', findings))
+    concerns = r"(?:,\s+(?:brokers|groups)=[^()]*)?"
+    made = set(re.findall(rf'Finding\([^()]*"([a-z_]+)"{concerns},?\s*\)', findings))
+    made |= set(re.findall(r'_of_places\(what, advice, "([a-z_]+)"', findings))
+    made |= set(re.findall(r'^ +kind = "([a-z_]+)"', findings, re.MULTILINE))
+    assert {"strays", "set_aside", "disk_full", "brokers_dead", "group_unreadable"} <= made
     made |= set(re.findall(r'^ {8}\(\s*"([a-z_]+)",', findings, re.MULTILINE))
     made |= set(re.findall(r'_problem\(\s*"([a-z_]+)"', condition))
     made |= set(re.findall(r'^ {8}\(\s*"([a-z_]+)",', condition, re.MULTILINE))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from uuid import UUID
 
 from tidelog.cli.findings import Facts, Level, judge, readable
@@ -133,3 +134,80 @@ def test_sizes() -> None:
         "1.5 KiB",
         "5.0 GiB",
     ]
+
+
+TOLD_WELL: dict[str, Any] = {
+    "brokers": {str(n): {"condition": "alive"} for n in (1, 2, 3)},
+    "problems": [],
+}
+
+
+def test_nobody_is_called_well_beside_one_that_is_suspected() -> None:
+    """U15: "ok brokers" stood beside a suspected one."""
+    well = replace(HEALTHY, condition=TOLD_WELL)
+    assert "brokers: 1 at h:9001, 2 at" in said(well, Level.GOOD)
+    for condition in ("suspected", "shutting_down", "presumed", "dead"):
+        brokers = {**TOLD_WELL["brokers"], "2": {"condition": condition}}
+        facts = replace(HEALTHY, condition={"brokers": brokers, "problems": []})
+        assert "brokers:" not in said(facts, Level.GOOD)
+
+
+def test_partitions_of_users_come_first() -> None:
+    """U15: fifty internal ones hid them."""
+    places = [TopicPartition("__consumer_offsets", n) for n in range(50)]
+    held = dict.fromkeys([*places, TopicPartition("zebra", 0)], 1)
+    facts = replace(HEALTHY, log_dirs={4: [LogDir("/d", None, held, 1000, 500)]})
+    (finding,) = (each for each in judge(facts) if each.kind == "strays")
+    assert finding.what.startswith(
+        "replicas that nobody assigned there: zebra-0 on broker 4, __con"
+    )
+    assert (finding.partitions[0], len(finding.partitions)) == ("zebra-0", 51)
+    assert finding.brokers == [4]
+
+
+def test_findings_name_what_they_concern_for_scripts() -> None:
+    problem = {"kind": "offline", "what": "x", "partitions": ["t-0"], "brokers": [3]}
+    (first, *_) = judge(replace(HEALTHY, condition={"problems": [problem]}))
+    assert (first.partitions, first.brokers) == (["t-0"], [3])
+    committed = {"g": {TopicPartition("old", 0): Position(1)}}
+    (about,) = (x for x in judge(replace(HEALTHY, committed=committed)) if x.groups)
+    assert about.groups == ["g"]
+    silent = judge(replace(HEALTHY, log_dirs={1: ConnectionLost("gone")}))[0]
+    assert (silent.kind, silent.brokers) == ("broker_silent", [1])
+
+
+def itself(version: str = "1", level: str = "1.4", *, kept: tuple[str, ...] = ()) -> dict[str, Any]:
+    aside = [{"path": path, "removed_at_ms": None} for path in kept]
+    aside.append({"path": "/d/passes-stray", "removed_at_ms": 5})
+    return {"version": version, "level": level, "set_aside": aside}
+
+
+def test_what_was_set_aside_and_stays_is_told() -> None:
+    """U15: a broker that was restarted within their delay kept them, and nobody said so."""
+    facts = replace(HEALTHY, own={1: itself(), 2: itself(kept=("/d/t-0-stray",)), 3: None})
+    (finding,) = (each for each in judge(facts) if each.level is Level.NOTICE)
+    assert finding.what == "broker 2 keeps replicas that were set aside: /d/t-0-stray"
+    assert (finding.kind, finding.brokers) == ("set_aside", [2])
+
+
+def test_half_of_an_upgrade_is_told() -> None:
+    for own, told, expected in [
+        ({1: itself(), 2: itself()}, {"version": "1", "level": "1.4"}, []),
+        ({1: itself(), 2: None, 3: ConnectionLost("gone")}, {}, []),
+        (
+            {1: itself("1"), 2: itself("2"), 3: itself("1")},
+            {"version": "1"},
+            ["several code versions: 1 on broker 1, broker 3, the controller; 2 on broker 2"],
+        ),
+        (
+            {1: itself(level="1.3")},
+            {"level": "1.4"},
+            [
+                "several values of inter.broker.protocol.version: 1.3 on broker 1; "
+                "1.4 on the controller"
+            ],
+        ),
+    ]:
+        facts = replace(HEALTHY, own=own, condition={"problems": [], **told})
+        found = [each.what for each in judge(facts) if each.level is Level.NOTICE]
+        assert found == expected

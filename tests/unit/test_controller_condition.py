@@ -208,3 +208,15 @@ def test_long_lists_are_counted_in_the_sentence_and_listed_beside_it() -> None:
 
 def test_an_empty_cluster_has_no_problem() -> None:
     assert condition(Cluster())["problems"] == []
+
+
+def test_partitions_of_users_are_named_before_internal_ones() -> None:
+    """U15: fifty of __consumer_offsets hid them."""
+    made = World(1, 2, 3)
+    made.create(NewTopic("__consumer_offsets", 50, 1), NewTopic("zebra", 1, 1))
+    for where, state in sorted(made.cluster.states.items()):
+        made.commit((put_state(made.cluster, where, msgspec.structs.replace(state, leader=-1)),))
+    (problem,) = (x for x in condition(made.cluster)["problems"] if x["kind"] == "offline")
+    assert problem["what"].startswith("51 partitions without a leader")
+    assert ": zebra-0, __consumer_offsets-0, " in problem["what"]
+    assert problem["partitions"][0] == "zebra-0"

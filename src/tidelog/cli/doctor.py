@@ -21,9 +21,15 @@ from tidelog.cli.connecting import OPEN_TIMEOUT_MS, Asked, run, subcommand_optio
 from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.findings import Facts, Finding, Level, judge, readable
 from tidelog.cli.output import print_json, print_table, say
+from tidelog.cli.topics import topic_id_text
 from tidelog.client.admin.configs import describe_topics_configs
 from tidelog.client.admin.groups import groups_of
-from tidelog.client.admin.nodes import describe_cluster, describe_condition, describe_log_dirs
+from tidelog.client.admin.nodes import (
+    describe_cluster,
+    describe_condition,
+    describe_itself,
+    describe_log_dirs,
+)
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused, RequestTimedOut
 from tidelog.client.group_offsets import committed_offsets
@@ -66,9 +72,20 @@ def command(context: click.Context, /, **_flags: Any) -> None:
                 "cluster_id": facts.cluster_id,
                 "healthy": not is_bad,
                 "findings": [
-                    {"level": f.level.value, "kind": f.kind, "what": f.what, "advice": f.advice}
+                    {
+                        "level": f.level.value,
+                        "kind": f.kind,
+                        "what": f.what,
+                        "advice": f.advice,
+                        "partitions": list(f.partitions),
+                        "brokers": list(f.brokers),
+                        "groups": list(f.groups),
+                    }
                     for f in findings
                 ],
+                "topics": {
+                    name: topic_id_text(each.topic_id) for name, each in facts.topics.items()
+                },
                 "brokers": brokers_shown(facts),
                 "condition": facts.told,
             }
@@ -86,6 +103,8 @@ def brokers_shown(facts: Facts) -> list[dict[str, Any]]:
     rows = []
     for node_id in sorted({*living, *map(int, told)}):
         broker = living.get(node_id)
+        said = facts.own.get(node_id)
+        own = {} if said is None or isinstance(said, ClientError) else said
         dirs = facts.log_dirs.get(node_id, [])
         found = [] if isinstance(dirs, ClientError) else dirs
         free = [entry.usable_bytes for entry in found if entry.usable_bytes >= 0]
@@ -95,6 +114,9 @@ def brokers_shown(facts: Facts) -> list[dict[str, Any]]:
                 "address": None if broker is None else f"{broker.host}:{broker.port}",
                 "rack": None if broker is None else broker.rack,
                 "condition": told.get(str(node_id), {}).get("condition", "alive"),
+                "epoch": told.get(str(node_id), {}).get("epoch"),
+                "version": own.get("version"),
+                "level": own.get("level"),
                 "replicas": sum(len(entry.replicas) for entry in found) if found else None,
                 "bytes": sum(sum(entry.replicas.values()) for entry in found) if found else None,
                 "free_bytes": min(free, default=None),
@@ -106,10 +128,11 @@ def brokers_shown(facts: Facts) -> list[dict[str, Any]]:
 def _print(facts: Facts, findings: list[Finding]) -> None:
     say(f"Cluster {facts.cluster_id}, controller {facts.controller}")
     print_table(
-        ["Broker", "Address", "Rack", "Condition", "Replicas", "Size", "Free"],
+        ["Broker", "Address", "Rack", "Condition", "Version", "Level", "Replicas", "Size", "Free"],
         [
             [
-                *(row[name] for name in ("broker", "address", "rack", "condition", "replicas")),
+                *(row[name] for name in ("broker", "address", "rack", "condition")),
+                *(row[name] for name in ("version", "level", "replicas")),
                 *(None if row[n] is None else readable(row[n]) for n in ("bytes", "free_bytes")),
             ]
             for row in brokers_shown(facts)
@@ -161,6 +184,7 @@ async def look(cluster: Cluster) -> Facts:
     view = await cluster.all_topics()
     nodes = [b.node_id for b in described.brokers if not _is_suspected(condition, b.node_id)]
     dirs = await _each(nodes, lambda node_id: describe_log_dirs(cluster, node_id), "broker")
+    own = await _each(nodes, lambda node_id: describe_itself(cluster, node_id), "broker")
     later = await cluster.all_topics()
     facts = Facts(
         cluster_id=described.cluster_id,
@@ -169,6 +193,7 @@ async def look(cluster: Cluster) -> Facts:
         topics=view.topics,
         minimum_isr=await _minimums(cluster, sorted(view.topics)),
         log_dirs=dict(zip(nodes, dirs, strict=True)),
+        own=dict(zip(nodes, own, strict=True)),
         condition=condition,
         topics_later=later.topics,
     )

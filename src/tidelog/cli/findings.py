@@ -5,7 +5,7 @@ Owns the rules and their words. Each finding that is not good says what to do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -15,7 +15,7 @@ from tidelog.client.admin.nodes import LogDir
 from tidelog.client.errors import ClientError
 from tidelog.client.group_offsets import Position
 from tidelog.client.metadata import NO_LEADER, Broker, Topic
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 
 LOW_DISK_SHARE = 0.10
 """A directory with less than this share of its disk free is worth a note."""
@@ -25,6 +25,10 @@ FULL_DISK_SHARE = 0.03
 
 NAMES_SHOWN = 5
 """Partitions or topics named in one finding; the rest is counted."""
+
+
+NAMES_LISTED = 1_000
+"""Names that a finding lists beside its sentence, as the controller does."""
 
 
 class Level(Enum):
@@ -44,6 +48,10 @@ class Finding:
     advice: str = ""
     kind: str = ""
     """A short name for scripts; "" for what is well."""
+    partitions: Sequence[str] = ()
+    brokers: Sequence[int] = ()
+    groups: Sequence[str] = ()
+    """What it concerns, by name or id, for scripts; at most ``NAMES_LISTED`` of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,8 @@ class Facts:
     committed: Mapping[str, Mapping[TopicPartition, Position] | ClientError] = field(
         default_factory=dict
     )
+    own: Mapping[int, Mapping[str, Any] | ClientError | None] = field(default_factory=dict)
+    """What each broker says of itself; None where it does not serve that."""
     condition: Mapping[str, Any] | ClientError | None = None
     """What the active controller says itself; None where that is not served."""
     topics_later: Mapping[str, Topic] | None = None
@@ -87,6 +97,8 @@ def judge(facts: Facts) -> list[Finding]:
         *_brokers(facts),
         *_partitions(facts),
         *_strays(facts),
+        *_set_aside(facts),
+        *_versions(facts),
         *_disks(facts),
         *_groups(facts),
     ]
@@ -108,6 +120,8 @@ def _condition(facts: Facts) -> list[Finding]:
             str(problem.get("what", "")).rstrip("."),
             str(problem.get("advice", "")).rstrip("."),
             str(problem.get("kind", "")),
+            problem.get("partitions", ()),
+            problem.get("brokers", ()),
         )
         for problem in facts.condition.get("problems", ())
     ]
@@ -127,24 +141,29 @@ def _brokers(facts: Facts) -> list[Finding]:
     )
     if missing and facts.told is None:
         what = f"broker {named(missing)} has replicas and is not alive"
-        found.append(Finding(Level.BAD, what, "start it", "brokers_dead"))
+        found.append(Finding(Level.BAD, what, "start it", "brokers_dead", brokers=missing))
     if facts.controller_id < 0 and facts.told is None:
         what = "no controller is active: topics cannot be changed, leaders are not replaced"
         advice = "start a process with the role controller, and look into its log"
         found.append(Finding(Level.BAD, what, advice, "no_controller"))
-    if not found and not missing:
+    told = {} if facts.told is None else facts.told.get("brokers", {})
+    # Of one that is suspected, or not heard of yet, nobody says that it is well.
+    all_well = all(each.get("condition", "alive") == "alive" for each in told.values())
+    if not found and not missing and all_well:
         where = ", ".join(f"{b.node_id} at {b.host}:{b.port}" for b in facts.brokers)
         found.append(Finding(Level.GOOD, f"brokers: {where}; controller {facts.controller}"))
     return found
 
 
 def _partitions(facts: Facts) -> list[Finding]:
-    offline, below, under = [], [], []
+    offline: list[TopicPartition] = []
+    below: list[TopicPartition] = []
+    under: list[TopicPartition] = []
     total = 0
     for topic in facts.topics.values():
         for partition in topic.partitions.values():
             total += 1
-            name = f"{topic.name}-{partition.index}"
+            name = TopicPartition(topic.name, partition.index)
             minimum = min(facts.minimum_isr.get(topic.name, 1), len(partition.replicas))
             if partition.leader == NO_LEADER:
                 offline.append(name)
@@ -175,9 +194,9 @@ def _partitions(facts: Facts) -> list[Finding]:
         ),
     )
     return [
-        Finding(Level.BAD, f"{named(names)}: {what}", advice, kind)
-        for kind, names, what, advice in rows
-        if names
+        _of_places(f"{named(users_first(places))}: {what}", advice, kind, users_first(places))
+        for kind, places, what, advice in rows
+        if places
     ]
 
 
@@ -187,21 +206,75 @@ def _strays(facts: Facts) -> list[Finding]:
     if facts.topics_later is not None:
         views.append(facts.topics_later)
     strays = [
-        f"{where} on broker {node_id}"
+        (where, node_id)
         for node_id, dirs in sorted(facts.log_dirs.items())
         if not isinstance(dirs, ClientError)
         for entry in dirs
-        for where in sorted(entry.replicas)
+        for where in users_first(entry.replicas)
         if not any(_is_assigned(view, where, node_id) for view in views)
     ]
     if not strays:
         return []
-    what = f"replicas that nobody assigned there: {named(strays)}"
+    said = [f"{where} on broker {node_id}" for where, node_id in strays]
+    what = f"replicas that nobody assigned there: {named(said)}"
     advice = (
         "wait, if topics were just deleted or moved: they are removed once the controller says so; "
         "else look into those brokers' logs"
     )
-    return [Finding(Level.BAD, what, advice, "strays")]
+    brokers = sorted({node_id for _, node_id in strays})
+    return [_of_places(what, advice, "strays", [where for where, _ in strays], brokers)]
+
+
+def _of_places(
+    what: str,
+    advice: str,
+    kind: str,
+    places: Sequence[TopicPartition],
+    brokers: Sequence[int] = (),
+) -> Finding:
+    listed = [str(where) for where in places[:NAMES_LISTED]]
+    return Finding(Level.BAD, what, advice, kind, listed, brokers)
+
+
+def _set_aside(facts: Facts) -> list[Finding]:
+    """Replicas that a broker has set aside, and that nobody will remove: it was restarted since."""
+    kept = {
+        node_id: [each["path"] for each in own["set_aside"] if each["removed_at_ms"] is None]
+        for node_id, own in sorted(facts.own.items())
+        if own is not None and not isinstance(own, ClientError)
+    }
+    found = []
+    for node_id, paths in kept.items():
+        if paths:
+            what = f"broker {node_id} keeps replicas that were set aside: {named(paths)}"
+            advice = "see its log for why; they stay until somebody removes these directories"
+            found.append(Finding(Level.NOTICE, what, advice, "set_aside", brokers=[node_id]))
+    return found
+
+
+def _versions(facts: Facts) -> list[Finding]:
+    """Brokers of several versions, or of other levels than the controller's: half of a roll."""
+    found = []
+    own = {
+        node_id: each
+        for node_id, each in sorted(facts.own.items())
+        if each is not None and not isinstance(each, ClientError)
+    }
+    told = {} if facts.told is None else facts.told
+    for kind, name, of_all in (
+        ("versions_differ", "version", "code versions"),
+        ("levels_differ", "level", "values of inter.broker.protocol.version"),
+    ):
+        by_value: dict[str, list[str]] = {}
+        for node_id, each in own.items():
+            by_value.setdefault(str(each[name]), []).append(f"broker {node_id}")
+        if name in told:
+            by_value.setdefault(str(told[name]), []).append("the controller")
+        if len(by_value) > 1:
+            said = "; ".join(f"{value} on {named(who)}" for value, who in sorted(by_value.items()))
+            advice = "finish the upgrade: docs/operating/upgrade.md"
+            found.append(Finding(Level.NOTICE, f"several {of_all}: {said}", advice, kind))
+    return found
 
 
 def _is_assigned(topics: Mapping[str, Topic], where: TopicPartition, node_id: int) -> bool:
@@ -215,14 +288,15 @@ def _disks(facts: Facts) -> list[Finding]:
     for node_id, dirs in sorted(facts.log_dirs.items()):
         if isinstance(dirs, ClientError):
             what = f"broker {node_id} does not tell of its log directories: {dirs}"
-            found.append(Finding(Level.BAD, what, "look into its log", "broker_silent"))
+            advice = "look into its log"
+            found.append(Finding(Level.BAD, what, advice, "broker_silent", brokers=[node_id]))
             continue
         for entry in dirs:
             where = f"broker {node_id}, {entry.path}"
             if entry.error is not None:
                 what = f"{where}: out of service ({entry.error.code.name})"
                 advice = "look into its log, repair the disk, start it again"
-                found.append(Finding(Level.BAD, what, advice, "disk_failed"))
+                found.append(Finding(Level.BAD, what, advice, "disk_failed", brokers=[node_id]))
                 continue
             size = sum(entry.replicas.values())
             said = f"{where}: {len(entry.replicas)} replicas, {readable(size)}"
@@ -235,7 +309,8 @@ def _disks(facts: Facts) -> list[Finding]:
             if share < LOW_DISK_SHARE:
                 level = Level.BAD if share < FULL_DISK_SHARE else Level.NOTICE
             advice = "" if level is Level.GOOD else "make room, or shorten retention"
-            found.append(Finding(level, said, advice, "disk_full" if advice else ""))
+            kind = "disk_full" if advice else ""
+            found.append(Finding(level, said, advice, kind, brokers=[node_id]))
     return found
 
 
@@ -245,18 +320,20 @@ def _groups(facts: Facts) -> list[Finding]:
         # Of a broker that does not answer at all one line is enough.
         if not isinstance(facts.log_dirs.get(node_id), ClientError):
             what = f"broker {node_id} does not tell of its groups: {error}"
-            found.append(Finding(Level.BAD, what, "look into its log", "groups_unknown"))
+            advice = "look into its log"
+            found.append(Finding(Level.BAD, what, advice, "groups_unknown", brokers=[node_id]))
     for group, committed in facts.committed.items():
         if isinstance(committed, ClientError):
             what = f"group {group}: its offsets cannot be read: {committed}"
             advice = "look at the broker that coordinates it"
-            found.append(Finding(Level.BAD, what, advice, "group_unreadable"))
+            found.append(Finding(Level.BAD, what, advice, "group_unreadable", groups=[group]))
             continue
         gone = sorted({where.topic for where in committed if where.topic not in facts.topics})
         if gone:
             what = f"group {group} has offsets of topics that do not exist: {named(gone)}"
             advice = "tidelog groups --delete-offsets, if they are not coming back"
-            found.append(Finding(Level.NOTICE, what, advice, "group_offsets_of_nothing"))
+            kind = "group_offsets_of_nothing"
+            found.append(Finding(Level.NOTICE, what, advice, kind, groups=[group]))
     if not found:
         moving = sum(1 for group in facts.groups if "Rebalanc" in group.state)
         said = f", {moving} rebalancing" if moving else ""
@@ -268,6 +345,11 @@ def _groups(facts: Facts) -> list[Finding]:
 def counted(count: int, what: str) -> str:
     """Return a number of things in words: 1 topic, 2 topics."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def users_first(places: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Return partitions in order, those of internal topics last: there are fifty of them."""
+    return sorted(places, key=lambda where: (where.topic in INTERNAL_TOPICS, where))
 
 
 def named(names: Sequence[object]) -> str:

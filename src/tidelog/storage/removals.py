@@ -64,6 +64,10 @@ class Removals:
         self._due.setdefault(_above(path), {})[path] = due_ms
         heapq.heappush(self._waiting, (due_ms, path))
 
+    def due_ms(self, path: str) -> int | None:
+        """Return when a path is due (wall clock); None for one that nobody will remove."""
+        return self._due.get(_above(path), {}).get(path)
+
     def forget_below(self, directory: str) -> None:
         """Let go of what lies directly in a directory that is renamed. O(1), however much waits:
         thousands of partitions are deleted one after another."""

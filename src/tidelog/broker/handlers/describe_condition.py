@@ -1,17 +1,77 @@
 """DescribeCondition v0 (ours): forwarded to the controller, so that any broker may be asked.
 
-- ``subjects`` are the controller's matter: see its handler.
+- ``subjects`` ["broker"]: what this broker says of itself, as JSON: ``role`` "broker", ``node_id``,
+  ``version`` of the code, ``level`` in its file, ``highest_level``, and ``set_aside``: the replicas
+  that were set aside, each with its ``path`` and ``removed_at_ms`` (null: by nobody).
+- Other ``subjects`` are the controller's matter: see its handler. A broker of before forwards this
+  one, too, and the answer has the ``role`` "controller" (docs/decisions/0057).
 """
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import json
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.forwarding import forwarded
+from tidelog import __version__
+from tidelog.broker.forwarding import MOST_FORWARDED, forward
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network.router import Scope
+from tidelog.model.levels import LATEST
+from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
+from tidelog.storage import names
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.runtime.disk import Disk
+    from tidelog.storage.directory import LogDirectory
+
+BROKER = "broker"
+
+MOST_SET_ASIDE = 1_000
+"""Replicas that an answer names: more are for who looks into the directory."""
+
+
+def handle(broker: Broker, request: Any, context: RequestContext) -> Awaitable[Any]:
+    """Answer for this broker, or pass the question on."""
+    if request.subjects == [BROKER]:
+        return _own(broker)
+    return forward(broker, ApiKey.DESCRIBE_CONDITION, request, context, refuse)
+
+
+async def _own(broker: Broker) -> messages.DescribeConditionResponse:
+    configs = broker.configs
+    working = [each for each in broker.directories if each.failed is None]
+    # In a thread: a directory of very many replicas takes long to list.
+    loop = asyncio.get_running_loop()
+    paths = await loop.run_in_executor(broker.seams.threads, _strays, broker.seams.disk, working)
+    found = {
+        "role": "broker",
+        "node_id": configs.node_id,
+        "version": __version__,
+        "level": configs.inter_broker_protocol_version,
+        "highest_level": LATEST.name,
+        "set_aside": [
+            {"path": path, "removed_at_ms": directory.resources.removals.due_ms(path)}
+            for directory, path in paths
+        ],
+    }
+    return messages.DescribeConditionResponse(condition=json.dumps(found))
+
+
+def _strays(disk: Disk, directories: Sequence[LogDirectory]) -> list[tuple[LogDirectory, str]]:
+    found: list[tuple[LogDirectory, str]] = []
+    for directory in directories:
+        try:
+            listed = disk.list(directory.path)
+        except OSError:
+            # Its fault is told elsewhere.
+            continue
+        strays = (name for name in listed if name.endswith(names.STRAY_DIRECTORY))
+        found += ((directory, f"{directory.path}/{name}") for name in strays)
+    return found[:MOST_SET_ASIDE]
 
 
 def refuse(_request: Any, error: ErrorCode, sentence: str) -> Any:
@@ -21,4 +81,15 @@ def refuse(_request: Any, error: ErrorCode, sentence: str) -> Any:
     )
 
 
-HANDLER = forwarded(ApiKey.DESCRIBE_CONDITION, range(1), Scope.CLIENT, refuse)
+def _failed(request: Any, error: ErrorCode, _version: int) -> Any:
+    return refuse(request, error, "the broker failed: see its log")
+
+
+HANDLER = Handler(
+    ApiKey.DESCRIBE_CONDITION,
+    range(1),
+    Scope.CLIENT,
+    handle,
+    refuse=_failed,
+    most_elements=MOST_FORWARDED,
+)

@@ -116,6 +116,17 @@ async def describe_condition(
     raise trouble or ClusterUnreachable("no broker is known")
 
 
+async def describe_itself(cluster: Cluster, node_id: int) -> dict[str, Any] | None:
+    """Return what a broker says of itself: ``version`` and ``level``, what it has ``set_aside``.
+
+    None from one that does not serve that. Raises as ``describe_condition`` does.
+    """
+    connection = await cluster.connection(node_id, "condition")
+    found = await _condition_from(connection, CONDITION_TIMEOUT_MS, ["broker"])
+    # One of an older version passes the question on to its controller.
+    return found if found is not None and found.get("role") == "broker" else None
+
+
 async def _condition_from(
     connection: Connection, timeout_ms: int, subjects: Sequence[str]
 ) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, Cluster
 from tidelog.controller.decisions.losses import has_full_record, places_with_loss, totals
 from tidelog.controller.decisions.stops import unconfirmed
 from tidelog.metadata import layout
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 
 NAMES_SHOWN = 5
 """Partitions that a sentence names; the rest is counted."""
@@ -135,7 +135,10 @@ def _of_the_store(cluster: Cluster) -> Iterator[dict[str, Any]]:
         said = f"Topics without an id, so that brokers get no complete orders: {_named(nameless)}."
         advice = "Start every broker that has replicas of them: the id may be known there."
         yield _problem("topics_without_id", said, advice)
-    names = [str(where) for where in sorted(_without_state(cluster))]
+    lost = sorted(
+        _without_state(cluster), key=lambda where: (where.topic in INTERNAL_TOPICS, where)
+    )
+    names = list(map(str, lost))
     if names:
         said = f"Partitions without a leader on record: {_named(names)}."
         advice = "Start a broker of theirs; if their state was removed, put the node back."
@@ -265,8 +268,9 @@ def _of_places(
     kind: str, places: Collection[TopicPartition], what: str, advice: str, level: str = BAD
 ) -> dict[str, Any]:
     plural = "" if len(places) == 1 else "s"
-    said = f"{len(places)} partition{plural} {what}: {_named(sorted(places))}."
-    names = [str(where) for where in sorted(places)]
+    ordered = sorted(places, key=lambda where: (where.topic in INTERNAL_TOPICS, where))
+    said = f"{len(places)} partition{plural} {what}: {_named(ordered)}."
+    names = list(map(str, ordered))
     return _problem(kind, said, advice, level, partitions=names)
 
 

@@ -1,6 +1,7 @@
 """DescribeCondition v0 (ours): what is wrong with the cluster, as JSON, for ``tidelog doctor``.
 
-- ``condition`` is the JSON of ``decisions.condition``: brokers, counts, and ``problems`` in words.
+- ``condition`` is the JSON of ``decisions.condition``: brokers, counts, and ``problems`` in words;
+  with ``controller_id`` and the ``version`` of its code.
 - ``subjects``: with "unclean", ``unclean`` has what unclean elections lost (KIP-704).
 - Brokers forward it in an Envelope, so that a client may ask any of them.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from tidelog import __version__
 from tidelog.controller.decisions.condition import condition
 from tidelog.controller.decisions.losses import unclean_elections
 from tidelog.controller.serving import served
@@ -27,7 +29,11 @@ UNCLEAN = "unclean"
 async def serve(
     controller: Controller, request: messages.DescribeConditionRequest, _context: RequestContext
 ) -> messages.DescribeConditionResponse:
-    found = {"controller_id": controller.configs.node_id, **condition(controller.cluster)}
+    found = {
+        "controller_id": controller.configs.node_id,
+        "version": __version__,
+        **condition(controller.cluster),
+    }
     if UNCLEAN in request.subjects:
         found[UNCLEAN] = unclean_elections(controller.cluster)
     return messages.DescribeConditionResponse(condition=json.dumps(found))
