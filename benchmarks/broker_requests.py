@@ -27,12 +27,13 @@ from tests.support.processes import resident_bytes  # noqa: E402
 from tidelog.protocol import codec, messages  # noqa: E402
 from tidelog.records.builder import NewRecord, build_batch  # noqa: E402
 from tidelog.runtime.loop import run, tame_collector  # noqa: E402
+from tidelog.runtime.seams import Seams  # noqa: E402
 
 IN_FLIGHT = 5
 
 
 async def serve(folder: Path, config: dict[str, object], profile: str | None) -> None:
-    lone = LoneBroker(folder, config)
+    lone = LoneBroker(folder, config, Seams())
     await lone.start()
     lone.lead("t")
     tame_collector()

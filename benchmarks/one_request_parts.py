@@ -36,6 +36,7 @@ from tidelog.records.batch import walk  # noqa: E402
 from tidelog.records.builder import NewRecord, build_batch  # noqa: E402
 from tidelog.runtime.clock import RealClock  # noqa: E402
 from tidelog.runtime.loop import run, tame_collector  # noqa: E402
+from tidelog.runtime.seams import Seams  # noqa: E402
 from tidelog.storage.appending import chunks_for, prepare  # noqa: E402
 from tidelog.storage.region import find_region  # noqa: E402
 
@@ -137,7 +138,7 @@ def counted(tally: Tally) -> None:
 
 
 async def measure(folder: Path) -> None:
-    lone = LoneBroker(folder)
+    lone = LoneBroker(folder, seams=Seams())
     await lone.start()
     # The loop has no turn in between: without this the connection would wait for one.
     lone.server.turns.ends_ms = NEVER_MS

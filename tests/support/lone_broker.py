@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.processes import DEADLINE_S
+from tests.support.storage_logs import QuickDisk
 from tidelog.broker.broker import Broker
 from tidelog.broker.config_cache import ConfigCache, EntityType
 from tidelog.broker.coordinator import Coordinator
@@ -54,7 +55,8 @@ class LoneBroker:
         configs = from_mapping(texts)
         assert isinstance(configs, ServerConfigs), configs
         self.configs = configs
-        self.seams = seams or Seams()
+        # Nobody pulls the plug on it: no test need wait for its syncs.
+        self.seams = seams or Seams(disk=QuickDisk())
         self.port = 0
         self._next_producer_id = 1000
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import functools
+import os
 import random
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tests.support.loop_guard import look
+from tests.support.put_files import put
 from tidelog.model.config_definitions import TOPIC, BrokerLayers, resolve_topic
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
@@ -59,6 +61,12 @@ class QuickFile(RealFile):
 
     def sync(self) -> None:
         look("a sync")
+
+    def truncate(self, size: int) -> None:
+        super().truncate(size)
+        if not size:
+            # ext4 writes a file out at the first close after this: let that be of nothing.
+            os.close(os.open(f"/proc/self/fd/{self._fd}", os.O_RDONLY))
 
 
 class NamedDirectory:
@@ -157,6 +165,7 @@ def texts_of(configs: TopicConfigs) -> KeptConfigs:
     return texts
 
 
+@functools.cache
 def resolve(kept: KeptConfigs) -> TopicConfigs:
     """The configuration that a start makes of what a replica keeps."""
     return resolve_topic(dict(kept), BrokerLayers()).configs
@@ -235,16 +244,16 @@ def reopen(
         (names.HIGH_WATERMARKS, ending.high_watermark),
         (names.LOG_STARTS, ending.log_start),
     ):
-        (path / name).write_bytes(encode_offsets({PARTITION: offset}))
+        put(path / name, encode_offsets({PARTITION: offset}))
     (path / names.CLEANER_OFFSETS).unlink(missing_ok=True)
     if cleaned is not None:
-        (path / names.CLEANER_OFFSETS).write_bytes(cleaned)
+        put(path / names.CLEANER_OFFSETS, cleaned)
     boot = "another" if ending.unsynced_may_be_gone else BOOT
-    (path / names.LIFE).write_text(f"boot.id={boot}\nlog.durability=replicated\n")
+    put(path / names.LIFE, f"boot.id={boot}\nlog.durability=replicated\n".encode())
     marker = path / names.CLEAN_SHUTDOWN
     marker.unlink(missing_ok=True)
     if ending.clean:
-        marker.write_bytes(encode_clean_shutdown(1))
+        put(marker, encode_clean_shutdown(1))
     log = open_as_a_server(path, shared, now_ms=now_ms).logs[PARTITION]
     log.configure(configs or DEFAULTS)
     return log

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from tests.support.put_files import put
 from tests.support.storage_logs import NOW_MS, batch, new_log, reopen, resources
 from tests.support.watched_disk import WatchedDisk
 
@@ -87,7 +88,7 @@ def test_it_agrees_with_a_walk_whatever_was_harmed(tmp_path: Path) -> None:
         whole = len(content)
         harmed(source, content)
         path = tmp_path / "00000000000000001000.log"
-        path.write_bytes(content)
+        put(path, content)
         end, following, newest, epochs, index, times = by_walking(str(path), len(content))
         stopped += end != whole
         file = RealDisk().open(str(path))
@@ -187,7 +188,7 @@ def test_a_start_makes_the_index_entries_of_what_it_checks(tmp_path: Path) -> No
     assert len(set(entries)) > 20
     log.resources.files.close()
     for path in (tmp_path / "t-0").glob("*index"):
-        path.write_bytes(b"")
+        put(path, b"")
     found = reopen(tmp_path, ending=Ending(0, end))
     assert found.end_offset == end
     assert [found.segments[-1].index.entry_for(offset) for offset in range(end)] == entries
@@ -207,7 +208,7 @@ def test_an_epoch_that_the_file_lacks_is_learnt_from_what_a_start_checks(tmp_pat
     assert epochs == [(0, 0), (1, 5)]
     log.resources.files.close()
     for name, content in before.items():
-        (folder / name).write_bytes(content)
+        put(folder / name, content)
     found = reopen(tmp_path, ending=Ending(5, 10))
     assert found.epochs.entries == epochs and found.end_offset == 10
     assert not found.mended and not found.compared

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.put_files import put
 from tests.support.storage_logs import NOW_MS, FaultyDisk, batch, records_of, resolve, texts_of
 
 from tidelog.model.topic_configs import TopicConfigs
@@ -279,7 +280,7 @@ def test_a_damaged_checkpoint_costs_time_not_data(
     checkpoint(found)
     opener.kill(found)
     for file in (tmp_path / "data").glob("*-checkpoint"):
-        file.write_bytes(content)
+        put(file, content)
     found = opener.open()
     assert len(records_of(found.logs[T0])) == 40
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.put_files import put
 from tests.support.storage_logs import (
     NOW_MS,
     QuickDisk,
@@ -145,7 +146,7 @@ def test_a_file_without_a_checksum_is_not_believed_at_the_end_of_a_gap(tmp_path:
     lowered = [(0, 0), (1, gap_before(log, 100)), (2, gap_before(log, 200))]
     log.close()
     (folder / EPOCH_CHECKSUM).unlink()
-    (folder / EPOCH_CHECKPOINT).write_bytes(encode_epochs(wrong))
+    put(folder / EPOCH_CHECKPOINT, encode_epochs(wrong))
     found = reopen(tmp_path, COMPACTED, ending=clean(log))
     assert found.epochs.entries == lowered
     assert found.close()
@@ -176,11 +177,11 @@ def test_epochs_that_only_batches_tell_begin_no_higher_than_they_did(
         case "no file":
             file.unlink()
         case "a damaged file":
-            file.write_bytes(file.read_bytes().replace(b"1 100", b"1 101"))
+            put(file, file.read_bytes().replace(b"1 100", b"1 101"))
         case "a damaged checksum":
-            checksum.write_bytes(bytes(8))
+            put(checksum, bytes(8))
         case "an old file":
-            file.write_bytes(encode_epochs(TRUE[:1]))
+            put(file, encode_epochs(TRUE[:1]))
     found = reopen(tmp_path, COMPACTED, ending=clean(log))
     assert found.epochs.entries == lowest
     said = found.mended + found.compared
@@ -195,7 +196,7 @@ def test_a_kill_between_the_checksum_and_the_file_does_no_harm(tmp_path: Path) -
     log.sync()
     after = file.read_bytes()
     for content in (before, after):
-        file.write_bytes(content)
+        put(file, content)
         found = reopen(tmp_path, COMPACTED, ending=clean(log))
         assert found.epochs.entries == TRUE
         assert found.mended == []
@@ -206,8 +207,8 @@ def old_file(log: PartitionLog, entries: list[tuple[int, int]]) -> None:
     """Put back an epoch file of former times, with its checksum, as a power loss does."""
     content = encode_epochs(entries)
     folder = Path(log.path)
-    (folder / EPOCH_CHECKPOINT).write_bytes(content)
-    (folder / EPOCH_CHECKSUM).write_bytes(encode_checksums(content, None)[0])
+    put(folder / EPOCH_CHECKPOINT, content)
+    put(folder / EPOCH_CHECKSUM, encode_checksums(content, None)[0])
 
 
 @pytest.mark.parametrize("start", [0, 3])
@@ -312,8 +313,8 @@ def test_a_file_that_a_version_without_checksums_wrote_is_compared(
     first = [log.header_at(start) for _, start in TRUE]
     assert log.close()
     told = [(epoch, each.base_offset) for epoch, each in enumerate(first) if each is not None]
-    (folder / EPOCH_CHECKPOINT).write_bytes(encode_epochs(told))
-    (folder / EPOCH_CHECKSUM).write_bytes(encode_checksums(encode_epochs(TRUE[:1]), None)[0])
+    put(folder / EPOCH_CHECKPOINT, encode_epochs(told))
+    put(folder / EPOCH_CHECKSUM, encode_checksums(encode_epochs(TRUE[:1]), None)[0])
     found = reopen(tmp_path, COMPACTED, ending=clean(log))
     assert found.epochs.entries == (lowest if is_compacted else TRUE)
     assert found.mended == [] and len(found.compared) == 1
@@ -335,7 +336,7 @@ def test_no_flipped_bit_of_the_file_moves_an_epoch(tmp_path: Path) -> None:
     for bit in range(8 * len(content)):
         flipped = bytearray(content)
         flipped[bit // 8] ^= 1 << bit % 8
-        file.write_bytes(flipped)
+        put(file, flipped)
         found = reopen(tmp_path, ending=clean(log))
         assert found.epochs.entries == true, bytes(flipped)
         found.resources.files.close()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from tests.support.put_files import put
 from tests.support.storage_logs import NOW_MS, QuickDisk, new_log, remove_due, reopen, resources
 
 from tidelog.model.topic_configs import TopicConfigs
@@ -297,7 +298,7 @@ class Machine:
             at = self.random.randrange(len(content) // 4) * 4
             number = int.from_bytes(content[at : at + 4], "big") + self.random.randrange(1, 200)
             content[at : at + 4] = number.to_bytes(4, "big")
-        path.write_bytes(content)
+        put(path, content)
 
     # What readers get
 
@@ -455,7 +456,7 @@ def test_a_region_ends_with_a_batch_when_an_index_lies(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     truth = content[8 * 8 + 4 : 9 * 8 + 4]
     content[8 * 8 + 7] ^= 1
-    path.write_bytes(content)
+    put(path, content)
     ending = Ending(log.end_offset, log.end_offset, clean=True)
     log = reopen(tmp_path, log.configs, ending=ending)
     all_of_it = find_region(log, 0, 2_000_000)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.put_files import put
 from tests.support.storage_logs import (
     NOW_MS,
     FaultyDisk,
@@ -63,7 +64,7 @@ def test_cut_at_every_byte_of_the_last_two_batches(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "t-0")
         shutil.copytree(saved, tmp_path / "t-0")
         file = tmp_path / "t-0" / name
-        file.write_bytes(file.read_bytes()[:size])
+        put(file, file.read_bytes()[:size])
         log = reopen(tmp_path, SMALL)
         assert log.damaged is None
         assert log.end_offset == size // one * 2
@@ -81,7 +82,7 @@ def test_a_flipped_byte_in_the_last_batch_is_a_torn_tail(tmp_path: Path) -> None
     for position in range(len(content) - len(content) // 4, len(content), 7):
         torn = bytearray(content)
         torn[position] ^= 0x40
-        path.write_bytes(torn)
+        put(path, torn)
         if position % 16 == 0:
             continue
         found = reopen(tmp_path, SMALL)
@@ -104,7 +105,7 @@ def test_damage_with_sound_batches_behind_it_is_named_and_nothing_is_cut(
         where -= len(before[file])
     spoilt = bytearray(before[file])
     spoilt[where] ^= 1
-    file.write_bytes(spoilt)
+    put(file, spoilt)
     log = reopen(tmp_path, SMALL)
     assert log.damaged is not None and str(file) in log.damaged
     assert file.read_bytes() == spoilt
@@ -118,7 +119,7 @@ def test_damage_with_sound_batches_behind_it_is_named_and_nothing_is_cut(
     assert log.synced_end_offset == 0, "the recovery point on record stays below the damage"
     again = reopen(tmp_path, SMALL, ending=Ending(0, 0, 0, clean=True))
     assert again.damaged is not None
-    file.write_bytes(before[file])
+    put(file, before[file])
     assert reopen(tmp_path, SMALL).damaged is None, "repaired from a backup, it serves again"
 
 
@@ -143,7 +144,7 @@ def test_an_end_below_the_high_watermark_is_damage_after_a_kill(tmp_path: Path) 
     log = write(tmp_path, 4)
     path = Path(log.segments[0].log_path)
     torn = path.read_bytes()[:-5]
-    path.write_bytes(torn)
+    put(path, torn)
     found = reopen(tmp_path, SMALL, ending=Ending(0, high_watermark=8))
     assert found.damaged is not None and "high watermark 8" in found.damaged
     assert path.read_bytes() == torn, "nothing is cut off that somebody may have read"
@@ -172,7 +173,7 @@ def test_what_was_removed_and_comes_back_torn_is_no_damage(tmp_path: Path, tail:
         "cut in a batch": content[: last + 70],
         "cut between batches": content[:last],
     }
-    path.write_bytes(torn[tail])
+    put(path, torn[tail])
     ending = Ending(8, 8, 8, unsynced_may_be_gone=True)
     found = reopen(tmp_path, SMALL, ending=ending)
     assert len(found.segments) == 2, "it came back"
@@ -190,7 +191,7 @@ def test_what_was_removed_and_comes_back_torn_is_no_damage(tmp_path: Path, tail:
 def test_an_end_below_the_recovery_point_is_always_damage(tmp_path: Path) -> None:
     log = write(tmp_path, 4)
     path = Path(log.segments[0].log_path)
-    path.write_bytes(path.read_bytes()[:-5])
+    put(path, path.read_bytes()[:-5])
     for ending in (Ending(8), Ending(8, unsynced_may_be_gone=True), Ending(8, clean=True)):
         found = reopen(tmp_path, SMALL, ending=ending)
         assert found.damaged is not None and "recovery point 8" in found.damaged
@@ -251,7 +252,7 @@ def test_torn_or_insane_indexes_are_rebuilt(
             if content is None:
                 file.unlink()
             else:
-                file.write_bytes(content)
+                put(file, content)
         log = reopen(tmp_path, SMALL, ending=Ending(60, 60, clean=clean))
         assert log.damaged is None
         assert [record.offset for record in records_of(log)] == expected
@@ -269,7 +270,7 @@ def test_leftovers_of_the_cleaner_and_of_deletion_are_removed(tmp_path: Path) ->
         "00000000000000000099.log.deleted",
         "leader-epoch-checkpoint.tmp",
     ):
-        (folder / name).write_bytes(b"rest")
+        put(folder / name, b"rest")
     log = reopen(tmp_path, SMALL)
     assert log.end_offset == 60 and len(records_of(log)) == 60
     left = {file.name for file in folder.iterdir()}
@@ -288,7 +289,7 @@ def test_a_lost_epoch_checkpoint_is_rebuilt_from_the_batches(
     if content is None:
         file.unlink()
     else:
-        file.write_bytes(content)
+        put(file, content)
     log = reopen(tmp_path, SMALL, ending=Ending(10, 10, clean=True))
     assert log.epochs.entries == [(2, 0), (5, 4), (7, 6)]
 
@@ -301,7 +302,7 @@ def test_an_epoch_that_only_the_batches_tell_is_on_disk_after_a_clean_stop(tmp_p
     before = file.read_bytes()
     log.append_as_leader(batch(2), 4, NOW_MS)
     log.close()
-    file.write_bytes(before)
+    put(file, before)
     log = reopen(tmp_path, SMALL, ending=Ending(2, 2, unsynced_may_be_gone=True))
     assert log.epochs.entries == [(3, 0), (4, 2)]
     log.close()
@@ -345,7 +346,7 @@ def test_random_bytes_never_kill_a_start(tmp_path: Path, seed: int) -> None:
             del content[chance.randrange(len(content) + 1) :]
         else:
             content += chance.randbytes(chance.randrange(200))
-        file.write_bytes(content)
+        put(file, content)
     ending = Ending(
         chance.choice([0, 20, 60]),
         60,
@@ -437,7 +438,7 @@ def test_a_segment_that_is_missing_in_the_middle_is_damage(
             name.unlink()
     elif index != "whole":
         at = {"empty": b"", "beyond": struct.pack(">ii", 1, 2**31 - 1)}
-        file.write_bytes(at.get(index, struct.pack(">ii", 1, -1)))
+        put(file, at.get(index, struct.pack(">ii", 1, -1)))
     found = reopen(tmp_path, SMALL, ending=ending)
     assert found.damaged is not None and "one between them is missing" in found.damaged
     assert files[0].name in found.damaged and str(int(files[2].stem)) in found.damaged
@@ -451,7 +452,7 @@ def test_a_segment_whose_end_cannot_be_walked_is_not_a_missing_one(tmp_path: Pat
     content = bytearray(first.read_bytes())
     *_, (at, _) = walk(content)
     content[at + MAGIC_POSITION] ^= 1
-    first.write_bytes(content)
+    put(first, content)
     found = reopen(tmp_path, SMALL, ending=Ending(log.end_offset, log.end_offset, clean=True))
     assert found.damaged is None
     offset = 0

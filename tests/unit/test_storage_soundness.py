@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.support.put_files import put
 from tests.support.storage_logs import (
     NOW_MS,
     PARTITION,
@@ -100,7 +101,7 @@ def test_a_base_offset_that_moved_up_is_found_by_who_reads_batch_by_batch(
     log = write(tmp_path)
     path = Path(log.segments[0].log_path)
     size = next(header.size for _, header in walk(path.read_bytes()))
-    path.write_bytes(flipped(path.read_bytes(), 8 * (2 * size + 7) + bit))
+    put(path, flipped(path.read_bytes(), 8 * (2 * size + 7) + bit))
     log = reopen(tmp_path, SMALL, ending=Ending(log.end_offset, log.end_offset, clean=True))
     offset, found = 0, log.read(0, room)
     while not isinstance(found, Rejected):
@@ -115,7 +116,7 @@ def test_a_log_that_is_found_damaged_stays_so_over_a_start(tmp_path: Path) -> No
     log = write(tmp_path)
     path = Path(log.segments[1].log_path)
     content = path.read_bytes()
-    path.write_bytes(flipped(content, 1500))
+    put(path, flipped(content, 1500))
     shared = resources()
     told: list[TopicPartition] = []
     shared.on_damage = told.append
@@ -131,7 +132,7 @@ def test_a_log_that_is_found_damaged_stays_so_over_a_start(tmp_path: Path) -> No
     again = reopen(tmp_path, SMALL, ending=clean)
     assert again.damaged is not None and str(path) in again.damaged
     again.close()
-    path.write_bytes(content)
+    put(path, content)
     healed = reopen(tmp_path, SMALL, ending=clean)
     assert healed.damaged is None and healed.end_offset == log.end_offset
 
@@ -146,7 +147,7 @@ def test_damage_that_is_met_by_a_cut_takes_the_log_out_of_service(tmp_path: Path
     found = reopen(tmp_path, SMALL, ending=clean)
     content = bytearray(path.read_bytes())
     content[8:12] = b"\0\0\0\1"  # the length of its first batch
-    path.write_bytes(content)
+    put(path, content)
     got = found.truncate_to(cut, NOW_MS)
     assert isinstance(got, Rejected) and got.error is ErrorCode.KAFKA_STORAGE_ERROR
     assert found.damaged is not None and str(path) in found.damaged
@@ -157,7 +158,7 @@ def test_damage_that_is_met_by_a_cut_takes_the_log_out_of_service(tmp_path: Path
 def test_damage_that_is_met_on_a_full_disk_is_not_forgotten(tmp_path: Path, met_by: str) -> None:
     log = write(tmp_path)
     path = Path(log.segments[1].log_path)
-    path.write_bytes(flipped(path.read_bytes(), 1500))
+    put(path, flipped(path.read_bytes(), 1500))
     disk = FaultyDisk()
     disk.failing = ("tidelog.damaged.tmp",)
     disk.fill_up()
@@ -181,7 +182,7 @@ def test_no_bit_of_an_index_leads_astray(tmp_path: Path) -> None:
     assert len(content) > 16
     clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
     for bit in range(len(content) * 8):
-        path.write_bytes(flipped(content, bit))
+        put(path, flipped(content, bit))
         found = reopen(tmp_path, SMALL, ending=clean)
         for offset in range(segment.base_offset, segment.next_offset):
             assert read(found, offset) == offset // 2 * 2, f"bit {bit} leads astray"
@@ -195,7 +196,7 @@ def test_a_time_index_that_lies_does_not_expire_a_segment(tmp_path: Path) -> Non
     content = path.read_bytes()
     clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
     for bit in range((len(content) - 12) * 8, len(content) * 8):
-        path.write_bytes(flipped(content, bit))
+        put(path, flipped(content, bit))
         found = reopen(tmp_path, SMALL, ending=clean)
         assert found.segments[0].newest == segment.newest, f"bit {bit} was believed"
         found.resources.files.close()
@@ -221,7 +222,7 @@ def test_no_bit_of_an_index_leads_a_time_astray(tmp_path: Path, suffix: str) -> 
         for look, answer in zip(looks, expected, strict=True):
             for path, content in contents.items():
                 # What was made anew has fewer entries.
-                Path(path).write_bytes(flipped(content, bit) if path == spoilt else content)
+                put(Path(path), flipped(content, bit) if path == spoilt else content)
             found = reopen(tmp_path, SMALL, ending=clean)
             assert look(found) == answer, f"bit {bit} leads astray"
             found.resources.files.close()
@@ -244,10 +245,10 @@ def test_a_look_up_of_a_time_that_meets_damage_says_so(tmp_path: Path) -> None:
     magics = [8 * (at + 16) + 1 for at, _ in walk(content)]
     refused = 0
     for bit in lengths + magics:
-        path.write_bytes(flipped(content, bit))
+        put(path, flipped(content, bit))
         for look, answer in zip(looks, expected, strict=True):
             for each, sound_index in indexes.items():
-                each.write_bytes(sound_index)
+                put(each, sound_index)
             found = reopen(tmp_path, SMALL, ending=clean)
             met = look(found)
             assert isinstance(met, Rejected) == (found.damaged is not None)
@@ -267,7 +268,7 @@ def test_a_segment_that_cannot_be_walked_is_not_taken_for_an_old_one(
     content = bytearray(path.read_bytes())
     places = [at for at, _ in walk(content)]
     content[places[-1 if with_indexes else 1] + 16] = 9  # there is no such magic
-    path.write_bytes(content)
+    put(path, content)
     if not with_indexes:
         for each in path.parent.glob(f"{path.stem}.*index"):
             each.unlink()
@@ -286,7 +287,7 @@ def test_no_bit_of_an_epoch_checkpoint_is_believed(tmp_path: Path) -> None:
     content = path.read_bytes()
     clean = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
     for bit in range(len(content) * 8):
-        path.write_bytes(flipped(content, bit))
+        put(path, flipped(content, bit))
         found = reopen(tmp_path, SMALL, ending=clean)
         assert found.epochs.entries == [(0, 0), (2, 20), (3, 40)], f"bit {bit} was believed"
         found.resources.files.close()
@@ -304,7 +305,7 @@ def test_no_bit_of_a_base_offset_hides_an_epoch(tmp_path: Path, has_checkpoint: 
     crashed = Ending(recovery_point=log.end_offset, high_watermark=log.end_offset)
     for position, _ in list(walk(content))[:3]:
         for bit in range(8 * position, 8 * position + 64):
-            path.write_bytes(flipped(content, bit))
+            put(path, flipped(content, bit))
             found = reopen(tmp_path, SMALL, ending=crashed)
             if found.damaged is None:
                 assert found.epochs.entries == [(0, 0), (2, 20), (3, 40)], f"bit {bit}"
@@ -334,7 +335,7 @@ def test_a_leader_epoch_that_falls_is_damage(tmp_path: Path, epoch: int) -> None
     content = bytearray(path.read_bytes())
     position = next(at for at, header in walk(content) if header.base_offset == 4)
     content[position + 12 : position + 16] = epoch.to_bytes(4, "big")
-    path.write_bytes(content)
+    put(path, content)
     found = reopen(tmp_path, SMALL, ending=Ending(high_watermark=log.end_offset))
     assert found.damaged is not None and "leader epoch" in found.damaged
 
@@ -344,7 +345,7 @@ def test_a_false_leader_epoch_does_not_get_about(tmp_path: Path) -> None:
     path = Path(log.segments[1].log_path)
     content = bytearray(path.read_bytes())
     content[12:16] = (2048).to_bytes(4, "big")
-    path.write_bytes(content)
+    put(path, content)
     (tmp_path / "t-0" / "leader-epoch-checkpoint").unlink()
     ending = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
     found = reopen(tmp_path, SMALL, ending=ending)
@@ -412,7 +413,7 @@ def test_producers_are_found_with_an_index_that_lies(tmp_path: Path) -> None:
     path = Path(log.segments[1].index_path)
     content = path.read_bytes()
     for bit in range(0, len(content) * 8, 5):
-        path.write_bytes(flipped(content, bit))
+        put(path, flipped(content, bit))
         ending = Ending(clean=True, recovery_point=log.end_offset, high_watermark=log.end_offset)
         found = reopen(tmp_path, SMALL, ending=ending)
         assert found.producers.entries[3].last_offset == log.end_offset - 1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.lone_broker import LoneBroker
+from tests.support.put_files import put
 from tests.support.storage_logs import NOW_MS, FaultyDisk, batch, new_log, reopen, resources
 
 from tidelog.broker.partition import HostedPartition, Role
@@ -168,7 +169,7 @@ def test_a_full_disk_keeps_no_log_from_being_opened(tmp_path: Path) -> None:
     "content", [b"", b"\0" * 16, b"\0" * 15, b"\xff" * 16, b"x" * 16, b"\0" * 17]
 )
 def test_a_damaged_note_says_nothing(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / FILE).write_bytes(content)
+    put(tmp_path / FILE, content)
     assert WatermarkNote(resources(), str(tmp_path)).read() == NOTHING
 
 
@@ -179,7 +180,7 @@ def test_each_flipped_bit_is_noticed(tmp_path: Path) -> None:
     for bit in range(8 * len(sound)):
         flipped = bytearray(sound)
         flipped[bit // 8] ^= 1 << bit % 8
-        (tmp_path / FILE).write_bytes(flipped)
+        put(tmp_path / FILE, flipped)
         assert WatermarkNote(resources(), str(tmp_path)).read() == NOTHING
 
 
