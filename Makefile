@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SEED ?=
 SCENARIO ?=
+MINUTES ?= 10
 ONLY ?=
 AGAINST ?=
 ROUNDS ?=
@@ -11,7 +12,7 @@ ROWS ?=
 QUICK ?=
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup check test demo bench chaos simulate mutants clean
+.PHONY: help setup check test demo bench chaos simulate soak mutants clean
 
 help:
 	@echo "make setup         create .venv with everything in it"
@@ -24,6 +25,7 @@ help:
 	@echo "make chaos         the long forms of the kill and fault runs"
 	@echo "make simulate SEED=N   replay one seed of the simulation; SCENARIO=cluster, broker or log"
 	@echo "                       takes only that one"
+	@echo "make soak MINUTES=N    seeds of the simulation that nobody has run before, printed"
 	@echo "make mutants           breaks one rule of the product after another; each must be found by"
 	@echo "                       the tests named for it; ONLY=word,word takes some"
 
@@ -72,6 +74,9 @@ chaos: setup java
 
 simulate: setup
 	@$(BIN)/python -m tests.simulation.run --seed $(SEED) $(if $(SCENARIO),--scenario $(SCENARIO))
+
+soak: setup
+	@$(BIN)/python -m tests.simulation.soak --minutes $(MINUTES) $(if $(SCENARIO),--scenario $(SCENARIO))
 
 mutants: setup
 	@$(BIN)/python -m tests.mutants.run $(if $(ONLY),--only "$(ONLY)")

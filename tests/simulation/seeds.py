@@ -1,7 +1,9 @@
-"""Running a scenario over many seeds: within a time, or until one fails.
+"""Running a scenario over a fixed number of seeds, or until one fails.
 
-Owns the loop and the count that is printed. `TIDELOG_SEED` sets the first seed (0 unless told).
-`python -m tests.simulation.seeds SCENARIO FIRST STEP SECONDS` is one of several workers.
+Owns the loops and the counts that are printed. What is covered is the same on every machine: time
+is only a limit, and one that fails. `TIDELOG_SEED` sets the first seed (0 unless told); random
+first seeds are ``soak``'s.
+`python -m tests.simulation.seeds SCENARIO FIRST STEP SEEDS SECONDS` is one of several workers.
 """
 
 from __future__ import annotations
@@ -21,33 +23,43 @@ ran: list[str] = []
 """A line for each scenario that ran; printed when all tests are done."""
 
 
-def run_for(scenario: str, seconds: float, *, at_least: int = 1) -> dict[str, int]:
-    """Run seed after seed for so long; a violated promise raises with all that a replay needs.
+class TooSlow(Exception):
+    """The seeds did not all run within their limit: nothing is known of those that are left."""
 
-    Returns the sums of what happened, so that a test can assert that it was not idle.
+
+def run_seeds(
+    scenario: str, seeds: int, limit_s: float, *, first: int = FIRST_SEED, step: int = 1
+) -> dict[str, int]:
+    """Run so many seeds, one after another; a violated promise raises with all a replay needs.
+
+    Returns the sums of what happened, so that a test can assert that it was not idle. TooSlow when
+    they take longer than ``limit_s``.
     """
-    end = time.monotonic() + seconds
+    began = time.monotonic()
     totals: dict[str, int] = {"seeds": 0}
-    seed = FIRST_SEED
-    while totals["seeds"] < at_least or time.monotonic() < end:
+    for seed in range(first, first + seeds * step, step):
+        took = time.monotonic() - began
+        if took > limit_s:
+            raise TooSlow(f"{totals['seeds']} of {seeds} seeds of {scenario} took {took:.0f} s")
         result = SCENARIOS[scenario](seed)
         if result.violations:
             raise AssertionError(result.report())
         for what, count in result.counts.items():
             totals[what] = totals.get(what, 0) + count
         totals["seeds"] += 1
-        seed += 1
-    ran.append(f"simulation: scenario {scenario}, seeds {FIRST_SEED} to {seed - 1}: {totals}")
+    ran.append(f"simulation: scenario {scenario}, {seeds} seeds from {first} on: {totals}")
     return totals
 
 
-def run_in_workers(scenario: str, seconds: float, workers: int = 2) -> dict[str, int]:
-    """Run seeds in several processes for so long; a violated promise raises as in `run_for`."""
+def run_in_workers(
+    scenario: str, seeds: int, limit_s: float, workers: int = 2, *, first: int = FIRST_SEED
+) -> dict[str, int]:
+    """Do as ``run_seeds`` in several processes, which share out the seeds."""
     started = [
         subprocess.Popen(
             [
-                sys.executable, "-m", __name__, scenario,
-                str(FIRST_SEED + number), str(workers), str(seconds),
+                sys.executable, "-m", __name__, scenario, str(first + number), str(workers),
+                str(len(range(number, seeds, workers))), str(limit_s),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -56,7 +68,7 @@ def run_in_workers(scenario: str, seconds: float, workers: int = 2) -> dict[str,
         for number in range(workers)
     ]  # fmt: skip
     # The deadline only ends a hang: the last seed of a busy machine takes minutes.
-    ended = [(worker, *worker.communicate(timeout=seconds * 4 + 900)) for worker in started]
+    ended = [(worker, *worker.communicate(timeout=limit_s + 900)) for worker in started]
     failures = [errors for worker, _, errors in ended if worker.returncode]
     if failures:
         raise AssertionError("\n".join(failures))
@@ -64,24 +76,17 @@ def run_in_workers(scenario: str, seconds: float, workers: int = 2) -> dict[str,
     for _, output, _ in ended:
         for what, count in json.loads(output.splitlines()[-1]).items():
             totals[what] = totals.get(what, 0) + count
-    ran.append(f"simulation: scenario {scenario}, from seed {FIRST_SEED} on: {totals}")
+    ran.append(f"simulation: scenario {scenario}, {seeds} seeds from {first} on: {totals}")
     return totals
 
 
-def _work(scenario: str, first: int, step: int, seconds: float) -> int:
+def _work(scenario: str, first: int, step: int, seeds: int, limit_s: float) -> int:
     logging.disable(logging.CRITICAL)
-    end = time.monotonic() + seconds
-    totals = {"seeds": 0}
-    seed = first
-    while not totals["seeds"] or time.monotonic() < end:
-        result = SCENARIOS[scenario](seed)
-        if result.violations:
-            print(result.report(), file=sys.stderr)
-            return 1
-        for what, count in result.counts.items():
-            totals[what] = totals.get(what, 0) + count
-        totals["seeds"] += 1
-        seed += step
+    try:
+        totals = run_seeds(scenario, seeds, limit_s, first=first, step=step)
+    except (AssertionError, TooSlow) as error:
+        print(error, file=sys.stderr)
+        return 1
     print(json.dumps(totals))
     return 0
 
@@ -96,4 +101,6 @@ def first_failure(scenario: str, seeds: int, *findings: str) -> Result | None:
 
 
 if __name__ == "__main__":
-    sys.exit(_work(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])))
+    sys.exit(
+        _work(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]))
+    )

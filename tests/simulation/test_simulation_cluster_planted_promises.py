@@ -8,6 +8,7 @@ as good as none.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,14 @@ import msgspec
 import pytest
 from tests.simulation.test_simulation_cluster_planted import KILLS, SEEDS, Planted, directed, find
 
-from tidelog.broker import awaited_commits, control, fetch_reading, isr_changes, partition
+from tidelog.broker import (
+    awaited_commits,
+    control,
+    durability,
+    fetch_reading,
+    isr_changes,
+    partition,
+)
 from tidelog.broker.control import Control
 from tidelog.controller.decisions import elections, isr
 from tidelog.controller.decisions.cluster import NO_LEADER
@@ -153,6 +161,35 @@ def sync_again_after_a_failure(patch: Patch) -> None:
     patch.setattr(PendingSync, "run", stubborn)
 
 
+def sync_on_after_a_failure(patch: Patch) -> None:
+    """Promise 25: the other logs of a trip are synced although one of their directory failed."""
+
+    def run_all(pendings: Sequence[PendingSync]) -> None:
+        for pending in pendings:
+            pending.run()
+
+    patch.setattr(durability, "run_all", run_all)
+
+
+def let_followers_serve_what_is_not_committed(patch: Patch) -> None:
+    """Promise 4: consumers that name their rack get all that a follower has."""
+    read = fetch_reading.Reading.read
+
+    def too_far(self: Any, wanted: Any, hosted: Any) -> Any:
+        log = hosted.log
+        if not (self.rack and hosted.is_following):
+            return read(self, wanted, hosted)
+        mark, log.high_watermark = log.high_watermark, log.end_offset
+        try:
+            answer = read(self, wanted, hosted)
+        finally:
+            log.high_watermark = mark
+        answer.high_watermark = mark
+        return answer
+
+    patch.setattr(fetch_reading.Reading, "read", too_far)
+
+
 AWAY = {"isolate": 3.0, "kill_broker": 3.0, "cut_from_controllers": 3.0}
 
 PLANTED = (
@@ -210,6 +247,17 @@ PLANTED = (
         sync_again_after_a_failure,
         ("failed_sync_is_final",),
         directed({"fail_a_sync": 1.0}, durability="sync"),
+    ),
+    Planted(
+        sync_on_after_a_failure,
+        ("failed_sync_is_final",),
+        directed({"fail_a_sync": 1.0}, durability="sync"),
+        first_seed=1,
+    ),
+    Planted(
+        let_followers_serve_what_is_not_committed,
+        ("served above the high watermark", "read_is_not_unread"),
+        directed({**KILLS, "isolate": 3.0, "pause": 2.0}),
     ),
 )
 

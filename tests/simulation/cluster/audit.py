@@ -52,6 +52,10 @@ class Auditor:
     ) -> None:
         """``disks_failed``: the hosts whose disk has failed, and whose replicas serve nothing."""
         self.reads = 0
+        self.above_watermark: list[str] = []
+        """What was served though it was not committed, as the answer itself said."""
+        self.seen: dict[str, dict[int, str]] = {}
+        """Partition -> base offset of each batch that was served -> by whom, last."""
         self._damaged: set[tuple[str, str]] = set()
         """(host, replica) that a broker named as damaged."""
         self._cluster = cluster
@@ -132,7 +136,7 @@ class Auditor:
                 if error is ErrorCode.KAFKA_STORAGE_ERROR:
                     self._note_refusal(node, place)
                 return False
-            position = self._check(node, place, max(position, 0), bytes(found.records or b""))
+            position = self._check(node, place, max(position, 0), found)
             if position >= found.high_watermark:
                 return True
         return False
@@ -152,10 +156,16 @@ class Auditor:
         found: messages.FetchResponse.PartitionData = answer.responses[0].partitions[0]
         return found
 
-    def _check(self, node: BrokerNode, place: Place, position: int, content: bytes) -> int:
+    def _check(
+        self,
+        node: BrokerNode,
+        place: Place,
+        position: int,
+        found: messages.FetchResponse.PartitionData,
+    ) -> int:
         """Hold what a broker served against what was written; return where reading goes on."""
         begun = False
-        for batch in batches(content):
+        for batch in batches(bytes(found.records or b"")):
             key = (place.topic_id, str(place), batch.epoch, batch.base)
             written = self._disks.appends.get(key)
             if not batch.sound:
@@ -164,6 +174,13 @@ class Auditor:
                 self._served(node, place, f"{batch} was never written")
             elif batch.base > position or (begun and batch.base != position):
                 self._served(node, place, f"{batch.base} stands where {position} was asked for")
+            elif batch.last >= found.high_watermark:
+                self.above_watermark.append(
+                    f"{node.host} served {batch} of {place}, its watermark is "
+                    f"{found.high_watermark}"
+                )
+            else:
+                self.seen.setdefault(str(place), {})[batch.base] = node.host
             begun = True
             position = batch.last + 1
         return position

@@ -339,6 +339,8 @@ class GroupBook:
         """What was committed once."""
         self.lost: list[str] = []
         self.commits = 0
+        self._acked_on: Connection | None = None
+        """Where the newest commit was answered."""
         self._outside = outside
         self._rng = rng
 
@@ -372,8 +374,9 @@ class GroupBook:
         part = found.topics[0].partitions[0]
         if part.error_code:
             raise ConnectionLost(ErrorCode(part.error_code).name)
-        # A coordinator that was deposed and does not know it yet may answer what held before.
-        stale = set() if is_last else self.former
+        # A coordinator that was deposed and does not know it yet may answer what held before; one
+        # that has answered the newest commit itself may not.
+        stale = set() if is_last or connection is self._acked_on else self.former
         if part.committed_offset not in {self.acked, *self.undetermined, *stale}:
             self.lost.append(
                 f"{connection.peer} says {part.committed_offset}, but {self.acked} was committed"
@@ -405,6 +408,7 @@ class GroupBook:
         self.undetermined.discard(sent)
         self.former.add(self.acked)
         self.acked = sent
+        self._acked_on = connection
         self.commits += 1
 
     async def last_look(self) -> None:

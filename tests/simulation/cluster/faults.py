@@ -17,6 +17,7 @@ from tests.simulation.cluster.faults_links import LinkFaults
 from tests.simulation.cluster.faults_nodes import NodeFaults
 from tests.simulation.cluster.faults_store import StoreFaults
 from tests.simulation.cluster.faults_tools import ToolFaults
+from tests.simulation.cluster.hands import FAULT, Begun
 from tests.simulation.cluster.nodes import BrokerNode
 from tests.simulation.cluster.rolls import RollFaults
 
@@ -79,11 +80,16 @@ class Faults(NodeFaults, LinkFaults, DiskFaults, StoreFaults, JoinFaults, RollFa
     def begin(self, name: str) -> None:
         """Begin one fault by name."""
         fault: Callable[[], Awaitable[None]] = getattr(self, name)
+
+        async def strike() -> None:
+            FAULT.set(Begun(name))
+            await fault()
+
         self.counts[name] = self.counts.get(name, 0) + 1
         if name not in ENDS_AT_ONCE:
             self.unquiet_until = self.world.loop.time() + UNQUIET_SECONDS
         self.world.trace.event("fault", name)
-        task = asyncio.ensure_future(fault())
+        task = asyncio.ensure_future(strike())
         self._tasks.add(task)
 
     async def heal(self) -> None:

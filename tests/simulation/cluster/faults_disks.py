@@ -11,12 +11,13 @@ import errno
 from tests.simulation.cluster.hands import Hands
 from tests.simulation.cluster.nodes import LOGS, BrokerNode, Node
 from tests.simulation.kernel import UNLIMITED, Crash, DiskOperation, Fail
+from tests.simulation.kernel.loop import Failure
 
 CONTROL_NOTES = "controller-seen"
 """What a broker notes of its controllers: no log, and each time written anew."""
 
-IN_FLIGHT_SECONDS = 1.0
-"""What a helper thread had begun when the disk failed may end within this time."""
+FAILING_SECONDS = (0.001, 0.1, 0.5)
+"""What a disk that is about to fail takes for a call, at most, one of these."""
 
 SLOWEST_SECONDS = 2.0
 """Most that a slow disk takes to begin, and again to end, what a helper thread does."""
@@ -49,16 +50,17 @@ class DiskFaults(Hands):
     async def fail_a_sync(self) -> None:
         """fsync says EIO once; the life goes on, and its directory must not.
 
-        What stands elsewhere is looked at when the disk fails, too: that may be seconds later.
+        What stands elsewhere is looked at when the disk fails, too: that may be seconds later. What
+        helper threads had been given before anybody heard of the failure may go on.
         """
         node = self._take(self._brokers)
         if node is None or node.process is None or not self._nothing_else_is_harmed(node):
             return
         disk, life = node.machine.disk, node.life
-        failed_at: list[float] = []
+        failures: list[Failure] = []
+        left = [self.rng.randint(0, 8)]
 
         def plan(operation: DiskOperation) -> Fail | None:
-            now = self.world.loop.time()
             failed = node.host in self.disks_failed
             if not operation.path.startswith(LOGS) or operation.kind != "sync":
                 return None
@@ -66,20 +68,24 @@ class DiskFaults(Hands):
                 return None
             if failed:
                 # A start that it failed is made again, as another life.
-                if node.life == life and now > failed_at[0] + IN_FLIGHT_SECONDS:
+                if node.life == life and not self.world.loop.is_in_flight(failures[0]):
                     self.history.directory(LOGS, life, f"sync of {operation.path}")
                 return None
-            if not operation.path.endswith(".log") or not self._may_fail(node):
+            left[0] -= operation.path.endswith(".log")
+            if left[0] >= 0 or not operation.path.endswith(".log") or not self._may_fail(node):
                 return None
-            failed_at.append(now)
+            failures.append(self.world.loop.failure())
             self.disks_failed.add(node.host)
             self._say(f"EIO on {node.host}: {operation.path}")
             self.history.directory(LOGS, life, "sync failed")
             return Fail(errno.EIO)
 
+        # Before it fails it may be slow: then many logs share a trip to a thread.
+        self._slow[node.host] = self.rng.choice(FAILING_SECONDS)
         disk.plan = plan
         await asyncio.sleep(self.rng.uniform(2, 8))
         disk.plan = None
+        self._slow.pop(node.host, None)
         if node.host not in self.disks_failed:
             self._busy.discard(node.host)
             return

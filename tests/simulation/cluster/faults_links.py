@@ -96,6 +96,7 @@ class LinkFaults(Hands):
         ports = {(node.host, PORT) for node in self.cluster.brokers}
         hosts = {node.host for node in self.cluster.brokers}
         left = [self.rng.randint(1, 3)]
+        hit = [0]
         bit = self.rng.randrange(8)
 
         def tamper(endpoint: Endpoint, content: bytes) -> bytes:
@@ -107,9 +108,12 @@ class LinkFaults(Hands):
             if changed is None:
                 return content
             left[0] -= 1
+            hit[0] += 1
             return changed
 
-        self._say("damage on the wire")
+        self._tell("damage on the wire")
         self.world.network.tamper = tamper
         await asyncio.sleep(self.rng.uniform(0.5, 3))
         self.world.network.tamper = None
+        if hit[0]:
+            self._say(f"{hit[0]} answers were damaged")

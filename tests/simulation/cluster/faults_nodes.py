@@ -38,7 +38,7 @@ class NodeFaults(Hands):
 
     async def wipe(self) -> None:
         node = self._take(self._brokers)
-        if node is not None and self._may_lose(node):
+        if node is not None and self._may_lose(node, is_wiped=True):
             self._end(node, "wipe")
             await self._again(node, (0.1, 9))
 

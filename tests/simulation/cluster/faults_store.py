@@ -67,6 +67,7 @@ class StoreFaults(Hands):
         with contextlib.suppress(TimeoutError):
             await self.world.until(lambda: not process.alive, 6)
         node.fate_of_a_write = lambda: ""
-        self._say(f"{node.host} {where} a write")
+        tell = self._say if left[0] <= 0 else self._tell
+        tell(f"{node.host} {where} a write")
         node.kill()
         await self._again(node, (0.1, 6))

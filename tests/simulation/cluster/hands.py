@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 from tests.simulation.cluster.harms import HarmBook
 from tests.simulation.cluster.journal import StateWatch
@@ -17,6 +19,18 @@ from tests.simulation.cluster.tape import Tape
 from tests.simulation.history import History
 from tests.simulation.kernel.loop import CURRENT
 from tests.simulation.kernel.network import NetworkProfile
+
+
+@dataclass(slots=True)
+class Begun:
+    """One fault that has begun; it has struck when something was done to the cluster."""
+
+    name: str
+    has_struck: bool = False
+
+
+FAULT: ContextVar[Begun | None] = ContextVar("fault", default=None)
+"""The fault whose task this is."""
 
 
 class Hands:
@@ -48,17 +62,27 @@ class Hands:
         """Whether a disk is only lost while every replica is whole."""
         self.harms = HarmBook(cluster, history, synced=synced)
         self.counts: dict[str, int] = {}
+        """Faults begun; many find nothing to strike."""
+        self.struck: dict[str, int] = {}
         self.disks_failed: set[str] = set()
         """Hosts whose present life has seen its disk fail."""
         self.unquiet_until = 0.0
         """Until when a broker may be silent for another reason than that its process ended."""
         self.when_wiped: Callable[[BrokerNode], None] = lambda node: None
-        self._say = say
+        self._tell = say
         self._busy: set[str] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._slow: dict[str, float] = {}
         self._executor = self.world.random("executor")
         self.world.loop.executor_delay = self._executor_delay
+
+    def _say(self, line: str) -> None:
+        """Tell what was done to the cluster: the fault has struck."""
+        self._tell(line)
+        begun = FAULT.get()
+        if begun is not None and not begun.has_struck:
+            begun.has_struck = True
+            self.struck[begun.name] = self.struck.get(begun.name, 0) + 1
 
     def _executor_delay(self) -> float:
         owner = CURRENT.get()
@@ -100,17 +124,18 @@ class Hands:
         self._busy.discard(node.host)
         if not node.alive:
             node.ended()
-            self._say(f"start {node.host}")
+            self._tell(f"start {node.host}")
             node.start()
 
-    def _may_lose(self, node: Node) -> bool:
+    def _may_lose(self, node: Node, *, is_wiped: bool = False) -> bool:
         """Whether a broker's disk may be lost now; lets go of the node if not.
 
-        Promise 1 allows the loss of fewer than ``min.insync.replicas`` disks at a time.
+        Promise 1 allows the loss of fewer than ``min.insync.replicas`` disks at a time. With
+        ``log.durability=sync`` no power loss is one, whatever others lack.
         """
         if not self._nothing_else_is_harmed(node):
             return False
-        if not self.careful or not self.states.not_whole():
+        if not self.careful or (self.synced and not is_wiped) or not self.states.not_whole():
             return True
         self._busy.discard(node.host)
         return False

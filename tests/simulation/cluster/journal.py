@@ -74,6 +74,7 @@ class StateWatch:
         """Whether an administrator has asked for unclean elections."""
         self.given_up: set[Place] = set()
         """Partitions for which the operator has asked: their last copies are damaged."""
+        self.when_unclean: Callable[[Place], None] = lambda place: None
         self.when_elected: Callable[[Place, Known], None] = lambda place, known: None
         self.when_grown: Callable[[Place, Known, int], None] = lambda place, known, member: None
         self.when_buried: Callable[[int], None] = lambda broker: None
@@ -344,6 +345,7 @@ class StateWatch:
         # The election of an in-sync replica clears the flag: with the flag it was unclean, again.
         if state.is_unclean_leader:
             self.unclean.add(place)
+            self.when_unclean(place)
             union = {*before.isr, *before.eligible_replicas}
             all_lost = all(self._has_lost(place, known, member) for member in union)
             allowed = (

@@ -7,6 +7,7 @@ which an unclean election has happened are judged only by the promises that hold
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tests.simulation import group_checkers
 from tests.simulation.checkers import (
@@ -18,6 +19,7 @@ from tests.simulation.checkers import (
     violations,
 )
 from tests.simulation.clients import SimulatedProducer, SimulatedReader
+from tests.simulation.cluster.audit import Auditor
 from tests.simulation.cluster.clients import GroupBook
 from tests.simulation.cluster.disks import Batch, replica_log, topic_id_in
 from tests.simulation.cluster.group_log import stored_in
@@ -25,7 +27,7 @@ from tests.simulation.cluster.journal import Known, Place, StateWatch
 from tests.simulation.cluster.members import OFFSETS_TOPIC, Group
 from tests.simulation.cluster.nodes import LOGS, Cluster
 from tests.simulation.cluster.replica_ends import end_offset, epoch_start, from_start
-from tests.simulation.history import Final, History, Outcome
+from tests.simulation.history import Final, History, Outcome, Write
 from tests.simulation.kernel import SimulatedDisk
 
 from tidelog.metadata import layout
@@ -42,6 +44,16 @@ ALWAYS = (
 WHILE_CLEAN = tuple(check for check in ALL if check not in ALWAYS)
 
 
+FOR_EVER = 1 << 62
+
+
+def as_of(write: Write, until: int) -> Write:
+    """Return a write as it was known before a moment."""
+    if write.done_at < until:
+        return write
+    return replace(write, outcome=Outcome.UNDETERMINED, offset=-1)
+
+
 class Judge:
     """Collects in ``found`` what breaks a promise at the end of a run."""
 
@@ -50,7 +62,10 @@ class Judge:
         self.states = states
         self.history = history
         self.found: list[str] = []
+        self.cut_at: dict[Place, int] = {}
+        """When a partition was first elected uncleanly, as the history counts."""
         states.when_elected = self.elected
+        states.when_unclean = self.unclean
         states.when_grown = self.grown
 
     @property
@@ -66,19 +81,29 @@ class Judge:
         ]
 
     def clean_history(self) -> History:
-        """Return the history of the partitions that were clean to the end."""
-        out = self.not_clean
-        lives = {place.topic for place in self.states.unclean}
+        """Return the history as far as partitions were clean.
 
-        def is_clean(partition: str) -> bool:
+        What came before an unclean election keeps its order and its places; what was acknowledged
+        may go with it, and what is read later may be something else.
+        """
+        lives: dict[str, int] = {}
+        for place, at in self.cut_at.items():
+            lives[place.topic] = min(at, lives.get(place.topic, at))
+        cuts = {str(place): at for place, at in self.cut_at.items()}
+
+        def clean_until(partition: str) -> int:
             topic, at, _ = partition.partition("@")
-            return partition not in out and not (at and topic in lives)
+            return lives.get(topic, FOR_EVER) if at else cuts.get(partition, FOR_EVER)
 
         history = self.history
         return History(
-            writes=[write for write in history.writes if is_clean(write.partition)],
-            reads=[read for read in history.reads if is_clean(read.partition)],
-            finals=[final for final in history.finals if is_clean(final.partition)],
+            writes=[
+                as_of(write, clean_until(write.partition))
+                for write in history.writes
+                if write.sent_at < clean_until(write.partition)
+            ],
+            reads=[read for read in history.reads if read.at < clean_until(read.partition)],
+            finals=[x for x in history.finals if clean_until(x.partition) == FOR_EVER],
         )
 
     def restarts(self, producers: Sequence[SimulatedProducer]) -> None:
@@ -130,6 +155,18 @@ class Judge:
             if reader.above_watermark:
                 self.found.append(f"served above the high watermark: {reader.above_watermark[:5]}")
 
+    def followers(self, audit: Auditor) -> None:
+        """Promise 4 at every replica, also those that only follow (KIP-392)."""
+        self.found += [f"served above the high watermark: {x}" for x in audit.above_watermark[:5]]
+        for final in self.history.finals:
+            if final.partition in self.not_clean:
+                continue
+            for base, host in audit.seen.get(final.partition, {}).items():
+                if base >= final.start and base not in final.records:
+                    self.found.append(
+                        f"read_is_not_unread: {host} served {final.partition} {base}, which is gone"
+                    )
+
     @property
     def _commits_are_clean(self) -> bool:
         return OFFSETS_TOPIC not in {place.topic for place in self.states.unclean}
@@ -172,6 +209,10 @@ class Judge:
             )
 
     # --- while it runs -------------------------------------------------------------------------
+
+    def unclean(self, place: Place) -> None:
+        """The partition is not clean from now on."""
+        self.cut_at.setdefault(place, self.history.now)
 
     def elected(self, place: Place, known: Known) -> None:
         """Promise 16: who is elected in a clean partition holds all that was acknowledged."""

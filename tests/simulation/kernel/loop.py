@@ -17,7 +17,8 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 from tests.simulation.kernel.faults import ProcessKilled
 from tests.simulation.kernel.trace import Trace
@@ -105,6 +106,21 @@ class SimulatedTask(asyncio.Task):  # type: ignore[type-arg]
         return self._serial
 
 
+@dataclass(slots=True, eq=False)
+class Job:
+    """What a helper thread was given, and when its process heard of the result: in one count."""
+
+    given_at: int
+    told_at: int | None = None
+
+
+class Failure(NamedTuple):
+    """Something failed: in which job (None: on the loop), and when."""
+
+    job: Job | None
+    at: int
+
+
 class SimulatedLoop(asyncio.BaseEventLoop):
     """An asyncio loop that a seed determines.
 
@@ -120,6 +136,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.trace = Trace(self.time)
         self.network: Any = None
         self.executor_delay: Callable[[], float] = lambda: rng.uniform(10e-6, 400e-6)
+        self.job: Job | None = None
+        """What a helper thread does at this moment."""
+        self._moment = 0
         self.unhandled: list[str] = []
         """Errors that nobody caught, as one line each; a test may assert that there are none."""
         self._rng = rng
@@ -251,23 +270,46 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # --- threads and helper processes -----------------------------------------------------
 
+    def _next_moment(self) -> int:
+        self._moment += 1
+        return self._moment
+
+    def failure(self) -> Failure:
+        """Return that something fails now, for those who ask later who could know of it."""
+        return Failure(self.job, self._next_moment())
+
+    def is_in_flight(self, failure: Failure) -> bool:
+        """Whether what is done now was begun before its process could know of a failure.
+
+        The job that failed itself knew it at once.
+        """
+        knows_at = failure.at if failure.job is None else failure.job.told_at
+        if self.job is failure.job:
+            return False
+        return knows_at is None or (self.job is not None and self.job.given_at < knows_at)
+
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
         """Run ``func`` inline, later: as a whole, at one moment, in the caller's context."""
         future = self.create_future()
         context = contextvars.copy_context()
+        job = Job(self._next_moment())
 
         def run() -> None:
             if future.cancelled() and self._rng.random() < 0.5:
                 return
+            self.job = job
             try:
                 result, error = func(*args), None
             except ProcessKilled:
                 raise
             except BaseException as caught:
                 result, error = None, caught
+            finally:
+                self.job = None
             self.call_later(self.executor_delay(), deliver, result, error, context=context)
 
         def deliver(result: Any, error: BaseException | None) -> None:
+            job.told_at = self._next_moment()
             if future.done():
                 return
             if error is not None:

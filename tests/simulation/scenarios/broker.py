@@ -38,6 +38,7 @@ from tests.simulation.kernel import (
     ProcessKilled,
     World,
 )
+from tests.simulation.kernel.loop import Failure
 from tests.simulation.scenarios.result import Result
 from tests.simulation.secret import put_secret, secret_of
 
@@ -50,9 +51,6 @@ from tidelog.model.server_configs import ServerConfigs, from_mapping
 HOST = "node1"
 PORT = 9092
 LOGS = "/data/logs"
-IN_FLIGHT_SECONDS = 1.0
-"""What a helper thread or process had begun when the disk failed may end within this time."""
-
 CONTROL_NOTES = "controller-seen"
 """What a broker notes of its controllers: no log, and each time written anew."""
 SETTLE_SECONDS = 120.0
@@ -407,21 +405,21 @@ class BrokerRun:
         assert process is not None
         life = process.name
 
-        failed_at = 0.0
+        failures: list[Failure] = []
+        loop = self.world.loop
 
         def plan(operation: DiskOperation) -> Fail | None:
-            nonlocal failed_at
             if not operation.path.startswith(LOGS):
                 return None
             if self.failing is not None:
-                late = self.world.loop.time() > failed_at + IN_FLIGHT_SECONDS
+                late = not loop.is_in_flight(failures[0])
                 if late and operation.kind == "sync" and CONTROL_NOTES not in operation.path:
                     self.history.directory(LOGS, life, f"sync of {operation.path}")
                 return None
             if operation.kind != kind or not operation.path.endswith(ending):
                 return None
             self.failing = (self.history.now, life)
-            failed_at = self.world.loop.time()
+            failures.append(loop.failure())
             self.history.directory(LOGS, life, f"{kind} failed")
             return Fail(errno.EIO, 0.5)
 

@@ -263,6 +263,7 @@ class ClusterRun:
             "audits": self.audit.reads,
             "lives": sum(node.starts for node in self.cluster.nodes),
             "rolled": self.faults.steps,
+            **{f"struck {name}": count for name, count in self.faults.struck.items()},
         }
 
     async def _main(self) -> None:
@@ -470,6 +471,7 @@ class ClusterRun:
             self.judge.start(final, self.asked_starts.get(where.name, 0))
         await self._settle_group()
         await self._until(self.judge.replicas_agree, "replicas alike", REST_SECONDS)
+        self.judge.followers(self.audit)
         self.judge.replicas()
         self.judge.lives()
         self.judge.metadata()

@@ -1,0 +1,54 @@
+"""`python -m tests.simulation.soak`: seeds that nobody has run before, for some minutes.
+
+Owns the command of `make soak`: each scenario begins at a random seed, which is printed, so that
+what it finds can be replayed. Exit status 1 when a promise is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+
+from tests.simulation.scenarios import SCENARIOS
+from tests.simulation.seeds import run_in_workers
+
+HIGHEST_SEED = 10**9
+SHARES = {"cluster": 0.7, "broker": 0.2, "log": 0.1}
+"""Of the time; what is random in a cluster is of the widest kind."""
+
+AT_ONCE = {"cluster": 4, "broker": 20, "log": 40}
+"""Seeds of one round: some ten seconds to a minute."""
+
+LIMIT_S = 1_800.0
+"""Of one round; it only ends a hang."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0, help="how long, in all")
+    parser.add_argument("--scenario", choices=sorted(SCENARIOS), help="only this one")
+    options = parser.parse_args(arguments)
+    names = [options.scenario] if options.scenario else list(SHARES)
+    shares = sum(SHARES[name] for name in names)
+    broken = 0
+    for name in names:
+        end = time.monotonic() + options.minutes * 60 * SHARES[name] / shares
+        first = random.SystemRandom().randrange(HIGHEST_SEED)
+        seeds = 0
+        print(f"soak: scenario {name} begins at seed {first}", flush=True)
+        while not seeds or time.monotonic() < end:
+            try:
+                run_in_workers(name, AT_ONCE[name], LIMIT_S, first=first + seeds)
+            except AssertionError as error:
+                print(error, file=sys.stderr, flush=True)
+                broken += 1
+            seeds += AT_ONCE[name]
+        print(f"soak: scenario {name}, {seeds} seeds from {first} on", flush=True)
+    print(f"{broken} rounds with a broken promise" if broken else "no promise was broken")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
