@@ -420,6 +420,18 @@ def test_a_group_goes_on_where_it_was(tide: Tide, bootstrap: str, topic_name: st
     assert topic_name not in tide("groups", "--list", "--state", "Stable").good()
 
 
+def test_a_group_that_reads_whole_batches_commits_them(
+    tide: Tide, bootstrap: str, topic_name: str
+) -> None:
+    create_topic(bootstrap, topic_name)
+    for text in ("0\n1\n2\n", "3\n4\n"):
+        produce(bootstrap, topic_name, text)
+    assert consume_as(tide, topic_name, topic_name, 3) == ["0", "1", "2"]
+    assert lags(tide, topic_name) == {0: (3, 2)}
+    assert consume_as(tide, topic_name, topic_name, 1) == ["3"]
+    assert lags(tide, topic_name) == {0: (4, 1)}
+
+
 def test_resetting_a_group(tide: Tide, bootstrap: str, topic_name: str) -> None:
     create_topic(bootstrap, topic_name)
     produce(bootstrap, topic_name, "".join(f"{number}\n" for number in range(10)))

@@ -116,6 +116,8 @@ def test_records_as_json() -> None:
 def test_lines_are_cut_into_columns_up_to_the_first_bad_one() -> None:
     """U4: what was written around a bad line depended on the chunks that were read."""
     assert parse_lines([b"a", b"b"], lines()) == (Columns([b"a", b"b"]), [])
+    whole = parse_lines([b"k\tv\tx", b"\t"], lines(parse_key="true"))
+    assert whole == (Columns([b"v\tx", b""], [b"k", b""]), [])
     keyed = parse_lines([b"k\tv", b"bad", b"k\tw"], lines(parse_key="true"))
     assert keyed.records == Columns([b"v"], [b"k"])
     ((index, error),) = keyed.bad

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from random import Random
+from uuid import UUID
 
 import pytest
 from tests.support.lone_broker import LoneBroker
 from tests.support.processes import DEADLINE_S
 
 from tidelog.client.bulk_sending import BulkSender
+from tidelog.client.choosing import PartitionChooser
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
 from tidelog.client.fetcher import Fetcher
+from tidelog.client.metadata import Partition, Topic
 from tidelog.client.producing import SendSettings
 from tidelog.client.send_queue import Tally
 from tidelog.model.errors import ErrorCode
@@ -121,3 +125,16 @@ def test_what_is_refused_is_counted_and_a_batch_that_is_too_large_is_cut(tmp_pat
         assert [value for _, value in await read(cluster, "t", 400)] == VALUES[:400]
 
     play(tmp_path, story, configs={"max.message.bytes": "500"})
+
+
+@pytest.mark.parametrize(("initial", "count"), [(-1, 4), (4, 4), (3, 5), (2, 8)])
+def test_many_keys_are_placed_as_each_of_them(initial: int, count: int) -> None:
+    partitions = {index: Partition(index, 1, 0, (1,), (1,), ()) for index in range(count)}
+    topic = Topic(
+        "t", UUID(int=1), False, partitions,
+        initial_partition_count=initial, undeleted_partition_count=count if initial > 0 else -1,
+    )  # fmt: skip
+    chooser = PartitionChooser(Random(1))
+    keys = [*VALUES[:500], None]
+    assert chooser.choose_all(topic, keys) == [chooser.choose(topic, key) for key in keys]
+    assert set(chooser.choose_all(topic, keys)) == set(range(count))

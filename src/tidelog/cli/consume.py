@@ -384,26 +384,30 @@ class _Printer:
 
     def print(self, fetched: Fetched) -> bool:
         """Print a piece, as far as ``--max-messages`` allows; whether anything was printed."""
-        before = self.count
+        before, limit = self.count, self._plan.max_messages
         out = sys.stdout.buffer
         for header, batch in fetched.batches(check_crc=True):
             if self._takes_whole(header, fetched):
                 values = [item.value for item in self._reader.records(batch)]
                 out.write(format_values(values, self._plan.form))
                 self.count += len(values)
+                self.next_offsets[fetched.partition] = header.next_offset
                 continue
+            lines: list[bytes] = []
             for item in self._reader.records(batch):
                 if item.offset < fetched.offset:
                     continue
-                if self.enough:
+                if limit is not None and self.count + len(lines) >= limit:
                     self.left_over = True
-                    return self.count > before
-                late = header.log_append_time
-                timestamp = header.max_timestamp if late else item.timestamp
-                record = Record(item.offset, timestamp, item.key, item.value, item.headers)
-                out.write(self._line(record, fetched.partition, header.leader_epoch, late))
-                self.count += 1
-                self.next_offsets[fetched.partition] = item.offset + 1
+                    break
+                lines.append(self._line(item, fetched.partition, header))
+                printed = item.offset
+            if lines:
+                out.write(b"".join(lines))
+                self.next_offsets[fetched.partition] = printed + 1
+            self.count += len(lines)
+            if self.left_over:
+                return self.count > before
         self.next_offsets[fetched.partition] = fetched.next_offset
         return self.count > before
 
@@ -417,10 +421,14 @@ class _Printer:
             and (limit is None or self.count + header.record_count <= limit)
         )
 
-    def _line(self, record: Record, where: TopicPartition, epoch: int, late: bool) -> bytes:
+    def _line(self, item: Any, where: TopicPartition, header: BatchHeader) -> bytes:
+        late = header.log_append_time
+        if late:
+            item = Record(item.offset, header.max_timestamp, item.key, item.value, item.headers)
         if self._plan.as_json:
-            shown = record_as_json(record, where.topic, where.partition)
+            shown = record_as_json(item, where.topic, where.partition)
             return json.dumps(shown, ensure_ascii=False).encode() + b"\n"
-        if self._plan.form.template is not None:
-            return fill_template(self._plan.form, record, where)
-        return format_record(record, where.partition, epoch, self._plan.form, append_time=late)
+        form, epoch = self._plan.form, header.leader_epoch
+        if form.template is not None:
+            return fill_template(form, item, where)
+        return format_record(item, where.partition, epoch, form, append_time=late)

@@ -167,8 +167,12 @@ def parse_lines(lines: Sequence[bytes], form: LineFormat) -> ParsedLines:
     """Cut lines into columns, up to the first bad one; with ``ignore.error`` past it."""
     if not form.parse_headers and not form.parse_key and form.null_marker is None:
         return ParsedLines(Columns(lines), [])
-    found: list[ParsedLine] = []
     bad: list[tuple[int, NotARecord]] = []
+    if form.parse_key and not form.parse_headers and form.null_marker is None:
+        cut = [line.partition(form.key_separator) for line in lines]
+        if all(separator for _, separator, _ in cut):
+            return ParsedLines(Columns([each[2] for each in cut], [each[0] for each in cut]), bad)
+    found: list[ParsedLine] = []
     for index, line in enumerate(lines):
         try:
             found.append(parse_line(line, form))

@@ -7,7 +7,6 @@ bounds too. For tools that move lines or rows by the million and need no offsets
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 
 from tidelog.client.choosing import by_partition
 from tidelog.client.errors import Refused
@@ -37,7 +36,8 @@ class BulkSender(RecordSender):
         if partition is not None or records.keys is None:
             await self._send_run(known, partition, records, tally)
             return
-        for index, part in by_partition(records, partial(self._chooser.choose, known)).items():
+        places = self._chooser.choose_all(known, records.keys)
+        for index, part in by_partition(records, places).items():
             await self._send_run(known, index, part, tally)
         if None in records.keys:
             self._chooser.batch_filled(topic)

@@ -6,7 +6,7 @@ Owns the choice for records without an explicit partition (KIP-480's stickiness,
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import lru_cache
 
 from tidelog.client.metadata import NO_LEADER, Topic
@@ -46,23 +46,37 @@ class PartitionChooser:
             self._sticky[topic.name] = chosen
         return chosen
 
+    def choose_all(self, topic: Topic, keys: Sequence[bytes | None]) -> list[int]:
+        """Return the partitions of many records: what ``choose`` returns for each."""
+        count = topic.undeleted_partition_count
+        if count < 0:
+            count = len(topic.partitions)
+        initial = topic.initial_partition_count
+        if initial <= 0 or initial == count:
+            # Linear hashing is a remainder then (see ``partition_of``).
+            return [
+                self.choose(topic, key) if key is None else _hash_of_key(key) % count
+                for key in keys
+            ]
+        return [self.choose(topic, key) for key in keys]
+
     def batch_filled(self, topic: str) -> None:
         """Let the next record without a key choose anew: a batch is full."""
         self._sticky.pop(topic, None)
 
 
-def by_partition(records: Columns, choose: Callable[[bytes | None], int]) -> dict[int, Columns]:
-    """Return records that have a column of keys, apart by partition, each part in order."""
+def by_partition(records: Columns, places: Sequence[int]) -> dict[int, Columns]:
+    """Return records that have a column of keys, apart by their places, each part in order."""
     values, keys, headers = records
     assert keys is not None
-    places: dict[int, list[int]] = {}
-    for index, key in enumerate(keys):
-        places.setdefault(choose(key), []).append(index)
+    parts: dict[int, list[int]] = {place: [] for place in set(places)}
+    for index, place in enumerate(places):
+        parts[place].append(index)
     return {
         partition: Columns(
             [values[index] for index in chosen],
             [keys[index] for index in chosen],
             None if headers is None else [headers[index] for index in chosen],
         )
-        for partition, chosen in places.items()
+        for partition, chosen in parts.items()
     }
