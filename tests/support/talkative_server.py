@@ -10,10 +10,11 @@ from tidelog.observe import logs
 _configure = logs.configure
 
 
-def configure() -> None:
+def configure(*, line_format: str = logs.LOGFMT) -> None:
     """Log the words for debugging, too, of each library."""
-    _configure("DEBUG")
-    logging.getLogger("asyncio").setLevel("DEBUG")
+    _configure("DEBUG", line_format=line_format)
+    for library in ("asyncio", "kazoo"):
+        logging.getLogger(library).setLevel("DEBUG")
     logging.getLogger(__name__).debug("everything is said")
 
 

@@ -225,7 +225,7 @@ class _Up:
             awaited = [child for child in group if child.ready is None]
             names = ", ".join(str(child.member) for child in awaited)
             said = [child.complaint() for child in {*awaited, *self._controllers}]
-            if all(child.member.is_controller for child in awaited):
+            if self._store != "sqlite" and all(x.member.is_controller for x in awaited):
                 # It complains only when a first try to reach it has come to nothing.
                 names += f", whose store is {self._store}"
             where = ", ".join(str(child.log) for child in awaited)
