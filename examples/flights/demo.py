@@ -200,9 +200,10 @@ def show(
     screen.say("asking Spark")
     text, parts = answers(lakes.read(spark, str(lake), TOPIC))
     screen.say("auditing the lake against the live topic, record by record")
-    result = audit.run(
-        spark, audit.AuditSettings(bootstrap, str(lake), sequence="moment", complete=True)
+    asked = audit.AuditSettings(
+        bootstrap, str(lake), sequence="moment", complete=True, keys="murmur2"
     )
+    result = audit.run(spark, asked)
     audit.write_reports(result, out, parts)
     screen.say("done")
     said = f"\n{text}\n\n{result.text}\n\nreport: {out / 'report.html'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -66,15 +67,27 @@ def test_archive_resumes_and_the_audit_finds_it_right_until_it_is_not(
     topic.write(counted(10, 100))
     assert archived(spark, topic, lake)["new_rows"] == 10
     assert archived(spark, topic, lake)["new_rows"] == 0
+    files = sum(len(each.files) for each in read_manifests(Layout.at(str(lake))))
     report = tmp_path / "report"
-    # Producers wrote `n` in order to each partition, and keys of both partitions overlap.
     result = audited(spark, topic, lake, complete=True, report=str(report))
-    assert rules(result) == {"home"}
-    assert sum(part.lake_rows for part in result.facts.partitions) == 110
+    assert result.is_right and not result.findings
+    assert (result.facts.rows, result.facts.compared, result.facts.files_now) == (110, 110, files)
+    assert sum(part.read_twice for part in result.facts.partitions) > 0
+    # Nobody asked for the order or the home of keys, and nothing is said of them.
+    assert "order" not in result.text
+    again = audited(spark, topic, lake, complete=True)
+    assert again.is_right and (again.facts.compared, again.facts.files_now) == (110, 0)
+    assert "110 of them by earlier audits" in again.text
+    # Keys of both partitions overlap: the hand that wrote them is not Kafka's partitioner.
+    assert rules(audited(spark, topic, lake, keys="murmur2")) == {"home"}
+    topic.write(counted(5, 110))
+    archived(spark, topic, lake)
+    later = audited(spark, topic, lake)
+    assert (later.is_right, later.facts.compared_now, later.facts.files_now) == (True, 5, 1)
     assert {each.name for each in report.iterdir()} == {"report.txt", "report.json", "report.html"}
     # A folder that Spark reads without the manifest, and its columns.
     plain = spark.read.parquet(str(lake / topic.name))
-    assert plain.count() == 110 and set(COLUMNS) <= set(plain.columns)
+    assert plain.count() == 115 and set(COLUMNS) <= set(plain.columns)
     plant_faults(spark, topic, lake)
 
 
@@ -90,16 +103,26 @@ def plant_faults(spark: SparkSession, topic: Topic, lake: Path) -> None:
     values = table.column("value").to_pylist()
     changed = table.set_column(1, table.schema.field(1), [[b"{}", *values[1:]]])
     pq.write_table(changed, place)
-    assert rules(audited(spark, topic, lake)) == {"content", "home"}
+    assert rules(audited(spark, topic, lake)) == {"content", "digest"}
     pq.write_table(table.take(list(reversed(range(table.num_rows)))), place)
     assert "order" in rules(audited(spark, topic, lake))
+    beyond = table.schema.get_field_index("offset")
+    offsets = [*table.column("offset").to_pylist()[:-1], 10**6]
+    pq.write_table(table.set_column(beyond, "offset", [offsets]), place)
+    assert rules(audited(spark, topic, lake)) >= {"missing", "extra", "range"}
     pq.write_table(table, place)
+    assert rules(audited(spark, topic, lake)) == {"digest"}
     twice = lake / rest[0].path
     other = pq.ParquetFile(twice).read()
     pq.write_table(other.take([0, *range(other.num_rows)]), twice)
     assert rules(audited(spark, topic, lake)) >= {"duplicates", "file"}
     twice.unlink()
     assert rules(audited(spark, topic, lake)) >= {"file", "missing"}
+    # Without a record all is compared each time, and the audit says so.
+    shutil.rmtree(lake / "_audit")
+    (lake / "_audit").write_text("in the way")
+    result = audited(spark, topic, lake)
+    assert [each.rule for each in result.findings if not each.is_fault] == ["audit"]
 
 
 def test_the_order_of_each_key_by_a_field(
@@ -113,7 +136,7 @@ def test_the_order_of_each_key_by_a_field(
     topic.create().write(records)
     archived(spark, topic, lake)
     result = audited(spark, topic, lake, sequence="n")
-    assert rules(result) == {"sequence"}
+    assert rules(result) == {"sequence"} and result.facts.keys.keys == 2
     assert result.facts.keys.out_of_sequence_examples == ("a (record 4)",)
 
 
@@ -127,8 +150,40 @@ def test_retention_and_being_behind_are_notes(
     delete_records(topic, 4)
     result = audited(spark, topic, lake)
     assert result.is_right
-    assert {finding.rule for finding in result.findings} == {"behind"}
+    assert {finding.rule for finding in result.findings} == {"behind", "below"}
+    assert "RIGHT as far as it was compared" in result.text
+    assert "compared: 6 of 10 offsets (60.0 %)" in result.text
     assert not audited(spark, topic, lake, complete=True).is_right
+
+
+def test_what_was_skipped_is_not_right_and_a_deleted_topic_is_an_answer(
+    spark: SparkSession, topic: Topic, tmp_path: Path
+) -> None:
+    lake, unseen = tmp_path / "lake", tmp_path / "unseen"
+    topic.create().write(numbered(10))
+    archived(spark, topic, lake)
+    assert audited(spark, topic, lake).is_right
+    topic.write(numbered(90, 10))
+    delete_records(topic, 50)
+    archived(spark, topic, lake, options={"failOnDataLoss": "false"})
+    result = audited(spark, topic, lake, complete=True)
+    assert (result.is_right, result.status, rules(result)) == (False, 3, set())
+    assert [finding.rule for finding in result.findings] == ["lost"]
+    assert "40 offsets from 10 on were lost" in result.text and "RIGHT" not in result.text
+    # The first ten were compared while the log had them.
+    assert "compared: 60 of 100 offsets (60.0 %), 10 of them by earlier audits" in result.text
+    archived(spark, topic, unseen)
+    admin = AdminClient({"bootstrap.servers": topic.bootstrap})
+    admin.delete_topics([topic.name])[topic.name].result(DEADLINE_S)
+    quickly = {"fetchOffset.retryIntervalMs": "10"}
+    result = audited(spark, topic, unseen, options=quickly)
+    assert (result.status, rules(result)) == (3, set())
+    assert "the topic is deleted: 50 of 50 archived offsets can never be compared" in result.text
+    result = audited(spark, topic, lake, options=quickly)
+    assert "the topic is deleted: 40 of 100 archived" in result.text
+    topic.create()
+    result = audited(spark, topic, unseen, options=quickly)
+    assert "the topic was deleted and created again with the id" in result.text
 
 
 def test_what_the_jobs_refuse(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.support.lakes import (
@@ -361,19 +360,6 @@ def test_rows_out_of_order_are_refused(layout: Layout) -> None:
         stage(layout, rows(5, 6), rows(6, 7))
     with pytest.raises(LakeRefused, match="order"):
         stage(layout, rows(5, 6), rows(6, 7), roll_bytes=1)
-
-
-def test_inspection_sees_what_is_in_a_file(layout: Layout) -> None:
-    write_batch(layout, 0, 0, 9)
-    (name,) = layout.data_files()
-    seen = files.inspect(layout.root, name)
-    assert (seen.rows, seen.first, seen.last, seen.disorder) == (10, 0, 9, 0)
-    table = pa.Table.from_batches([rows(5, 9), rows(0, 4)])
-    pq.write_table(table, layout.root / name)
-    assert files.inspect(layout.root, name).disorder == 1
-    (layout.root / name).write_bytes(b"PAR1 nothing")
-    assert files.inspect(layout.root, name).problem
-    assert files.inspect(layout.root, "t/p=0/none.parquet").problem
 
 
 def test_only_folders() -> None:

@@ -1,7 +1,8 @@
 """`python -m tidelog.pipeline JOB ...`: the command line of the jobs.
 
-Owns the arguments and the exit status (0: done and right; 1: the audit found something; 2: it could
-not be done, and the last line on standard error says why; what is above it is Spark's own log).
+Owns the arguments and the exit status (0: done and right; 1: the audit found faults; 2: it could
+not be done, and the last line on standard error says why; what is above it is Spark's own log; 3:
+the audit found no fault, but records were skipped).
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ def _source_options(function: Any) -> Any:
         click.option("--bootstrap-server", required=True, help="host:port,…"),
         click.option("--lake", required=True, help="Folder of the Parquet lake."),
         click.option("--master", help="Spark master; default local[*], or spark-submit's."),
-        click.option("--json", "as_json", is_flag=True, help="JSON on standard output."),
+        click.option(
+            "--json", "as_json", is_flag=True, help="JSON, and nothing else, on standard output."
+        ),
+        click.option("--json-file", metavar="FILE", help="JSON into this file."),
         click.option(
             "--option",
             "options",
@@ -105,6 +109,7 @@ def _source_options(function: Any) -> Any:
 def archive(**given: Any) -> None:
     """Archive topics to Parquet files, each record exactly once; resumes where it stopped."""
     from tidelog.pipeline.jobs import archive as job
+    from tidelog.pipeline.json_output import json_output
     from tidelog.pipeline.options import parse_duration_ms
     from tidelog.pipeline.progress import reporter
     from tidelog.pipeline.session import session
@@ -128,26 +133,37 @@ def archive(**given: Any) -> None:
         options=options,
     )
     _check(settings.bootstrap_servers, options, "stream", settings.topics)
-    bar = reporter("archive", "archived", as_json=given["as_json"])
-    with session("tidelog archive", given["master"], _pairs("--conf", given["conf"])) as spark:
-        done = job.run(spark, settings, bar)
-    bar.say(
-        f"{done['rows']:,} records in {done['files']} files,"
-        f" {done['new_rows']:,} of them new, up to batch {done['batch']}"
-    )
+    with json_output(given["as_json"], given["json_file"]) as out:
+        bar = reporter("archive", "archived", out)
+        with session("tidelog archive", given["master"], _pairs("--conf", given["conf"])) as spark:
+            done = job.run(spark, settings, bar)
+        bar.say(
+            f"{done['rows']:,} records in {done['files']} files,"
+            f" {done['new_rows']:,} of them new, up to batch {done['batch']}"
+        )
 
 
 @main.command()
 @_source_options
+@click.option(
+    "--keys",
+    default="any",
+    show_default=True,
+    type=click.Choice(["any", "murmur2"]),
+    help="Where producers put keys: anywhere, or where Kafka's own partitioner does.",
+)
 @click.option("--sequence", metavar="FIELD", help="JSON field that never decreases for a key.")
+@click.option("--full", is_flag=True, help="Compare also what earlier audits have compared.")
 @click.option("--complete", is_flag=True, help="The lake must hold all that the log holds now.")
 @click.option("--report", metavar="FOLDER", help="Write report.txt, report.json, report.html.")
 def audit(**given: Any) -> int:
-    """Compare a lake with its live topics: counts, gaps, duplicates, contents, order per key.
+    """Compare a lake with its live topics, record by record: what is new since the last audit.
 
-    Exit status 0: right; 1: faults were found; 2: it could not be judged.
+    Exit status 0: right; 1: faults were found; 2: it could not be judged; 3: no fault, but records
+    were skipped, or nobody can tell.
     """
     from tidelog.pipeline.jobs import audit as job
+    from tidelog.pipeline.json_output import json_output
     from tidelog.pipeline.session import session
 
     options = _source(given["options"], _OF_AUDIT)
@@ -158,12 +174,18 @@ def audit(**given: Any) -> int:
         complete=given["complete"],
         report=given["report"],
         options=options,
+        keys=given["keys"],
+        full=given["full"],
     )
     _check(settings.bootstrap_servers, options, "batch", ("any",))
-    with session("tidelog audit", given["master"], _pairs("--conf", given["conf"])) as spark:
-        done = job.run(spark, settings)
-    click.echo(done.json if given["as_json"] else done.text)
-    return 0 if done.is_right else 1
+    with json_output(given["as_json"], given["json_file"]) as out:
+        with session("tidelog audit", given["master"], _pairs("--conf", given["conf"])) as spark:
+            done = job.run(spark, settings)
+        if out is None or given["json_file"]:
+            click.echo(done.text)
+        if out is not None:
+            print(done.json, file=out)
+    return done.status
 
 
 @main.command()

@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
+from tidelog.client.admin.configs import describe_topics_configs
 from tidelog.client.batches import Fetched
 from tidelog.client.blocking import BlockingCluster
 from tidelog.client.cluster import ClusterSettings
-from tidelog.client.errors import ClientError
+from tidelog.client.errors import ClientError, Refused
 from tidelog.client.fetch_requests import FetchOptions
 from tidelog.client.group_offsets import Position, commit_offsets, committed_offsets
 from tidelog.client.metadata import Topic
@@ -32,6 +34,7 @@ from tidelog.pipeline.planning.snapshot import PartitionState, Snapshot
 
 # A task asks for more at a time than Kafka's consumer (1 MiB): its batches become Arrow batches.
 PARTITION_BYTES = 4 << 20
+_POLICY = "cleanup.policy"
 
 Result = TypeVar("Result")
 
@@ -90,6 +93,35 @@ class Brokers:
         async def ask() -> str:
             found = (await self._cluster.describe([topic])).topics.get(topic)
             return "" if found is None or found.error else _id_text(found)
+
+        return self._retried(options, ask)
+
+    def existing(self, topics: Collection[str], options: SourceOptions) -> dict[str, str]:
+        """The ids of those topics that there are; empty ones on a cluster that has none.
+
+        A topic is missing only when no look found it, so often as offsets are looked up again.
+        """
+        missing = set(topics)
+        found: dict[str, str] = {}
+        for attempt in range(options.offset_retries + 1):
+            if attempt and missing:
+                time.sleep(options.offset_retry_interval_ms / 1000)
+            if missing:
+                found |= self._retried(options, partial(self._existing, sorted(missing)))
+                missing -= found.keys()
+        return found
+
+    def policies(self, topics: Collection[str], options: SourceOptions) -> dict[str, str]:
+        """cleanup.policy of topics. Raises Refused for one whose configuration is not told."""
+
+        async def ask() -> dict[str, str]:
+            told = await describe_topics_configs(self._cluster, sorted(topics), [_POLICY])
+            policies = {}
+            for topic, entries in told.items():
+                if isinstance(entries, Refused):
+                    raise entries
+                policies[topic] = next((each.value or "" for each in entries), "")
+            return policies
 
         return self._retried(options, ask)
 
@@ -159,6 +191,15 @@ class Brokers:
             for each in partitions
         }
         return Snapshot(ids, states)
+
+    async def _existing(self, topics: list[str]) -> dict[str, str]:
+        found = {}
+        for name, topic in (await self._cluster.describe(topics)).topics.items():
+            if not topic.error:
+                found[name] = _id_text(topic)
+            elif topic.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise Refused(topic.error, f"topic {name}")
+        return found
 
     async def _topics(self, options: SourceOptions) -> dict[str, Topic]:
         subscription = options.subscription

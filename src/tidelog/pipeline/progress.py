@@ -126,6 +126,6 @@ class JsonLines(Plain):
         print(line, file=sys.stderr, flush=True)
 
 
-def reporter(job: str, title: str, *, as_json: bool) -> Reporter:
-    """The reporter that a job's --json asks for."""
-    return JsonLines(job) if as_json else Bar(title)
+def reporter(job: str, title: str, json_out: TextIO | None) -> Reporter:
+    """The reporter of a job: JSON where that is asked for, else for people."""
+    return Bar(title) if json_out is None else JsonLines(job, json_out)

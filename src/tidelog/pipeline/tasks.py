@@ -6,12 +6,13 @@ Owns one range of offsets from its first fetch to its last Arrow batch; does not
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
+from tidelog.client.batches import Fetched
 from tidelog.client.errors import GaveUp
 from tidelog.client.fetcher import OffsetOutOfRange
 from tidelog.pipeline import brokers
@@ -42,8 +43,10 @@ def check_schema(options: SourceOptions, schema: object) -> None:
         raise OptionRefused("the source has a schema of its own: use the option columns instead")
 
 
-def read_task(options: SourceOptions, task: ReadTask) -> Iterator[pa.RecordBatch]:
-    """The rows of a task in the order of their offsets.
+def read_task(
+    options: SourceOptions, task: ReadTask, seen: Callable[[Fetched], None] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task in the order of their offsets; `seen` gets what they are read from first.
 
     Raises DataLost when records of the range are gone and failOnDataLoss is set; otherwise it warns
     and reads what is left. Raises PipelineError for damaged records, TopicChanged when the topic
@@ -58,6 +61,8 @@ def read_task(options: SourceOptions, task: ReadTask) -> Iterator[pa.RecordBatch
         left = OffsetRange(pid, decoder.next_offset, part.end)
         try:
             for fetched in access.fetch(left, options):
+                if seen is not None:
+                    seen(fetched)
                 yield from decoder.decode(fetched.records, fetched.aborted)
         except CorruptRecords as error:
             raise PipelineError(f"{pid}: {error}") from error

@@ -1,283 +1,188 @@
-"""Counts what an audit needs: files by pyarrow on the executors, contents by Spark.
+"""Counts what an audit needs: pieces of the lake beside the log, one Spark task per file.
 
-Owns the queries; does not judge. Each record of the lake is compared with the log by a hash of key,
-value, headers and timestamp, joined on partition and offset.
+Owns the driver's steps; does not judge. What earlier audits compared is taken from their record.
+Nothing is shuffled, but for the order of a field, which is asked of Spark.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as sql
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
 
-from tidelog.pipeline import brokers
-from tidelog.pipeline.audit.facts import Facts, KeyFacts, PartitionFacts
-from tidelog.pipeline.errors import LakeRefused, TopicChanged
-from tidelog.pipeline.lake.chain import read_manifests
-from tidelog.pipeline.lake.files import COLUMNS, HEADERS_NOT_NULL, FileFacts, inspect
+from tidelog.pipeline.audit import live, reading, record, sequence
+from tidelog.pipeline.audit.facts import (
+    Facts,
+    Gone,
+    KeyFacts,
+    Keys,
+    PartitionFacts,
+    Piece,
+    PieceFacts,
+    Question,
+)
+from tidelog.pipeline.audit.live import GONE, Live
+from tidelog.pipeline.audit.pieces import explained, overlaps, tasks_of
+from tidelog.pipeline.audit.record import Record
+from tidelog.pipeline.audit.since import known_and_new
+from tidelog.pipeline.audit.totals import Home, by_partition, partition_counts
+from tidelog.pipeline.errors import LakeRefused
+from tidelog.pipeline.lake.chain import summary
 from tidelog.pipeline.lake.layout import Layout
-from tidelog.pipeline.lake.manifest import Manifest
-from tidelog.pipeline.lake.offsets import Offset, begins, ends
-from tidelog.pipeline.lake.reading import rows_of
-from tidelog.pipeline.options import Mode, parse
-from tidelog.pipeline.planning.positions import Pid
-from tidelog.pipeline.planning.snapshot import Snapshot
+from tidelog.pipeline.lake.summary import Summary
 
 _EXAMPLES = 5
-_FILE_SCHEMA = (
-    "path string, rows bigint, first bigint, last bigint, disorder bigint, problem string"
-)
-_FILE_ARROW = pa.schema(
-    [
-        ("path", pa.string()),
-        ("rows", pa.int64()),
-        ("first", pa.int64()),
-        ("last", pa.int64()),
-        ("disorder", pa.int64()),
-        ("problem", pa.string()),
-    ]
-)
-_PLACE = ["topic", "partition"]
 
 
 def gather(
-    spark: SparkSession,
-    location: str,
-    bootstrap_servers: str,
-    options: Mapping[str, str],
-    sequence: str | None,
+    spark: SparkSession, location: str, options: Mapping[str, str], question: Question
 ) -> Facts:
-    """Everything about a lake and its topics. Raises LakeRefused, PipelineError, ClientError."""
+    """Everything about a lake and its topics; `options` are the source's, without topics.
+
+    Raises LakeRefused, PipelineError, ClientError.
+    """
     layout = Layout.at(location)
-    manifests = list(read_manifests(layout))
-    if not manifests:
+    whole, _ = summary(layout)
+    if whole.batch < 0:
         raise LakeRefused(f"there is no lake in {layout.root}")
-    listed = tuple(file for manifest in manifests for file in manifest.files)
-    found = inspect_files(spark, layout.root, [file.path for file in listed])
-    readable = [file for file in listed if file.path in found and not found[file.path].problem]
-    ranges = archived_ranges(manifests)
-    topics = sorted({pid.topic for pid in ranges})
-    source = {"subscribe": ",".join(topics), "kafka.bootstrap.servers": bootstrap_servers}
-    snapshot = look(source, options, manifests[-1].end)
-    rows = rows_of(spark, layout, [file.path for file in readable])
-    partitions = compare(spark, rows, source, options, ranges, snapshot)
-    names = {file.path for file in listed}
+    now = live.look(sorted({home.topic for home in whole.parts}), options)
+    asked = _Asked(layout, options, question, now)
+    known, fresh = known_and_new(layout, whole, None if question.full else record.load(layout.root))
+    stands = record.standing(layout.root, known.table, question.keys, asked.isolation)
+    kept = known.table.filter(stands)
+    again = [piece for piece, _ in record.pairs_of(known.table.filter(pc.invert(stands)))]
+    added, bad = _compared(spark, asked, kept, [*again, *fresh])
+    lines = pa.concat_tables([kept, added])
+    is_new = pa.array([False] * len(kept) + [True] * len(added), pa.bool_())
+    parts = by_partition(lines, is_new)
     return Facts(
         lake=str(layout.root),
-        batches=len(manifests),
-        partitions=tuple(partitions),
-        keys=key_facts(rows, sequence),
-        listed=listed,
-        found=found,
-        orphans=tuple(sorted(name for name in layout.data_files() if name not in names)),
+        batches=whole.batch + 1,
+        partitions=tuple(_partitions(whole, parts, now)),
+        keys=_keys(spark, layout, lines, bad, question),
+        files=whole.files,
+        files_now=_files(added),
+        bad=bad,
+        overlaps=tuple(overlaps(lines)),
+        losses=known.losses,
+        gone=tuple(_gone(whole, now)),
+        orphans=tuple(sorted({*layout.data_files()} - {*lines.column("path").to_pylist()})),
+        remarks=_kept_for_next_time(layout, replace(known, table=lines)),
     )
 
 
-def archived_ranges(manifests: Sequence[Manifest]) -> dict[Pid, tuple[int, int]]:
-    """What the lake says it holds of each partition: from its first batch to its last."""
-    ranges: dict[Pid, tuple[int, int]] = {}
-    for manifest in manifests:
-        begin = begins(manifest.start, manifest.end)
-        for home, end in ends(manifest.end).items():
-            pid = Pid(home.topic, home.partition)
-            first = ranges[pid][0] if pid in ranges else begin[home]
-            ranges[pid] = (first, end)
-    return ranges
+class _Asked:
+    """What is the same for all pieces of an audit."""
+
+    def __init__(
+        self, layout: Layout, options: Mapping[str, str], question: Question, now: Live
+    ) -> None:
+        self.root = layout.root
+        # Topics are named piece by piece.
+        self.options = live.parsed(options, ["any"])
+        self.keys = question.keys
+        self.now = now
+        self.isolation = "read_committed" if self.options.read_committed else "read_uncommitted"
 
 
-def look(source: Mapping[str, str], options: Mapping[str, str], archived: Offset) -> Snapshot:
-    """The live topics. Raises TopicChanged when they are others than the archived ones."""
-    parsed = parse({**options, **source}, Mode.BATCH)
-    snapshot = brokers.connect(parsed).snapshot(parsed)
-    for topic, known in {(home.topic, home.topic_id) for home in ends(archived)}:
-        live = snapshot.topic_ids.get(topic)
-        if known and live and known != live:
-            raise TopicChanged(f"topic {topic} has the id {live}; the lake is of {known}")
-    return snapshot
-
-
-def inspect_files(spark: SparkSession, root: Path, names: Sequence[str]) -> dict[str, FileFacts]:
-    """The facts of every file, read where Spark has room."""
-    if not names:
-        return {}
-
-    def each(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            seen = [asdict(inspect(root, name)) for name in batch.column("path").to_pylist()]
-            yield pa.RecordBatch.from_pylist(seen, schema=_FILE_ARROW)
-
-    tasks = max(1, min(len(names), spark.sparkContext.defaultParallelism))
-    frame = spark.createDataFrame([(name,) for name in names], "path string").repartition(tasks)
-    lines = frame.mapInArrow(each, _FILE_SCHEMA).collect()
-    return {line["path"]: FileFacts(**line.asDict()) for line in lines}
-
-
-def compare(
-    spark: SparkSession,
-    rows: DataFrame,
-    source: Mapping[str, str],
-    options: Mapping[str, str],
-    ranges: Mapping[Pid, tuple[int, int]],
-    snapshot: Snapshot,
-) -> list[PartitionFacts]:
-    """Lake and log side by side, partition by partition."""
-    lake = rows.groupBy(*_PLACE, "offset").agg(
-        sql.count(sql.lit(1)).alias("times"), sql.min(_content()).alias("in_lake")
-    )
-    log = _log_rows(spark, source, options, ranges, snapshot).select(
-        *_PLACE, "offset", _content().alias("in_log")
-    )
-    both = lake.join(log, [*_PLACE, "offset"], "full_outer")
-    bounds = spark.createDataFrame(
-        [
-            (
-                pid.topic,
-                pid.partition,
-                *ranges[pid],
-                snapshot.partitions[pid].start if pid in snapshot.partitions else -1,
-            )
-            for pid in sorted(ranges)
-        ],
-        "topic string, partition int, lo bigint, hi bigint, log_start bigint",
-    )
-    missing = sql.col("in_lake").isNull() & sql.col("in_log").isNotNull()
-    in_log = (sql.col("log_start") >= 0) & (sql.col("offset") >= sql.col("log_start"))
-    counted = (
-        both.join(sql.broadcast(bounds), _PLACE)
-        .groupBy(*_PLACE)
-        .agg(
-            sql.coalesce(sql.sum("times"), sql.lit(0)).alias("lake_rows"),
-            sql.count("times").alias("lake_distinct"),
-            sql.count("in_log").alias("log_rows"),
-            _count(missing).alias("missing"),
-            _count(sql.col("in_log").isNull() & in_log).alias("extra"),
-            _count(sql.col("in_lake") != sql.col("in_log")).alias("differing"),
-            _count(
-                sql.col("times").isNotNull()
-                & ~((sql.col("offset") >= sql.col("lo")) & (sql.col("offset") < sql.col("hi")))
-            ).alias("outside"),
-            sql.min(sql.when(missing, sql.col("offset"))).alias("missing_first"),
-            sql.max(sql.when(missing, sql.col("offset"))).alias("missing_last"),
+def _compared(
+    spark: SparkSession, asked: _Asked, kept: pa.Table, pieces: Sequence[Piece]
+) -> tuple[pa.Table, tuple[tuple[Piece, PieceFacts], ...]]:
+    """Compare pieces with the log: lines for the record, and the pieces that are not right."""
+    groups = tasks_of(pieces)
+    ordered = [piece for group in groups for piece in group]
+    counts = partition_counts(kept, ordered, asked.now.bounds)
+    # Before they are read: a file that changes meanwhile is compared again next time.
+    seen = [record.looked_at(asked.root, piece.path) for piece in ordered]
+    tasks = [
+        reading.Task(
+            str(asked.root),
+            asked.options,
+            asked.keys,
+            [
+                reading.Wanted(piece, *asked.now.of(piece.home), counts[piece.home[:2]])
+                for piece in group
+            ],
         )
-    )
-    found = {Pid(*(line[name] for name in _PLACE)): line.asDict() for line in counted.collect()}
-    return [_facts(pid, ranges[pid], snapshot, found.get(pid, {})) for pid in sorted(ranges)]
+        for group in groups
+    ]
+    results: list[list[PieceFacts]] = []
+    if tasks:
+        lines = spark.sparkContext.parallelize(tasks, len(tasks))
+        results = lines.mapPartitions(reading.run).collect()
+    found = [
+        (piece, explained(piece, facts, piece.topic in asked.now.compacted))
+        for piece, facts in zip(ordered, (each for part in results for each in part), strict=True)
+    ]
+    bad = tuple((piece, facts) for piece, facts in found if facts.away or not facts.is_clean(piece))
+    return record.lines_of(found, seen, asked.keys, asked.isolation), bad
 
 
-def _facts(
-    pid: Pid, archived: tuple[int, int], snapshot: Snapshot, line: Mapping[str, Any]
-) -> PartitionFacts:
-    state = snapshot.partitions.get(pid)
-    counts = {
-        name: value for name, value in line.items() if name not in _PLACE and value is not None
-    }
-    return PartitionFacts(
-        pid.topic,
-        pid.text,
-        *archived,
-        log_start=-1 if state is None else state.start,
-        log_end=-1 if state is None else state.end,
-        **counts,
-    )
-
-
-def _log_rows(
-    spark: SparkSession,
-    source: Mapping[str, str],
-    options: Mapping[str, str],
-    ranges: Mapping[Pid, tuple[int, int]],
-    snapshot: Snapshot,
-) -> DataFrame:
-    """The log within the archived ranges, as far as it still holds them."""
-    begin: dict[str, dict[str, int]] = {}
-    end: dict[str, dict[str, int]] = {}
-    for pid, state in snapshot.partitions.items():
-        low, high = ranges.get(pid, (state.start, state.start))
-        low = max(low, state.start)
-        high = min(max(high, low), state.end)
-        begin.setdefault(pid.topic, {})[str(pid.partition)] = low
-        end.setdefault(pid.topic, {})[str(pid.partition)] = high
-    return (
-        spark.read.format("tidelog")
-        .options(
-            **{
-                **options,
-                **source,
-                "startingOffsets": json.dumps(begin),
-                "endingOffsets": json.dumps(end),
-                "columns": ",".join(COLUMNS),
-            }
+def _partitions(
+    whole: Summary, parts: Mapping[Home, Mapping[str, Any]], now: Live
+) -> Iterator[PartitionFacts]:
+    for home, part in sorted(whole.parts.items()):
+        start, end = now.of(home)
+        yield PartitionFacts(
+            topic=home.topic,
+            partition=str(home.partition),
+            archived_from=part.begin,
+            archived_to=max(part.end, part.reached),
+            log_start=start,
+            log_end=end,
+            topic_id=home.topic_id,
+            **parts.get(home, {}),
         )
-        .load()
+
+
+def _gone(whole: Summary, now: Live) -> Iterator[Gone]:
+    for topic, topic_id in sorted({(home.topic, home.topic_id) for home in whole.parts}):
+        what = now.what_became_of(topic, topic_id)
+        if what is not None:
+            yield Gone(topic, topic_id, what)
+    for home in sorted(whole.parts):
+        if now.what_became_of(home.topic, home.topic_id) is None and now.of(home) == GONE:
+            yield Gone(home.topic, home.topic_id, "the partition is gone", str(home.partition))
+
+
+def _keys(
+    spark: SparkSession,
+    layout: Layout,
+    lines: pa.Table,
+    bad: Sequence[tuple[Piece, PieceFacts]],
+    question: Question,
+) -> KeyFacts:
+    examples = [sequence.key_text(facts.away_example) for _, facts in bad if facts.away]
+    made = KeyFacts(
+        unkeyed=pc.sum(lines.column("unkeyed")).as_py() or 0,
+        homes=question.keys,
+        away=0 if question.keys is Keys.ANY else pc.sum(lines.column("away")).as_py() or 0,
+        away_examples=tuple(dict.fromkeys(examples))[:_EXAMPLES],
+    )
+    if question.sequence is None:
+        return made
+    steps = sequence.steps_back(spark, layout, lines, question.sequence)
+    return replace(
+        made,
+        sequence=question.sequence,
+        keys=steps.keys,
+        out_of_sequence=steps.back,
+        out_of_sequence_examples=steps.examples,
     )
 
 
-def _content() -> Column:
-    # A hash of nulls and of the empty value is the same: their nullness is hashed too.
-    return sql.xxhash64(
-        sql.col("key").isNull(),
-        sql.col("key"),
-        sql.col("value").isNull(),
-        sql.col("value"),
-        sql.to_json(sql.expr(HEADERS_NOT_NULL)),
-        sql.col("timestamp"),
-        sql.col("timestampType"),
-    )
+def _files(lines: pa.Table) -> int:
+    return pc.sum(pc.not_equal(lines.column("path"), "")).as_py() or 0
 
 
-def _count(condition: Column) -> Column:
-    return sql.coalesce(sql.sum(condition.cast("long")), sql.lit(0))
-
-
-def key_facts(rows: DataFrame, sequence: str | None) -> KeyFacts:
-    """Keys in two partitions of one epoch, and records that run backwards in a JSON field.
-
-    `sequence` names a field of JSON values that must never decrease for a key, as the log's order
-    (epoch, offset) has it.
-    """
-    keyed = rows.where(sql.col("key").isNotNull())
-    homes = keyed.groupBy("topic", "epoch", "key").agg(
-        sql.count_distinct("partition").alias("homes")
-    )
-    counts = homes.agg(
-        sql.count_distinct("topic", "key").alias("keys"), _count(sql.col("homes") > 1).alias("two")
-    ).first()
-    assert counts is not None, "an aggregate has one row"
-    two = homes.where(sql.col("homes") > 1).limit(_EXAMPLES).collect() if counts["two"] else []
-    facts = {
-        "keys": counts["keys"],
-        "unkeyed": rows.where(sql.col("key").isNull()).count(),
-        "two_homes": counts["two"],
-        "two_homes_examples": tuple(_key_text(line["key"]) for line in two),
-    }
-    if sequence is None:
-        return KeyFacts(**facts)
-    value = sql.get_json_object(sql.col("value").cast("string"), f"$.{sequence}")
-    order = "row_number() OVER (PARTITION BY topic, key ORDER BY epoch, offset)"
-    # A record without the field, as a tombstone, hides no step back behind it.
-    lag = "lag(number) IGNORE NULLS OVER (PARTITION BY topic, key ORDER BY epoch, offset)"
-    steps = keyed.withColumn("number", value.cast("double")).selectExpr(
-        "key", "number", f"{order} AS nth", f"{lag} AS before"
-    )
-    back = steps.where(sql.col("number") < sql.col("before")).cache()
-    count = back.count()
-    shown = back.limit(_EXAMPLES).collect() if count else []
-    back.unpersist()
-    return KeyFacts(
-        **facts,
-        sequence=sequence,
-        out_of_sequence=count,
-        out_of_sequence_examples=tuple(
-            f"{_key_text(line['key'])} (record {line['nth']})" for line in shown
-        ),
-    )
-
-
-def _key_text(key: bytes) -> str:
-    return bytes(key)[:60].decode("utf-8", "backslashreplace")
+def _kept_for_next_time(layout: Layout, made: Record) -> tuple[str, ...]:
+    """Save the record; a lake that cannot be written to is audited all the same."""
+    try:
+        record.save(layout.root, made)
+    except OSError as error:
+        return (f"the next audit compares all of this again: no record can be written: {error}",)
+    return ()

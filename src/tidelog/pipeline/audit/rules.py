@@ -1,123 +1,218 @@
-"""The verdict of an audit: which facts break a promise, and which are worth a note.
+"""The verdict of an audit: what is a fault, what was skipped, what is worth a note.
 
 Owns the rules, as a pure function of the facts. A fault is something that exactly-once or the order
-of a key forbids; a note is something a reader should know (the lake is behind, the log forgot).
+of a key forbids. Skipped are records that the lake does not have, or may not have, although nothing
+is wrong with what it has: they were lost before they were archived, or nobody can tell. A note is
+something a reader should know (the lake is behind, the log forgot).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from tidelog.pipeline.audit.facts import Facts, KeyFacts, PartitionFacts
-from tidelog.pipeline.lake.files import FileFacts
-from tidelog.pipeline.lake.manifest import LakeFile
+from tidelog.pipeline.audit.facts import Facts, KeyFacts, Loss, PartitionFacts, Piece, PieceFacts
+
+
+class Weight(StrEnum):
+    """What a finding does to the verdict."""
+
+    FAULT = "fault"
+    SKIPPED = "skipped"
+    NOTE = "note"
+
+
+_NOTE = Weight.NOTE
+
+
+class Verdict(StrEnum):
+    """The verdict in one word."""
+
+    RIGHT = "RIGHT"
+    INCOMPLETE = "INCOMPLETE"
+    FAULTS = "FAULTS"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence about one subject. Faults fail the audit."""
+    """One sentence about one subject."""
 
     rule: str
     subject: str
     text: str
-    is_fault: bool = True
+    weight: Weight = Weight.FAULT
+
+    @property
+    def is_fault(self) -> bool:
+        return self.weight is Weight.FAULT
 
 
 def judge(facts: Facts, *, complete: bool = False) -> list[Finding]:
     """All findings, faults first. `complete`: the lake must hold all that the log holds now."""
     found = [Finding("chain", facts.lake, problem) for problem in facts.problems]
-    for file in facts.listed:
-        found += _file(file, facts.found.get(file.path))
-    found += _overlaps(facts)
+    for piece, seen in facts.bad:
+        found += _piece(piece, seen)
+    found += [Finding("duplicates", path, f"overlaps {before}") for path, before in facts.overlaps]
     for part in facts.partitions:
         found += _partition(part, complete)
+    found += _losses(facts)
+    found += _gone(facts)
     found += _keys(facts.keys)
     found += [
-        Finding("orphan", name, "the file is in no manifest (a batch that was cut down)", False)
+        Finding("orphan", name, "the file is in no manifest (a batch that was cut down)", _NOTE)
         for name in facts.orphans
     ]
-    return sorted(found, key=lambda finding: not finding.is_fault)
+    found += [Finding("audit", facts.lake, remark, _NOTE) for remark in facts.remarks]
+    order = list(Weight)
+    return sorted(found, key=lambda finding: order.index(finding.weight))
 
 
-def _file(file: LakeFile, seen: FileFacts | None) -> Iterator[Finding]:
-    if seen is None or seen.problem:
-        why = seen.problem if seen else "it is not there"
-        yield Finding("file", file.path, f"a file of the manifest cannot be read: {why}")
+def verdict(facts: Facts, findings: Sequence[Finding]) -> Verdict:
+    """RIGHT is said of nothing that was skipped, and of no topic that was not compared at all."""
+    if any(finding.is_fault for finding in findings):
+        return Verdict.FAULTS
+    if any(finding.weight is Weight.SKIPPED for finding in findings):
+        return Verdict.INCOMPLETE
+    archived, compared = Counter[str](), Counter[str]()
+    for part in facts.partitions:
+        archived[part.topic] += part.archived
+        compared[part.topic] += part.compared
+    if any(archived[topic] and not compared[topic] for topic in archived):
+        return Verdict.INCOMPLETE
+    return Verdict.RIGHT
+
+
+def _piece(piece: Piece, seen: PieceFacts) -> Iterator[Finding]:
+    if not piece.path:
         return
-    if (seen.rows, seen.first, seen.last) != (file.rows, file.first, file.last):
+    if seen.problem:
+        yield Finding("file", piece.path, f"a file of the manifest cannot be read: {seen.problem}")
+        return
+    listed = (piece.rows, piece.first, piece.last)
+    if (seen.found_rows, seen.found_first, seen.found_last) != listed:
         yield Finding(
             "file",
-            file.path,
-            f"holds {seen.rows} records from {seen.first} to {seen.last}; the manifest says"
-            f" {file.rows} from {file.first} to {file.last}",
+            piece.path,
+            f"holds {seen.found_rows} records from {seen.found_first} to {seen.found_last}; the"
+            f" manifest says {piece.rows} from {piece.first} to {piece.last}",
+        )
+    if seen.wrong_bytes:
+        yield Finding(
+            "digest", piece.path, "its bytes are not those that the manifest has the digest of"
         )
     if seen.disorder:
-        yield Finding("order", file.path, f"{seen.disorder} records are not in offset order")
-
-
-def _overlaps(facts: Facts) -> Iterator[Finding]:
-    reached: dict[object, LakeFile] = {}
-    for file in sorted(facts.listed, key=lambda each: (each.home, each.first)):
-        before = reached.get(file.home)
-        if before is not None and file.first <= before.last:
-            yield Finding("duplicates", file.path, f"overlaps {before.path}")
-        reached[file.home] = file
+        yield Finding("order", piece.path, f"{seen.disorder} records are not in offset order")
 
 
 def _partition(part: PartitionFacts, complete: bool) -> Iterator[Finding]:
-    name = f"{part.topic}-{part.partition}"
-    if part.missing:
+    yield from _contents(part)
+    if part.behind:
+        weight = Weight.FAULT if complete else _NOTE
+        text = f"the lake is {part.behind} offsets behind the log"
+        yield Finding("behind", part.name, text, weight)
+    if part.unexplained:
         yield Finding(
-            "missing",
-            name,
-            f"{part.missing} records of the log are not in the lake, between offsets"
-            f" {part.missing_first} and {part.missing_last}",
+            "unexplained",
+            part.name,
+            f"{part.unexplained} offsets have no record in the lake, the log begins at"
+            f" {part.log_start} and can no longer tell, and the manifests (version 1) do not say"
+            " whether records were lost",
+            Weight.SKIPPED,
         )
-    if part.duplicates:
-        yield Finding("duplicates", name, f"{part.duplicates} records are in the lake twice")
-    if part.differing:
-        yield Finding("content", name, f"{part.differing} records differ from the log")
-    if part.outside:
-        yield Finding("range", name, f"{part.outside} records lie outside of the archived range")
-    if part.ahead:
+    if part.below:
         yield Finding(
+            "below",
+            part.name,
+            f"{part.below} records were never compared: the log no longer reached back to them",
+            _NOTE,
+        )
+    if part.compacted_away:
+        text = f"{part.compacted_away} records of the lake are no longer in the log (compaction)"
+        yield Finding("compacted", part.name, text, _NOTE)
+
+
+def _contents(part: PartitionFacts) -> Iterator[Finding]:
+    """What is wrong with the records themselves."""
+    first, last = part.missing_first, part.missing_last
+    log_rows, header_rows = part.log_rows, part.header_rows
+    sentences = (
+        (
+            "missing",
+            part.missing,
+            f"{part.missing} records of the log are not in the lake, between offsets {first} and"
+            f" {last}",
+        ),
+        ("duplicates", part.duplicates, f"{part.duplicates} records are in the lake twice"),
+        ("content", part.differing, f"{part.differing} records differ from the log"),
+        ("range", part.outside, f"{part.outside} records lie outside of the range of their file"),
+        (
+            "extra",
+            part.extra,
+            f"{part.extra} records of the lake are not in the log, which is not compacted",
+        ),
+        (
+            "count",
+            log_rows != header_rows,
+            f"{log_rows} records of the log were read, the headers of its batches announce"
+            f" {header_rows}",
+        ),
+        (
+            "decoding",
+            part.read_otherwise,
+            f"{part.read_otherwise} of {part.read_twice} records of the log are others when they"
+            " are decoded a second way",
+        ),
+        (
             "ahead",
-            name,
+            part.ahead,
             f"the lake reaches {part.ahead} offsets beyond the end of the log: the log lost its"
             " tail (unclean election or restored disk)",
-        )
-    if part.extra:
+        ),
+    )
+    for rule, count, text in sentences:
+        if count:
+            yield Finding(rule, part.name, text)
+
+
+def _losses(facts: Facts) -> Iterator[Finding]:
+    by_cause: defaultdict[tuple[str, str], list[Loss]] = defaultdict(list)
+    for loss in facts.losses:
+        by_cause[f"{loss.topic}-{loss.partition}", loss.cause].append(loss)
+    for (name, cause), losses in sorted(by_cause.items()):
+        known = sum(loss.offsets for loss in losses)
+        many = f"{known} offsets" if known else "an unknown number of offsets"
+        first = min(loss.start for loss in losses)
         yield Finding(
-            "extra",
+            "lost",
             name,
-            f"{part.extra} records of the lake are no longer in the log (compaction)",
-            False,
+            f"{many} from {first} on were lost before they could be archived ({cause}): the"
+            " manifests have them on record",
+            Weight.SKIPPED,
         )
-    if part.behind:
-        yield Finding("behind", name, f"the lake is {part.behind} offsets behind the log", complete)
-    gap = part.unverifiable - part.lake_distinct
-    if part.log_start < 0:
-        yield Finding(
-            "gone", name, "the partition is gone: only the lake itself was checked", False
-        )
-    elif gap > 0:
-        yield Finding(
-            "unverifiable",
-            name,
-            f"{gap} offsets below the log start {part.log_start} are in neither: control records,"
-            " compaction or a loss; the log can no longer tell",
-            False,
-        )
+
+
+def _gone(facts: Facts) -> Iterator[Finding]:
+    for gone in facts.gone:
+        parts = [part for part in facts.partitions if gone.has(part)]
+        left = sum(part.archived - part.compared for part in parts)
+        all_of = sum(part.archived for part in parts)
+        if left:
+            text = f"{gone.what}: {left} of {all_of} archived offsets can never be compared"
+        else:
+            text = f"{gone.what}; earlier audits have compared all of it"
+        yield Finding("gone", gone.name, text, Weight.SKIPPED if left else _NOTE)
 
 
 def _keys(keys: KeyFacts) -> Iterator[Finding]:
-    if keys.two_homes:
-        examples = ", ".join(keys.two_homes_examples)
+    if keys.away:
+        examples = ", ".join(keys.away_examples)
         yield Finding(
             "home",
             "keys",
-            f"{keys.two_homes} keys are in two partitions of one resize epoch: {examples}",
+            f"{keys.away} records are in another partition than where {keys.homes.value} puts their"
+            f" key: {examples}",
         )
     if keys.out_of_sequence:
         examples = ", ".join(keys.out_of_sequence_examples)

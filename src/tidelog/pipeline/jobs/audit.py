@@ -1,6 +1,7 @@
-"""The job `audit`: does a lake hold what its topics hold, each record once, each key in order?
+"""The job `audit`: does a lake hold what its topics hold, each record once, as it is in the log?
 
-Owns the steps: gather, judge, write the reports. Reads only.
+Owns the steps: gather, judge, write the reports. Of the lake it writes only the record of what was
+compared.
 """
 
 from __future__ import annotations
@@ -12,17 +13,21 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tidelog.pipeline.audit.facts import Facts
+from tidelog.pipeline.audit.facts import Facts, Keys, Question
 from tidelog.pipeline.audit.gather import gather
-from tidelog.pipeline.audit.rules import Finding, judge
+from tidelog.pipeline.audit.rules import Finding, Verdict, judge, verdict
 from tidelog.pipeline.report import audit as words
 from tidelog.pipeline.report.page import page
 from tidelog.pipeline.spark_errors import in_one_line
 
+STATUS = {Verdict.RIGHT: 0, Verdict.FAULTS: 1, Verdict.INCOMPLETE: 3}
+"""Exit statuses; 2 is for an audit that could not be made."""
+
 
 @dataclass(frozen=True, slots=True)
 class AuditSettings:
-    """What to audit. `sequence` is a JSON field that must not decrease for a key, if any."""
+    """What to audit. `keys` says where producers put keys, `sequence` is a JSON field that must not
+    decrease for a key, `full` compares again what earlier audits have compared."""
 
     bootstrap_servers: str
     lake: str
@@ -30,18 +35,28 @@ class AuditSettings:
     complete: bool = False
     report: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    keys: str = Keys.ANY.value
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The result; `is_right` decides the exit status."""
+    """The result; `status` is the exit status of the job."""
 
     facts: Facts
     findings: Sequence[Finding]
 
     @property
+    def verdict(self) -> Verdict:
+        return verdict(self.facts, self.findings)
+
+    @property
     def is_right(self) -> bool:
-        return not any(finding.is_fault for finding in self.findings)
+        return self.verdict is Verdict.RIGHT
+
+    @property
+    def status(self) -> int:
+        return STATUS[self.verdict]
 
     @property
     def text(self) -> str:
@@ -64,14 +79,10 @@ def run(spark: SparkSession, settings: AuditSettings) -> Audit:
     if settings.report is not None:
         # Not after minutes of work.
         Path(settings.report).mkdir(parents=True, exist_ok=True)
+    options = {**settings.options, "kafka.bootstrap.servers": settings.bootstrap_servers}
+    question = Question(Keys(settings.keys), settings.sequence, settings.full)
     with in_one_line():
-        facts = gather(
-            spark,
-            settings.lake,
-            settings.bootstrap_servers,
-            settings.options,
-            settings.sequence,
-        )
+        facts = gather(spark, settings.lake, options, question)
     audit = Audit(facts, judge(facts, complete=settings.complete))
     if settings.report is not None:
         write_reports(audit, Path(settings.report))

@@ -1,4 +1,4 @@
-"""Writes and inspects the data files of a lake, on the executors.
+"""Writes the data files of a lake, on the executors.
 
 Owns Parquet; does not decide what belongs to the lake. A task writes under a name of its own into
 the in-flight folder, so that a second attempt, a twin or a zombie cannot touch a committed file;
@@ -235,33 +235,3 @@ def raw_bytes(batch: pa.RecordBatch) -> int:
     headers = batch.column("headers").flatten()
     columns = [batch.column("key"), batch.column("value"), *headers.flatten()]
     return sum(pc.sum(pc.binary_length(column)).as_py() or 0 for column in columns)
-
-
-@dataclass(frozen=True, slots=True)
-class FileFacts:
-    """What a data file really holds. `problem` is empty when it could be read."""
-
-    path: str
-    rows: int = 0
-    first: int = -1
-    last: int = -1
-    disorder: int = 0
-    problem: str = ""
-
-
-def inspect(root: Path, name: str) -> FileFacts:
-    """Read the offsets of a file as they lie in it, without Spark."""
-    try:
-        with (root / name).open("rb") as file:
-            offsets = pq.read_table(file, columns=["offset"]).column("offset").to_numpy()
-    except (OSError, pa.ArrowInvalid) as error:
-        return FileFacts(name, problem=str(error).splitlines()[0])
-    if not len(offsets):
-        return FileFacts(name)
-    return FileFacts(
-        name,
-        len(offsets),
-        int(offsets[0]),
-        int(offsets[-1]),
-        int((np.diff(offsets) <= 0).sum()),
-    )

@@ -5,39 +5,81 @@ Owns the words; `rules` owns the verdict.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tidelog.pipeline.audit.facts import Facts
-from tidelog.pipeline.audit.rules import Finding
+from tidelog.pipeline.audit.facts import Facts, Keys
+from tidelog.pipeline.audit.rules import Finding, Verdict, verdict
 from tidelog.pipeline.report.page import heading, paragraph, table, text_table
 from tidelog.pipeline.report.pictures import coverage
 
-_HEAD = ("partition", "archived", "records", "twice", "missing", "differing", "behind", "log")
+_HEAD = (
+    "partition",
+    "archived",
+    "records",
+    "compared",
+    "twice",
+    "missing",
+    "differing",
+    "behind",
+    "log",
+)
 _SHOWN = 50
+_KINDS = {Verdict.RIGHT: "good", Verdict.INCOMPLETE: "note", Verdict.FAULTS: "bad"}
 
 
-def verdict(facts: Facts, findings: Sequence[Finding]) -> str:
-    """The result in one sentence."""
+def sentence(facts: Facts, findings: Sequence[Finding]) -> str:
+    """The result in one sentence, which names the share of the lake that was compared."""
+    word = verdict(facts, findings)
     faults = sum(finding.is_fault for finding in findings)
-    rows = sum(part.lake_rows for part in facts.partitions)
-    if faults:
-        return f"FAULTS: {faults} found in {rows:,} records"
+    records = _many(facts.rows, "record")
+    if word is Verdict.FAULTS:
+        return f"{word}: {faults} found in {records}; {share(facts)}"
+    if word is Verdict.INCOMPLETE:
+        return (
+            f"{word}: no fault in {records}, but some were skipped, or nobody can tell;"
+            f" {share(facts)}"
+        )
+    where = "" if facts.compared == facts.archived else " as far as it was compared"
+    return f"{word}{where}: {records}, each once; {share(facts)}{_of_keys(facts)}"
+
+
+def share(facts: Facts) -> str:
+    """How much of what the lake says it holds was compared with the log, rounded down."""
+    archived, compared, now = facts.archived, facts.compared, facts.compared_now
+    earlier = f", {compared - now:,} of them by earlier audits" if compared > now else ""
+    if compared == archived:
+        return f"compared: all {_many(archived, 'offset')}{earlier}"
+    percent = math.floor(1000 * compared / archived) / 10
+    return f"compared: {compared:,} of {_many(archived, 'offset')} ({percent:.1f} %){earlier}"
+
+
+def _of_keys(facts: Facts) -> str:
+    """What was proven of keys, and no more."""
     keys = facts.keys
-    noun = "key" if keys.keys == 1 else "keys"
-    return (
-        f"RIGHT: {rows:,} records, each once; {keys.keys:,} {noun} in order,"
-        f" {keys.unkeyed:,} records without a key"
-    )
+    said = ""
+    if keys.homes is not Keys.ANY:
+        said += f"; keys where {keys.homes.value} puts them"
+    if keys.sequence:
+        said += f"; {_many(keys.keys, 'key')} in order of {keys.sequence}"
+    if keys.unkeyed:
+        said += f"; {_many(keys.unkeyed, 'record')} without a key"
+    return said
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _rows(facts: Facts) -> list[tuple[object, ...]]:
     return [
         (
-            f"{part.topic}-{part.partition}",
+            part.name,
             f"{part.archived_from}..{part.archived_to}",
             part.lake_rows,
+            part.compared,
             part.duplicates,
             part.missing,
             part.differing,
@@ -48,18 +90,22 @@ def _rows(facts: Facts) -> list[tuple[object, ...]]:
     ]
 
 
+def _lake(facts: Facts) -> str:
+    return (
+        f"{facts.lake}: {facts.batches:,} batches,"
+        f" {_many(facts.files, 'file')}, {facts.files_now:,} of them read now"
+    )
+
+
 def as_text(facts: Facts, findings: Sequence[Finding]) -> str:
     """For a terminal."""
-    lines = [
-        f"audit of {facts.lake}: {facts.batches} batches, {len(facts.listed)} files",
-        text_table(_HEAD, _rows(facts)),
+    lines = [f"audit of {_lake(facts)}", text_table(_HEAD, _rows(facts))]
+    lines += [
+        f"{each.weight}: {each.rule}: {each.subject}: {each.text}" for each in findings[:_SHOWN]
     ]
-    for finding in findings[:_SHOWN]:
-        word = "fault" if finding.is_fault else "note"
-        lines.append(f"{word}: {finding.rule}: {finding.subject}: {finding.text}")
     if len(findings) > _SHOWN:
         lines.append(f"and {len(findings) - _SHOWN} more")
-    lines.append(verdict(facts, findings))
+    lines.append(sentence(facts, findings))
     return "\n".join(lines)
 
 
@@ -67,30 +113,33 @@ def as_json(facts: Facts, findings: Sequence[Finding]) -> dict[str, Any]:
     """For programs; names and units as in `Facts`."""
     return {
         "lake": facts.lake,
-        "right": not any(finding.is_fault for finding in findings),
+        "verdict": verdict(facts, findings).value,
+        "right": verdict(facts, findings) is Verdict.RIGHT,
+        "sentence": sentence(facts, findings),
         "batches": facts.batches,
-        "files": len(facts.listed),
-        "records": sum(part.lake_rows for part in facts.partitions),
+        "files": facts.files,
+        "files_now": facts.files_now,
+        "records": facts.rows,
+        "archived": facts.archived,
+        "compared": facts.compared,
+        "compared_now": facts.compared_now,
         "partitions": [
             {**asdict(part), "duplicates": part.duplicates, "behind": part.behind}
             for part in facts.partitions
         ],
         "keys": asdict(facts.keys),
+        "losses": [asdict(loss) for loss in facts.losses],
+        "gone": [asdict(gone) for gone in facts.gone],
         "orphans": list(facts.orphans),
-        "findings": [asdict(finding) for finding in findings],
+        "findings": [{**asdict(finding), "is_fault": finding.is_fault} for finding in findings],
     }
 
 
 def as_html(facts: Facts, findings: Sequence[Finding]) -> list[str]:
     """Parts of a page, the picture first."""
-    bad = any(finding.is_fault for finding in findings)
     parts = [
-        paragraph(verdict(facts, findings), "verdict bad" if bad else "verdict good"),
-        paragraph(
-            f"{facts.lake}: {facts.batches} batches in {len(facts.listed)} files,"
-            " compared record by record with the live topics.",
-            "soft",
-        ),
+        paragraph(sentence(facts, findings), f"verdict {_KINDS[verdict(facts, findings)]}"),
+        paragraph(f"{_lake(facts)}; compared record by record with the live topics.", "soft"),
         heading("What of the log is in the lake"),
         coverage(facts.partitions),
         heading("Partitions"),
@@ -101,10 +150,7 @@ def as_html(facts: Facts, findings: Sequence[Finding]) -> list[str]:
         parts.append(
             table(
                 ("kind", "rule", "subject", "what"),
-                (
-                    ("fault" if each.is_fault else "note", each.rule, each.subject, each.text)
-                    for each in findings[:_SHOWN]
-                ),
+                ((each.weight, each.rule, each.subject, each.text) for each in findings[:_SHOWN]),
             )
         )
     return parts

@@ -1,0 +1,80 @@
+"""Where Kafka's partitioner puts the keys of a column: murmur2 of all of them at once.
+
+Owns the check of one partition's keys; the hash itself is `tidelog.partitioning`'s, here over whole
+columns with numpy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+_MULTIPLIER = np.uint32(0x5BD1E995)
+_SEED = np.uint32(0x9747B28C)
+_POSITIVE = np.uint32(0x7FFFFFFF)
+_WORD = 4
+
+
+def away_from_home(
+    keys: pa.Array, partition: int, counts: tuple[int, int]
+) -> npt.NDArray[np.bool_]:
+    """Which keys no count of partitions from the least to the most puts into `partition`.
+
+    A topic that was given more partitions has old records where fewer put them. A null key is
+    nowhere away.
+    """
+    filled = keys.fill_null(b"") if keys.null_count else keys
+    hashes = hashes_of(filled)
+    away = np.ones(len(keys), np.bool_)
+    for count in range(counts[0], counts[1] + 1):
+        away &= hashes % np.uint32(count) != partition
+    if keys.null_count:
+        away &= ~np.asarray(keys.is_null().to_numpy(zero_copy_only=False), np.bool_)
+    return away
+
+
+def hashes_of(keys: pa.Array) -> npt.NDArray[np.uint32]:
+    """`partitioning.hashing.hash_of_key` of each key; none may be null.
+
+    Grows with the keys and with the words of the longest.
+    """
+    if not len(keys):
+        return np.empty(0, np.uint32)
+    data, begin, lengths = _bytes_of(keys)
+    result = _SEED ^ lengths.astype(np.uint32)
+    whole = lengths // _WORD
+    rows = np.arange(len(lengths))
+    for word in range(int(whole.max(initial=0))):
+        rows = rows[whole[rows] > word]
+        at = begin[rows] + _WORD * word
+        value = _little_endian(data, at, _WORD) * _MULTIPLIER
+        value = (value ^ (value >> np.uint32(24))) * _MULTIPLIER
+        result[rows] = (result[rows] * _MULTIPLIER) ^ value
+    for left in (1, 2, 3):
+        rows = np.flatnonzero(lengths % _WORD == left)
+        value = _little_endian(data, begin[rows] + _WORD * whole[rows], left)
+        result[rows] = (result[rows] ^ value) * _MULTIPLIER
+    result = (result ^ (result >> np.uint32(13))) * _MULTIPLIER
+    hashes: npt.NDArray[np.uint32] = (result ^ (result >> np.uint32(15))) & _POSITIVE
+    return hashes
+
+
+def _bytes_of(
+    keys: pa.Array,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The bytes of a binary column, where each value begins, and how long it is."""
+    made = keys.cast(pa.large_binary())
+    _, bounds, data = made.buffers()
+    ends = np.frombuffer(bounds, np.int64)[made.offset : made.offset + len(made) + 1]
+    view = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
+    return view, ends[:-1], np.diff(ends)
+
+
+def _little_endian(
+    data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64], count: int
+) -> npt.NDArray[np.uint32]:
+    value = np.zeros(len(at), np.uint32)
+    for byte in range(count):
+        value |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
+    return value

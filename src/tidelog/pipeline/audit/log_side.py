@@ -1,0 +1,213 @@
+"""The log's records of pieces that follow one another, for an audit.
+
+Owns one reading of the log, cut where the pieces meet, and two second opinions on it, by code that
+the archive does not use: how many records the headers of the batches announce, and a batch of each
+piece decoded in plain Python. One decoder on both sides of a comparison would agree with itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.client.batches import Fetched
+from tidelog.pipeline import brokers
+from tidelog.pipeline.audit.facts import Piece
+from tidelog.pipeline.audit.lake_side import CONTENT
+from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.planning.positions import Pid
+from tidelog.pipeline.planning.ranges import OffsetRange
+from tidelog.pipeline.schema import choose_columns
+from tidelog.pipeline.tasks import ReadTask, read_task
+from tidelog.records.batch import BatchHeader
+from tidelog.records.reader import payload_of, read_batch
+from tidelog.records.record import CorruptRecords, Record, spans
+
+# A batch of so many records takes some milliseconds in plain Python; longer ones are passed over.
+_AGAIN_RECORDS = 2000
+_US_PER_MS = 1000
+
+
+class LogRows:
+    """The log from the first range to the last; `batches(0)`, `batches(1)`, … in turn.
+
+    `ranges` are [begin, end), each beginning where the one before ends, of the log of `piece`. To
+    be closed: fetches run ahead.
+    """
+
+    def __init__(
+        self, options: SourceOptions, piece: Piece, ranges: Sequence[tuple[int, int]]
+    ) -> None:
+        committed = piece.isolation == "read_committed" if piece.isolation else None
+        self._options = replace(
+            options,
+            columns=choose_columns(CONTENT, headers=True, epoch=True),
+            read_committed=options.read_committed if committed is None else committed,
+            fail_on_data_loss=False,
+        )
+        self._pid = Pid(piece.topic, piece.partition)
+        self._topic_id = piece.topic_id
+        begin, self._ends = ranges[0][0], [end for _, end in ranges]
+        self.headers = HeaderCount(begin, self._ends)
+        self.again = [Again() for _ in ranges]
+        self._rows = self._read(OffsetRange(self._pid, begin, self._ends[-1]))
+        self._held: pa.RecordBatch | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._rows.close()
+
+    def batches(self, at: int) -> Iterator[pa.RecordBatch]:
+        """The records of the range `at`, in the order of their offsets."""
+        end = self._ends[at]
+        while (batch := self._next()) is not None:
+            cut = int(np.searchsorted(batch.column("offset").to_numpy(), end))
+            if cut:
+                part = batch.slice(0, cut)
+                self.again[at].compare(part)
+                yield part
+            if cut < batch.num_rows:
+                self._held = batch.slice(cut)
+                return
+
+    def log_start(self) -> int:
+        """Where the log begins now."""
+        return brokers.connect(self._options).bounds(self._pid, self._options)[0]
+
+    def _next(self) -> pa.RecordBatch | None:
+        if self._held is not None:
+            batch, self._held = self._held, None
+            return batch
+        return next(self._rows, None)
+
+    def _read(self, whole: OffsetRange) -> Generator[pa.RecordBatch, None, None]:
+        if whole.size > 0:
+            yield from read_task(self._options, ReadTask(whole, self._topic_id), self._seen)
+
+    def _seen(self, fetched: Fetched) -> None:
+        """Called before the rows of these bytes are handed out."""
+        # The decoder checks the checksums.
+        for header, batch in fetched.batches(check_crc=False):
+            self.headers.add(header, batch)
+            at = self.headers.range_of(header)
+            if at is not None:
+                self.again[at].offer(header, batch)
+
+
+class HeaderCount:
+    """How many records the headers of batches announce in each range.
+
+    A batch that lies in two ranges, or partly outside, counts by its offsets where it has a record
+    for each of them. Where compaction has taken some, it is looked into, in plain Python.
+    """
+
+    def __init__(self, begin: int, ends: Sequence[int]) -> None:
+        self._bounds = [begin, *ends]
+        self._reached = begin
+        self.rows = [0] * len(ends)
+
+    def add(self, header: BatchHeader, batch: memoryview) -> None:
+        """Count one batch that a reader sees; offsets that were counted before are left out."""
+        low = max(header.base_offset, self._reached)
+        high = min(header.next_offset, self._bounds[-1])
+        if low >= high:
+            return
+        self._reached = high
+        at = self.range_of(header)
+        if at is not None and low == header.base_offset:
+            self.rows[at] += header.record_count
+        elif header.record_count == header.last_offset_delta + 1:
+            self._spread(low, high)
+        else:
+            for span in spans(payload_of(header, batch), header.record_count):
+                offset = header.base_offset + span.offset_delta
+                if low <= offset < high:
+                    self.rows[self._at(offset)] += 1
+
+    def range_of(self, header: BatchHeader) -> int | None:
+        """The range that the whole batch lies in; None when there is none."""
+        if header.base_offset < self._bounds[0] or header.next_offset > self._bounds[-1]:
+            return None
+        at = self._at(header.base_offset)
+        return at if header.next_offset <= self._bounds[at + 1] else None
+
+    def _at(self, offset: int) -> int:
+        return bisect_right(self._bounds, offset) - 1
+
+    def _spread(self, low: int, high: int) -> None:
+        while low < high:
+            at = self._at(low)
+            end = min(high, self._bounds[at + 1])
+            self.rows[at] += end - low
+            low = end
+
+
+@dataclass(slots=True)
+class Again:
+    """One batch of a range, decoded in plain Python too; `rows` and `differing` are records."""
+
+    rows: int = 0
+    differing: int = 0
+    _waiting: list[Record] = field(default_factory=list)
+
+    def offer(self, header: BatchHeader, batch: memoryview) -> None:
+        """Take the first batch that is not too long."""
+        if self.rows or not 0 < header.record_count <= _AGAIN_RECORDS:
+            return
+        try:
+            self._waiting = read_batch(batch)
+        except CorruptRecords:
+            # This decoder refuses names of headers that are not UTF-8.
+            return
+        self.rows = self.differing = len(self._waiting)
+
+    def compare(self, batch: pa.RecordBatch) -> None:
+        """Look for the records among rows of the same range; whole batches come at once."""
+        offsets = batch.column("offset").to_numpy()
+        if not self._waiting or offsets[-1] < self._waiting[0].offset:
+            return
+        low, high = (
+            int(np.searchsorted(offsets, offset))
+            for offset in (self._waiting[0].offset, self._waiting[-1].offset + 1)
+        )
+        rows = list(_rows(batch.slice(low, high - low)))
+        same = sum(_row(one) == two for one, two in zip(self._waiting, rows, strict=False))
+        self.differing = max(len(self._waiting), len(rows)) - same
+        self._waiting = []
+
+
+def _row(record: Record) -> tuple[object, ...]:
+    time_us = record.timestamp * _US_PER_MS
+    return (
+        record.offset,
+        time_us,
+        record.key,
+        record.value,
+        [tuple(each) for each in record.headers],
+    )
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
+    lists = (
+        batch.column("offset").to_pylist(),
+        batch.column("timestamp").cast(pa.int64()).to_pylist(),
+        batch.column("key").to_pylist(),
+        batch.column("value").to_pylist(),
+        batch.column("headers").to_pylist(),
+    )
+    for offset, time_us, key, value, headers in zip(*lists, strict=True):
+        made = [(each["key"], each["value"]) for each in headers or ()]
+        yield offset, time_us, key, value, made

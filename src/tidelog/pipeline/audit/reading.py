@@ -1,0 +1,113 @@
+"""Compares pieces of a lake with the log, on an executor.
+
+Owns the steps of a task: the file's own offsets, its rows beside the log's, the counts. Pieces that
+follow one another are compared with one reading of the log: a fetch brings more than a small file
+holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tidelog.pipeline.audit.comparing import compare
+from tidelog.pipeline.audit.facts import Keys, Piece, PieceFacts
+from tidelog.pipeline.audit.lake_side import LakeFileRows
+from tidelog.pipeline.audit.log_side import LogRows
+from tidelog.pipeline.options import SourceOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A piece to compare, the bounds of its log (-1: the log is gone), and how many partitions its
+    topic has had, least and most."""
+
+    piece: Piece
+    log_start: int
+    log_end: int
+    counts: tuple[int, int]
+
+    @property
+    def begin(self) -> int:
+        """From where on the log can be compared."""
+        if self.log_start < 0:
+            return self.piece.end
+        return min(self.piece.end, max(self.piece.start, self.log_start))
+
+    @property
+    def end(self) -> int:
+        """Up to where the log reaches."""
+        return max(self.begin, min(self.piece.end, self.log_end))
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What one Spark task compares: pieces in the order of their partitions and offsets."""
+
+    root: str
+    options: SourceOptions
+    keys: Keys
+    wanted: Sequence[Wanted]
+
+
+def run(tasks: Iterable[Task]) -> Iterator[list[PieceFacts]]:
+    """The function of the Spark tasks: for each task the facts of its pieces, in their order.
+
+    Raises PipelineError and ClientError where the log cannot be read.
+    """
+    for task in tasks:
+        found: list[PieceFacts] = []
+        for following in runs(task.wanted):
+            ranges = [(each.begin, each.end) for each in following]
+            with LogRows(task.options, following[0].piece, ranges) as log:
+                found += [_examine(task, each, log, at) for at, each in enumerate(following)]
+        yield found
+
+
+def runs(wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
+    """The pieces in groups whose ranges of the log follow one another."""
+    group: list[Wanted] = []
+    for each in wanted:
+        if group and not _follows(group[-1], each):
+            yield group
+            group = []
+        group.append(each)
+    if group:
+        yield group
+
+
+def _follows(before: Wanted, after: Wanted) -> bool:
+    one, two = before.piece, after.piece
+    return one.home == two.home and one.isolation == two.isolation and before.end == after.begin
+
+
+def _examine(task: Task, wanted: Wanted, log: LogRows, at: int) -> PieceFacts:
+    piece = wanted.piece
+    file = LakeFileRows(Path(task.root), piece, task.keys, wanted.counts)
+    facts = file.look()
+    counts = compare(file.batches(), log.batches(at))
+    log_from = wanted.begin
+    if wanted.log_start >= 0 and counts.unmatched_from(log_from):
+        # Retention may have moved the log's start while the log was read.
+        log_from = min(piece.end, max(log_from, log.log_start()))
+    extra = counts.unmatched_from(log_from)
+    headers, again = log.headers.rows[at], log.again[at]
+    return replace(
+        facts,
+        log_from=log_from,
+        problem=file.problem,
+        unkeyed=file.unkeyed,
+        away=file.away,
+        away_example=file.away_example,
+        log_rows=counts.log_rows,
+        header_rows=headers,
+        read_twice=again.rows,
+        read_otherwise=again.differing,
+        differing=counts.differing + file.misplaced,
+        missing=counts.missing,
+        missing_first=counts.missing_first,
+        missing_last=counts.missing_last,
+        extra=extra,
+        below=counts.unmatched_rows - extra,
+    )

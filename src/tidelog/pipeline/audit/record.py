@@ -1,0 +1,161 @@
+"""What audits of a lake have compared so far: a table of its pieces beside the lake.
+
+Owns the file `_audit/compared.arrow` and which of its lines still count: a file that has changed
+since (size or time of change), a piece that was not as it should be, or whose keys were not judged
+as they shall be now, is compared again. The record is an Arrow file of one line per piece, replaced
+as a whole; without it, or with one that cannot be read, everything is compared
+(docs/decisions/0056).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidelog.pipeline.audit.facts import Keys, Loss, Piece, PieceFacts
+from tidelog.pipeline.lake.manifest import Manifest
+
+FOLDER = "_audit"
+_FILE = "compared.arrow"
+_VERSION = 1
+_META = b"tidelog.audit"
+_TYPES = {"str": pa.string(), "int": pa.int64(), "bool": pa.bool_(), "bytes": pa.binary()}
+_PIECE = tuple(each.name for each in fields(Piece))
+_FACTS = tuple(each.name for each in fields(PieceFacts))
+SCHEMA = pa.schema(
+    [
+        *((each.name, _TYPES[str(each.type)]) for each in (*fields(Piece), *fields(PieceFacts))),
+        ("seen_bytes", pa.int64()),
+        ("changed_ns", pa.int64()),
+        ("clean", pa.bool_()),
+        ("keys", pa.string()),
+        ("read_as", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All pieces up to a batch with what was found. `seal` tells that batch's manifest from that
+    of another lake in the same folder."""
+
+    table: pa.Table
+    batch: int = -1
+    seal: str = ""
+    losses: tuple[Loss, ...] = ()
+
+
+EMPTY = Record(SCHEMA.empty_table())
+
+
+def seal_of(manifest: Manifest) -> str:
+    """What the record remembers of the last manifest that it covers."""
+    told = json.dumps([manifest.batch, manifest.query_id, manifest.end], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def load(root: Path) -> Record | None:
+    """The record of a lake; None when there is none that can be read."""
+    try:
+        with pa.OSFile(str(root / FOLDER / _FILE)) as file, pa.ipc.open_file(file) as lines:
+            table = lines.read_all()
+        told = json.loads((table.schema.metadata or {})[_META])
+        if told["version"] != _VERSION or not table.schema.equals(SCHEMA):
+            return None
+        losses = tuple(Loss(**each) for each in told["losses"])
+        return Record(table.replace_schema_metadata(None), told["batch"], told["seal"], losses)
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
+        return None
+
+
+def save(root: Path, record: Record) -> None:
+    """Replace the record. Raises OSError; what was there stays then."""
+    folder = root / FOLDER
+    folder.mkdir(exist_ok=True)
+    told = {
+        "version": _VERSION,
+        "batch": record.batch,
+        "seal": record.seal,
+        "losses": [asdict(loss) for loss in record.losses],
+    }
+    table = record.table.replace_schema_metadata({_META: json.dumps(told).encode()})
+    draft = folder / f"{_FILE}.{os.getpid()}.draft"
+    try:
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with draft.open("wb") as out:
+            with pa.ipc.new_file(out, table.schema, options=options) as lines:
+                lines.write_table(table)
+            out.flush()
+            os.fsync(out.fileno())
+        draft.replace(folder / _FILE)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def lines_of(
+    found: Iterable[tuple[Piece, PieceFacts]],
+    seen: Sequence[tuple[int, int]],
+    keys: Keys,
+    isolation: str,
+) -> pa.Table:
+    """Compared pieces as lines; `seen` is what `looked_at` said of each before it was read."""
+    lines = [
+        {
+            **asdict(piece),
+            **asdict(facts),
+            "seen_bytes": size,
+            "changed_ns": changed_ns,
+            "clean": facts.is_clean(piece),
+            "keys": keys.value,
+            "read_as": piece.isolation or isolation,
+        }
+        for (piece, facts), (size, changed_ns) in zip(found, seen, strict=True)
+    ]
+    return pa.Table.from_pylist(lines, schema=SCHEMA)
+
+
+def pairs_of(lines: pa.Table) -> list[tuple[Piece, PieceFacts]]:
+    """The reverse of `lines_of`."""
+    return [
+        (Piece(**_of(line, _PIECE)), PieceFacts(**_of(line, _FACTS))) for line in lines.to_pylist()
+    ]
+
+
+def standing(root: Path, table: pa.Table, keys: Keys, isolation: str) -> pa.Array:
+    """Which lines still count, as booleans: clean, the file as it was, judged as it shall be."""
+    counts = table.column("clean").combine_chunks()
+    if keys is not Keys.ANY:
+        counts = pc.and_(counts, pc.equal(table.column("keys").combine_chunks(), keys.value))
+        counts = pc.and_(counts, pc.equal(table.column("away").combine_chunks(), 0))
+    known = pc.not_equal(table.column("isolation").combine_chunks(), "")
+    as_now = pc.equal(table.column("read_as").combine_chunks(), isolation)
+    counts = pc.and_(counts, pc.or_(known, as_now))
+    now = [
+        not path or looked_at(root, path) == (size, then)
+        for path, size, then in zip(
+            *(table.column(name).to_pylist() for name in ("path", "seen_bytes", "changed_ns")),
+            strict=True,
+        )
+    ]
+    return pc.and_(counts, pa.array(now, pa.bool_()))
+
+
+def looked_at(root: Path, path: str) -> tuple[int, int]:
+    """Size and time of the last change of a file; -1 and -1 when it cannot be looked at."""
+    try:
+        found = os.stat(root / path)
+    except OSError:
+        return -1, -1
+    return found.st_size, found.st_mtime_ns
+
+
+def _of(line: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: line[name] for name in names}

@@ -1,0 +1,86 @@
+"""Whether a field of JSON values ever decreases for a key, in the order of the log.
+
+Owns the one question of an audit that needs all records of a key together: Spark sorts them, so it
+reads the whole lake each time it is asked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
+
+from tidelog.pipeline.lake.layout import Layout
+from tidelog.pipeline.lake.reading import rows_of
+
+_EXAMPLES = 5
+_EXAMPLE_BYTES = 60
+# The log's order of a key: (resize epoch, offset).
+_WINDOW = "OVER (PARTITION BY key ORDER BY epoch, offset)"
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """How many keys there are, how many records run backwards, and some of them."""
+
+    keys: int = 0
+    back: int = 0
+    examples: tuple[str, ...] = ()
+
+
+def steps_back(spark: SparkSession, layout: Layout, lines: pa.Table, name: str) -> Steps:
+    """Look at the field `name` of all records with a key in the files of the record's lines.
+
+    A record without the field, as a tombstone, hides no step back behind it.
+    """
+    found = [
+        _steps_of_topic(spark, layout, files, name) for files in _files_by_topic(lines).values()
+    ]
+    return Steps(
+        sum(each.keys for each in found),
+        sum(each.back for each in found),
+        tuple(text for each in found for text in each.examples)[:_EXAMPLES],
+    )
+
+
+def _files_by_topic(lines: pa.Table) -> dict[tuple[str, str], list[str]]:
+    """The files that can be read. A topic that was created again is another one."""
+    found: dict[tuple[str, str], list[str]] = {}
+    columns = (lines.column(name).to_pylist() for name in ("topic", "topic_id", "path", "problem"))
+    for topic, topic_id, path, problem in zip(*columns, strict=True):
+        if path and not problem:
+            found.setdefault((topic, topic_id), []).append(path)
+    return found
+
+
+def _steps_of_topic(spark: SparkSession, layout: Layout, files: list[str], name: str) -> Steps:
+    value = sql.get_json_object(sql.col("value").cast("string"), f"$.{name}").cast("double")
+    steps = (
+        rows_of(spark, layout, files)
+        .where(sql.col("key").isNotNull())
+        .withColumn("number", value)
+        .selectExpr(
+            "key",
+            "number",
+            f"row_number() {_WINDOW} AS nth",
+            f"lag(number) IGNORE NULLS {_WINDOW} AS before",
+        )
+    )
+    is_back = sql.col("number") < sql.col("before")
+    counted = steps.agg(
+        sql.sum((sql.col("nth") == 1).cast("long")).alias("keys"),
+        sql.sum(is_back.cast("long")).alias("back"),
+    ).first()
+    assert counted is not None, "an aggregate has one row"
+    keys, back = counted["keys"] or 0, counted["back"] or 0
+    shown = steps.where(is_back).limit(_EXAMPLES).collect() if back else []
+    return Steps(
+        keys, back, tuple(f"{key_text(line['key'])} (record {line['nth']})" for line in shown)
+    )
+
+
+def key_text(key: bytes) -> str:
+    """A key for people: the beginning of it."""
+    return bytes(key)[:_EXAMPLE_BYTES].decode("utf-8", "backslashreplace")

@@ -1,0 +1,44 @@
+"""What of a lake an audit knows from its record, and what has come since.
+
+Owns whether a record is this lake's: the last manifest that it covers must still be what it was.
+"""
+
+from __future__ import annotations
+
+from tidelog.pipeline.audit import record
+from tidelog.pipeline.audit.facts import Piece
+from tidelog.pipeline.audit.pieces import losses_of, pieces_of
+from tidelog.pipeline.audit.record import EMPTY, Record
+from tidelog.pipeline.lake.chain import read_manifests
+from tidelog.pipeline.lake.layout import Layout
+from tidelog.pipeline.lake.summary import Summary
+
+
+def known_and_new(
+    layout: Layout, whole: Summary, known: Record | None
+) -> tuple[Record, list[Piece]]:
+    """The record with all batches up to the last of `whole`, and the pieces of those it lacked.
+
+    The pieces are still to be added to its table. A record of another lake counts as none. Raises
+    LakeRefused.
+    """
+    if known is None or not _is_of(layout, whole, known):
+        known = EMPTY
+    pieces: list[Piece] = []
+    losses = [*known.losses]
+    seal = known.seal
+    for manifest in read_manifests(layout, after=known.batch):
+        if manifest.batch > whole.batch:
+            # An archive job goes on meanwhile.
+            break
+        pieces += pieces_of(manifest)
+        losses += losses_of(manifest)
+        seal = record.seal_of(manifest)
+    return Record(known.table, whole.batch, seal, tuple(losses)), pieces
+
+
+def _is_of(layout: Layout, whole: Summary, known: Record) -> bool:
+    if not 0 <= known.batch <= whole.batch:
+        return False
+    last = next(read_manifests(layout, after=known.batch - 1), None)
+    return last is not None and record.seal_of(last) == known.seal
