@@ -7,6 +7,7 @@ positive control, which shows that a test asks for what Kafka does.
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +37,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_configure() -> None:
     """Have a file for what the guard of event loops finds, in this process and those it starts."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        # By nohup. A child would ignore it, too, and a server does as it is told then; a handler of
+        # this process is not inherited.
+        signal.signal(signal.SIGHUP, lambda number, frame: None)
     handle, path = tempfile.mkstemp(prefix="tidelog-loop-guard-")
     os.close(handle)
     os.environ[loop_guard.FILE] = path
