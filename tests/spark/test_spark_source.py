@@ -182,28 +182,86 @@ def test_new_records_of_a_new_partition_are_read(
     assert [(row["partition"], row["offset"]) for row in drain(stream)] == [(1, 0), (1, 1)]
 
 
-def test_a_checkpoint_of_another_topic_id_is_refused(
-    spark: SparkSession, topic: Topic, drain: Drain
-) -> None:
-    topic.create().write(numbered(3))
-    stream = topic.stream(spark)
-    drain(stream)
+def created_again(topic: Topic, partitions: int = 1) -> None:
+    """Delete a topic and create another one of its name."""
     admin = AdminClient({"bootstrap.servers": topic.bootstrap})
     admin.delete_topics([topic.name])[topic.name].result(DEADLINE_S)
 
     def created() -> bool:
         try:
-            topic.create()
+            topic.create(partitions)
         except confluent_kafka.KafkaException:
             return False
         return True
 
     # A deletion takes its time.
     wait_until(created, DEADLINE_S, "the topic can be created again", 0.2)
+
+
+def test_a_topic_that_is_created_again_is_another_one(
+    spark: SparkSession, topic: Topic, drain: Drain
+) -> None:
+    """P13: refused, or, when losses are not, read from its start while the others go on."""
+    other = Topic(topic.bootstrap, f"{topic.name}-other").create().write(numbered(2))
+    topic.create().write(numbered(3))
+    both = {"subscribe": None, "subscribePattern": f"{topic.name}.*"}
+    stream = topic.stream(spark, **both)
+    drain(stream)
+    created_again(topic)
     topic.write(numbered(5))
+    other.write(numbered(2, 2))
     with pytest.raises(PySparkException) as failed:
         drain(stream)
     assert "deleted and created again" in one_line(failed.value)
+    rows = drain(topic.stream(spark, failOnDataLoss="false", **both))
+    assert sorted((row["topic"], row["offset"]) for row in rows) == [
+        *((topic.name, offset) for offset in range(5)),
+        (other.name, 2),
+        (other.name, 3),
+    ]
+
+
+def as_version_1(checkpoint: Path) -> None:
+    """Write Spark's offset log again as commit 02f3bcb did: no epochs, no `new`."""
+    for path in checkpoint.glob("offsets/[0-9]*"):
+        head, state, text = path.read_text().splitlines()
+        topics = {
+            name: {
+                "id": entry["id"],
+                "positions": {number: place[0] for number, place in entry["positions"].items()},
+            }
+            for name, entry in json.loads(text)["topics"].items()
+        }
+        path.write_text("\n".join((head, state, json.dumps({"version": 1, "topics": topics}))))
+        # Hadoop's checksum of what stood there.
+        (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
+
+
+def test_a_checkpoint_of_commit_02f3bcb_is_continued(
+    spark: SparkSession, topic: Topic, drain: Drain, tmp_path: Path
+) -> None:
+    """P23: also a batch that was not finished, with a partition that is new in it."""
+    topic.create(1).write(numbered(3))
+    stream = topic.stream(spark)
+    assert len(drain(stream)) == 3
+    admin = AdminClient({"bootstrap.servers": topic.bootstrap})
+    grown = confluent_kafka.admin.NewPartitions(topic.name, 2)
+    admin.create_partitions([grown])[topic.name].result(DEADLINE_S)
+    topic.write(numbered(1), partition=1).write(numbered(1, 3))
+    assert len(drain(stream)) == 2
+    checkpoint = tmp_path / "checkpoint"
+    last = max(int(path.name) for path in checkpoint.glob("commits/[0-9]*"))
+    for name in (f"{last}", f".{last}.crc"):
+        (checkpoint / "commits" / name).unlink()
+    as_version_1(checkpoint)
+    topic.write(numbered(1, 4))
+    rows = [(row["partition"], row["offset"], row["batch"]) for row in drain(stream)]
+    assert sorted(rows) == [(0, 3, last), (0, 4, last + 1), (1, 0, last)]
+    log = (checkpoint / "offsets" / f"{last + 1}").read_text().splitlines()[-1]
+    written = json.loads(log)["topics"][topic.name]
+    assert written["positions"] == {"0": [5, written["positions"]["0"][1]], "1": [1, -1]}
+    assert written["positions"]["0"][1] >= 0, "the leader epoch"
+    assert drain(stream) == []
 
 
 def delete_records(topic: Topic, before: int) -> None:
@@ -248,7 +306,7 @@ def test_a_task_of_a_log_that_is_another_by_now(topic: Topic) -> None:
     assert read(20) == 5
     with pytest.raises(DataLost, match="the log ends at 5, before the position 20"):
         read(20, failOnDataLoss="true")
-    with pytest.raises(TopicChanged, match="was deleted and created again while it was read"):
+    with pytest.raises(TopicChanged, match="was deleted or created again before it was read"):
         read(5, "an id of before")
 
 

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.client.batches import Fetched, whole_batches
+from tidelog.client.batches import Fetched, no_batch, whole_batches
+from tidelog.client.retries import is_worth_retrying
 from tidelog.model.topics import TopicPartition
-from tidelog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, assign, seal_batch
+from tidelog.records.batch import (
+    CONTROL_BIT,
+    MAGIC_POSITION,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    assign,
+    seal_batch,
+)
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.control import (
     ABORT,
@@ -126,3 +134,16 @@ def test_a_wrong_crc_is_named() -> None:
     broken[-1] ^= 1
     with pytest.raises(CorruptRecords, match="offset 0"):
         list(fetched(bytes(broken)).rows())
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_records_of_former_formats_are_named_and_not_asked_for_again(magic: int) -> None:
+    """P18: a broker keeps them as they are, so another answer has the same bytes."""
+    former = bytearray(data(7, 1))
+    former[MAGIC_POSITION] = magic
+    assert whole_batches(memoryview(former), 7) == (b"", 7, -1)
+    error = no_batch(TopicPartition("t", 0), 7, memoryview(former))
+    assert f"t-0 holds records of magic {magic} at offset 7" in str(error)
+    assert not is_worth_retrying(error)
+    broken = no_batch(TopicPartition("t", 0), 7, memoryview(bytes(data(7, 1))[:30]))
+    assert is_worth_retrying(broken)

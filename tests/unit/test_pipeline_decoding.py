@@ -233,3 +233,21 @@ def test_hostile_payloads_with_a_right_checksum() -> None:
 def test_nothing_decodes_to_nothing() -> None:
     assert decode(b"") == []
     assert pa.record_batch([], names=[]).num_rows == 0
+
+
+def test_times_that_do_not_fit_are_refused_and_do_not_wrap() -> None:
+    """P17: a producer that writes nanoseconds; a range that does not hold the record is read."""
+    good, nanoseconds = 1_763_000_000_000, 1_763_000_000_000_000_000
+    data = b"".join(
+        bytes(build_batch([NewRecord(time, b"k", b"v", [])], base_offset=offset))
+        for offset, time in enumerate((good, nanoseconds, good))
+    )
+    with pytest.raises(CorruptRecords, match="timestamp of 1763000000000000000 ms does not fit"):
+        decode(data)
+    assert [row["offset"] for row in decode(data, 2)] == [2]
+    without = Decoder(Origin("t", 3), ("offset",), 0, END)
+    assert [row for batch in without.decode(data) for row in batch["offset"].to_pylist()] == [
+        0,
+        1,
+        2,
+    ]

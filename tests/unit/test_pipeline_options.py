@@ -8,7 +8,7 @@ import pytest
 
 from tidelog.pipeline.__main__ import run
 from tidelog.pipeline.errors import OptionRefused
-from tidelog.pipeline.options import Mode, SourceOptions, check_names, parse
+from tidelog.pipeline.options import Mode, OnOutage, SourceOptions, check_names, parse
 from tidelog.pipeline.places import PlaceKind, SubscriptionKind
 from tidelog.pipeline.planning.admission import Limits
 
@@ -29,7 +29,8 @@ def test_defaults_are_the_stock_sources() -> None:
     assert batch().starting.kind is PlaceKind.EARLIEST
     assert batch().ending.kind is PlaceKind.LATEST
     assert made.fail_on_data_loss
-    assert made.limits == Limits(None, None, 900_000)
+    assert made.limits == Limits(10_000_000, None, 900_000)
+    assert (made.on_outage, batch().on_outage) == (OnOutage.WAIT, OnOutage.FAIL)
     assert made.columns == (
         "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "epoch",
     )  # fmt: skip
@@ -107,6 +108,7 @@ def test_columns() -> None:
         ("both", {"maxOffsetsPerTrigger": "0"}, "positive"),
         ("both", {"maxOffsetsPerTrigger": "1e6"}, "must be a number"),
         ("both", {"maxOffsetsPerTrigger": "1", "minOffsetsPerTrigger": "2"}, "larger"),
+        ("both", {"onOutage": "hope"}, "onOutage must be wait or fail"),
         ("both", {"maxTriggerDelay": "soon"}, "must be a time"),
         ("both", {"minPartitions": "-1"}, "must be a number"),
         ("both", {"columns": "key,size"}, "names size"),
@@ -160,3 +162,10 @@ def test_a_job_refuses_the_options_that_are_its_own(
 
 def test_properties_without_effect_are_accepted() -> None:
     assert check_names({"kafka.session.timeout.ms": "1"}) == {"kafka.session.timeout.ms": "1"}
+
+
+def test_a_batch_has_a_bound_without_any_option() -> None:
+    """P12: the first batch of a query would be all of the history."""
+    assert stream().limits.max_offsets == 10_000_000
+    assert stream(minOffsetsPerTrigger="20000000").limits.max_offsets == 20_000_000
+    assert stream(maxOffsetsPerTrigger="30000000").limits.max_offsets == 30_000_000

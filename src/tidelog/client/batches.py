@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tidelog.client.errors import ClientError, InvalidAnswer
 from tidelog.model.topics import TopicPartition
-from tidelog.records.batch import BatchHeader, crc_is_right, walk
+from tidelog.records.batch import MAGIC_POSITION, BatchHeader, crc_is_right, walk
 from tidelog.records.control import ABORT, control_type
 from tidelog.records.reader import FastReader, read_batch
 from tidelog.records.record import CorruptRecords, Record
@@ -104,3 +105,16 @@ def whole_batches(records: memoryview, offset: int) -> tuple[memoryview, int, in
         next_offset = max(next_offset, header.next_offset)
         leader_epoch = header.leader_epoch
     return records[:end], next_offset, leader_epoch
+
+
+def no_batch(partition: TopicPartition, offset: int, records: memoryview) -> ClientError:
+    """Return why bytes without a whole batch cannot be read: not worth asking again, or broken.
+
+    Formats before Kafka 0.11 (magic 0 and 1) are not read: brokers keep such batches as they are.
+    """
+    if len(records) > MAGIC_POSITION and records[MAGIC_POSITION] in (0, 1):
+        return ClientError(
+            f"{partition} holds records of magic {records[MAGIC_POSITION]} at offset {offset},"
+            " written before Kafka 0.11: only magic 2 is read"
+        )
+    return InvalidAnswer(f"{partition} at {offset}: no batch")

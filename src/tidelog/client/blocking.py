@@ -124,6 +124,7 @@ class BlockingCluster:
         self,
         ranges: Mapping[TopicPartition, tuple[int, int]],
         *,
+        epochs: Mapping[TopicPartition, int] | None = None,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
         options: FetchOptions | None = None,
         prefetch_bytes: int = PREFETCH_BYTES,
@@ -132,14 +133,16 @@ class BlockingCluster:
         """Yield the raw batches of each partition from its start up to (not including) its end.
 
         The next pieces are fetched while the caller works on one. A piece may reach below
-        ``Fetched.offset`` and above the range's end: skip those records. Raises OffsetOutOfRange
+        ``Fetched.offset`` and above the range's end: skip those records. ``epochs``: the leader
+        epochs of what is before the starts, where they are known: an earlier leader is not
+        believed, and a later one asked whether it has that (KIP-320). Raises OffsetOutOfRange
         for data that is gone, GaveUp when nothing comes for ``idle_timeout_ms``. Closing the
         iterator stops the fetching.
         """
         wanted = {tp: bounds for tp, bounds in ranges.items() if bounds[0] < bounds[1]}
         if not wanted:
             return
-        fetcher = self.call(self._begin(wanted, isolation, options, prefetch_bytes))
+        fetcher = self.call(self._begin(wanted, epochs, isolation, options, prefetch_bytes))
         try:
             idle_ms = 0
             while not fetcher.finished():
@@ -160,6 +163,7 @@ class BlockingCluster:
     async def _begin(
         self,
         wanted: Mapping[TopicPartition, tuple[int, int]],
+        epochs: Mapping[TopicPartition, int] | None,
         isolation: IsolationLevel,
         options: FetchOptions | None,
         prefetch_bytes: int,
@@ -170,6 +174,7 @@ class BlockingCluster:
         fetcher.assign(
             {tp: start for tp, (start, _) in wanted.items()},
             {tp: end for tp, (_, end) in wanted.items()},
+            epochs,
         )
         return fetcher
 

@@ -263,17 +263,29 @@ class Cluster:
         """Ask for every topic and return the view."""
         return await self.describe(None)
 
-    async def describe(self, names: Sequence[str] | None) -> ClusterMetadata:
-        """Ask for these topics (None: all) now and return what was answered, errors included."""
+    async def describe(
+        self,
+        names: Sequence[str] | None,
+        *,
+        node_id: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> ClusterMetadata:
+        """Ask for these topics (None: all) now and return what was answered, errors included.
+
+        ``node_id``: this broker is asked, once, and not any.
+        """
         wanted = None if names is None else _topics_of(names)
         request = messages.MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
 
         async def attempt() -> ClusterMetadata:
-            found = metadata.read_answer(await self.send_to_any(request))
+            if node_id is None:
+                found = metadata.read_answer(await self.send_to_any(request))
+            else:
+                found = metadata.read_answer(await self.send(node_id, request))
             self._take(found, whole=names is None)
             return found
 
-        return await self.retry(attempt)
+        return await (attempt() if node_id is not None else self.retry(attempt, timeout_ms))
 
     async def leader(self, partition: TopicPartition, least_epoch: int = -1) -> Partition:
         """Return a partition that has a leader, from metadata that is not known to be stale.

@@ -19,9 +19,9 @@ from typing import Any
 
 from tidelog.client import offsets
 from tidelog.client.assigned import Assigned
-from tidelog.client.batches import Fetched, whole_batches
+from tidelog.client.batches import Fetched, no_batch, whole_batches
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, InvalidAnswer, Refused, error_code
+from tidelog.client.errors import ClientError, Refused, error_code
 from tidelog.client.fetch_requests import SESSION_ERRORS, FetchOptions, ask_leader, end_session
 from tidelog.client.fetch_sessions import FetchSession, Wanted
 from tidelog.client.offsets import IsolationLevel
@@ -436,8 +436,7 @@ class Fetcher:
         assert isinstance(records, memoryview)
         batches, next_offset, epoch = whole_batches(records, state.fetch_offset)
         if not len(batches):
-            raise_later = InvalidAnswer(f"{state.partition} at {state.fetch_offset}: no batch")
-            self._failed(state, raise_later)
+            self._failed(state, no_batch(state.partition, state.fetch_offset, records))
             return
         aborted = data.aborted_transactions
         fetched = Fetched(

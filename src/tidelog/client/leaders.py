@@ -27,43 +27,72 @@ async def ask_leaders(
     ask: Ask[Result],
     *,
     timeout_ms: int | None = None,
+    failed: dict[TopicPartition, ClientError] | None = None,
 ) -> dict[TopicPartition, Result]:
     """Return each partition's result, asking its leader, wherever that moves in the meantime.
 
     Raises Refused for the first partition with an error that is not worth retrying (an unknown
-    topic or partition among them), or that still has one at the deadline.
+    topic or partition among them), or that still has one at the deadline. With ``failed`` nothing
+    is raised: it takes each partition's error, and the others' results are returned.
     """
     found: dict[TopicPartition, Result] = {}
     left = list(dict.fromkeys(partitions))
+    errors: dict[TopicPartition, ClientError] = {}
 
     async def attempt() -> None:
         nonlocal left
+        errors.clear()
         groups: dict[int, list[TopicPartition]] = {}
         for partition in left:
-            leader = await cluster.leader(partition)
-            groups.setdefault(leader.leader, []).append(partition)
+            try:
+                # With `failed`, metadata that lacks one leader is asked for once and not once for
+                # each: the others are taken as they are known.
+                node_id = _known_leader(cluster, partition) if errors else None
+                if node_id is None:
+                    node_id = (await cluster.leader(partition)).leader
+            except ClientError as error:
+                if failed is None:
+                    raise
+                errors[partition] = error
+            else:
+                groups.setdefault(node_id, []).append(partition)
         answers = await asyncio.gather(
             *(ask(node_id, group) for node_id, group in groups.items()), return_exceptions=True
         )
-        trouble: list[ClientError] = []
-        for answer in answers:
+        for group, answer in zip(groups.values(), answers, strict=True):
             if isinstance(answer, ClientError):
-                trouble.append(answer)
+                errors.update(dict.fromkeys(group, answer))
             elif isinstance(answer, BaseException):
                 raise answer
             else:
                 for partition, result in answer.items():
                     if isinstance(result, ErrorCode):
-                        trouble.append(Refused(result, str(partition)))
+                        errors[partition] = Refused(result, str(partition))
                     else:
                         found[partition] = result
         left = [partition for partition in left if partition not in found]
+        if failed is not None:
+            failed.update({each: error for each, error in errors.items() if not _worth(error)})
+            left = [partition for partition in left if partition not in failed]
+        trouble = [error for each, error in errors.items() if failed is None or each in left]
         if trouble:
             cluster.forget()
             raise next((e for e in trouble if not _worth(e)), trouble[0])
 
-    await cluster.retry(attempt, timeout_ms, retry_on=_worth)
+    try:
+        await cluster.retry(attempt, timeout_ms, retry_on=_worth)
+    except ClientError as error:
+        if failed is None:
+            raise
+        failed.update({each: errors.get(each, error) for each in left})
     return found
+
+
+def _known_leader(cluster: Cluster, partition: TopicPartition) -> int | None:
+    known = cluster.view.partition(partition)
+    if known is None or known.leader not in cluster.view.brokers:
+        return None
+    return known.leader
 
 
 def _worth(error: ClientError) -> bool:

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import VersionUnsupported, error_code
+from tidelog.client.errors import ClientError, VersionUnsupported, error_code
 from tidelog.client.leaders import ask_leaders
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -58,11 +58,17 @@ async def list_offsets(
     *,
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     timeout_ms: int | None = None,
+    failed: dict[TopicPartition, ClientError] | None = None,
 ) -> dict[TopicPartition, FoundOffset]:
     """Look up one offset per partition: EARLIEST, LATEST, MAX_TIMESTAMP, or a time in ms.
 
-    A time finds the first record with a timestamp at or after it, or offset -1. Raises Refused.
+    A time finds the first record with a timestamp at or after it, or offset -1. Raises Refused;
+    with ``failed`` nothing, it takes the errors of partitions.
     """
+
+    request_timeout_ms = cluster.settings.request_timeout_ms
+    if timeout_ms is not None:
+        request_timeout_ms = min(request_timeout_ms, timeout_ms)
 
     async def ask(
         node_id: int, group: list[TopicPartition]
@@ -84,7 +90,7 @@ async def list_offsets(
         answer: messages.ListOffsetsResponse = await connection.send(
             ask_for(replica_id=-1, isolation_level=isolation, topics=topics),
             version,
-            cluster.settings.request_timeout_ms,
+            request_timeout_ms,
         )
         return {
             TopicPartition(topic.name, item.partition_index): error_code(item.error_code)
@@ -94,20 +100,27 @@ async def list_offsets(
             for item in topic.partitions
         }
 
-    return await ask_leaders(cluster, wanted, ask, timeout_ms=timeout_ms)
+    return await ask_leaders(cluster, wanted, ask, timeout_ms=timeout_ms, failed=failed)
 
 
 async def offsets_for_leader_epoch(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+    cluster: Cluster,
+    wanted: Mapping[TopicPartition, int],
+    *,
+    timeout_ms: int | None = None,
+    failed: dict[TopicPartition, ClientError] | None = None,
 ) -> dict[TopicPartition, EpochEnd]:
-    """Look up where leader epochs end in the leaders' logs (KIP-320). Raises Refused."""
+    """Look up where leader epochs end in the leaders' logs (KIP-320).
+
+    Raises Refused; with ``failed`` nothing, it takes the errors of partitions.
+    """
 
     async def ask(
         node_id: int, group: list[TopicPartition]
     ) -> dict[TopicPartition, EpochEnd | ErrorCode]:
         return await epoch_ends_at(cluster, node_id, {where: wanted[where] for where in group})
 
-    return await ask_leaders(cluster, wanted, ask, timeout_ms=timeout_ms)
+    return await ask_leaders(cluster, wanted, ask, timeout_ms=timeout_ms, failed=failed)
 
 
 async def epoch_ends_at(

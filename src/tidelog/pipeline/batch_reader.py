@@ -17,10 +17,10 @@ from tidelog.pipeline.errors import DataLost
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.places import PlaceKind
 from tidelog.pipeline.planning.positions import Positions
-from tidelog.pipeline.planning.ranges import ranges_between, split
+from tidelog.pipeline.planning.ranges import ranges_between
 from tidelog.pipeline.planning.resolve import resolve
 from tidelog.pipeline.planning.snapshot import Snapshot
-from tidelog.pipeline.tasks import ReadTask, check_schema, read_task
+from tidelog.pipeline.tasks import ReadTask, check_schema, make_tasks, read_task
 
 _log = logging.getLogger(__name__)
 
@@ -51,9 +51,9 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
                 (options.ending, "endingOffsets", True),
             )
         )
-        ranges = ranges_between(start, self._within(end, snapshot), snapshot.first_offset)
-        tasks = split(ranges, options.min_partitions, options.max_records_per_partition)
-        return [ReadTask(part, snapshot.topic_ids[part.pid.topic]) for part in tasks]
+        end = self._within(end, snapshot)
+        ranges = ranges_between(start, end, snapshot.first_offset)
+        return list(make_tasks(options, ranges, end, snapshot))
 
     def _within(self, end: Positions, snapshot: Snapshot) -> Positions:
         """Ends that the log has reached: a task would wait in vain for what lies beyond.
@@ -69,7 +69,7 @@ class BatchReader(DataSourceReader):  # type: ignore[misc]
                 if self._options.fail_on_data_loss:
                     raise DataLost(f"{line}; set failOnDataLoss=false to read what there is")
                 _log.warning("%s", line)
-        return Positions(at, end.topic_ids)
+        return Positions(at, end.topic_ids, end.epochs)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ReadTask)

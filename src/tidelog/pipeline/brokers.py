@@ -1,8 +1,9 @@
 """The pipeline's way to the brokers: `tidelog.client` behind calls that block.
 
 Owns one connected cluster per process and bootstrap list; Spark reuses Python workers, so
-connections outlive a task. Speaks plain Kafka; retries are the client's and, for
-look-ups of offsets, those of the options fetchOffset.*.
+connections outlive a task. Owns how often the log is looked at before something is said of it;
+one look is `lookups`. Speaks plain Kafka; retries are the client's and, for look-ups of offsets,
+those of the options fetchOffset.*.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -21,16 +23,15 @@ from tidelog.client.cluster import ClusterSettings
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.fetch_requests import FetchOptions
 from tidelog.client.group_offsets import Position, commit_offsets, committed_offsets
-from tidelog.client.metadata import Topic
 from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel, list_offsets
-from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
+from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.lookups import Look, look, topic_id
 from tidelog.pipeline.options import SourceOptions
-from tidelog.pipeline.places import SubscriptionKind
+from tidelog.pipeline.planning.losses import judge
 from tidelog.pipeline.planning.positions import Pid, Positions
 from tidelog.pipeline.planning.ranges import OffsetRange
-from tidelog.pipeline.planning.snapshot import PartitionState, Snapshot
+from tidelog.pipeline.planning.snapshot import Snapshot
 
 # A task asks for more at a time than Kafka's consumer (1 MiB): its batches become Arrow batches.
 PARTITION_BYTES = 4 << 20
@@ -71,11 +72,59 @@ class Brokers:
         self._cluster = self._client.cluster
 
     def snapshot(self, options: SourceOptions) -> Snapshot:
-        """The partitions that a query reads: metadata first, then both ends of each.
+        """All partitions that a query reads, each with both ends.
 
-        Raises PipelineError when a topic that the query names does not exist.
+        Raises PipelineError when a topic that the query names does not exist, ClientError when
+        something cannot be read; both after fetchOffset.numRetries.
         """
-        return self._retried(options, lambda: self._snapshot(options))
+        budget_ms = _budget_ms(options)
+        found = self._look(options, Positions(), timeout_ms=budget_ms)
+        for _ in range(options.offset_retries):
+            if found.problem() is None:
+                break
+            time.sleep(options.offset_retry_interval_ms / 1000)
+            found = self._look(options, Positions(), timeout_ms=budget_ms)
+        if (problem := found.problem()) is not None:
+            raise PipelineError(problem)
+        return found.snapshot
+
+    def glance(self, options: SourceOptions) -> Snapshot:
+        """The log as one look shows it, without what cannot be read now. Raises ClientError."""
+        interval_ms = max(1, options.offset_retry_interval_ms)
+        return self._look(options, Positions(), timeout_ms=interval_ms).snapshot
+
+    def settled(self, options: SourceOptions, known: Positions) -> Snapshot:
+        """What the log is now for a query with positions; asked again where a loss is in doubt.
+
+        What one broker calls lost is proven when all looks repeat it, taken through two brokers of
+        the cluster (through one, where there is only one). Raises ClientError when no broker
+        answers, PipelineError for what the options name in vain. Takes about as long as the options
+        fetchOffset.* say, and a request's timeout.
+        """
+        budget_ms = _budget_ms(options)
+        found = self._look(options, known, timeout_ms=budget_ms)
+        doubted, missing = _doubts(found, known)
+        if not doubted and not missing:
+            return found.snapshot
+        time.sleep(options.offset_retry_interval_ms / 1000)
+        nodes = list(self._cluster.view.brokers)
+        wanted, agreed = max(1, min(2, len(nodes))), 0
+        for node_id in nodes:
+            try:
+                found = self._look(options, known, node_id=node_id, timeout_ms=budget_ms)
+            except ClientError:
+                continue
+            doubted_too, missing_too = _doubts(found, known)
+            doubted &= doubted_too
+            missing &= missing_too
+            agreed += 1
+            if agreed >= wanted:
+                break
+        if agreed < wanted:
+            return found.snapshot
+        if missing:
+            raise PipelineError(min(missing))
+        return replace(found.snapshot, proven=frozenset(doubted))
 
     def offsets_at(self, times: Mapping[Pid, int], options: SourceOptions) -> dict[Pid, int]:
         """The first offset at or after a time (ms) in each partition; -1 where there is none."""
@@ -89,12 +138,31 @@ class Brokers:
 
     def topic_id(self, topic: str, options: SourceOptions) -> str:
         """The id of a topic as it is now; empty when it is gone or the cluster has none."""
+        return self._retried(options, lambda: topic_id(self._cluster, topic)) or ""
 
-        async def ask() -> str:
-            found = (await self._cluster.describe([topic])).topics.get(topic)
-            return "" if found is None or found.error else _id_text(found)
+    def was_replaced(self, topic: str, known: str, options: SourceOptions) -> str | None:
+        """The id that a topic has instead of the known one, "" for none; None if it is the same.
 
-        return self._retried(options, ask)
+        A broker that says so is not believed alone, unless there is no other.
+        """
+        found = self._retried(options, lambda: topic_id(self._cluster, topic))
+        if not known or found in ("", known):
+            return None
+        answers: list[str] = []
+        nodes = list(self._cluster.view.brokers)
+        for node_id in nodes:
+            try:
+                again = self._client.call(topic_id(self._cluster, topic, node_id))
+            except ClientError:
+                continue
+            if again in ("", known):
+                return None
+            answers.append(again or "")
+            if len(answers) == 2:
+                break
+        if len(answers) < min(2, len(nodes)):
+            raise ClientError(f"topic {topic}: too few brokers say which id it has")
+        return answers[-1]
 
     def existing(self, topics: Collection[str], options: SourceOptions) -> dict[str, str]:
         """The ids of those topics that there are; empty ones on a cluster that has none.
@@ -125,13 +193,17 @@ class Brokers:
 
         return self._retried(options, ask)
 
-    def bounds(self, pid: Pid, options: SourceOptions) -> tuple[int, int]:
-        """The log start and the readable end of a partition."""
+    def bounds(self, pid: Pid, options: SourceOptions, *, readable: bool = True) -> tuple[int, int]:
+        """The log start and the readable end of a partition; its whole end if not `readable`."""
         partition = TopicPartition(pid.topic, pid.partition)
+        level = isolation(options) if readable else IsolationLevel.READ_UNCOMMITTED
 
         async def ask() -> tuple[int, int]:
-            start, end = await self._ends([partition], options)
-            return start[partition], end[partition]
+            start, end = [
+                (await list_offsets(self._cluster, {partition: where}, isolation=level))[partition]
+                for where in (EARLIEST, LATEST)
+            ]
+            return start.offset, end.offset
 
         return self._retried(options, ask)
 
@@ -151,22 +223,29 @@ class Brokers:
 
         return self._retried(options, ask)
 
-    def commit(self, group: str, positions: Positions) -> None:
+    def commit(self, group: str, positions: Positions, timeout_s: float | None = None) -> None:
         """Commit positions to a group from outside; allowed while the group has no members."""
         wanted = {
-            TopicPartition(pid.topic, pid.partition): Position(offset)
+            TopicPartition(pid.topic, pid.partition): Position(offset, positions.epoch(pid))
             for pid, offset in positions.at.items()
         }
-        self._client.call(commit_offsets(self._cluster, group, wanted))
+        timeout_ms = None if timeout_s is None else int(timeout_s * 1000)
+        self._client.call(commit_offsets(self._cluster, group, wanted, timeout_ms=timeout_ms))
 
-    def fetch(self, part: OffsetRange, options: SourceOptions) -> Iterator[Fetched]:
+    def fetch(
+        self, part: OffsetRange, options: SourceOptions, epoch: int = -1
+    ) -> Iterator[Fetched]:
         """Whole batches that cover a range, fetched ahead of the reader.
 
-        Raises OffsetOutOfRange (of the client) where the log does not have the position.
+        `epoch`: the leader epoch of what is before the range, -1 if it is unknown. Raises
+        OffsetOutOfRange (of the client) where the log does not have the position, LogTruncated
+        where it was cut before it.
         """
         defaults = FetchOptions()
+        partition = TopicPartition(part.pid.topic, part.pid.partition)
         return self._client.read_ranges(
-            {TopicPartition(part.pid.topic, part.pid.partition): (part.start, part.end)},
+            {partition: (part.start, part.end)},
+            epochs={partition: epoch},
             isolation=isolation(options),
             options=FetchOptions(
                 max_wait_ms=number(options, "fetch.max.wait.ms", defaults.max_wait_ms),
@@ -176,69 +255,28 @@ class Brokers:
             idle_timeout_ms=options.poll_timeout_ms,
         )
 
-    async def _snapshot(self, options: SourceOptions) -> Snapshot:
-        topics = await self._topics(options)
-        ids = {name: _id_text(topic) for name, topic in topics.items()}
-        partitions = [
-            TopicPartition(name, index)
-            for name, topic in topics.items()
-            for index in topic.partitions
-            if options.subscription.chooses(name, index)
-        ]
-        starts, ends = await self._ends(partitions, options)
-        states = {
-            Pid(each.topic, each.partition): PartitionState(starts[each], ends[each])
-            for each in partitions
-        }
-        return Snapshot(ids, states)
-
     async def _existing(self, topics: list[str]) -> dict[str, str]:
-        found = {}
-        for name, topic in (await self._cluster.describe(topics)).topics.items():
-            if not topic.error:
-                found[name] = _id_text(topic)
-            elif topic.error != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                raise Refused(topic.error, f"topic {name}")
-        return found
+        found = {name: await topic_id(self._cluster, name) for name in topics}
+        return {name: known for name, known in found.items() if known is not None}
 
-    async def _topics(self, options: SourceOptions) -> dict[str, Topic]:
-        subscription = options.subscription
-        named = subscription.named_topics()
-        view = await self._cluster.describe(named)
-        if named is None:
-            chosen = {
-                name: topic
-                for name, topic in view.topics.items()
-                if subscription.chooses(name, 0) and name not in INTERNAL_TOPICS
-            }
-            if not chosen:
-                raise PipelineError(f"no topic matches the pattern {subscription.pattern}")
-            return chosen
-        topics = {}
-        for name in named:
-            topic = view.topics.get(name)
-            if topic is None or topic.error:
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is None else topic.error
-                raise PipelineError(f"topic {name} cannot be read: {ErrorCode(code).name}")
-            if subscription.kind is SubscriptionKind.ASSIGN:
-                for index in subscription.assigned[name]:
-                    if index not in topic.partitions:
-                        raise PipelineError(
-                            f"option assign names {name}-{index}, which is not there"
-                        )
-            topics[name] = topic
-        return topics
-
-    async def _ends(
-        self, partitions: list[TopicPartition], options: SourceOptions
-    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        level = isolation(options)
-        both = [
-            await list_offsets(self._cluster, dict.fromkeys(partitions, where), isolation=level)
-            for where in (EARLIEST, LATEST)
-        ]
-        starts, ends = ({each: found.offset for each, found in side.items()} for side in both)
-        return starts, ends
+    def _look(
+        self,
+        options: SourceOptions,
+        known: Positions,
+        *,
+        node_id: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> Look:
+        return self._client.call(
+            look(
+                self._cluster,
+                options.subscription,
+                isolation(options),
+                known,
+                node_id=node_id,
+                timeout_ms=timeout_ms,
+            )
+        )
 
     def _retried(
         self, options: SourceOptions, ask: Callable[[], Coroutine[Any, Any, Result]]
@@ -258,6 +296,13 @@ def isolation(options: SourceOptions) -> IsolationLevel:
     return IsolationLevel.READ_UNCOMMITTED
 
 
-def _id_text(topic: Topic) -> str:
-    """A topic id as text; empty for a cluster that has none."""
-    return str(topic.topic_id) if topic.topic_id.int else ""
+def _budget_ms(options: SourceOptions) -> int:
+    """How long one look asks for what is not answered."""
+    return max(1, (options.offset_retries + 1) * options.offset_retry_interval_ms)
+
+
+def _doubts(found: Look, known: Positions) -> tuple[set[Pid], set[str]]:
+    """What one look calls lost of the positions, and what it says is missing besides."""
+    snapshot = found.snapshot
+    doubted = judge(known.with_ids(snapshot.topic_ids), snapshot).doubted
+    return doubted, found.missing_besides(known)

@@ -43,6 +43,7 @@ NAMES = (
     "endingOffsetsByTimestamp",
     "endingOffsets",
     "failOnDataLoss",
+    "onOutage",
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
@@ -108,10 +109,19 @@ REFUSED = MappingProxyType(
     }
 )
 
+# The stock source has none: its first batch is all of the history, however long that is.
+DEFAULT_MAX_OFFSETS = 10_000_000
 DEFAULT_MAX_TRIGGER_DELAY_MS = 15 * 60 * 1000  # stock source: 15m
 DEFAULT_POLL_TIMEOUT_MS = 120_000  # stock source: spark.network.timeout
 _LARGEST_INT = 2**31 - 1  # these properties are of Kafka's type int
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class OnOutage(Enum):
+    """What a stream does while a partition or a cluster cannot be reached."""
+
+    WAIT = "wait"
+    FAIL = "fail"
 
 
 class Mode(Enum):
@@ -131,6 +141,7 @@ class SourceOptions:
     ending: Place
     latest_if_no_match: bool
     fail_on_data_loss: bool
+    on_outage: OnOutage
     limits: Limits
     min_partitions: int | None
     max_records_per_partition: int | None
@@ -217,6 +228,10 @@ def parse(raw: Mapping[str, str], mode: Mode) -> SourceOptions:
     if strategy not in ("error", "latest"):
         raise OptionRefused("option startingOffsetsByTimestampStrategy must be error or latest")
     is_stream = mode is Mode.STREAM
+    default = OnOutage.WAIT if is_stream else OnOutage.FAIL
+    outage = options.get("onoutage", default.value).lower()
+    if outage not in [each.value for each in OnOutage]:
+        raise OptionRefused("option onOutage must be wait or fail")
     return SourceOptions(
         bootstrap_servers=servers,
         subscription=parse_subscription(options),
@@ -224,6 +239,7 @@ def parse(raw: Mapping[str, str], mode: Mode) -> SourceOptions:
         ending=parse_ending(options, is_stream=is_stream),
         latest_if_no_match=strategy == "latest",
         fail_on_data_loss=_boolean(options, "failOnDataLoss", True),
+        on_outage=OnOutage(outage),
         limits=_limits(options),
         min_partitions=_positive(options, "minPartitions"),
         max_records_per_partition=_positive(options, "maxRecordsPerPartition"),
@@ -243,7 +259,9 @@ def parse(raw: Mapping[str, str], mode: Mode) -> SourceOptions:
 def _limits(options: Mapping[str, str]) -> Limits:
     most = _positive(options, "maxOffsetsPerTrigger")
     least = _positive(options, "minOffsetsPerTrigger")
-    if most is not None and least is not None and least > most:
+    if most is None:
+        most = max(DEFAULT_MAX_OFFSETS, least or 0)
+    elif least is not None and least > most:
         raise OptionRefused("option minOffsetsPerTrigger is larger than maxOffsetsPerTrigger")
     delay = options.get("maxtriggerdelay")
     delay_ms = DEFAULT_MAX_TRIGGER_DELAY_MS

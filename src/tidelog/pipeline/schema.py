@@ -36,7 +36,6 @@ COLUMNS: dict[str, tuple[str, pa.DataType]] = {
     "timestampType": ("int", pa.int32()),
     "headers": ("array<struct<key:string,value:binary>>", _HEADERS),
     "epoch": ("int", pa.int32()),
-    "incarnation": ("int", pa.int32()),
     LEADER_EPOCH: ("int", pa.int32()),
     LOST_TO: ("bigint", pa.int64()),
 }

@@ -4,13 +4,16 @@ Owns the order of calls (spark.md 1.1): `initialOffset` gives the sentinel; the 
 resolves startingOffsets and returns them as the end of an empty batch 0, so that Spark's own log
 keeps them; every later one plans. After a restart Spark runs the uncommitted batch from its start
 and end alone, before it asks for anything. What is planned is decided in `planning`.
+
+With onOutage=wait a partition that nobody answers for, or whose broker or metadata is older than
+its position, stays where it is, and the others are read on; each trigger looks again.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -24,16 +27,19 @@ from pyspark.sql.types import StructType
 
 from tidelog.client.errors import ClientError
 from tidelog.pipeline import brokers
-from tidelog.pipeline.errors import DataLost, TopicChanged
-from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.errors import DataLost, PipelineError, TopicChanged
+from tidelog.pipeline.options import OnOutage, SourceOptions
 from tidelog.pipeline.planning.planner import Plan, plan
 from tidelog.pipeline.planning.positions import SENTINEL, Pid, Positions, is_sentinel
-from tidelog.pipeline.planning.ranges import ranges_between, split
+from tidelog.pipeline.planning.ranges import ranges_between
 from tidelog.pipeline.planning.resolve import resolve
 from tidelog.pipeline.planning.snapshot import Snapshot
-from tidelog.pipeline.tasks import ReadTask, check_schema, read_task
+from tidelog.pipeline.tasks import ReadTask, check_schema, make_tasks, read_task
 
 _log = logging.getLogger(__name__)
+
+# Spark calls `commit` between two batches: a group that cannot be reached must not hold them up.
+_COMMIT_TIMEOUT_S = 5.0
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
@@ -42,9 +48,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         check_schema(options, schema)
         self._options = options
+        self._ends = False
         self._target: Snapshot | None = None
         self._seen: Snapshot | None = None
         self._planned_at_s: float | None = None
+        self._warned: set[str] = set()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         return dict(SENTINEL)
@@ -54,19 +62,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Take the target: what the log holds now is read, and nothing that comes later."""
-        self._target = self._look()
+        """Read what the log holds now, and nothing that comes later.
+
+        The target is taken as soon as the positions are known, by the first `latestOffset`: a start
+        by time is looked up before it, and so does not lie behind it.
+        """
+        self._ends = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next micro-batch; `start` itself when there is none."""
-        self._seen = self._target or self._look()
         if is_sentinel(start):
+            self._seen = brokers.connect(self._options).snapshot(self._options)
             return self._resolve(self._seen).to_json()
         positions = Positions.from_json(start)
-        self._check_topics(positions, self._seen)
-        made = plan(positions, self._seen, self._options.limits, self._waited_ms())
-        self._report(made)
-        if made.end == positions:
+        made = self._plan(positions)
+        if self._ends and made.held and not _moves(made, positions):
+            made = self._plan_for_held(positions)
+        if not _moves(made, positions):
             return start
         self._planned_at_s = time.monotonic()
         return made.end.to_json()
@@ -82,15 +94,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """The tasks of a batch, from its two offsets alone."""
         if is_sentinel(start) or is_sentinel(end):
             return []
-        options = self._options
         begin, until = Positions.from_json(start), Positions.from_json(end)
-        if self._seen is None:
-            # A restart: make sure that the batch is of this topic before it is read.
-            self._seen = self._target or self._look()
-        self._check_topics(until, self._seen)
         ranges = ranges_between(begin, until, self._first_offset)
-        tasks = split(ranges, options.min_partitions, options.max_records_per_partition)
-        return [ReadTask(part, until.topic_ids.get(part.pid.topic, "")) for part in tasks]
+        return make_tasks(self._options, ranges, until, self._glance(), of_stream=True)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ReadTask)
@@ -106,21 +112,68 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         if options.group_id is None or not options.commit_group_offsets or is_sentinel(end):
             return
         try:
-            brokers.connect(options).commit(options.group_id, Positions.from_json(end))
+            brokers.connect(options).commit(
+                options.group_id, Positions.from_json(end), _COMMIT_TIMEOUT_S
+            )
         except ClientError as error:
             _log.warning("offsets of group %s were not committed: %s", options.group_id, error)
 
     def stop(self) -> None:
         """Nothing: Spark kills this process instead of calling (spark.md 1.1)."""
 
-    def _look(self) -> Snapshot:
-        return brokers.connect(self._options).snapshot(self._options)
+    def _plan(self, positions: Positions) -> Plan:
+        """Plan from what the log is now, or from the target of a run that ends.
+
+        Raises DataLost and TopicChanged for losses that are refused; with onOutage=fail
+        PipelineError for what cannot be read.
+        """
+        options = self._options
+        try:
+            seen = self._target or brokers.connect(options).settled(options, positions)
+        except ClientError as error:
+            if options.on_outage is OnOutage.FAIL:
+                raise
+            made = Plan(positions, held=dict.fromkeys(positions.at, str(error)))
+        else:
+            self._seen = seen
+            if self._ends:
+                self._target = seen
+            known = positions.with_ids(seen.topic_ids)
+            made = plan(known, seen, options.limits, self._waited_ms())
+        self._report(made)
+        return made
+
+    def _plan_for_held(self, positions: Positions) -> Plan:
+        """Wait for what a run that ends has left to read; all else was read.
+
+        Raises PipelineError after kafkaConsumer.pollTimeoutMs: a run that ends well has read all.
+        """
+        options = self._options
+        overdue_s = time.monotonic() + options.poll_timeout_ms / 1000
+        while True:
+            self._target = None
+            made = self._plan(positions)
+            if not made.held or _moves(made, positions):
+                return made
+            if time.monotonic() >= overdue_s:
+                raise PipelineError(f"{_first(made.held)}; all else was read: run again")
+            time.sleep(options.offset_retry_interval_ms / 1000)
 
     def _first_offset(self, pid: Pid) -> int:
-        return (self._seen or self._look()).first_offset(pid)
+        seen = self._seen or brokers.connect(self._options).glance(self._options)
+        return seen.first_offset(pid)
+
+    def _glance(self) -> Snapshot | None:
+        """The log's starts, to clip what is lost; after a restart they may not be known."""
+        if self._seen is None:
+            try:
+                self._seen = brokers.connect(self._options).glance(self._options)
+            except ClientError as error:
+                _log.warning("the batch is planned without a look at the log: %s", error)
+        return self._seen
 
     def _waited_ms(self) -> int:
-        if self._planned_at_s is None or self._target is not None:
+        if self._planned_at_s is None or self._ends:
             # As the stock source: the first batch of a run does not wait. A run that ends with what
             # is there waits for nothing at all: nothing more would come.
             return self._options.limits.max_trigger_delay_ms
@@ -138,18 +191,28 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             committed=lambda: access.committed(options, snapshot),
         )
 
-    def _check_topics(self, positions: Positions, snapshot: Snapshot) -> None:
-        for topic, known in positions.topic_ids.items():
-            found = snapshot.topic_ids.get(topic)
-            if known and found and known != found:
-                raise TopicChanged(
-                    f"topic {topic} has the id {found}, the checkpoint is of {known}: the topic was"
-                    " deleted and created again, or this is another cluster; use a new checkpoint"
-                )
-
     def _report(self, made: Plan) -> None:
-        if made.losses and self._options.fail_on_data_loss:
-            lines = "; ".join(str(loss) for loss in made.losses)
-            raise DataLost(f"{lines}; set failOnDataLoss=false to go on without them")
-        for loss in made.losses:
-            _log.warning("%s", loss)
+        """Refuse what the options refuse, and warn of the rest, of each once while it lasts."""
+        options = self._options
+        if made.losses and options.fail_on_data_loss:
+            losses = "; ".join(str(loss) for loss in made.losses)
+            kind = TopicChanged if any(loss.replaced_by for loss in made.losses) else DataLost
+            raise kind(f"{losses}; set failOnDataLoss=false to go on without them")
+        if made.held and options.on_outage is OnOutage.FAIL:
+            raise PipelineError(f"{_first(made.held)} (onOutage=fail)")
+        lines = {str(loss) for loss in made.losses}
+        lines |= {f"{pid} is waited for: {why}" for pid, why in made.held.items()}
+        for line in sorted(lines - self._warned):
+            _log.warning("%s", line)
+        self._warned = lines
+
+
+def _moves(made: Plan, positions: Positions) -> bool:
+    """Whether a plan has anything to do."""
+    return made.end.at != positions.with_ids(made.end.topic_ids).at
+
+
+def _first(held: Mapping[Pid, str]) -> str:
+    pid, why = min(held.items())
+    more = f" (and {len(held) - 1} more partitions)" if len(held) > 1 else ""
+    return f"{pid} cannot be read: {why}{more}"

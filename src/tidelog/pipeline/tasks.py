@@ -1,38 +1,79 @@
 """What a Spark task of the source reads, and how it reads it on an executor.
 
-Owns one range of offsets from its first fetch to its last Arrow batch; does not plan ranges.
+Owns one range of offsets from its first fetch to its last Arrow batch; does not plan ranges. What
+is lost of a range is proven first (`losses`): a position that the log has is asked for again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tidelog.client.batches import Fetched
-from tidelog.client.errors import GaveUp
-from tidelog.client.fetcher import OffsetOutOfRange
+from tidelog.client.errors import ClientError, GaveUp
+from tidelog.client.fetcher import LogTruncated, OffsetOutOfRange
 from tidelog.pipeline import brokers
 from tidelog.pipeline.decoding.chunks import Decoder, Origin
 from tidelog.pipeline.errors import DataLost, OptionRefused, PipelineError, TopicChanged
-from tidelog.pipeline.options import SourceOptions
+from tidelog.pipeline.options import OnOutage, SourceOptions
 from tidelog.pipeline.planning.losses import Loss, LossKind
-from tidelog.pipeline.planning.ranges import OffsetRange
+from tidelog.pipeline.planning.positions import UNKNOWN_EPOCH, Pid, Positions
+from tidelog.pipeline.planning.ranges import OffsetRange, clip, split
+from tidelog.pipeline.planning.snapshot import Snapshot
 from tidelog.pipeline.schema import LOST_TO, arrow_schema
 from tidelog.records.record import CorruptRecords
 
 _log = logging.getLogger(__name__)
 
+# onOutage=wait: a task holds a slot of Spark, so it does not wait for ever.
+_LONGEST_OUTAGE_S = 3600.0
+
+Result = TypeVar("Result")
+
 
 @dataclass(slots=True)
 class ReadTask(InputPartition):  # type: ignore[misc]
-    """One task: offsets [start, end) of one partition of the topic with this id ("": unknown)."""
+    """One task: offsets [start, end) of one partition of the topic with this id ("": unknown).
+
+    `leader_epoch` is that in which the end of the batch was looked up, -1 if it is unknown: all
+    that was planned is of it or of earlier ones. `lost_from` is where the part begins that was
+    clipped off in front of the range, if any; the range itself may be empty then. `of_stream`: the
+    batch is in a checkpoint and must end, even if its topic is gone.
+    """
 
     range: OffsetRange
     topic_id: str
+    leader_epoch: int = UNKNOWN_EPOCH
+    lost_from: int | None = None
+    of_stream: bool = False
+
+
+def make_tasks(
+    options: SourceOptions,
+    ranges: Sequence[OffsetRange],
+    end: Positions,
+    snapshot: Snapshot | None,
+    *,
+    of_stream: bool = False,
+) -> list[ReadTask]:
+    """The tasks of ranges that lead to `end`: clipped to the log's starts, as far as they are known
+    (`snapshot`), then split.
+    """
+    starts = {} if snapshot is None else {pid: s.start for pid, s in snapshot.partitions.items()}
+    kept, lost = clip(ranges, starts)
+    tasks = []
+    for part in split(kept, options.min_partitions, options.max_records_per_partition):
+        pid = part.pid
+        # In front of the first piece.
+        lost_from = lost.pop(pid).start if pid in lost else None
+        tasks.append(ReadTask(part, pid.topic_id, end.epoch(pid), lost_from, of_stream))
+    return tasks
 
 
 def check_schema(options: SourceOptions, schema: object) -> None:
@@ -50,61 +91,173 @@ def read_task(
 
     Raises DataLost when records of the range are gone and failOnDataLoss is set; otherwise it warns
     and reads what is left. Raises PipelineError for damaged records, TopicChanged when the topic
-    was replaced since the task was planned.
+    was replaced since the task was planned, ClientError for a log that cannot be read.
     """
     part = task.range
     pid = part.pid
-    origin = Origin(pid.topic, pid.partition, pid.incarnation)
-    decoder = Decoder(origin, options.columns, part.start, part.end, options.check_crcs)
-    access = brokers.connect(options)
-    while decoder.next_offset < part.end:
-        left = OffsetRange(pid, decoder.next_offset, part.end)
-        try:
-            for fetched in access.fetch(left, options):
-                if seen is not None:
-                    seen(fetched)
-                yield from decoder.decode(fetched.records, fetched.aborted)
-        except CorruptRecords as error:
-            raise PipelineError(f"{pid}: {error}") from error
-        except OffsetOutOfRange:
-            # Each round begins further on: at the log start, or behind the range.
-            lost_from = decoder.next_offset
-            decoder.next_offset, kind = _resume(options, access, lost_from, part)
-            yield from _marker(options, OffsetRange(pid, lost_from, decoder.next_offset), kind)
-        except GaveUp:
-            # At its end a log is silent and not out of range: was it cut back to there?
-            if decoder.next_offset < access.bounds(pid, options)[1]:
-                raise
-            lost_from = decoder.next_offset
-            decoder.next_offset, kind = _resume(options, access, part.end, part)
-            yield from _marker(options, OffsetRange(pid, lost_from, decoder.next_offset), kind)
+    access = _waiting_out(options, pid, lambda: brokers.connect(options))
+    if (now := _replaced_by(options, access, task)) is not None:
+        if options.fail_on_data_loss or not task.of_stream:
+            raise TopicChanged(f"topic {pid.topic} was deleted or created again before it was read")
+        begin = part.start if task.lost_from is None else task.lost_from
+        known = pid._replace(topic_id=task.topic_id)
+        yield from _lose(options, Loss(known, LossKind.DELETED, begin, -1, now), begin, part.end)
+        return
+    if task.lost_from is not None:
+        lost = Loss(pid, LossKind.RETENTION, task.lost_from, part.start)
+        yield from _lose(options, lost, task.lost_from, part.start)
+    yield from _Reading(options, access, task, seen).rows()
     # Fetches go by name. An id that is still the same was the same all the time.
-    found = access.topic_id(pid.topic, options)
-    if task.topic_id and found and found != task.topic_id:
+    if _replaced_by(options, access, task):
         raise TopicChanged(f"topic {pid.topic} was deleted and created again while it was read")
 
 
-def _resume(
-    options: SourceOptions, access: brokers.Brokers, position: int, part: OffsetRange
-) -> tuple[int, LossKind]:
-    """Where to go on after records were found to be gone: the log start, or the range's end."""
-    start, end = access.bounds(part.pid, options)
-    kind = LossKind.RETENTION if position < start else LossKind.REWOUND
-    loss = Loss(part.pid, kind, position, start if kind is LossKind.RETENTION else end)
+class _Reading:
+    """Reads one range; asks again, from where it stands, for what may still come."""
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        access: brokers.Brokers,
+        task: ReadTask,
+        seen: Callable[[Fetched], None] | None,
+    ) -> None:
+        part = task.range
+        self._options = options
+        self._access = access
+        self._seen = seen
+        self._pid, self._planned_end = part.pid, part.end
+        self._planned_in = task.leader_epoch
+        # At least that of what is before the position; a log that ends it earlier was cut.
+        self._epoch = task.leader_epoch
+        self._log_end = part.end
+        origin = Origin(part.pid.topic, part.pid.partition)
+        self._decoder = Decoder(origin, options.columns, part.start, part.end, options.check_crcs)
+        self._moved_s = time.monotonic()
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows up to the end of the range, or up to where the rest of it is lost."""
+        decoder = self._decoder
+        while decoder.next_offset < decoder.end:
+            try:
+                yield from self._fetched()
+            except CorruptRecords as error:
+                raise PipelineError(f"{self._pid}: {error}") from error
+            except LogTruncated as error:
+                self._cut_at(error.end_offset)
+            except OffsetOutOfRange:
+                yield from self._out_of_range()
+            except GaveUp as error:
+                self._silent(error)
+        if decoder.end < self._planned_end:
+            lost = Loss(self._pid, LossKind.REWOUND, self._planned_end, self._log_end)
+            yield from _lose(self._options, lost, decoder.end, self._planned_end)
+
+    def _fetched(self) -> Iterator[pa.RecordBatch]:
+        decoder = self._decoder
+        left = OffsetRange(self._pid, decoder.next_offset, decoder.end)
+        for fetched in self._access.fetch(left, self._options, self._epoch):
+            self._look_for_later_epochs(fetched)
+            if self._seen is not None:
+                self._seen(fetched)
+            yield from decoder.decode(fetched.records, fetched.aborted)
+            self._epoch = fetched.leader_epoch
+            self._moved_s = time.monotonic()
+            if decoder.next_offset >= decoder.end:
+                return
+
+    def _look_for_later_epochs(self, fetched: Fetched) -> None:
+        """A batch of a later epoch than the plan's, below the planned end: the log was cut there.
+
+        The next plan goes back to it. What lies there now is read then, and once.
+        """
+        if not 0 <= self._planned_in < fetched.leader_epoch:
+            return
+        for header, _ in fetched.all_batches():
+            if header.base_offset >= self._decoder.end:
+                return
+            if header.leader_epoch > self._planned_in:
+                self._cut_at(header.base_offset)
+                return
+
+    def _cut_at(self, offset: int) -> None:
+        """Read no further than to where the log was cut."""
+        decoder = self._decoder
+        self._log_end = offset
+        decoder.end = max(decoder.next_offset, min(decoder.end, offset))
+
+    def _out_of_range(self) -> Iterator[pa.RecordBatch]:
+        decoder, options = self._decoder, self._options
+        start, end = self._access.bounds(self._pid, options, readable=False)
+        position = decoder.next_offset
+        if position < start:
+            lost = Loss(self._pid, LossKind.RETENTION, position, start)
+            decoder.next_offset = min(start, decoder.end)
+            yield from _lose(options, lost, position, decoder.next_offset)
+            self._moved_s = time.monotonic()
+        elif time.monotonic() - self._moved_s < options.poll_timeout_ms / 1000:
+            # A leader that was deposed, or a new one that lags: it is asked again.
+            time.sleep(options.offset_retry_interval_ms / 1000)
+        elif position > end:
+            self._cut_at(end)
+        else:
+            raise PipelineError(
+                f"{self._pid}: its leader has no offset {position} for {options.poll_timeout_ms}"
+                f" ms, though its log is said to hold {start} to {end}"
+            )
+
+    def _silent(self, error: GaveUp) -> None:
+        """Nothing came for kafkaConsumer.pollTimeoutMs: the log ends here, or nobody answers."""
+        try:
+            _, end = self._access.bounds(self._pid, self._options, readable=False)
+        except ClientError as outage:
+            waited_s = time.monotonic() - self._moved_s
+            if self._options.on_outage is OnOutage.FAIL or waited_s > _LONGEST_OUTAGE_S:
+                raise
+            _log.warning("%s is waited for: %s", self._pid, outage)
+            return
+        # At its end a log is silent and not out of range: was it cut back to there?
+        if self._decoder.next_offset < end:
+            raise error
+        self._cut_at(end)
+
+
+def _lose(options: SourceOptions, loss: Loss, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Refuse a loss, or warn and go on without the offsets `start` to `end` (exclusive).
+
+    Yields the row that tells of it, where such rows are wanted.
+    """
     if options.fail_on_data_loss:
         raise DataLost(f"{loss}; set failOnDataLoss=false to go on without them")
     _log.warning("%s", loss)
-    return (min(start, part.end) if kind is LossKind.RETENTION else part.end), kind
-
-
-def _marker(options: SourceOptions, lost: OffsetRange, kind: LossKind) -> Iterator[pa.RecordBatch]:
-    """The row that tells of a loss, where such rows are wanted."""
-    if LOST_TO in options.columns and lost.size > 0:
+    if LOST_TO in options.columns and end > start:
         row = {
-            "topic": lost.pid.topic,
-            "partition": lost.pid.partition,
-            "offset": lost.start,
-            "value": kind.value.encode(),
-            LOST_TO: lost.end,
+            "topic": loss.pid.topic,
+            "partition": loss.pid.partition,
+            "offset": start,
+            "value": loss.kind.value.encode(),
+            LOST_TO: end,
         }
         yield pa.RecordBatch.from_pylist([row], schema=arrow_schema(options.columns))
+
+
+def _replaced_by(options: SourceOptions, access: brokers.Brokers, task: ReadTask) -> str | None:
+    """The id of the topic that has the name now, "" for none; None if it is still the planned."""
+    pid = task.range.pid
+    return _waiting_out(
+        options, pid, lambda: access.was_replaced(pid.topic, task.topic_id, options)
+    )
+
+
+def _waiting_out(options: SourceOptions, pid: Pid, ask: Callable[[], Result]) -> Result:
+    """Ask; with onOutage=wait again and again until somebody answers."""
+    begun_s = time.monotonic()
+    while True:
+        try:
+            return ask()
+        except ClientError as error:
+            waited_s = time.monotonic() - begun_s
+            if options.on_outage is OnOutage.FAIL or waited_s > _LONGEST_OUTAGE_S:
+                raise
+            _log.warning("%s is waited for: %s", pid, error)
+        time.sleep(options.offset_retry_interval_ms / 1000)

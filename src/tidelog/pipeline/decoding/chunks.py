@@ -23,10 +23,14 @@ from tidelog.pipeline.decoding.starts import Span, all_starts
 from tidelog.pipeline.decoding.varints import Positions
 from tidelog.pipeline.schema import COLUMNS, LEADER_EPOCH, LOST_TO, arrow_schema
 from tidelog.records.batch import BatchHeader
+from tidelog.records.record import CorruptRecords
 
 # One Arrow batch is made of about so many uncompressed bytes of records: large enough that the cost
 # per batch vanishes, small enough that positions fit into Arrow's 32 bits many times over.
 CHUNK_BYTES = 1 << 20
+
+_US_PER_MS = 1000
+_MOST_MS = (2**63 - 1) // _US_PER_MS
 
 Chunk = list[tuple[BatchHeader, bytes | memoryview]]
 
@@ -37,7 +41,6 @@ class Origin:
 
     topic: str
     partition: int
-    incarnation: int = 0
 
 
 @dataclass(slots=True)
@@ -126,7 +129,7 @@ class Decoder:
             elif name == "offset":
                 made[name] = pa.array(offsets[rows])
             elif name == "timestamp":
-                made[name] = _timestamps(chunk, counts, fields)[rows.start : rows.stop]
+                made[name] = _timestamps(chunk, counts, fields, rows)
             elif name == "timestampType":
                 kinds = [header.log_append_time for header, _ in chunk]
                 made[name] = pa.array(np.repeat(kinds, counts)[rows].astype(np.int32))
@@ -146,13 +149,11 @@ class Decoder:
             return self.origin.topic
         if name == "partition":
             return self.origin.partition
-        if name == "incarnation":
-            return self.origin.incarnation
         # The resize epoch: that of the last fence at or below the record. No fence, so 0.
         return 0
 
 
-def _timestamps(chunk: Chunk, counts: Positions, fields: Fields) -> pa.Array:
+def _timestamps(chunk: Chunk, counts: Positions, fields: Fields, rows: slice) -> pa.Array:
     """Milliseconds of creation, or the batch's largest when the broker set them (KIP-32), as us."""
     times = np.repeat([header.base_timestamp for header, _ in chunk], counts)
     times += fields.timestamp_deltas
@@ -160,6 +161,14 @@ def _timestamps(chunk: Chunk, counts: Positions, fields: Fields) -> pa.Array:
         appended = np.repeat([header.log_append_time for header, _ in chunk], counts)
         largest = np.repeat([header.max_timestamp for header, _ in chunk], counts)
         times = np.where(appended, largest, times)
-    times *= 1000
+    times = times[rows]
+    worst = max(int(times.min()), int(times.max()), key=abs)
+    if abs(worst) > _MOST_MS:
+        raise CorruptRecords(
+            f"a record's timestamp of {worst} ms does not fit into Spark's microseconds; its"
+            " producer may have written nanoseconds: leave out the column timestamp (option"
+            " columns) to read it"
+        )
+    times *= _US_PER_MS
     kind = COLUMNS["timestamp"][1]
     return pa.Array.from_buffers(kind, len(times), [None, pa.py_buffer(times)])

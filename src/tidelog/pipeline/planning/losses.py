@@ -1,16 +1,29 @@
-"""Records that are gone before the query read them, and where it goes on.
+"""What a look at the log means for the positions of a query: go on, hold, or records are lost.
 
 Owns what counts as a loss (spark.md 2.4 and 3.2); whether it fails the query is the caller's
-(option failOnDataLoss). A partition that was drained before it was removed is no loss.
+(option failOnDataLoss). Only what is proven lost is lost:
+
+    a partition, or its topic, is not there   when its final offset is told (`gone`), or when
+                                              another broker repeats it
+    the log was cut before the position       the leader's log ends the position's epoch before it
+                                              (KIP-320); where no epoch says so, when it is repeated
+    retention passed the position             a log start never goes back
+    metadata or a leader older than the       nothing: the position is held until newer ones answer
+    position, a partition that nobody answers
+    for
+
+A position is kept as long as no other topic has the name. A partition that was drained before it
+was removed is no loss.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from tidelog.pipeline.planning.positions import Pid, Positions
-from tidelog.pipeline.planning.snapshot import Snapshot
+from tidelog.pipeline.planning.snapshot import PartitionState, Snapshot
 
 
 class LossKind(Enum):
@@ -23,12 +36,16 @@ class LossKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """`pid` stood at `position`; the log goes on at `resumes_at` (-1: nowhere)."""
+    """`pid` stood at `position`; the log goes on at `resumes_at` (-1: nowhere).
+
+    `replaced_by` is the id of another topic that has the name now.
+    """
 
     pid: Pid
     kind: LossKind
     position: int
     resumes_at: int
+    replaced_by: str = ""
 
     def __str__(self) -> str:
         """One line, for an error or a warning."""
@@ -36,6 +53,12 @@ class Loss:
             return (
                 f"{self.pid}: offsets {self.position} to {self.resumes_at - 1} were removed"
                 " before they were read (retention, compaction or DeleteRecords)"
+            )
+        if self.replaced_by:
+            return (
+                f"{self.pid}: the topic has the id {self.replaced_by}, the checkpoint is of"
+                f" {self.pid.topic_id}: it was deleted and created again, or this is another"
+                " cluster"
             )
         if self.kind is LossKind.DELETED:
             return (
@@ -48,25 +71,138 @@ class Loss:
         )
 
 
-def adjust(start: Positions, snapshot: Snapshot) -> tuple[dict[Pid, int], tuple[Loss, ...]]:
-    """The positions to plan from, new partitions included, and every loss that lies behind them."""
-    at: dict[Pid, int] = {}
-    losses: list[Loss] = []
+@dataclass(slots=True)
+class Judgement:
+    """What one look means. `at` has every position that is kept, and the partitions that are new.
+
+    `readable` may be planned; `held` may not, each for its reason. `doubted` are those among `held`
+    that this look calls lost and that must be looked at again. `ended` are lost for good: nothing
+    waits for them. `new` says where the partitions that are new begin.
+    """
+
+    at: dict[Pid, int] = field(default_factory=dict)
+    readable: dict[Pid, PartitionState] = field(default_factory=dict)
+    held: dict[Pid, str] = field(default_factory=dict)
+    doubted: set[Pid] = field(default_factory=set)
+    ended: set[Pid] = field(default_factory=set)
+    new: dict[Pid, int] = field(default_factory=dict)
+    losses: list[Loss] = field(default_factory=list)
+
+
+def judge(start: Positions, snapshot: Snapshot) -> Judgement:
+    """What a look means for the positions `start`, and which partitions are new."""
+    made = Judgement()
     for pid, position in start.at.items():
+        made.at[pid] = position
         state = snapshot.partitions.get(pid)
-        if state is not None:
-            at[pid] = position
+        if (why := _why_unheard(pid, start, snapshot)) is not None:
+            made.held[pid] = why
         elif pid in snapshot.gone:
-            if position < snapshot.gone[pid]:
-                losses.append(Loss(pid, LossKind.DELETED, position, -1))
+            final = snapshot.gone[pid]
+            made.at[pid] = max(position, final)
+            if position < final:
+                made.losses.append(Loss(pid, LossKind.DELETED, position, final))
+        elif state is None:
+            _missing(made, pid, snapshot)
         else:
-            losses.append(Loss(pid, LossKind.DELETED, position, -1))
+            _found(made, pid, start.epoch(pid), state, snapshot)
     for pid, state in snapshot.partitions.items():
-        position = at.setdefault(pid, state.first)
+        if pid not in start.at and _may_join(pid, start, snapshot, made):
+            known = start.topic_ids.get(pid.topic) == pid.topic_id
+            # A topic that joins begins at its log start; a partition that a topic gains, where
+            # partitions begin: what retention took of it meanwhile is lost.
+            made.new[pid] = made.at[pid] = state.first if known else state.start
+            _found(made, pid, state.leader_epoch, state, snapshot)
+            if pid in made.held:
+                # A leader that does not have its beginning yet: it joins later.
+                made.doubted.discard(pid)
+                del made.at[pid], made.new[pid], made.held[pid]
+    return made
+
+
+def _why_unheard(pid: Pid, start: Positions, snapshot: Snapshot) -> str | None:
+    """Why this look tells nothing of a partition."""
+    if pid.topic in snapshot.unread:
+        return snapshot.unread[pid.topic]
+    if pid in snapshot.silent:
+        return snapshot.silent[pid]
+    if _is_older(pid.topic, start, snapshot):
+        return (
+            f"the metadata is older than the checkpoint: resize epoch"
+            f" {snapshot.resize_epochs.get(pid.topic, 0)} after {start.resize_epochs[pid.topic]}"
+        )
+    return None
+
+
+def _is_older(topic: str, start: Positions, snapshot: Snapshot) -> bool:
+    """Whether the metadata of a topic is from before that of the positions."""
+    same = topic in snapshot.topic_ids and snapshot.topic_ids[topic] == start.topic_ids.get(topic)
+    return same and snapshot.resize_epochs.get(topic, 0) < start.resize_epochs.get(topic, 0)
+
+
+def _missing(made: Judgement, pid: Pid, snapshot: Snapshot) -> None:
+    now = snapshot.topic_ids.get(pid.topic)
+    if pid not in snapshot.proven:
+        made.doubted.add(pid)
+        made.held[pid] = "a broker does not know the partition any more"
+        return
+    replaced_by = now if now is not None and now != pid.topic_id else ""
+    made.losses.append(Loss(pid, LossKind.DELETED, made.at[pid], -1, replaced_by))
+    made.ended.add(pid)
+    if replaced_by:
+        del made.at[pid]
+
+
+def _found(
+    made: Judgement, pid: Pid, epoch: int, state: PartitionState, snapshot: Snapshot
+) -> None:
+    position = made.at[pid]
+    was_cut = 0 <= state.epoch_end < position
+    if 0 <= state.leader_epoch < epoch:
+        made.held[pid] = (
+            f"its leader is of epoch {state.leader_epoch}, and the position of epoch {epoch}"
+        )
+    elif was_cut or (position > state.end and state.epoch_end < 0):
+        end = state.epoch_end if was_cut else state.end
+        if pid in snapshot.proven or (was_cut and 0 <= epoch < state.leader_epoch):
+            made.losses.append(Loss(pid, LossKind.REWOUND, position, end))
+            # Not read in this batch: its ranges follow from two offsets, and they would begin at
+            # the position that the log does not have.
+            made.at[pid] = max(end, state.start)
+        else:
+            made.doubted.add(pid)
+            made.held[pid] = f"its log ends at {end}, before the position {position}"
+    else:
         if position < state.start:
-            losses.append(Loss(pid, LossKind.RETENTION, position, state.start))
-            at[pid] = state.start
-        elif position > state.end:
-            losses.append(Loss(pid, LossKind.REWOUND, position, state.end))
-            at[pid] = state.end
-    return at, tuple(losses)
+            made.losses.append(Loss(pid, LossKind.RETENTION, position, state.start))
+            made.at[pid] = state.start
+        made.readable[pid] = state
+
+
+def _may_join(pid: Pid, start: Positions, snapshot: Snapshot, made: Judgement) -> bool:
+    """Whether a partition without a position may be read."""
+    topic = pid.topic
+    if topic in snapshot.unread or _is_older(topic, start, snapshot):
+        return False
+    if start.topic_ids.get(topic) == pid.topic_id:
+        return True
+    # Another topic than that of the positions, or a topic that joins: as a whole.
+    return not any(each.topic == topic for each in (*made.doubted, *snapshot.silent))
+
+
+def epochs_to_ask(start: Positions, ends: Mapping[Pid, tuple[int, int]]) -> dict[Pid, int]:
+    """Whose leaders to ask where an epoch ends (KIP-320), and which.
+
+    `ends` has each partition's readable end and leader epoch. A position of an earlier epoch may
+    have been cut by the leader of a later one. One beyond the end is held against the whole log.
+    """
+    asked = {}
+    for pid, (end, leader_epoch) in ends.items():
+        if pid not in start.at or leader_epoch < 0:
+            continue
+        epoch = start.epoch(pid)
+        if 0 <= epoch < leader_epoch:
+            asked[pid] = epoch
+        elif start.at[pid] > end and epoch <= leader_epoch:
+            asked[pid] = leader_epoch
+    return asked

@@ -4,79 +4,133 @@ Owns the rule of spark.md 3.2 as a pure function of start positions, snapshot an
 else is remembered, so a restart needs nothing. The rule: a range passes a gate only if its
 prerequisites are met by the *start* positions, never by this batch's own ends:
 
-    end[q] = min(readable end, first gate at or above pos[q] whose prerequisites are not met)
+    end[q] = max(pos[q], min(readable end, first gate of q whose prerequisites are not met))
 
-Until topics grow and shrink no snapshot has gates, and the rule is `readable end`.
+Gates below the position count too, and what is unknown is not met. Nor is a prerequisite behind a
+gate that is shut itself: a query that begins in the middle may stand there. Until topics grow and
+shrink no snapshot has gates, and the rule is `readable end`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import groupby
 
 from tidelog.pipeline.planning.admission import Limits, admit
-from tidelog.pipeline.planning.losses import Loss, adjust
+from tidelog.pipeline.planning.losses import Judgement, Loss, judge
 from tidelog.pipeline.planning.positions import Pid, Positions
-from tidelog.pipeline.planning.snapshot import Gate, PartitionState, Snapshot
+from tidelog.pipeline.planning.snapshot import Gate, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The end of the next micro-batch; equal to its start when there is nothing to do.
 
-    `losses` are jumps over records that are gone: the caller refuses them or warns.
+    `losses` are jumps over records that are gone: the caller refuses them or warns. `held` are
+    partitions that this batch leaves where they are, each with the reason.
     """
 
     end: Positions
     losses: tuple[Loss, ...] = ()
+    held: Mapping[Pid, str] = field(default_factory=dict)
 
 
 def plan(start: Positions, snapshot: Snapshot, limits: Limits, waited_ms: int) -> Plan:
     """The next micro-batch, `waited_ms` after the last one that was planned."""
-    at, losses = adjust(start, snapshot)
-    reach = {
-        pid: _reachable(at[pid], state, at, snapshot) for pid, state in snapshot.partitions.items()
+    judged = judge(start, snapshot)
+    at, readable = judged.at, judged.readable
+    shut = shut_gates(judged, snapshot)
+    ready = {
+        pid: max(0, min(state.end, _lowest(shut, pid, state.end)) - at[pid])
+        for pid, state in readable.items()
     }
-    ready = {pid: reach[pid] - at[pid] for pid in reach}
     # Gated records count as available: they may wait for nothing but this query's own progress.
-    available = sum(state.end - at[pid] for pid, state in snapshot.partitions.items())
+    available = sum(max(0, state.end - at[pid]) for pid, state in readable.items())
+    losses = tuple(judged.losses)
     if not losses and limits.should_wait(available, waited_ms):
-        return Plan(start)
-    taken = admit(ready, limits.max_offsets, prerequisites(at, snapshot))
+        return Plan(start, held=judged.held)
+    taken = admit(ready, limits.max_offsets, prerequisites(judged, snapshot, shut))
     end = {pid: at[pid] + taken.get(pid, 0) for pid in at}
-    ids = {topic: snapshot.topic_ids[topic] for topic in snapshot.topic_ids}
-    return Plan(Positions(end, ids), losses)
+    if end == start.at:
+        return Plan(start, losses, judged.held)
+    return Plan(_positions(end, start, snapshot, judged), losses, judged.held)
 
 
-def _reachable(
-    position: int, state: PartitionState, at: Mapping[Pid, int], snapshot: Snapshot
-) -> int:
-    shut = [
-        gate.offset
-        for gate in state.gates
-        if gate.offset >= position and not _is_open(gate, at, snapshot)
-    ]
-    return max(position, min([state.end, *shut]))
+def _positions(
+    end: Mapping[Pid, int], start: Positions, snapshot: Snapshot, judged: Judgement
+) -> Positions:
+    ids = {pid.topic: pid.topic_id for pid in end}
+    epochs = {}
+    for pid, offset in end.items():
+        state = snapshot.partitions.get(pid)
+        moved = state is not None and start.at.get(pid) != offset
+        # An end that was looked up in an epoch has nothing of a later one before it.
+        epoch = state.leader_epoch if state is not None and moved else start.epoch(pid)
+        if epoch >= 0:
+            epochs[pid] = epoch
+    resized = {}
+    for topic, topic_id in ids.items():
+        known = start.resize_epochs.get(topic, 0) if start.topic_ids.get(topic) == topic_id else 0
+        same = snapshot.topic_ids.get(topic) == topic_id
+        resized[topic] = max(known, snapshot.resize_epochs.get(topic, 0) if same else 0)
+    return Positions(end, ids, epochs, resized, dict(judged.new))
 
 
-def _is_open(gate: Gate, at: Mapping[Pid, int], snapshot: Snapshot) -> bool:
-    return all(_is_met(pid, offset, at, snapshot) for pid, offset in gate.needs)
+def shut_gates(judged: Judgement, snapshot: Snapshot) -> dict[Pid, list[Gate]]:
+    """The gates of each partition that nothing may pass, lowest first.
+
+    What a gate needs lies behind gates of lower resize epochs only, so one pass in their order
+    settles all. Grows with the gates, and with their logarithm for the order.
+    """
+    by_pid = {pid: state.gates for pid, state in snapshot.partitions.items()}
+    by_pid |= snapshot.gone_gates
+    gates = sorted(
+        ((gate, pid) for pid, gates in by_pid.items() for gate in gates),
+        key=lambda pair: pair[0].resize_epoch,
+    )
+    lowest: dict[Pid, int] = {}
+    shut: dict[Pid, list[Gate]] = {}
+    for _, same_epoch in groupby(gates, key=lambda pair: pair[0].resize_epoch):
+        closed = [
+            (gate, pid)
+            for gate, pid in same_epoch
+            if not all(
+                _is_met(needed, offset, judged, snapshot) and lowest.get(needed, offset) >= offset
+                for needed, offset in gate.needs
+            )
+        ]
+        for gate, pid in closed:
+            lowest[pid] = min(gate.offset, lowest.get(pid, gate.offset))
+            shut.setdefault(pid, []).append(gate)
+    return {pid: sorted(each, key=lambda gate: gate.offset) for pid, each in shut.items()}
 
 
-def _is_met(pid: Pid, offset: int, at: Mapping[Pid, int], snapshot: Snapshot) -> bool:
-    if pid in at:
-        return at[pid] >= offset
-    # A removed partition counts as drained (elastic.md, Gates).
-    return pid in snapshot.gone or pid not in snapshot.partitions
+def _lowest(shut: Mapping[Pid, list[Gate]], pid: Pid, otherwise: int) -> int:
+    return shut[pid][0].offset if pid in shut else otherwise
 
 
-def prerequisites(at: Mapping[Pid, int], snapshot: Snapshot) -> frozenset[Pid]:
+def _is_met(pid: Pid, offset: int, judged: Judgement, snapshot: Snapshot) -> bool:
+    if pid in judged.ended:
+        # What is lost for good is waited for by nobody.
+        return True
+    if pid not in snapshot.partitions and pid not in snapshot.gone:
+        # Wherever its position is: nobody tells its gates.
+        return False
+    if pid in judged.at:
+        return judged.at[pid] >= offset
+    # A partition that was removed before the query began has nothing that it would read.
+    return pid in snapshot.gone
+
+
+def prerequisites(
+    judged: Judgement, snapshot: Snapshot, shut: Mapping[Pid, list[Gate]]
+) -> frozenset[Pid]:
     """The partitions that hold others back: their backlog is read first."""
     return frozenset(
         pid
-        for state_pid, state in snapshot.partitions.items()
-        for gate in state.gates
-        if gate.offset >= at[state_pid]
+        for gates in shut.values()
+        for gate in gates
         for pid, offset in gate.needs
-        if not _is_met(pid, offset, at, snapshot)
+        if not _is_met(pid, offset, judged, snapshot)
     )

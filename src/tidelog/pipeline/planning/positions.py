@@ -1,18 +1,22 @@
 """The positions of a query: how far each partition was read, and their form in Spark's offset log.
 
-Owns the JSON of an offset; does not decide one. Spark compares offsets as text, so the same
-positions always give the same JSON: topics and partitions are in order.
+Owns the JSON of an offset (spark.md 3.6, docs/decisions/0051); does not decide one. Spark compares
+offsets as text, so the same positions always give the same JSON: topics and partitions are in
+order. Version 2 is written; version 1, which commit 02f3bcb wrote, is read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tidelog.pipeline.errors import PipelineError
 
-_VERSION = 1
+_VERSION = 2
+_WITHOUT_EPOCHS = 1
+
+UNKNOWN_EPOCH = -1
 
 # The offset before `startingOffsets` was resolved. A Python source cannot keep files in the
 # checkpoint; the end of batch 0, which Spark keeps, holds the resolved positions (spark.md 1.4).
@@ -20,60 +24,124 @@ SENTINEL: dict[str, Any] = {"init": True}
 
 
 class Pid(NamedTuple):
-    """One life of a partition. `incarnation` is its partition epoch; 0 where there are none."""
+    """A partition of one topic id; the id is empty on a cluster that has none.
+
+    A topic that is created again has another id, so it is another key. A partition that is removed
+    and comes back has the same: its offsets go on where they ended.
+    """
 
     topic: str
     partition: int
-    incarnation: int = 0
-
-    @property
-    def text(self) -> str:
-        """`3`, or `3@2` for the life that began at partition epoch 2."""
-        return f"{self.partition}@{self.incarnation}" if self.incarnation else f"{self.partition}"
+    topic_id: str = ""
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.text}"
-
-    @classmethod
-    def parse(cls, topic: str, text: str) -> Pid:
-        """The reverse of `text`. Raises ValueError."""
-        number, _, life = text.partition("@")
-        return cls(topic, int(number), int(life or 0))
+        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The next offset to read of each partition, and the ids of the topics that are meant."""
+    """The next offset to read of each partition, and the ids of the topics that are meant.
+
+    `epochs`: the leader epoch in which a position was the end of a read, so no earlier one than
+    that of the batch before it; without an entry it is unknown. `resize_epochs`: of the metadata
+    that the positions were planned with. `new`: the partitions that the batch that ends here reads
+    first, and from where; None when it was planned in version 1.
+    """
 
     at: Mapping[Pid, int] = field(default_factory=dict)
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    epochs: Mapping[Pid, int] = field(default_factory=dict)
+    resize_epochs: Mapping[str, int] = field(default_factory=dict)
+    new: Mapping[Pid, int] | None = field(default_factory=dict)
+
+    def epoch(self, pid: Pid) -> int:
+        """The leader epoch of a position; -1 when it is unknown."""
+        return self.epochs.get(pid, UNKNOWN_EPOCH)
+
+    def with_ids(self, topic_ids: Mapping[str, str]) -> Positions:
+        """The same positions under ids that were not known when they were written."""
+        learned = {
+            topic: topic_ids[topic]
+            for topic, known in self.topic_ids.items()
+            if not known and topic_ids.get(topic)
+        }
+        if not learned:
+            return self
+
+        def renamed(values: Mapping[Pid, int]) -> dict[Pid, int]:
+            return {
+                pid._replace(topic_id=learned.get(pid.topic, pid.topic_id)): value
+                for pid, value in values.items()
+            }
+
+        return replace(
+            self,
+            at=renamed(self.at),
+            topic_ids={**self.topic_ids, **learned},
+            epochs=renamed(self.epochs),
+            new=None if self.new is None else renamed(self.new),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As Spark's offset."""
         topics: dict[str, Any] = {
-            topic: {"id": self.topic_ids[topic], "positions": {}}
+            topic: {
+                "id": self.topic_ids[topic],
+                "resizeEpoch": self.resize_epochs.get(topic, 0),
+                "new": {},
+                "positions": {},
+            }
             for topic in sorted(self.topic_ids)
         }
+        for pid in sorted(self.new or {}):
+            topics[pid.topic]["new"][str(pid.partition)] = (self.new or {})[pid]
         for pid in sorted(self.at):
-            topics[pid.topic]["positions"][pid.text] = self.at[pid]
+            place = [self.at[pid], self.epoch(pid)]
+            topics[pid.topic]["positions"][str(pid.partition)] = place
         return {"version": _VERSION, "topics": topics}
 
     @classmethod
     def from_json(cls, offset: Mapping[str, Any]) -> Positions:
         """Raises PipelineError for an offset that another source or a later version wrote."""
         version = offset.get("version")
-        if version != _VERSION:
+        if version not in (_WITHOUT_EPOCHS, _VERSION):
             raise PipelineError(
-                f"the checkpoint holds offsets of version {version}; this source knows {_VERSION}:"
-                " it belongs to another source or to a newer tidelog"
+                f"the checkpoint holds offsets of version {version}; this source knows {_VERSION}"
+                f" and {_WITHOUT_EPOCHS}: it belongs to another source or to a newer tidelog"
             )
-        topics = offset["topics"]
-        at = {
-            Pid.parse(topic, text): int(position)
-            for topic, entry in topics.items()
-            for text, position in entry["positions"].items()
-        }
-        return cls(at, {topic: str(entry["id"]) for topic, entry in topics.items()})
+        try:
+            if version == _WITHOUT_EPOCHS:
+                return _read_without_epochs(offset["topics"])
+            return _read(offset["topics"])
+        except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+            raise PipelineError(f"the checkpoint holds a damaged offset: {error!r}") from None
+
+
+def _read(topics: Mapping[str, Any]) -> Positions:
+    at: dict[Pid, int] = {}
+    epochs: dict[Pid, int] = {}
+    new: dict[Pid, int] = {}
+    for topic, entry in topics.items():
+        topic_id = str(entry["id"])
+        for number, (position, epoch) in entry["positions"].items():
+            pid = Pid(topic, int(number), topic_id)
+            at[pid] = int(position)
+            if epoch != UNKNOWN_EPOCH:
+                epochs[pid] = int(epoch)
+        for number, first in entry["new"].items():
+            new[Pid(topic, int(number), topic_id)] = int(first)
+    ids = {topic: str(entry["id"]) for topic, entry in topics.items()}
+    resized = {topic: int(entry["resizeEpoch"]) for topic, entry in topics.items()}
+    return Positions(at, ids, epochs, resized, new)
+
+
+def _read_without_epochs(topics: Mapping[str, Any]) -> Positions:
+    at = {
+        Pid(topic, int(number), str(entry["id"])): int(position)
+        for topic, entry in topics.items()
+        for number, position in entry["positions"].items()
+    }
+    return Positions(at, {topic: str(entry["id"]) for topic, entry in topics.items()}, new=None)
 
 
 def is_sentinel(offset: Mapping[str, Any]) -> bool:

@@ -1,15 +1,17 @@
 """Cuts a micro-batch into tasks: ranges of offsets of one partition each.
 
 Owns minPartitions and maxRecordsPerPartition; without them a range is one task, whose rows are in
-the order of the log. Cut ranges give that up between tasks.
+the order of the log. Cut ranges give that up between tasks. What the log start has passed is
+clipped off first: a lost range of a million offsets is one loss, not a thousand tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.planning.positions import Pid, Positions
 
 
@@ -31,15 +33,40 @@ def ranges_between(
 ) -> list[OffsetRange]:
     """What lies between two positions; empty ranges are left out.
 
-    A partition that the start does not name is read from where its life began: `first_offset`,
-    which is asked for such partitions only.
+    A partition that the start does not name begins where the end says (`new`). The end of a batch
+    that was planned in version 1 does not say: then `first_offset` is asked. Raises PipelineError
+    for offsets that do not belong together.
     """
+    start = start.with_ids(end.topic_ids)
     found = []
     for pid in sorted(end.at):
-        begin = start.at[pid] if pid in start.at else first_offset(pid)
+        if pid in start.at:
+            begin = start.at[pid]
+        elif end.new is None:
+            begin = first_offset(pid)
+        elif pid in end.new:
+            begin = end.new[pid]
+        else:
+            raise PipelineError(
+                f"the checkpoint does not say where {pid} begins: its offsets do not belong to one"
+                " another"
+            )
         if end.at[pid] > begin:
             found.append(OffsetRange(pid, begin, end.at[pid]))
     return found
+
+
+def clip(
+    ranges: Sequence[OffsetRange], log_starts: Mapping[Pid, int]
+) -> tuple[list[OffsetRange], dict[Pid, OffsetRange]]:
+    """The parts of ranges that the log still has, and by partition the parts below its start."""
+    kept, lost = [], {}
+    for each in ranges:
+        low = min(max(each.start, log_starts.get(each.pid, each.start)), each.end)
+        if low > each.start:
+            lost[each.pid] = OffsetRange(each.pid, each.start, low)
+        kept.append(OffsetRange(each.pid, low, each.end))
+    return kept, lost
 
 
 def split(
@@ -50,7 +77,7 @@ def split(
     if max_records is not None:
         cut = [part for each in cut for part in _pieces(each, -(-each.size // max_records))]
     if min_partitions is not None and len(cut) < min_partitions:
-        total = sum(each.size for each in cut)
+        total = max(1, sum(each.size for each in cut))
         cut = [
             part
             for each in cut

@@ -6,10 +6,12 @@ Owns the model only: metadata is asked before the ends, so that no gate lies bey
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
-from tidelog.pipeline.planning.positions import Pid
+from tidelog.pipeline.planning.positions import UNKNOWN_EPOCH, Pid
+
+UNKNOWN_END = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +27,38 @@ class Gate:
 class PartitionState:
     """One partition: `start` is the log start, `end` the readable end (exclusive).
 
-    `first` is where this life of the partition began: 0, or the continued offset.
+    `first` is where this partition began: 0, or the continued offset. `leader_epoch` is that of
+    the leader which named the end. `epoch_end` is where the log of that leader ends the epoch of
+    the query's position, or its own epoch when that of the position is not known or not older; -1
+    when it was not asked or cannot say (KIP-320).
     """
 
     start: int
     end: int
     first: int = 0
     gates: tuple[Gate, ...] = ()
+    leader_epoch: int = UNKNOWN_EPOCH
+    epoch_end: int = UNKNOWN_END
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All partitions that a query reads; `gone` are removed lives with their final offset."""
+    """All partitions that a query reads, as one look found them.
+
+    `gone`: removed partitions with their final offsets; `gone_gates`: the gates that they had,
+    which the fences of the partitions they need tell. `silent`: partitions that are there, but
+    whose ends nobody told, each with the reason; `unread` the same for whole topics. `proven`:
+    positions that more looks than one, at other brokers, call lost (see `losses`).
+    """
 
     topic_ids: Mapping[str, str]
     partitions: Mapping[Pid, PartitionState]
     gone: Mapping[Pid, int] = field(default_factory=dict)
+    gone_gates: Mapping[Pid, tuple[Gate, ...]] = field(default_factory=dict)
+    resize_epochs: Mapping[str, int] = field(default_factory=dict)
+    silent: Mapping[Pid, str] = field(default_factory=dict)
+    unread: Mapping[str, str] = field(default_factory=dict)
+    proven: Set[Pid] = frozenset()
 
     def first_offset(self, pid: Pid) -> int:
         """Where a partition is read from that was not there before."""
