@@ -125,7 +125,7 @@ class Reading:
         self.size, self.full = 0, False
         room = max(1, min(self.request.max_bytes, self.broker.configs.fetch_max_bytes))
         # Nothing at all while other clients leave too much unread: the next request waits.
-        self.room = min(room, self.context.answer_budget())
+        self.room = min(room, self.context.connection.answer_budget())
 
     def read(self, wanted: Wanted, partition: HostedPartition) -> Any:
         """Return the partition's part of the answer."""
@@ -215,7 +215,10 @@ class Reading:
         return error
 
     def _diverges(self, wanted: Wanted, partition: HostedPartition, answer: Any) -> bool:
-        epoch, end = partition.log.end_offset_for_epoch(wanted.last_fetched_epoch)
+        log = partition.log
+        if wanted.last_fetched_epoch == log.epochs.latest and wanted.fetch_offset <= log.end_offset:
+            return False
+        epoch, end = log.end_offset_for_epoch(wanted.last_fetched_epoch)
         if epoch < 0:
             self.urgent = True
             answer.error_code = int(ErrorCode.OFFSET_OUT_OF_RANGE)
@@ -276,8 +279,12 @@ def _more_lies_behind(records: Any, offset: int, end: int) -> bool:
 
 def why_not_fed(wanted: Wanted, partition: HostedPartition, node_id: int) -> ErrorCode:
     """Return why a follower is not fed from this leader: another topic's life, or no replica."""
-    if wanted.topic_id != NO_UUID and wanted.topic_id != partition.topic_id:
-        return ErrorCode.INCONSISTENT_TOPIC_ID
+    topic_id = partition.topic_id
+    # Mostly the very object of last time: two ids are compared in Python.
+    if wanted.topic_id is not topic_id and wanted.topic_id != NO_UUID:
+        if wanted.topic_id != topic_id:
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        wanted.topic_id = topic_id
     if node_id not in partition.state.replicas:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return ErrorCode.NONE
@@ -301,9 +308,10 @@ def note_follower(
     offset = wanted.fetch_offset
     if not log.start_offset <= offset <= log.end_offset:
         return
-    if wanted.last_fetched_epoch >= 0:
-        epoch, end = log.end_offset_for_epoch(wanted.last_fetched_epoch)
-        if epoch != wanted.last_fetched_epoch or end < offset:
+    last_epoch = wanted.last_fetched_epoch
+    if last_epoch >= 0 and last_epoch != log.epochs.latest:
+        epoch, end = log.end_offset_for_epoch(last_epoch)
+        if epoch != last_epoch or end < offset:
             return
     partition.follower_fetched(node_id, offset, life, now_ms, wanted.log_start)
     broker.isr_changes.fetched(partition, node_id)
@@ -340,17 +348,22 @@ def respond(
             yield 0
         if note is not None and not note(wanted, part):
             return None
-        topic = topics.get(wanted.topic)
-        if topic is None:
-            topic = topics[wanted.topic] = _Topic(wanted.topic, [])
-        topic.partitions.append(part)
-        if part.error_code or part.diverging_epoch is not None:
-            # Who is told such a thing takes over neither: it must be told again.
-            wanted.sent_watermark = wanted.sent_start = -2
-        else:
-            wanted.sent_watermark = part.high_watermark
-            wanted.sent_start = part.log_start_offset
+        put_into(topics, wanted, part)
     return _Response(session_id=session_id, responses=list(topics.values()))
+
+
+def put_into(topics: dict[str, Any], wanted: Wanted, part: Any) -> None:
+    """Put a partition's part into the topics of a response, and note what it tells."""
+    topic = topics.get(wanted.topic)
+    if topic is None:
+        topic = topics[wanted.topic] = _Topic(wanted.topic, [])
+    topic.partitions.append(part)
+    if part.error_code or part.diverging_epoch is not None:
+        # Who is told such a thing takes over neither: it must be told again.
+        wanted.sent_watermark = wanted.sent_start = -2
+    else:
+        wanted.sent_watermark = part.high_watermark
+        wanted.sent_start = part.log_start_offset
 
 
 def read_on(

@@ -94,11 +94,13 @@ class Wanted:
         self.index = asked.partition
         self.sent_watermark = -2
         self.sent_start = -2
+        self.topic_id = topic_id
         self.update(topic_id, asked)
 
     def update(self, topic_id: UUID, asked: messages.FetchRequest.FetchPartition) -> None:
         """Take over what a request says of this partition; only followers name the topic's id."""
-        self.topic_id = topic_id
+        if topic_id != self.topic_id:
+            self.topic_id = topic_id
         self.fetch_offset = asked.fetch_offset
         self.max_bytes = asked.partition_max_bytes
         self.leader_epoch = asked.current_leader_epoch

@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.loss_notes import Loss
     from tidelog.broker.partition import HostedPartition
 
 logger = logging.getLogger(__name__)
@@ -275,6 +277,8 @@ class FollowerFetcher:
 
         Returns whether all is; what is not, rests now.
         """
+        if not self._broker.commit.before_ack:
+            return True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STORED_WITHIN_MS / 1000):
                 while unsynced := self._unsynced():
@@ -366,8 +370,10 @@ class FollowerFetcher:
         now_ms = self._broker.clock.monotonic_ms()
         wall_ms = self._broker.clock.wall_ms()
         losses = self._broker.loss_reports
-        noting = losses.before_cuts(self._committed_cuts(answer))
-        noted = await self._broker.log_work.run(None, noting)
+        noted: Collection[Loss] = ()
+        committed_cuts = list(self._committed_cuts(answer))
+        if committed_cuts:
+            noted = await self._broker.log_work.run(None, losses.before_cuts(committed_cuts))
         cuts = 0
         for topic in answer.responses:
             for part in topic.partitions:
@@ -380,8 +386,11 @@ class FollowerFetcher:
                 if followed is None:
                     continue
                 try:
-                    pieces = take_in(followed.hosted, part, wall_ms, losses, noted)
-                    setback = await self._broker.log_work.run(followed.hosted.log, pieces)
+                    outcome = take_in(followed.hosted, part, wall_ms, losses, noted)
+                    if isinstance(outcome, GeneratorType):
+                        log = followed.hosted.log
+                        outcome = await self._broker.log_work.run(log, outcome)
+                    setback = outcome if isinstance(outcome, str) else None
                 except Exception:
                     logger.exception(
                         "the answer for %(partition)s could not be taken in", {"partition": key}
@@ -397,7 +406,9 @@ class FollowerFetcher:
 
     def _committed_cuts(self, answer: Any) -> Iterator[tuple[HostedPartition, int, int]]:
         for topic in answer.responses:
-            for part in filter(says_where_logs_part, topic.partitions):
+            for part in topic.partitions:
+                if not says_where_logs_part(part):
+                    continue
                 followed = self._questions.asked(TopicPartition(topic.topic, part.partition_index))
                 lost = None if followed is None else committed_cut(followed.hosted, part)
                 if followed is not None and lost is not None:

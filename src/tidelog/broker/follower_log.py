@@ -71,45 +71,80 @@ def take_in(
     now_ms: int,
     losses: LossReports,
     noted: Collection[Loss] = (),
-) -> Pieces[str | None]:
+) -> Pieces[str | None] | str | None:
     """Apply a ``FetchResponse.PartitionData`` to a followed partition, in pieces.
 
-    ``noted``: what is on disk already of what the cuts of this answer take. Returns why the
-    partition should rest for a while, or None. The answer must be to a question that was asked at
-    the log's present end, in the present leader epoch.
+    ``noted``: what is on disk already of what the cuts of this answer take. The pieces return why
+    the partition should rest for a while, or None; where no thread has a part in it, as nearly
+    always, that is returned at once. The answer must be to a question that was asked at the log's
+    present end, in the present leader epoch.
     """
+    log = partition.log
+    if (
+        part.error_code
+        or part.diverging_epoch is not None
+        or not part.log_start_offset < log.end_offset
+        or log.start_offset == log.end_offset
+    ):
+        return _in_pieces(partition, part, now_ms, losses, noted)
+    result: Appended | Rejected | None = None
+    if part.records:
+        result = log.append_as_follower(part.records, now_ms, waits=True)
+        if result is ROLL_WAITS:
+            return _after_roll(partition, part, now_ms)
+    return _taken_over(partition, part, result)
+
+
+def _in_pieces(
+    partition: HostedPartition,
+    part: Any,
+    now_ms: int,
+    losses: LossReports,
+    noted: Collection[Loss],
+) -> Pieces[str | None]:
     if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return (yield from _start_over(partition, part.log_start_offset, now_ms))
     if part.error_code:
         return error_code(part.error_code).name
     if says_where_logs_part(part):
         return (yield from _cut(partition, part, now_ms, losses, noted))
-    log = partition.log
     records = part.records
-    size = 0
+    result: Appended | Rejected | None = None
     if records:
-        refused = yield from _begin_with(partition, records, part.log_start_offset, now_ms)
-        result = refused or (yield from _append(log, records, now_ms))
-        if isinstance(result, Rejected):
-            partition.look_at_disk()
-            return result.reason
-        size = len(records)
-    partition.replicated(size, part.high_watermark)
-    if part.log_start_offset > log.start_offset:
-        log.advance_start(min(part.log_start_offset, log.high_watermark))
-    return None
+        result = yield from _begin_with(partition, records, part.log_start_offset, now_ms)
+        if result is None:
+            result = partition.log.append_as_follower(records, now_ms, waits=True)
+        if result is ROLL_WAITS:
+            return (yield from _after_roll(partition, part, now_ms))
+    return _taken_over(partition, part, result)
 
 
-def _append(log: PartitionLog, records: Buffer, now_ms: int) -> Pieces[Appended | Rejected]:
-    result = log.append_as_follower(records, now_ms, waits=True)
+def _after_roll(partition: HostedPartition, part: Any, now_ms: int) -> Pieces[str | None]:
+    """Append what is not in the log yet: its next segment is to be begun before."""
+    log, records = partition.log, part.records
+    result: Appended | Rejected = ROLL_WAITS
     while result is ROLL_WAITS:
         refused = yield from log.syncing_before_roll()
         if refused is not None:
-            return refused
+            return _taken_over(partition, part, refused)
         end = log.end_offset
         rest = next((at for at, header in walk(records) if header.base_offset >= end), 0)
         result = log.append_as_follower(memoryview(records)[rest:], now_ms, waits=True)
-    return result
+    return _taken_over(partition, part, result)
+
+
+def _taken_over(
+    partition: HostedPartition, part: Any, appended: Appended | Rejected | None
+) -> str | None:
+    """Take over watermark and log start, if the records (None: there are none) are in the log."""
+    if isinstance(appended, Rejected):
+        partition.look_at_disk()
+        return appended.reason
+    log = partition.log
+    partition.replicated(0 if appended is None else len(part.records), part.high_watermark)
+    if part.log_start_offset > log.start_offset:
+        log.advance_start(min(part.log_start_offset, log.high_watermark))
+    return None
 
 
 def _begin_with(

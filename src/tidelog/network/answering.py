@@ -347,7 +347,9 @@ class Answering(Outgoing):
         slot.began_ns = self._began_ns
         self._pending.append(slot)
         slot.held = self._hold_request(route, self._taken)
-        future = asyncio.ensure_future(result, loop=self.server.loop)
+        future = result
+        if not isinstance(result, asyncio.Future):
+            future = asyncio.ensure_future(result, loop=self.server.loop)
         self._depth += 1
         route.tally.parked += 1
         self._futures[future] = None

@@ -245,7 +245,11 @@ class Connection(Answering, asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         if self._blocked or self._in_turn or self._transport is None:
             return
-        pending = self._in.end - self._in.start
+        received = self._in
+        if not received.end and not received.held and self._reading:
+            # Nothing has come meanwhile, as nearly always where one answer is waited for.
+            return
+        pending = received.end - received.start
         if pending >= 4 and self._takes_turns and self.server.turns.is_over:
             self._wait_for_turn()
             return

@@ -7,7 +7,7 @@ Decoding never raises anything but ``DecodeError``; encoding nothing but ``Encod
 from __future__ import annotations
 
 import struct
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 from tidelog.model.api_keys import ApiKey
@@ -111,6 +111,7 @@ def response_encoder(api_key: int, version: int) -> compiler.Encoder:
     return compiler.encoder(api.response, version, api.is_flexible(version))
 
 
+@lru_cache(1024)
 def is_flexible(api_key: int, version: int) -> bool:
     """Return whether a known API's version uses flexible headers; False for what is unknown."""
     try:
