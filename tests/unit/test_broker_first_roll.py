@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import GeneratorType, SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.support.lone_broker import LoneBroker, Peer
@@ -13,14 +15,17 @@ from tests.support.watched_disk import WatchedDisk
 from tests.unit.test_broker_looked_appends import codes, produce
 
 from tidelog.broker.follower_log import _append as append_fetched
+from tidelog.broker.follower_log import take_in
 from tidelog.model.topic_configs import TopicConfigs
-from tidelog.records.batch import Rejected
+from tidelog.protocol import messages
+from tidelog.records.batch import Rejected, walk
 from tidelog.runtime.seams import Seams
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.results import Appended
 from tidelog.storage.retention import ROLL_WAITS
 
 SEGMENT = {"segment.bytes": "20000"}
+NO_LOSSES: Any = None
 
 
 async def started(folder: Path, disk: WatchedDisk) -> LoneBroker:
@@ -107,6 +112,26 @@ def test_what_a_follower_fetched_waits_for_a_thread(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
     assert len(records_of(log)) == 6
     assert disk.of("sync_directory") and not disk.here("sync", "sync_directory")
+
+
+def test_an_answer_that_fills_a_segment_is_taken_in_by_pieces(tmp_path: Path) -> None:
+    """The others at once: no thread has a part in them."""
+    content = fetched(tmp_path)
+    log = follower(tmp_path, WatchedDisk())
+    told: list[tuple[int, int]] = []
+    hosted: Any = SimpleNamespace(
+        log=log, replicated=lambda *what: told.append(what), look_at_disk=lambda: None
+    )
+    cut = next(at for at, header in walk(content) if header.base_offset == 1)
+    first = messages.FetchResponse.PartitionData(0, 0, 1, 1, 0, records=content[:cut])
+    assert isinstance(log.append_as_follower(content[:cut], NOW_MS), Appended)
+    rest = messages.FetchResponse.PartitionData(0, 0, 6, 6, 0, records=content[cut:])
+    pieces = take_in(hosted, rest, NOW_MS, NO_LOSSES)
+    assert isinstance(pieces, GeneratorType) and not told and log.end_offset == 2
+    assert by_threads(pieces) is None
+    assert told == [(len(content) - cut, 6)] and len(records_of(log)) == 6
+    again = take_in(hosted, first, NOW_MS, NO_LOSSES)
+    assert isinstance(again, str) and "where 6 was expected" in again
 
 
 def test_what_does_not_wait_is_refused_and_the_rest_comes_later(tmp_path: Path) -> None:

@@ -111,26 +111,29 @@ def _in_pieces(
     records = part.records
     result: Appended | Rejected | None = None
     if records:
-        result = yield from _begin_with(partition, records, part.log_start_offset, now_ms)
-        if result is None:
-            result = partition.log.append_as_follower(records, now_ms, waits=True)
-        if result is ROLL_WAITS:
-            return (yield from _after_roll(partition, part, now_ms))
+        refused = yield from _begin_with(partition, records, part.log_start_offset, now_ms)
+        result = refused or (yield from _append(partition.log, records, now_ms))
     return _taken_over(partition, part, result)
 
 
 def _after_roll(partition: HostedPartition, part: Any, now_ms: int) -> Pieces[str | None]:
-    """Append what is not in the log yet: its next segment is to be begun before."""
-    log, records = partition.log, part.records
-    result: Appended | Rejected = ROLL_WAITS
+    rest = _append(partition.log, part.records, now_ms, ROLL_WAITS)
+    return _taken_over(partition, part, (yield from rest))
+
+
+def _append(
+    log: PartitionLog, records: Buffer, now_ms: int, so_far: Rejected | None = None
+) -> Pieces[Appended | Rejected]:
+    """Append, or go on where ``so_far`` is ``ROLL_WAITS``: some of it may be in the log."""
+    result = so_far or log.append_as_follower(records, now_ms, waits=True)
     while result is ROLL_WAITS:
         refused = yield from log.syncing_before_roll()
         if refused is not None:
-            return _taken_over(partition, part, refused)
+            return refused
         end = log.end_offset
         rest = next((at for at, header in walk(records) if header.base_offset >= end), 0)
         result = log.append_as_follower(memoryview(records)[rest:], now_ms, waits=True)
-    return _taken_over(partition, part, result)
+    return result
 
 
 def _taken_over(
