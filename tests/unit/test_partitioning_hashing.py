@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as murmur2_of_kafka_python
 
-from tidelog.partitioning.hashing import hash_of_key, murmur2, partition_of
+from tidelog.partitioning.hashing import hash_of_key, hashes_of_keys, murmur2, partition_of
 
 
 @given(st.binary(max_size=64))
@@ -34,6 +34,25 @@ def test_murmur2_is_that_of_stock_clients(key: bytes) -> None:
 def test_murmur2_of_known_keys(key: bytes, signed: int) -> None:
     assert murmur2(key) == signed & 0xFFFFFFFF
     assert hash_of_key(key) == signed & 0x7FFFFFFF  # as Kafka's toPositive
+
+
+@given(
+    st.lists(st.binary(max_size=13), max_size=60),
+    st.integers(0, 40).flatmap(
+        lambda length: st.lists(st.binary(min_size=length, max_size=length), max_size=60)
+    ),
+)
+def test_many_keys_have_the_hashes_of_each(mixed: list[bytes], alike: list[bytes]) -> None:
+    for keys in (mixed, alike, [*mixed, *alike]):
+        assert hashes_of_keys(keys) == [hash_of_key(key) for key in keys]
+
+
+@pytest.mark.parametrize("byte", [b"\x00", b"\xff", b"\x80"])
+def test_no_lane_reaches_into_the_next(byte: bytes) -> None:
+    """More keys than one integer holds, and a remainder that is hashed one by one."""
+    for length in range(10):
+        keys = [byte * length] * 4_099
+        assert hashes_of_keys(keys) == [hash_of_key(keys[0])] * len(keys)
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(1, 40), st.integers(0, 6))

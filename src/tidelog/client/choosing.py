@@ -8,9 +8,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import cast
 
 from tidelog.client.metadata import NO_LEADER, Topic
-from tidelog.partitioning.hashing import hash_of_key, partition_of
+from tidelog.partitioning.hashing import hash_of_key, hashes_of_keys, partition_of
 from tidelog.records.builder import Columns
 
 HASHES_KEPT = 65_536
@@ -52,13 +53,17 @@ class PartitionChooser:
         if count < 0:
             count = len(topic.partitions)
         initial = topic.initial_partition_count
+        filled = keys if None not in keys else [key for key in keys if key is not None]
+        hashes = hashes_of_keys(cast("Sequence[bytes]", filled))
         if initial <= 0 or initial == count:
             # Linear hashing is a remainder then (see ``partition_of``).
-            return [
-                self.choose(topic, key) if key is None else _hash_of_key(key) % count
-                for key in keys
-            ]
-        return [self.choose(topic, key) for key in keys]
+            places = [key_hash % count for key_hash in hashes]
+        else:
+            places = [partition_of(key_hash, initial, count) for key_hash in hashes]
+        if filled is keys:
+            return places
+        with_key = iter(places)
+        return [self.choose(topic, None) if key is None else next(with_key) for key in keys]
 
     def batch_filled(self, topic: str) -> None:
         """Let the next record without a key choose anew: a batch is full."""
