@@ -281,7 +281,8 @@ class Cluster:
             if node_id is None:
                 found = metadata.read_answer(await self.send_to_any(request))
             else:
-                found = metadata.read_answer(await self.send(node_id, request))
+                answer = await self.send(node_id, request, timeout_ms=timeout_ms)
+                found = metadata.read_answer(answer)
             self._take(found, whole=names is None)
             return found
 
@@ -299,6 +300,8 @@ class Cluster:
             await self.refresh()
         found = self._view.partition(partition)
         if found is None:
+            # A broker that is cut off does not know of new partitions: another is asked next time.
+            self._doubted.add(self._told_by)
             topic = self._view.topics.get(partition.topic)
             code = topic.error if topic is not None else 0
             raise Refused(code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(partition))

@@ -8,13 +8,14 @@ those of the options fetchOffset.*.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tidelog.client.admin.configs import describe_topics_configs
 from tidelog.client.batches import Fetched
@@ -36,6 +37,8 @@ from tidelog.pipeline.planning.snapshot import Snapshot
 # A task asks for more at a time than Kafka's consumer (1 MiB): its batches become Arrow batches.
 PARTITION_BYTES = 4 << 20
 _POLICY = "cleanup.policy"
+# Through so many brokers a doubtful answer is looked at again, at most.
+_MOST_LOOKS = 5
 
 Result = TypeVar("Result")
 
@@ -97,15 +100,17 @@ class Brokers:
         """What the log is now for a query with positions; asked again where a loss is in doubt.
 
         What one broker calls lost is proven when all looks repeat it, taken through two brokers of
-        the cluster (through one, where there is only one). Raises ClientError when no broker
-        answers, PipelineError for what the options name in vain. Takes about as long as the options
-        fetchOffset.* say, and a request's timeout.
+        the cluster (through one, where there is only one). A look that knows less than the
+        positions is taken through others, until one knows as much. Raises ClientError when no
+        broker answers, PipelineError for what the options name in vain. Takes about as long as the
+        options fetchOffset.* say for each look.
         """
         budget_ms = _budget_ms(options)
         found = self._look(options, known, timeout_ms=budget_ms)
-        doubted, missing = _doubts(found, known)
-        if not doubted and not missing:
+        doubts = _doubts(found, known)
+        if not doubts.any:
             return found.snapshot
+        doubted, missing = doubts.lost, doubts.missing
         time.sleep(options.offset_retry_interval_ms / 1000)
         nodes = list(self._cluster.view.brokers)
         wanted, agreed = max(1, min(2, len(nodes))), 0
@@ -114,11 +119,13 @@ class Brokers:
                 found = self._look(options, known, node_id=node_id, timeout_ms=budget_ms)
             except ClientError:
                 continue
-            doubted_too, missing_too = _doubts(found, known)
-            doubted &= doubted_too
-            missing &= missing_too
+            doubts = _doubts(found, known)
+            if not doubts.any:
+                return found.snapshot
+            doubted &= doubts.lost
+            missing &= doubts.missing
             agreed += 1
-            if agreed >= wanted:
+            if agreed >= (wanted if doubted or missing else _MOST_LOOKS):
                 break
         if agreed < wanted:
             return found.snapshot
@@ -206,6 +213,23 @@ class Brokers:
             return start.offset, end.offset
 
         return self._retried(options, ask)
+
+    def ask_who_leads(self, pid: Pid, options: SourceOptions) -> bool:
+        """Have several brokers name the leader of a partition: the newest epoch counts. Returns
+        whether it is another than was known.
+
+        A leader that was deposed and is cut off names itself, for as long as that lasts.
+        """
+        partition = TopicPartition(pid.topic, pid.partition)
+        known = self._cluster.view.partition(partition)
+        for node_id in list(self._cluster.view.brokers)[:_MOST_LOOKS]:
+            asked = self._cluster.describe(
+                [pid.topic], node_id=node_id, timeout_ms=_budget_ms(options)
+            )
+            with contextlib.suppress(ClientError):
+                self._client.call(asked)
+        now = self._cluster.view.partition(partition)
+        return now is not None and (known is None or now.leader != known.leader)
 
     def committed(self, options: SourceOptions, snapshot: Snapshot) -> dict[Pid, int]:
         """What the group of the query has committed; partitions without an offset are left out."""
@@ -301,8 +325,20 @@ def _budget_ms(options: SourceOptions) -> int:
     return max(1, (options.offset_retries + 1) * options.offset_retry_interval_ms)
 
 
-def _doubts(found: Look, known: Positions) -> tuple[set[Pid], set[str]]:
-    """What one look calls lost of the positions, and what it says is missing besides."""
+class _Doubts(NamedTuple):
+    """What one look calls lost of the positions, what it says is missing besides, and whether it
+    knows less than the positions."""
+
+    lost: set[Pid]
+    missing: set[str]
+    is_behind: bool
+
+    @property
+    def any(self) -> bool:
+        return bool(self.lost or self.missing or self.is_behind)
+
+
+def _doubts(found: Look, known: Positions) -> _Doubts:
     snapshot = found.snapshot
-    doubted = judge(known.with_ids(snapshot.topic_ids), snapshot).doubted
-    return doubted, found.missing_besides(known)
+    judged = judge(known.with_ids(snapshot.topic_ids), snapshot)
+    return _Doubts(judged.doubted, found.missing_besides(known), bool(judged.behind))

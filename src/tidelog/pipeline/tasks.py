@@ -188,6 +188,7 @@ class _Reading:
 
     def _out_of_range(self) -> Iterator[pa.RecordBatch]:
         decoder, options = self._decoder, self._options
+        self._access.ask_who_leads(self._pid, options)
         start, end = self._access.bounds(self._pid, options, readable=False)
         position = decoder.next_offset
         if position < start:
@@ -208,6 +209,7 @@ class _Reading:
 
     def _silent(self, error: GaveUp) -> None:
         """Nothing came for kafkaConsumer.pollTimeoutMs: the log ends here, or nobody answers."""
+        another_leads = self._access.ask_who_leads(self._pid, self._options)
         try:
             _, end = self._access.bounds(self._pid, self._options, readable=False)
         except ClientError as outage:
@@ -217,9 +219,10 @@ class _Reading:
             _log.warning("%s is waited for: %s", self._pid, outage)
             return
         # At its end a log is silent and not out of range: was it cut back to there?
-        if self._decoder.next_offset < end:
+        if self._decoder.next_offset >= end:
+            self._cut_at(end)
+        elif not another_leads:
             raise error
-        self._cut_at(end)
 
 
 def _lose(options: SourceOptions, loss: Loss, start: int, end: int) -> Iterator[pa.RecordBatch]:

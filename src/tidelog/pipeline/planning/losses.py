@@ -76,14 +76,16 @@ class Judgement:
     """What one look means. `at` has every position that is kept, and the partitions that are new.
 
     `readable` may be planned; `held` may not, each for its reason. `doubted` are those among `held`
-    that this look calls lost and that must be looked at again. `ended` are lost for good: nothing
-    waits for them. `new` says where the partitions that are new begin.
+    that this look calls lost and that must be looked at again, `behind` those of which it knows
+    less than the positions: another broker may know more. `ended` are lost for good: nothing waits
+    for them. `new` says where the partitions that are new begin.
     """
 
     at: dict[Pid, int] = field(default_factory=dict)
     readable: dict[Pid, PartitionState] = field(default_factory=dict)
     held: dict[Pid, str] = field(default_factory=dict)
     doubted: set[Pid] = field(default_factory=set)
+    behind: set[Pid] = field(default_factory=set)
     ended: set[Pid] = field(default_factory=set)
     new: dict[Pid, int] = field(default_factory=dict)
     losses: list[Loss] = field(default_factory=list)
@@ -97,6 +99,8 @@ def judge(start: Positions, snapshot: Snapshot) -> Judgement:
         state = snapshot.partitions.get(pid)
         if (why := _why_unheard(pid, start, snapshot)) is not None:
             made.held[pid] = why
+            if _is_older(pid.topic, start, snapshot):
+                made.behind.add(pid)
         elif pid in snapshot.gone:
             final = snapshot.gone[pid]
             made.at[pid] = max(position, final)
@@ -159,6 +163,7 @@ def _found(
     position = made.at[pid]
     was_cut = 0 <= state.epoch_end < position
     if 0 <= state.leader_epoch < epoch:
+        made.behind.add(pid)
         made.held[pid] = (
             f"its leader is of epoch {state.leader_epoch}, and the position of epoch {epoch}"
         )
