@@ -19,12 +19,18 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.mutants import of_control, of_messages, of_storage, of_suite
+from tests.mutants import of_control, of_messages, of_pipeline, of_storage, of_suite
 from tests.mutants.mutant import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "internals" / "mutants.md"
-MUTANTS = (*of_storage.MUTANTS, *of_control.MUTANTS, *of_messages.MUTANTS, *of_suite.MUTANTS)
+MUTANTS = (
+    *of_storage.MUTANTS,
+    *of_control.MUTANTS,
+    *of_messages.MUTANTS,
+    *of_pipeline.MUTANTS,
+    *of_suite.MUTANTS,
+)
 
 PATIENCE_S = 300
 """A broken rule may make a test wait for ever: that finds it, too."""

@@ -121,6 +121,37 @@ def test_a_crash_at_any_step_and_the_batch_again(
     assert crashed == steps
 
 
+def test_each_name_is_durable_before_what_rests_on_it(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T11: the folders of the data files, new ones too, are synced before the manifest is there."""
+    made = staged(layout, rows(0, 9))
+    ((name, _),) = made.places.items()
+    done: list[tuple[str, Path]] = []
+    fsync, link = os.fsync, os.link
+
+    def syncing(handle: int) -> None:
+        fsync(handle)
+        done.append(("sync", Path(os.readlink(f"/proc/self/fd/{handle}"))))
+
+    def linking(source: Path, place: Path) -> None:
+        link(source, place)
+        done.append(("link", place))
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    monkeypatch.setattr(os, "link", linking)
+    commit(layout, Manifest(0, "q", None, at(10), made.files), made.places)
+    file, manifest = ("link", layout.root / name), ("link", layout.manifest(0))
+    (draft,) = [place for what, place in done if what == "sync" and place.suffix == ".draft"]
+    before_files = {place for what, place in done[: done.index(file)] if what == "sync"}
+    assert {draft, layout.inflight, layout.manifests} <= before_files
+    between = done[done.index(file) : done.index(manifest)]
+    folders = [each for each in file[1].parents if each.is_relative_to(layout.root)]
+    assert len(folders) == 4, "topic, id, partition and the lake itself"
+    assert set(folders) <= {place for what, place in between if what == "sync"}
+    assert ("sync", layout.manifests) in done[done.index(manifest) :]
+
+
 @pytest.mark.parametrize("step", range(1, 13))
 def test_a_driver_killed_at_any_system_call_of_a_commit(layout: Layout, step: int) -> None:
     """A process of its own, ended with SIGKILL before the step-th link, sync or removal."""

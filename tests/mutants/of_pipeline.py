@@ -1,0 +1,83 @@
+"""Broken rules of the Spark pipeline: commits of the lake, positions of the source."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+PIPELINE = "src/tidelog/pipeline"
+LAKE = "tests/unit/test_pipeline_lake.py"
+READING = "tests/unit/test_pipeline_reading.py"
+PLANNER = "tests/unit/test_pipeline_planner.py"
+
+MUTANTS = (
+    Mutant(
+        "T11: a stray file of a cut-down batch stays",
+        f"{PIPELINE}/lake/commit.py",
+        "                    place.unlink()\n                    sync(place.parent)\n",
+        "                    sync(place.parent)\n",
+        LAKE,
+    ),
+    Mutant(
+        "T11: a stray file of a batch that version 1 cut down stays",
+        f"{PIPELINE}/lake/commit.py",
+        "    for name in stray:\n        (layout.root / name).unlink()\n",
+        "",
+        f"{LAKE} tests/unit/test_pipeline_archive.py",
+    ),
+    Mutant(
+        "T11: folders are not synced before a manifest",
+        f"{PIPELINE}/lake/commit.py",
+        "    for folder in folders:\n        sync(folder)\n",
+        "",
+        f"{LAKE}::test_each_name_is_durable_before_what_rests_on_it",
+    ),
+    Mutant(
+        "T11: only the last of new folders is synced before a manifest",
+        f"{PIPELINE}/lake/commit.py",
+        "folders.update(each for each in place.parents if each.is_relative_to(layout.root))",
+        "folders.add(place.parent)",
+        f"{LAKE}::test_each_name_is_durable_before_what_rests_on_it",
+    ),
+    Mutant(
+        "a draft is not durable before files are linked",
+        f"{PIPELINE}/lake/commit.py",
+        "        out.flush()\n        os.fsync(out.fileno())\n    sync(layout.inflight)\n",
+        "        out.flush()\n    sync(layout.inflight)\n",
+        f"{LAKE}::test_each_name_is_durable_before_what_rests_on_it",
+    ),
+    Mutant(
+        "recovery removes a file that another writer linked",
+        f"{PIPELINE}/lake/commit.py",
+        "                if (found.st_dev, found.st_ino) in own:\n",
+        "                if found:\n",
+        LAKE,
+    ),
+    Mutant(
+        "a manifest checkpoint does not take the place of what it holds when a batch is looked for",
+        f"{PIPELINE}/lake/chain.py",
+        "layout.manifest(batch).exists() or batch <= _listing(layout).folded",
+        "layout.manifest(batch).exists()",
+        "tests/unit/test_pipeline_lake_chain.py tests/unit/test_pipeline_archive.py",
+    ),
+    Mutant(
+        "what one broker calls lost is believed",
+        f"{PIPELINE}/planning/losses.py",
+        "    if pid not in snapshot.proven:\n",
+        "    if pid in snapshot.silent:\n",
+        PLANNER,
+    ),
+    Mutant(
+        "a leader of an earlier epoch than the position's is believed",
+        f"{PIPELINE}/planning/losses.py",
+        "    if 0 <= state.leader_epoch < epoch:\n",
+        "    if False:\n",
+        PLANNER,
+    ),
+    Mutant(
+        "a task reads on over a batch of a later epoch than its plan's",
+        f"{PIPELINE}/tasks.py",
+        "            if header.leader_epoch > self._planned_in:\n",
+        "            if False:\n",
+        READING,
+    ),
+)
