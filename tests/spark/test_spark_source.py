@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from tests.spark.conftest import Topic
+from tests.support import old_checkpoint
 from tests.support.processes import DEADLINE_S, wait_until
 
 from tidelog.pipeline.errors import DataLost, TopicChanged
@@ -221,44 +222,21 @@ def test_a_topic_that_is_created_again_is_another_one(
     ]
 
 
-def as_version_1(checkpoint: Path) -> None:
-    """Write Spark's offset log again as commit 02f3bcb did: no epochs, no `new`."""
-    for path in checkpoint.glob("offsets/[0-9]*"):
-        head, state, text = path.read_text().splitlines()
-        topics = {
-            name: {
-                "id": entry["id"],
-                "positions": {number: place[0] for number, place in entry["positions"].items()},
-            }
-            for name, entry in json.loads(text)["topics"].items()
-        }
-        path.write_text("\n".join((head, state, json.dumps({"version": 1, "topics": topics}))))
-        # Hadoop's checksum of what stood there.
-        (path.parent / f".{path.name}.crc").unlink(missing_ok=True)
-
-
 def test_a_checkpoint_of_commit_02f3bcb_is_continued(
-    spark: SparkSession, topic: Topic, drain: Drain, tmp_path: Path
+    spark: SparkSession, bootstrap: str, drain: Drain, tmp_path: Path
 ) -> None:
     """P23: also a batch that was not finished, with a partition that is new in it."""
-    topic.create(1).write(numbered(3))
-    stream = topic.stream(spark)
-    assert len(drain(stream)) == 3
-    admin = AdminClient({"bootstrap.servers": topic.bootstrap})
-    grown = confluent_kafka.admin.NewPartitions(topic.name, 2)
-    admin.create_partitions([grown])[topic.name].result(DEADLINE_S)
-    topic.write(numbered(1), partition=1).write(numbered(1, 3))
-    assert len(drain(stream)) == 2
-    checkpoint = tmp_path / "checkpoint"
-    last = max(int(path.name) for path in checkpoint.glob("commits/[0-9]*"))
-    for name in (f"{last}", f".{last}.crc"):
-        (checkpoint / "commits" / name).unlink()
-    as_version_1(checkpoint)
-    topic.write(numbered(1, 4))
+    old_checkpoint.fill(bootstrap)
+    old_checkpoint.grow(bootstrap)
+    checkpoint = old_checkpoint.unpack(tmp_path, bootstrap)
+    last = max(int(path.name) for path in checkpoint.glob("offsets/[0-9]*"))
+    assert not (checkpoint / "commits" / str(last)).exists()
+    old_checkpoint.produce(bootstrap, 0, 4, 5)
+    stream = Topic(bootstrap, old_checkpoint.TOPIC).stream(spark)
     rows = [(row["partition"], row["offset"], row["batch"]) for row in drain(stream)]
     assert sorted(rows) == [(0, 3, last), (0, 4, last + 1), (1, 0, last)]
     log = (checkpoint / "offsets" / f"{last + 1}").read_text().splitlines()[-1]
-    written = json.loads(log)["topics"][topic.name]
+    written = json.loads(log)["topics"][old_checkpoint.TOPIC]
     assert written["positions"] == {"0": [5, written["positions"]["0"][1]], "1": [1, -1]}
     assert written["positions"]["0"][1] >= 0, "the leader epoch"
     assert drain(stream) == []

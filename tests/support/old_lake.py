@@ -52,10 +52,10 @@ def produce(bootstrap: str, first: int, last: int) -> None:
     assert producer.flush(DEADLINE_S) == 0
 
 
-def topic_id(bootstrap: str) -> str:
-    """The id of the topic as the lake writes it."""
+def topic_id(bootstrap: str, topic: str = TOPIC) -> str:
+    """The id of a topic as lake and checkpoint write it."""
     with BlockingCluster(bootstrap) as client:
-        return str(client.call(client.cluster.describe([TOPIC])).topics[TOPIC].topic_id)
+        return str(client.call(client.cluster.describe([topic])).topics[topic].topic_id)
 
 
 def unpack(folder: Path, bootstrap: str) -> Path:
