@@ -262,6 +262,67 @@ def test_an_epoch_that_the_file_lacks_begins_before_the_gap(tmp_path: Path, know
         found.resources.files.close()
 
 
+EPOCH_IN_BATCH = 12
+"""The position of the leader epoch, which no CRC covers."""
+
+
+def below_the_start(path: Path, file: bytes | None, said: int, at: int) -> PartitionLog:
+    """A log that begins with its last segment, below which a batch says another epoch."""
+    log = new_log(path, TopicConfigs(segment_bytes=1024))
+    fill(log)
+    log.close()
+    lower, last = log.segments[at], log.segments[-1]
+    content = bytearray(Path(lower.log_path).read_bytes())
+    content[EPOCH_IN_BATCH : EPOCH_IN_BATCH + 4] = said.to_bytes(4, "big")
+    put(Path(lower.log_path), bytes(content[:-5]))
+    if file is None:
+        (path / "t-0" / EPOCH_CHECKPOINT).unlink()
+    else:
+        put(path / "t-0" / EPOCH_CHECKPOINT, file)
+    return reopen(path, ending=replace(clean(log), log_start=last.base_offset))
+
+
+@pytest.mark.parametrize("file", [None, b"torn", encode_epochs([(0, 0)])])
+@pytest.mark.parametrize("said", [0, 1, 2, 900])
+def test_a_removed_file_that_comes_back_torn_tells_no_epoch(
+    tmp_path: Path, file: bytes | None, said: int
+) -> None:
+    """A batch that nobody reads said an epoch above that of the first that is read: the replica was
+    out of service."""
+    found = below_the_start(tmp_path, file, said, 1)
+    assert found.damaged is None
+    assert found.epochs.entries == [(2, found.start_offset)]
+    assert found.end_offset_for_epoch(2) == (2, 300)
+
+
+def test_a_batch_that_is_read_and_says_a_lower_epoch_is_damage_as_before(tmp_path: Path) -> None:
+    log = new_log(tmp_path, TopicConfigs(segment_bytes=1024))
+    fill(log)
+    log.close()
+    path = Path(log.segments[1].log_path)
+    content = bytearray(path.read_bytes())
+    content[EPOCH_IN_BATCH : EPOCH_IN_BATCH + 4] = (900).to_bytes(4, "big")
+    put(path, bytes(content))
+    (tmp_path / "t-0" / EPOCH_CHECKPOINT).unlink()
+    found = reopen(tmp_path, ending=clean(log))
+    assert found.damaged is not None and "behind epoch 900" in found.damaged
+
+
+def test_an_empty_log_has_the_epochs_of_its_file(tmp_path: Path) -> None:
+    """All was deleted; a false epoch of what came back would have gone to followers and clients."""
+    log = new_log(tmp_path, TopicConfigs())
+    fill(log)
+    log.sync()
+    log.close()
+    path = Path(log.segments[0].log_path)
+    last = log.segments[0].size - len(batch(key=b"k0"))
+    content = bytearray(path.read_bytes())
+    content[last + EPOCH_IN_BATCH : last + EPOCH_IN_BATCH + 4] = (900).to_bytes(4, "big")
+    put(path, bytes(content))
+    found = reopen(tmp_path, ending=replace(clean(log), log_start=300))
+    assert (found.damaged, found.latest_epoch, found.end_offset) == (None, 2, 300)
+
+
 @pytest.mark.parametrize("begun_after", [None, 3])
 @pytest.mark.parametrize("start", [50, 100, 150, 250, 300])
 def test_a_kill_that_takes_a_log_start_along_leaves_a_file_that_knows_the_epochs(

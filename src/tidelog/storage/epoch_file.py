@@ -22,8 +22,10 @@ knew), that epoch begins with the log, if the first batch is of it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from tidelog.records.batch import BatchHeader
 from tidelog.records.crc import crc32c
 from tidelog.storage import names
 from tidelog.storage.checking import Told
@@ -31,6 +33,7 @@ from tidelog.storage.checkpoints import DamagedFile, decode_epochs, fits_checksu
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.scan import HEADERS_BYTES, scan
+from tidelog.storage.segment import Segment
 from tidelog.storage.soundness import Unsound
 
 Entries = list[tuple[int, int]]
@@ -130,14 +133,10 @@ def _compared(log: PartitionLog, entries: Entries, believed: frozenset[tuple[int
             if not before and (epoch, offset) not in believed:
                 offset = _gap_before(log, found, first)
         found.begin(epoch, offset)
-    try:
-        last = log.header_at(log.end_offset - 1)
-    except Unsound:
-        if log.end_offset > log.start_offset:
-            raise
-        # Of an empty log it lies below its start. A power loss may bring back a file that was
-        # removed, without bytes that were never synced: they are nobody's.
-        last = None
+    # Of an empty log the last batch lies below its start: in a file that was removed, and that a
+    # power loss may bring back without bytes that were never synced. It is nobody's.
+    is_empty = log.end_offset <= log.start_offset
+    last = None if is_empty else log.header_at(log.end_offset - 1)
     if last is not None and last.leader_epoch > found.latest:
         raise _Contradicted(f"epoch {last.leader_epoch} is not in it")
     return found.entries
@@ -199,26 +198,59 @@ def _of_batches(log: PartitionLog, told: Told | None) -> LeaderEpochs:
     """Return the epochs as all batches tell them. Grows with those that ``told`` nothing yet.
 
     Unsound when they fall, or when the batches cannot be walked: then it is a batch that lies, and
-    a false epoch must not get about.
+    a false epoch must not get about. Below the log's start a segment may be a file that was removed
+    and came back torn: nobody reads its batches, and they are believed where they lead up to the
+    others.
     """
+    lower = [each for each in log.segments if each.next_offset <= log.start_offset]
     found = LeaderEpochs()
-    next_offset = log.segments[0].base_offset
-    for segment in log.segments:
-        limit = segment.size if told is None else told.limit(segment.base_offset, segment.size)
-        end = 0
-        for position, header in scan(
-            segment.open_log(), 0, limit, check=False, chunk_bytes=HEADERS_BYTES
-        ):
+    next_offset = max((each.next_offset for each in lower), default=log.segments[0].base_offset)
+    for segment in log.segments[len(lower) :]:
+        limit, end = _untold(segment, told), 0
+        for position, header in _walked(segment, limit):
             end = position + header.size
             _begin(found, header.leader_epoch, next_offset, header.base_offset)
             next_offset = header.next_offset
-        # Below the log's start it may be a file that was removed and came back torn.
-        if end != limit and segment.next_offset > log.start_offset:
+        if end != limit:
             raise Unsound(f"{segment.log_path} has no batch at position {end}")
     for at, (epoch, offset) in enumerate(() if told is None else told.epochs):
         # The first may have begun in a gap before what was checked, or be the last that was walked.
         _begin(found, epoch, offset if at else next_offset, offset)
+    return _with_lower(lower, told, found) if lower else found
+
+
+def _with_lower(lower: Iterable[Segment], told: Told | None, upper: LeaderEpochs) -> LeaderEpochs:
+    """Return the epochs of all batches: those above the log's start are in ``upper``.
+
+    No CRC covers an epoch: what a segment below it says above the first of ``upper``, or falling,
+    is left out, with the rest of that segment.
+    """
+    ceiling, above = upper.entries[0] if upper.entries else (None, -1)
+    found = LeaderEpochs()
+    next_offset = -1
+    for segment in lower:
+        next_offset = segment.base_offset if next_offset < 0 else next_offset
+        for _, header in _walked(segment, _untold(segment, told)):
+            epoch = header.leader_epoch
+            is_false = 0 <= epoch < found.latest or (ceiling is not None and epoch > ceiling)
+            if is_false or not next_offset <= header.base_offset < segment.next_offset:
+                break
+            found.begin(epoch, next_offset)
+            next_offset = min(header.next_offset, segment.next_offset)
+    if ceiling is not None:
+        found.begin(ceiling, min(above, next_offset))
+    for epoch, offset in upper.entries[1:]:
+        found.begin(epoch, offset)
     return found
+
+
+def _untold(segment: Segment, told: Told | None) -> int:
+    """Return up to where the batches of a segment have ``told`` nothing yet."""
+    return segment.size if told is None else told.limit(segment.base_offset, segment.size)
+
+
+def _walked(segment: Segment, limit: int) -> Iterator[tuple[int, BatchHeader]]:
+    return scan(segment.open_log(), 0, limit, check=False, chunk_bytes=HEADERS_BYTES)
 
 
 def _begin(found: LeaderEpochs, epoch: int, start_offset: int, base_offset: int) -> None:
