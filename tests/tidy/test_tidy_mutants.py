@@ -19,6 +19,11 @@ def test_every_mutant_has_a_name_of_its_own_and_tests_that_exist() -> None:
             assert (ROOT / test.partition("::")[0]).exists(), f"{mutant.name}: {test}"
 
 
+def test_every_mutants_text_stands_where_it_says() -> None:
+    gone = {mutant.name: why for mutant in MUTANTS if (why := why_not_there(ROOT, mutant))}
+    assert not gone, "make mutants would end before it has begun"
+
+
 def test_the_page_has_what_became_of_every_mutant() -> None:
     rows = {
         line.split("|")[1].strip(): line for line in PAGE.read_text().splitlines() if "|" in line
