@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.support.group_broker import GroupBroker
 from tests.support.lone_broker import Peer, until
 from tests.support.metrics import Page
@@ -172,6 +173,71 @@ def test_a_page_has_so_many_positions_and_says_what_it_leaves_out(
         found = await shown(broker)
         assert len(found.samples["kafka_consumergroup_lag"]) == 1
         assert found.value("tidelog_group_positions_left_out") == 1
+
+    with_groups(tmp_path, story)
+
+
+def test_a_page_has_so_many_groups_and_says_how_many_it_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may connect makes groups: one commit each."""
+    monkeypatch.setattr(group_lag, "MOST_GROUPS", 2)
+
+    async def story(broker: GroupBroker) -> None:
+        for number in range(3):
+            await broker.ask(offset_commit, commit(f"other-{number}", "t", {2: 1}), 8)
+        found = await shown(broker)
+        assert len(found.samples["kafka_consumergroup_members"]) == 2
+        assert found.value("tidelog_groups_left_out") == 2
+        assert found.value("tidelog_group_positions_left_out") == 2
+
+    with_groups(tmp_path, story)
+
+
+def test_a_page_does_not_grow_with_the_ids_that_clients_choose(tmp_path: Path) -> None:
+    """An id of 32 kB stood in four lines for each position: 20,000 of them were a page of 2 GB."""
+
+    async def story(broker: GroupBroker) -> None:
+        longest, longer = "i" * group_lag.LONGEST_ID, "i" * 32_767
+        for group in (longest, longer):
+            answer = await broker.ask(offset_commit, commit(group, "t", {0: 1, 1: 2, 2: 3}), 8)
+            assert {x.error_code for x in answer.topics[0].partitions} == {0}
+        found = await shown(broker)
+        groups = found.samples["kafka_consumergroup_members"]
+        assert set(groups) == {f'{{consumergroup="{group}"}}' for group in ("g", longest)}
+        assert not any(longer in labels for of in found.samples.values() for labels in of)
+        assert found.value("tidelog_groups_left_out") == 1
+        assert found.value("tidelog_group_positions_left_out") == 3
+
+    with_groups(tmp_path, story)
+
+
+HOSTILE = (
+    'a"b',
+    "a\\",
+    'a\\"} 1\nup{x="',
+    "a\nkafka_consumergroup_members 7",
+    "a\r\u2028b",
+    'x="y",',
+)
+
+
+@pytest.mark.parametrize("group", HOSTILE)
+def test_a_group_id_makes_no_line_and_no_label(tmp_path: Path, group: str) -> None:
+    async def story(broker: GroupBroker) -> None:
+        await broker.ask(offset_commit, commit(group, "t", {0: 1}), 8)
+        registry = CollectorRegistry()
+        registry.register(BrokerCollector(broker.broker))
+        made = asyncio.get_running_loop().run_in_executor(None, generate_latest, registry)
+        families = text_string_to_metric_families((await made).decode())
+        told = [
+            (sample.labels, sample.value)
+            for family in families
+            if family.name == "kafka_consumergroup_current_offset"
+            for sample in family.samples
+            if sample.labels["consumergroup"] != "g"
+        ]
+        assert told == [({"consumergroup": group, "topic": "t", "partition": "0"}, 1.0)]
 
     with_groups(tmp_path, story)
 

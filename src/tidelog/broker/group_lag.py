@@ -7,7 +7,8 @@ ends after the positions were seen, so that a lag is never too small, and at lea
 
 | what | limit |
 |---|---|
-| positions of one look; the others are counted as left out | ``MOST_POSITIONS`` |
+| groups and positions of one look; the others are counted | ``MOST_GROUPS``, ``MOST_POSITIONS`` |
+| the id of a group that is shown: a client chooses it | ``LONGEST_ID`` |
 | the time that other leaders have to answer; what is not known then has no lag | ``ANSWER_MS`` |
 | the wait of a scrape, which then shows the look before | ``WAIT_S`` |
 """
@@ -39,7 +40,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN_S = 5.0
-MOST_POSITIONS = 20_000
+MOST_GROUPS = MOST_POSITIONS = 20_000
+LONGEST_ID = 249
+"""Characters, as of a topic's name. An id may have 32 kB, and stands in up to four lines for each
+position of its group; two that were cut could be the same, and a scraper refuses such a page."""
+
 ANSWER_MS = 1_000
 WAIT_S = 1.5
 AT_ONCE = 500
@@ -68,7 +73,8 @@ class Look:
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     """High watermarks; what nobody could tell is missing."""
     left_out: int = 0
-    """Positions above the limit."""
+    """Positions that are not among these."""
+    groups_left_out: int = 0
 
 
 NOTHING = Look(float("-inf"))
@@ -123,12 +129,19 @@ class GroupLag:
     async def _look(self) -> Look:
         members: dict[str, int] = {}
         found: list[Position] = []
-        left_out = 0
+        left_out = groups_left_out = 0
         for table in list(self._broker.coordinator.tables()):
             turn = self._turn()
             for group_id in list(table):
+                if turn.is_over():
+                    await asyncio.sleep(0)
+                    turn = self._turn()
                 group = table.get(group_id)
                 if group is None or group.state is GroupState.DEAD:
+                    continue
+                if len(group_id) > LONGEST_ID or len(members) >= MOST_GROUPS:
+                    groups_left_out += 1
+                    left_out += group.offset_count
                     continue
                 members[group_id] = len(group.members)
                 for part in self._positions_of(group):
@@ -139,14 +152,14 @@ class GroupLag:
                         await asyncio.sleep(0)
                         turn = self._turn()
         ends = await self._ends(found)
-        return Look(self._broker.loop.time(), members, found, ends, left_out)
+        now = self._broker.loop.time()
+        return Look(now, members, found, ends, left_out, groups_left_out)
 
     def _turn(self) -> Turn:
         return Turn(self._broker.clock, AT_ONCE, TURN_MS)
 
     def _positions_of(self, group: Group) -> Iterator[list[Position]]:
-        """Yield a group's positions in parts, an empty one at first."""
-        yield []
+        """Yield a group's positions in parts."""
         life_of = self._broker.metadata.id_of
         for topic in list(group.offsets):
             numbers = list(group.offsets.get(topic, ()))

@@ -180,6 +180,11 @@ class BrokerCollector(Collector):
             "Positions of groups that are not shown because there are too many",
             value=look.left_out,
         )
+        yield GaugeMetricFamily(
+            "tidelog_groups_left_out",
+            "Groups that are not shown: there are too many, or their ids are too long",
+            value=look.groups_left_out,
+        )
 
     def _connections(self) -> Iterator[Metric]:
         server = self._broker.server
