@@ -336,6 +336,6 @@ class RealDisk:
             raise
         with contextlib.suppress(OSError):
             # For who is refused; a full disk is no reason not to lock.
-            os.ftruncate(file._fd, 0)
-            os.pwrite(file._fd, b"%d\n" % os.getpid(), 0)
+            # Not cut to nothing first: ext4 would write such a file out when it is closed.
+            os.ftruncate(file._fd, os.pwrite(file._fd, b"%d\n" % os.getpid(), 0))
         return file
