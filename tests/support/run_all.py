@@ -67,7 +67,7 @@ SEEDS_OF_CLUSTERS = "tests/simulation/test_simulation_cluster.py"
 """It uses both cores itself."""
 
 PARTS = (
-    Part("unit", ("tests/unit",), 110, 2),
+    Part("unit", ("tests/unit",), 100, 3),
     Part("wire", ("tests/wire",), 70, 2),
     Part("simulated clusters", (SEEDS_OF_CLUSTERS,), 190),
     Part("simulation", ("tests/simulation", f"--ignore={SEEDS_OF_CLUSTERS}"), 140, 2),
