@@ -25,7 +25,7 @@ from tests.support.processes import wait_until
 
 pytestmark = [
     pytest.mark.kill,
-    pytest.mark.long,
+    pytest.mark.long(45),
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
 

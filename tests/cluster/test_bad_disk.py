@@ -20,9 +20,10 @@ from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import TidelogNode
 
-pytestmark = pytest.mark.skipif(
-    TARGET == "kafka", reason="tidelog's own lines and its own refusals"
-)
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(TARGET == "kafka", reason="tidelog's own lines and its own refusals"),
+]
 
 SILENT_POLLS = 3
 """Of half a second each: a broker that has taken a partition out of service gives no more of it."""

@@ -26,7 +26,7 @@ from tests.support.server import run_tidelog, tidelog_command
 
 from tidelog.cli import main
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(60)
 
 
 class Said(NamedTuple):

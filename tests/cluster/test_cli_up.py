@@ -21,7 +21,7 @@ from tests.support.up import Up, is_alive
 from tidelog import __version__
 from tidelog.model.levels import LATEST
 
-pytestmark = pytest.mark.long(50)
+pytestmark = pytest.mark.long(65)
 
 
 @pytest.fixture

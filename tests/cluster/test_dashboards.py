@@ -37,7 +37,7 @@ OURS = ROOT / "examples" / "grafana" / "tidelog.json"
 WANTED = [line.split() for line in LIST.read_text().splitlines() if not line.startswith("#")]
 
 pytestmark = [
-    pytest.mark.long(40),
+    pytest.mark.long(15),
     pytest.mark.kill,
     pytest.mark.skipif(TARGET != "tidelog", reason="Kafka's metrics are JMX beans"),
 ]

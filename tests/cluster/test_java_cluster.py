@@ -22,7 +22,7 @@ from tests.support.processes import DEADLINE_S, Program, wait_until
 pytestmark = [
     pytest.mark.java,
     pytest.mark.kill,
-    pytest.mark.long(50),
+    pytest.mark.long(65),
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
 

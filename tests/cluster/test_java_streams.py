@@ -15,7 +15,7 @@ from tests.support.log_files import batches, log_bytes
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, Program, wait_until
 
-pytestmark = [pytest.mark.java, pytest.mark.long(50)]
+pytestmark = [pytest.mark.java, pytest.mark.long(60)]
 
 COMPACTION_PAUSES_S = (3, 12, 48)
 """A cleaner that looks every 0.2 s has been over 5 MB by then, on a busy machine later."""

@@ -22,7 +22,7 @@ from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
 
 pytestmark = [
-    pytest.mark.long,
+    pytest.mark.long(40),
     pytest.mark.kill,
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]

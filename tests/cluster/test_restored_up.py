@@ -20,7 +20,7 @@ from tests.support.up import Up
 
 pytestmark = [
     pytest.mark.kill,
-    pytest.mark.long(20),
+    pytest.mark.long(40),
     pytest.mark.skipif(TARGET != "tidelog", reason="its own cluster of tidelog's processes"),
 ]
 

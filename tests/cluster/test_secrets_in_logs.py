@@ -22,7 +22,7 @@ from tests.support.up import Up
 
 from tidelog.protocol.secret_exchange import NONCE_BYTES, client_code
 
-pytestmark = pytest.mark.long(30)
+pytestmark = pytest.mark.long(20)
 
 WRONG, CHANGED = "a wrong secret of a stranger", "a changed secret of the cluster"
 SECRET_FILE = "cluster.secret"
