@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import pyspark
 import pytest
+from tests.support.installed import BIN, LENT, ROOT, run
 from tests.support.processes import DEADLINE_S, free_ports
 
-ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-COMMANDS = ROOT / "docs" / "operating" / "commands.md"
 LOCK = ROOT / "requirements.lock"
 
 
-def run(*command: str | Path, timeout: float = 150) -> str:
-    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(
-        [str(c) for c in command],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd="/",
-        env=environment,
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin folder of an environment with nothing but the wheel and what it asks for."""
-    folder = tmp_path_factory.mktemp("wheel")
-    uv = Path(sys.executable).with_name("uv")
-    run(uv, "build", "-q", "--wheel", "--no-build-isolation", "--python", sys.executable,
-        "-o", folder, ROOT)  # fmt: skip
-    (wheel,) = folder.glob("tidelog-*.whl")
-    run(uv, "venv", "-q", "--python", sys.executable, folder / "venv")
+    folder = tmp_path_factory.mktemp("installed")
+    run(BIN / "uv", "venv", "-q", "--python", sys.executable, folder / "venv")
     python = folder / "venv" / "bin" / "python"
-    run(uv, "pip", "install", "-q", "--python", python, "-c", constraints(folder), wheel)
+    run(BIN / "uv", "pip", "install", "-q", "--python", python, "-c", constraints(folder), wheel)
     return folder / "venv" / "bin"
 
 
@@ -76,9 +55,8 @@ def test_the_pipeline_says_what_it_lacks_and_is_there_with_spark(installed: Path
     assert line.startswith("error: ") and line.endswith("pip install 'tidelog[spark]'")
     # The extra, as this environment has it: its packages are lent instead of copied, 400 MB.
     # Behind the wheel's own folder, so that tidelog itself is the wheel's.
-    lent = Path(pyspark.__file__).parents[1]
     program = (
-        f"import sys; sys.path.append({str(lent)!r}); import pyspark_tidelog, tidelog;"
+        f"import sys; sys.path.append({str(LENT)!r}); import pyspark_tidelog, tidelog;"
         "from tidelog.pipeline.__main__ import run;"
         "source = pyspark_tidelog.DefaultSource({'kafka.bootstrap.servers': 'x:1'});"
         "print(source.name(), source.schema(), tidelog.__file__, pyspark_tidelog.__file__)"
@@ -91,33 +69,20 @@ def test_the_pipeline_says_what_it_lacks_and_is_there_with_spark(installed: Path
 
 
 def five_minutes(tool: Path, address: str) -> None:
-    """The README's commands against this server, then those of the handbook's page that end."""
+    """The README's commands against this server; the handbook's: `test_package_handbook.py`."""
     block = README.read_text().partition("## Five minutes\n\n```\n")[2].partition("```")[0]
     setup, start, *lines = block.replace("\\\n", " ").splitlines()
     assert (setup, start.split()[:2]) == ("make setup", [".venv/bin/tidelog", "up"])
-    said = [shell(line, ".venv/bin/tidelog", tool, address) for line in lines]
+    said = [shell(line, tool, address) for line in lines]
     assert said[0] == "Created topic orders.\n"
     assert said[2] == "hello\n"
     assert "all lead, all in sync" in said[3]
-    pages = COMMANDS.read_text()
-    known = []
-    for section in ("Topics", "Configurations", "Records"):
-        text = pages.partition(f"## {section}\n\n```\n")[2].partition("```")[0]
-        known += text.replace("\\\n", " ").splitlines()
-    for line in known:
-        if "--group" in line:
-            continue  # It reads until it is told to stop.
-        if line.startswith("tidelog consume"):
-            # The page has sent one record.
-            line = line.replace("--max-messages 10", "--max-messages 1")
-        shell(line, "tidelog", tool, address)
 
 
-def shell(line: str, name: str, tool: Path, address: str) -> str:
-    """Run a line of a page with the installed tool, against this server."""
-    for former in ("127.0.0.1:9092", "…"):
-        line = line.replace(former, address)
-    return run("sh", "-ec", re.sub(rf"(?<!\S){re.escape(name)} ", f"{tool} ", line))
+def shell(line: str, tool: Path, address: str) -> str:
+    """Run a line of the README with the installed tool, against this server."""
+    line = line.replace("127.0.0.1:9092", address)
+    return run("sh", "-ec", re.sub(r"(?<!\S)\.venv/bin/tidelog ", f"{tool} ", line))
 
 
 def test_the_installed_server_serves(installed: Path, tmp_path: Path) -> None:

@@ -1,17 +1,14 @@
-"""The demo's questions, answered by Spark and once more by pandas."""
+"""The demo's questions, answered by Spark and once more by pandas.
+
+The demo itself: `tests/package/test_package_demo.py`.
+"""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pandas as pd
 import pytest
-from examples.flights import demo, questions
+from examples.flights import questions
 from examples.flights.data import flights, messages
-from examples.flights.outage import Outage
-from examples.flights.publish import create_topic
-from examples.flights.server import BROKERS, running_cluster
 from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
@@ -67,28 +64,3 @@ def test_answers(spark: SparkSession, frame: pd.DataFrame) -> None:
         if line["still_there"] is not None:
             assert line["still_there"] == pytest.approx(share[place])
     left.unpersist()
-
-
-def test_the_demo_in_small(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
-    create_topic(bootstrap, demo.TOPIC, demo.PARTITIONS)
-    assert demo.show(spark, bootstrap, tmp_path, demo.Screen(), 3000) == 0
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert report["right"] and report["records"] == 3000
-    page = (tmp_path / "report.html").read_text()
-    assert "Busiest aircraft" in page and page.count("<svg") == 3
-
-
-def test_a_broker_is_killed_while_the_flights_stream_in(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    said: list[str] = []
-    with running_cluster(tmp_path) as cluster:
-        create_topic(cluster.bootstrap, demo.TOPIC, demo.PARTITIONS, BROKERS)
-        outage = Outage(cluster, demo.TOPIC, said.append)
-        bootstrap, screen = cluster.bootstrap, demo.Screen()
-        assert demo.show(spark, bootstrap, tmp_path, screen, FLIGHTS, outage) == 0
-    report = json.loads((tmp_path / "report.json").read_text())
-    assert report["right"] and report["records"] == FLIGHTS
-    words = ("kill -9: broker ", " instead, ", "is back", "every replica is in sync again")
-    assert len(said) == len(words), said
-    assert all(word in line for word, line in zip(words, said, strict=True)), said

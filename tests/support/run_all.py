@@ -73,8 +73,8 @@ PARTS = (
     Part("simulation", ("tests/simulation", f"--ignore={SEEDS_OF_CLUSTERS}"), 140, 2),
     Part("stock clients and tools", ("tests/cluster",), 210, 5),
     Part("kill", ("tests/chaos",), 130, 3),
-    Part("spark", ("tests/spark",), 155, 2),
-    Part("package", ("tests/package",), 15),
+    Part("spark", ("tests/spark",), 138, 2),
+    Part("package", ("tests/package",), 32, 2),
 )
 
 
