@@ -13,11 +13,11 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from confluent_kafka.admin import NewPartitions
+from confluent_kafka.admin import NewPartitions, NewTopic
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.support.clients import admin
-from tests.support.cluster import TidelogCluster, create_replicated
+from tests.support.cluster import TidelogCluster
 from tests.support.links import Network
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
 
@@ -61,6 +61,14 @@ def _whole_network(cluster: TidelogCluster, network: Network) -> Iterator[None]:
     for end in ("controller", *map(str, cluster.brokers)):
         network.heal(end, ["controller", *map(str, cluster.brokers)])
     fresh_process()
+
+    def all_live() -> bool:
+        found = (
+            admin(each).list_topics(timeout=DEADLINE_S) for each in cluster.bootstrap.split(",")
+        )
+        return all(len(each.brokers) == len(cluster.brokers) for each in found)
+
+    wait_until(all_live, DEADLINE_S, "all brokers are registered again", 0.1)
 
 
 @dataclass
@@ -125,7 +133,6 @@ def named(word: str, count: int, first: int = 0) -> list[bytes]:
 class Parted:
     """A cluster with a leader that is cut off: `stale` reaches that alone, `fresh` the others."""
 
-    cluster: TidelogCluster
     leader: int
     stale: str
     fresh: str
@@ -138,8 +145,8 @@ def address(cluster: TidelogCluster, node_id: int) -> str:
 def until_led_by_another(bootstrap: str, topic: str, former: int) -> None:
     def deposed() -> bool:
         # By a new client: one that has heard of the former leader may ask that.
-        found = admin(bootstrap).list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions[0]
-        return found.leader not in (-1, former)
+        found = admin(bootstrap).list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+        return 0 in found and found[0].leader not in (-1, former)
 
     wait_until(deposed, DEADLINE_S, "another leads", 0.1)
 
@@ -153,7 +160,7 @@ def cut_off(cluster: TidelogCluster, network: Network, topic: str) -> Parted:
         network.cut(end, str(leader))
     fresh = ",".join(address(cluster, node_id) for node_id in others)
     until_led_by_another(fresh, topic, leader)
-    return Parted(cluster, leader, address(cluster, leader), fresh)
+    return Parted(leader, address(cluster, leader), fresh)
 
 
 def fresh_process() -> None:
@@ -257,13 +264,15 @@ def test_a_topic_that_a_broker_knows_by_its_former_id(
     others.delete_topics([topic_name])[topic_name].result(DEADLINE_S)
 
     def created() -> bool:
+        client = admin(parted.fresh)
         try:
-            create_replicated(parted.fresh, topic_name, 1, 2)
+            client.create_topics([NewTopic(topic_name, 1, 2)])[topic_name].result(DEADLINE_S)
         except confluent_kafka.KafkaException:
             return False
         return True
 
     wait_until(created, DEADLINE_S, "the topic can be created again", 0.2)
+    until_led_by_another(parted.fresh, topic_name, parted.leader)
     assert write(parted.fresh, topic_name, named("first", 100), acks="all") == 0
     query = Query(topic_name)
     query.drain(parted.fresh)
