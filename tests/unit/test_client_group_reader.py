@@ -72,20 +72,32 @@ class RefusingBroker(GroupBroker):
                             item.error_code = int(code)
         return answer
 
+    def lose_leader(self, topic: str, partition: int) -> None:
+        """Let metadata name no leader of a partition."""
+        update = messages.UpdateMetadataRequest
+        state = update.UpdateMetadataPartitionState(
+            partition_index=partition, leader=-1, leader_epoch=1, isr=[], replicas=[1]
+        )
+        self._tell(topic, state)
+
     def delete(self, topic: str) -> None:
         """Let the controller have deleted a topic."""
         update = messages.UpdateMetadataRequest
         gone = update.UpdateMetadataPartitionState(
             partition_index=0, leader=-2, leader_epoch=-2, isr=[], replicas=[]
         )
+        self._tell(topic, gone)
+        self.broker.partitions.stop(topic, 0, delete=True, reason="deleted")
+
+    def _tell(self, topic: str, partition: Any) -> None:
+        update = messages.UpdateMetadataRequest
         state = update.UpdateMetadataTopicState(
             topic_name=topic,
             topic_id=uuid.uuid5(uuid.NAMESPACE_OID, topic),
-            partition_states=[gone],
+            partition_states=[partition],
         )
         told = update(controller_id=1, topic_states=[state], live_brokers=[])
         self.broker.metadata.apply(told, complete=False)
-        self.broker.partitions.stop(topic, 0, delete=True, reason="deleted")
 
 
 def with_group(folder: Path, story: Callable[[RefusingBroker, Cluster], Awaitable[None]]) -> None:
@@ -148,6 +160,49 @@ def test_a_refused_look_up_is_said_and_tried_again(tmp_path: Path) -> None:
             assert said[0].code == code
             assert sorted(reader.assignment) == [A, B]
             assert reader._member.state is State.READING
+
+    with_group(tmp_path, story)
+
+
+def test_a_partition_without_a_leader_holds_up_no_other_of_its_topic(tmp_path: Path) -> None:
+    async def story(lone: RefusingBroker, cluster: Cluster) -> None:
+        lone.lead("two", 2)
+        first, second = TopicPartition("two", 0), TopicPartition("two", 1)
+        async with RecordSender(cluster) as sender:
+            await (await sender.send("two", b"x", partition=0))
+        lone.lose_leader("two", 1)
+        async with reader_of(cluster, "a", "two") as reader:
+            # Its look-up has a minute: the others are read, and committed, all the while.
+            assert sorted(await read(reader, 2)) == [A, first]
+            assert reader._member.state is State.JOINED
+            await reader.commit()
+        assert (await committed_offsets(cluster, "g"))[first].offset == 1
+        settings = ClusterSettings(backoff=FAST, default_api_timeout_ms=200)
+        async with Cluster(lone.bootstrap, settings) as hasty:
+            reader = reader_of(hasty, "a", "two")
+            with pytest.raises(PartitionsRefused) as caught:
+                await read(reader, 1)
+            assert {each: error.code for each, error in caught.value.errors.items()} == {
+                second: ErrorCode.LEADER_NOT_AVAILABLE
+            }
+            await reader.close()
+
+    with_group(tmp_path, story)
+
+
+def test_a_member_that_is_recalled_does_not_wait_for_its_positions(tmp_path: Path) -> None:
+    async def story(lone: RefusingBroker, cluster: Cluster) -> None:
+        lone.may_answer.clear()
+        async with Cluster(lone.bootstrap) as other, reader_of(cluster, "a", "b") as first:
+            polling = asyncio.create_task(first.poll(3_600_000))
+            await until(lambda: lone.asked)
+            late = GroupMember(other, "g", ["a", "b"])
+            # Its look-up hangs, and the other's join waits for it.
+            await late.join()
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
+            lone.may_answer.set()
+            await late.leave()
 
     with_group(tmp_path, story)
 

@@ -135,6 +135,15 @@ class Cluster:
             raise ConnectionLost(f"broker {node_id} is not among the living brokers")
         return await self._connection_to((node_id, purpose), broker.host, broker.port)
 
+    def close_purpose(self, purpose: str) -> None:
+        """End the connections of a purpose that nobody has any more."""
+        for key in [key for key in self._connections if key[1] == purpose]:
+            task = self._connections.pop(key)
+            if _connected(task):
+                task.result().close()
+            else:
+                task.cancel()
+
     async def send(
         self,
         node_id: int,

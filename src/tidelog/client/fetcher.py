@@ -205,6 +205,7 @@ class Fetcher:
     async def close(self) -> None:
         """Stop fetching and end the sessions that brokers keep for this reader."""
         self._closed = True
+        self._wake()
         if self._timer is not None:
             self._timer.cancel()
         await call_off(self._tasks.values())

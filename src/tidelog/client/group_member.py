@@ -146,7 +146,10 @@ class GroupMember:
             raise
 
     async def leave(self) -> None:
-        """Leave the group so that others take over at once; a static member just stops."""
+        """Leave the group so that others take over at once; a static member just stops.
+
+        Its connection ends, too: the cluster's others are used on.
+        """
         leaver = self._standing
         self._step(Event.LEAVE)
         try:
@@ -163,6 +166,7 @@ class GroupMember:
                 self.group, request, timeout_ms=LEAVE_TIMEOUT_MS
             )
         finally:
+            self._cluster.close_purpose(self._purpose)
             self._step(Event.LEFT)
 
     def _step(self, event: Event, problem: ClientError | None = None) -> None:

@@ -3,9 +3,10 @@
 Owns the cycle join -> positions -> fetch -> commit -> rejoin (eager: everything is given back
 before a rejoin). The public Consumer grows from this.
 
-A join, and the look-up of positions, run in a task of their own: a ``poll`` whose time is over, or
-that is cancelled, leaves them to the next one. What fails is raised by the ``poll`` that waits for
-it, and tried again by those that follow; partitions whose positions are known are read meanwhile.
+A join, and the look-up of positions, each run in a task of their own: a ``poll`` that is cancelled,
+or whose time is over, leaves them to the next one. What fails is raised by a ``poll``, and tried
+again by those that follow. A partition is read as soon as its position is known, whatever the
+look-up of others does; a member that is recalled gives the look-up up.
 
 At least once: a position is committed only after ``poll`` was called again (or ``commit``), so
 what was handed out and not finished is read again after a crash.
@@ -40,6 +41,7 @@ from tidelog.client.membership import State
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, by_topic
+from tidelog.runtime.tasks import call_off
 
 logger = logging.getLogger(__name__)
 
@@ -98,11 +100,14 @@ class GroupReader:
         self._committed: dict[TopicPartition, int] = {}
         self._next_commit = 0.0
         self._step_ms = heartbeat_interval_ms
+        self._placing_step_ms = min(heartbeat_interval_ms, cluster.settings.backoff.max_ms)
         self._unplaced: list[TopicPartition] = []
         """What was assigned, and has no position yet."""
         self._place_at = 0.0
-        self._entering: asyncio.Task[None] | None = None
+        self._joining: asyncio.Task[None] | None = None
+        self._placing: asyncio.Task[None] | None = None
         self._committing: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def __aenter__(self) -> GroupReader:
         return self
@@ -120,20 +125,26 @@ class GroupReader:
 
         Calling it again says that everything handed out before is finished. Raises Refused
         (PartitionsRefused for what keeps some partitions from being read), and goes on when it is
-        called again.
+        called again; a closed reader raises ClientError.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
+        if timeout_ms <= 0:
+            # Who polls without waiting must let the requests go on all the same.
+            await asyncio.sleep(0)
         while True:
-            if self._must_enter:
-                if not await self._entered(deadline):
+            self._refuse_closed()
+            if self._joining is not None or self._member.must_join:
+                if not await self._joined(deadline):
                     return []
             elif self._auto_commit_ms is not None and loop.time() >= self._next_commit:
                 self._commit_aside()
+            self._place_aside()
             left_ms = max(0, int((deadline - loop.time()) * 1000))
             # In steps: a member that is called back must not sit out the caller's time.
-            taken = await self._fetcher.poll(min(left_ms, self._step_ms), max_bytes)
-            if taken or left_ms <= self._step_ms:
+            step_ms = self._step_ms if self._placing is None else self._placing_step_ms
+            taken = await self._fetcher.poll(min(left_ms, step_ms), max_bytes)
+            if taken or left_ms <= step_ms:
                 return taken
 
     async def commit(self) -> None:
@@ -151,16 +162,25 @@ class GroupReader:
         await self._commit_up_to(positions)
 
     async def close(self) -> None:
-        """Stop reading and leave the group. Commits nothing: ``commit`` before, if all is done."""
-        tasks = [task for task in (self._entering, self._committing) if task is not None]
-        self._entering = self._committing = None
-        for task in tasks:
-            task.cancel()
+        """Stop reading and leave the group. Commits nothing: ``commit`` before, if all is done.
+
+        A ``poll`` under way ends with ClientError. When this is cancelled it does what is left all
+        the same, so nothing goes on reading; a member whose leaving itself is cancelled stays in
+        the group until its session ends.
+        """
+        self._closed = True
+        tasks = [self._joining, self._placing, self._committing]
         try:
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self._fetcher.close()
+            await call_off(task for task in tasks if task is not None)
         finally:
-            await self._member.leave()
+            try:
+                await self._fetcher.close()
+            finally:
+                await self._member.leave()
+
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise ClientError(f"the reader of group {self._member.group!r} is closed")
 
     # Committing
 
@@ -218,48 +238,59 @@ class GroupReader:
 
     # Entering a generation
 
-    @property
-    def _must_enter(self) -> bool:
-        if self._entering is not None or self._member.must_join:
-            return True
-        placing = self._member.state is State.JOINED
-        return placing and asyncio.get_running_loop().time() >= self._place_at
-
-    async def _entered(self, deadline: float) -> bool:
-        """Wait until the member has entered, or the time is over; raises why it could not."""
+    async def _joined(self, deadline: float) -> bool:
+        """Wait until the member has joined, or the time is over; raises why it could not."""
         loop = asyncio.get_running_loop()
-        if self._entering is None:
-            self._entering = loop.create_task(self._enter())
-            self._entering.add_done_callback(_look_at_error)
-        entering = self._entering
-        await asyncio.wait([entering], timeout=max(0.0, deadline - loop.time()))
-        if not entering.done():
+        if self._joining is None:
+            self._joining = loop.create_task(self._join())
+            self._joining.add_done_callback(_look_at_error)
+        joining = self._joining
+        await asyncio.wait([joining], timeout=max(0.0, deadline - loop.time()))
+        if not joining.done():
             return False
-        self._entering = None
-        entering.result()
+        self._refuse_closed()
+        self._joining = None
+        joining.result()
         return True
 
-    async def _enter(self) -> None:
-        """Join if that must be, then look up the positions of what was assigned."""
-        if self._member.must_join:
-            if self._auto_commit_ms is not None:
-                if self._committing is not None:
-                    await asyncio.wait([self._committing])
-                await self._try_commit(self._fetcher.positions())
-            self._fetcher.assign({})
-            self._committed, self._unplaced = {}, []
-            self._unplaced = await self._member.join()
-        backoff_s = self._cluster.settings.backoff.max_ms / 1000
+    async def _join(self) -> None:
+        """Give everything back, and join."""
+        placing, self._placing = self._placing, None
+        if placing is not None:
+            await call_off([placing])
+        if self._auto_commit_ms is not None:
+            if self._committing is not None:
+                await asyncio.wait([self._committing])
+            await self._try_commit(self._fetcher.positions())
+        self._fetcher.assign({})
+        self._committed, self._unplaced, self._place_at = {}, [], 0.0
+        self._unplaced = await self._member.join()
+
+    def _place_aside(self) -> None:
+        """Look up the positions that are not known, while others are read; raises what failed."""
+        loop = asyncio.get_running_loop()
+        placing = self._placing
+        if placing is not None and placing.done():
+            self._placing = None
+            placing.result()
+        may = self._placing is None and self._member.state is State.JOINED
+        if may and loop.time() >= self._place_at:
+            self._placing = loop.create_task(self._place())
+            self._placing.add_done_callback(_look_at_error)
+
+    async def _place(self) -> None:
+        """Look up positions: the member reads then. Raises what keeps partitions from one."""
         try:
-            errors = await self._place()
+            errors = await self._look_up()
         finally:
+            backoff_s = self._cluster.settings.backoff.max_ms / 1000
             self._place_at = asyncio.get_running_loop().time() + backoff_s
         if errors:
             raise PartitionsRefused(self._member.group, errors)
         self._member.positioned()
 
-    async def _place(self) -> dict[TopicPartition, Refused]:
-        """Read what has a position by now; return what keeps the others from one.
+    async def _look_up(self) -> dict[TopicPartition, Refused]:
+        """Read each partition from its position on as soon as that is known; return the errors.
 
         One question per topic without committed offsets, so that a topic that is gone, or has no
         leader, holds up no other. Grows with partitions.
@@ -267,36 +298,46 @@ class GroupReader:
         group, wanted = self._member.group, self._unplaced
         found, errors = await look_up_committed(self._cluster, group, wanted)
         positions = {partition: item.offset for partition, item in found.items()}
-        missing = [where for where in wanted if where not in positions and where not in errors]
+        self._committed.update(positions)
+        self._begin(positions, {partition: item.leader_epoch for partition, item in found.items()})
+        missing = [where for where in wanted if where not in found and where not in errors]
         if self._reset is OffsetReset.NONE:
-            for where in missing:
-                errors[where] = _no_position(group, where)
+            errors.update({where: _no_position(group, where) for where in missing})
         else:
-            topics = list(by_topic(missing).values())
-            looked_up = await asyncio.gather(*map(self._reset_positions, topics))
-            for partitions, outcome in zip(topics, looked_up, strict=True):
-                if isinstance(outcome, Refused):
-                    errors.update(dict.fromkeys(partitions, outcome))
-                else:
-                    positions.update(outcome)
-        epochs = {partition: item.leader_epoch for partition, item in found.items()}
-        self._committed.update((partition, item.offset) for partition, item in found.items())
-        self._unplaced = [where for where in wanted if where in errors]
-        self._fetcher.add(positions, epochs)
+            topics = by_topic(missing).values()
+            for failed in await asyncio.gather(*map(self._reset_positions, topics)):
+                errors.update(failed)
+        for where in self._unplaced:
+            unanswered = Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(where), "no broker answered")
+            errors.setdefault(where, unanswered)
         return errors
+
+    def _begin(
+        self, positions: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int]
+    ) -> None:
+        self._unplaced = [where for where in self._unplaced if where not in positions]
+        self._fetcher.add(positions, epochs)
 
     async def _reset_positions(
         self, partitions: list[TopicPartition]
-    ) -> dict[TopicPartition, int] | Refused:
-        """Look up where one topic's partitions begin, or end; a refusal is returned."""
+    ) -> dict[TopicPartition, Refused]:
+        """Look up where one topic's partitions begin, or end; return what failed, of each."""
         where = offsets.EARLIEST if self._reset is OffsetReset.EARLIEST else offsets.LATEST
-        try:
-            found = await offsets.list_offsets(
-                self._cluster, dict.fromkeys(partitions, where), isolation=self._isolation
-            )
-        except Refused as error:
-            return error
-        return {partition: item.offset for partition, item in found.items()}
+        failed: dict[TopicPartition, ClientError] = {}
+        await offsets.list_offsets(
+            self._cluster,
+            dict.fromkeys(partitions, where),
+            isolation=self._isolation,
+            failed=failed,
+            taken=lambda found: self._begin({each: at.offset for each, at in found.items()}, {}),
+        )
+        return {each: _refused(each, error) for each, error in failed.items()}
+
+
+def _refused(partition: TopicPartition, error: ClientError) -> Refused:
+    if isinstance(error, Refused):
+        return error
+    return Refused(ErrorCode.NETWORK_EXCEPTION, str(partition), str(error))
 
 
 def _no_position(group: str, partition: TopicPartition) -> Refused:

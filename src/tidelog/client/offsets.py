@@ -6,7 +6,7 @@ Owns ListOffsets and OffsetForLeaderEpoch as a client asks them; positions of gr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -59,11 +59,13 @@ async def list_offsets(
     isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     timeout_ms: int | None = None,
     failed: dict[TopicPartition, ClientError] | None = None,
+    taken: Callable[[dict[TopicPartition, FoundOffset]], None] | None = None,
 ) -> dict[TopicPartition, FoundOffset]:
     """Look up one offset per partition: EARLIEST, LATEST, MAX_TIMESTAMP, or a time in ms.
 
     A time finds the first record with a timestamp at or after it, or offset -1. Raises Refused;
-    with ``failed`` nothing, it takes the errors of partitions.
+    with ``failed`` nothing, it takes the errors of partitions. ``taken`` is called with what each
+    leader answers, at once, while others are still asked.
     """
 
     request_timeout_ms = cluster.settings.request_timeout_ms
@@ -92,13 +94,16 @@ async def list_offsets(
             version,
             request_timeout_ms,
         )
-        return {
+        found = {
             TopicPartition(topic.name, item.partition_index): error_code(item.error_code)
             if item.error_code
             else FoundOffset(item.offset, item.timestamp, item.leader_epoch)
             for topic in answer.topics
             for item in topic.partitions
         }
+        if taken is not None:
+            taken({each: at for each, at in found.items() if isinstance(at, FoundOffset)})
+        return found
 
     return await ask_leaders(cluster, wanted, ask, timeout_ms=timeout_ms, failed=failed)
 
