@@ -18,6 +18,8 @@ from tests.support.group_broker import GroupBroker
 from tests.support.lone_broker import until
 
 from tidelog.broker.handlers import (
+    describe_configs,
+    describe_groups,
     describe_log_dirs,
     list_config_resources,
     list_groups,
@@ -25,7 +27,7 @@ from tidelog.broker.handlers import (
 )
 from tidelog.groups.describing import LISTED_AT_ONCE
 from tidelog.model.errors import ErrorCode
-from tidelog.protocol import messages
+from tidelog.protocol import codec, messages
 
 LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 TOPICS = 1100
@@ -109,5 +111,32 @@ def test_very_many_replicas_and_topics_are_named_in_steps(tmp_path: Path) -> Non
             assert [each.resource_name for each in answer.config_resources] == names
             assert len(grown) > TOPICS // list_config_resources.AT_ONCE
             assert max(grown) < MOST_BYTES
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("text", ["\0", "\U000e0001", "a"], ids=ascii)
+def test_an_answer_about_names_that_nobody_has_is_hardly_longer_than_the_question(
+    tmp_path: Path, text: str
+) -> None:
+    """What is said of a name repeats it, and wrote each of its characters as up to ten."""
+    name = text * (32_767 // len(text.encode()))
+    asked = messages.DescribeConfigsRequest
+    topic, node = 2, 4
+    resources = [asked.DescribeConfigsResource(kind, name) for kind in (topic, node)]
+
+    async def main() -> None:
+        async with started(tmp_path) as broker:
+            broker.lead_offsets()
+            await until(lambda: broker.coordinator.table_of(name) is not LOADING)
+            for module, request in (
+                (describe_groups, messages.DescribeGroupsRequest(groups=[name])),
+                (describe_configs, asked(resources=resources)),
+            ):
+                key, version = module.HANDLER.api_key, module.HANDLER.versions.stop - 1
+                answer, _ = steps_of(broker, module, request, version)
+                written = sum(map(len, codec.encode_response(key, version, 1, answer)))
+                read = sum(map(len, codec.encode_request(key, version, 1, "", request)))
+                assert written < read + 8_000
 
     asyncio.run(main())

@@ -61,7 +61,7 @@ def _entries(broker: Broker, kind: int, name: str) -> list[ConfigEntry] | tuple[
     if kind == EntityType.TOPIC:
         why = why_invalid(name)
         if why is not None:
-            return ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} is no topic name: {why}"
+            return ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name[:300]!r} is no topic name: {why}"
         if broker.metadata.topic(name) is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r} does not exist"
         return list(broker.topic_configs.describe_topic(name).entries)
@@ -70,7 +70,7 @@ def _entries(broker: Broker, kind: int, name: str) -> list[ConfigEntry] | tuple[
             default = broker.topic_configs.of(EntityType.BROKER, DEFAULT_BROKER)
             return list(describe_brokers_default(default))
         if name != str(broker.configs.node_id):
-            sentence = f"this is broker {broker.configs.node_id}: ask broker {name!r} itself"
+            sentence = f"this is broker {broker.configs.node_id}: ask broker {name[:100]!r} itself"
             return ErrorCode.INVALID_REQUEST, sentence
         return list(describe_broker(broker.topic_configs.layers()))
     return ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no configurations here"

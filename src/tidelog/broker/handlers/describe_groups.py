@@ -25,6 +25,9 @@ GROUP_BYTES, MEMBER_BYTES = 200, 300
 """What a group, and a member of it, take in an answer being made, their own bytes aside."""
 
 NOT_FOUND_SINCE = 6
+NAMED_CHARACTERS = 300
+"""How much of an id is said back in a sentence, where a character may be written as ten."""
+
 DEAD = GroupState.DEAD.value
 
 _Response = messages.DescribeGroupsResponse
@@ -40,7 +43,7 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Steps:
         group = _describe(broker, name, operations)
         if group.group_state == DEAD and context.version >= NOT_FOUND_SINCE:
             group.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            group.error_message = f"group {name!r} not found"
+            group.error_message = f"group {name[:NAMED_CHARACTERS]!r} not found"
         groups.append(group)
         yield GROUP_BYTES + sum(
             MEMBER_BYTES + len(member.member_metadata) + len(member.member_assignment)
