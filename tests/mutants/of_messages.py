@@ -149,4 +149,45 @@ MUTANTS = (
         "_POSITIVE = 0x3FFFFFFF\n",
         "tests/unit/test_partitioning_hashing.py",
     ),
+    Mutant(
+        "what followers ask has no limit for clients, either",
+        "src/tidelog/network/router.py",
+        "(trusted and handler.api_key in FOLLOWERS)",
+        "(handler.api_key in FOLLOWERS)",
+        "tests/unit/test_network_scope.py",
+    ),
+    Mutant(
+        "members that a new coordinator never hears of stay for ever",
+        "src/tidelog/groups/replay.py",
+        "        group.add(member)\n        group.touch(member, now_ms)\n",
+        "        group.add(member)\n",
+        "tests/unit/test_groups_membership.py",
+    ),
+    Mutant(
+        "the shares of a former generation are given out in the next one",
+        "src/tidelog/groups/syncing.py",
+        "    if group.state is not GroupState.COMPLETING_REBALANCE "
+        "or group.generation != generation:\n"
+        "        return\n"
+        "    group.enter",
+        "    if group.state is not GroupState.COMPLETING_REBALANCE:\n"
+        "        return\n"
+        "    group.enter",
+        "tests/unit/test_groups_membership.py",
+    ),
+    Mutant(
+        "batches of one size are read alike by half of their lengths",
+        "src/tidelog/pipeline/decoding/starts.py",
+        "    if len(second):\n"
+        "        same &= (view[second[None, :] + shifts] == view[second][None, :]).all(axis=1)\n",
+        "",
+        "tests/unit/test_pipeline_decoding.py",
+    ),
+    Mutant(
+        "a time without a zone is that of the machine",
+        "src/tidelog/cli/reset_plan.py",
+        "    if moment.tzinfo is None:\n        moment = moment.replace(tzinfo=UTC)\n",
+        "",
+        "tests/unit/test_cli_reset_plan.py",
+    ),
 )

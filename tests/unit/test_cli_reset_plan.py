@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -67,12 +68,19 @@ def test_what_is_no_duration(text: str) -> None:
         parse_duration_ms(text)
 
 
-def test_times_are_utc_unless_they_say_otherwise() -> None:
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Auckland"])
+def test_times_are_utc_unless_they_say_otherwise(
+    zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
     noon = int(datetime(2024, 2, 29, 12, tzinfo=UTC).timestamp() * 1000)
     assert parse_datetime_ms("2024-02-29T12:00:00.000") == noon
     assert parse_datetime_ms("2024-02-29T13:00:00+01:00") == noon
     with pytest.raises(WrongUsage):
         parse_datetime_ms("yesterday")
+    monkeypatch.undo()
+    time.tzset()
 
 
 def test_topics_with_partitions() -> None:

@@ -421,6 +421,21 @@ def test_a_leaders_second_sync_writes_no_second_record() -> None:
     assert d.synced(second).assignment == b"A"
 
 
+def test_the_shares_of_a_former_generation_are_nobodys_when_they_are_stored_late() -> None:
+    d = Driver(hold=True)
+    a, _ = d.new_member()
+    d.advance(3_000)
+    former = d.sync(a, 1, {a: b"former"})
+    changed = d.join(a, protocols=one_protocol("t", "u"))
+    assert d.error_of(former) is E.REBALANCE_IN_PROGRESS
+    assert d.joined(changed).generation == 2
+    d.commit()
+    assert d.group.state is GroupState.COMPLETING_REBALANCE
+    present = d.sync(a, 2, {a: b"present"})
+    d.commit()
+    assert d.synced(present).assignment == b"present"
+
+
 @pytest.mark.parametrize(
     ("refusal", "told"),
     [
@@ -878,6 +893,16 @@ def test_a_stable_group_survives_a_change_of_coordinator() -> None:
     assert other.heartbeat(a, 1) is E.NONE
     assert other.synced(other.sync(b, 1)).assignment == b"share of 1"
     other.advance(10_000)
+    assert other.group.state is GroupState.EMPTY
+
+
+def test_members_that_a_new_coordinator_never_hears_of_are_gone_after_a_session() -> None:
+    d = Driver()
+    d.stable(2)
+    other = d.reloaded()
+    other.advance(9_999)
+    assert other.group.state is GroupState.STABLE
+    other.advance(1)
     assert other.group.state is GroupState.EMPTY
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -16,10 +17,12 @@ from tidelog.broker.forwarding import MOST_FORWARDED
 from tidelog.controller.routing import make_router
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.network import frames
 from tidelog.network.audit import ELSEWHERE, MAX_PLACES, Audit
-from tidelog.network.router import Handler, RequestContext, Router, Scope
+from tidelog.network.router import FOLLOWERS, Handler, RequestContext, Router, Scope
 from tidelog.network.server import Server
-from tidelog.protocol import messages
+from tidelog.protocol import codec, messages
+from tidelog.protocol.primitives import TooManyElements
 
 CLIENT, BROKER, CONTROLLER = Scope.CLIENT, Scope.BROKER, Scope.CONTROLLER
 
@@ -243,3 +246,25 @@ def test_the_rest_is_said_by_the_sweep(caplog: pytest.LogCaptureFixture) -> None
     lines = audited(caplog)
     assert len(lines) == 2
     assert "(and 1 more" in lines[1]
+
+
+@pytest.mark.parametrize("key", sorted(FOLLOWERS))
+def test_what_followers_may_ask_of_all_has_a_limit_for_clients(key: ApiKey) -> None:
+    router = Router(handlers.load())
+    request = messages.classes_of(codec.api_of(key).request)[""]
+    topic = {
+        ApiKey.FETCH: messages.FetchRequest.FetchTopic,
+        ApiKey.LIST_OFFSETS: messages.ListOffsetsRequest.ListOffsetsTopic,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: (messages.OffsetForLeaderEpochRequest.OffsetForLeaderTopic),
+    }[key]
+    version = 4
+    head = codec.encode_request(key, version, 1, "", request(topics=[topic()] * 60_000))
+    frame = memoryview(b"".join(head))
+    handler = router.handler(key)
+    assert handler is not None
+    for trusted in (True, False):
+        route = router.route(key, version, trusted)
+        assert route is not None
+        position = frames.read_rest(frames.header_at(frame[4:]), route, frame[4:])[1]
+        with pytest.raises(TooManyElements) if not trusted else contextlib.nullcontext():
+            route.decode(frame[4:], position)

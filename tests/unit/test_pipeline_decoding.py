@@ -230,6 +230,30 @@ def test_hostile_payloads_with_a_right_checksum() -> None:
             decode(seal_batch(header._replace(record_count=count), bytes(damaged)))
 
 
+@pytest.mark.parametrize("more", [b"\0", bytes(100)])
+def test_bytes_behind_the_last_record_are_named(more: bytes) -> None:
+    """A batch that announces fewer records than it holds: the others would be passed over."""
+    records = [NewRecord(1, b"k", b"v") for _ in range(20)]
+    batch = build_batch(records)
+    fewer = read_header(batch)._replace(record_count=19, last_offset_delta=18)
+    with pytest.raises(CorruptRecords):
+        decode(seal_batch(fewer, batch[HEADER_SIZE:]))
+    with pytest.raises(CorruptRecords):
+        decode(seal_batch(read_header(batch), batch[HEADER_SIZE:] + more))
+
+
+def test_batches_of_one_size_whose_lengths_differ_in_their_second_byte() -> None:
+    """Sizes whose length fields begin with the same byte, of which the values are full."""
+    first = [NewRecord(1, None, b"\x9e" * each) for each in (200, 264, 200)]
+    other = [NewRecord(1, None, b"\x9e" * each) for each in (264, 200, 200)]
+    data = b"".join(
+        seal_batch(read_header(each)._replace(base_offset=at * 3), each[HEADER_SIZE:])
+        for at, each in enumerate((build_batch(first), build_batch(other)))
+    )
+    lengths = [len(row["value"]) for row in decode(data)]  # type: ignore[arg-type]
+    assert lengths == [200, 264, 200, 264, 200, 200]
+
+
 def test_nothing_decodes_to_nothing() -> None:
     assert decode(b"") == []
     assert pa.record_batch([], names=[]).num_rows == 0

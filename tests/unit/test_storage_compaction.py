@@ -255,6 +255,49 @@ def test_a_result_that_no_longer_fits_is_dropped(tmp_path: Path) -> None:
     assert not list((tmp_path / "t-0").glob("*.cleaned"))
 
 
+def test_a_result_is_dropped_although_other_records_have_filled_the_same_places(
+    tmp_path: Path,
+) -> None:
+    """A follower cut its log while it was cleaned, and copied as much of the new leader's."""
+    log = new_log(tmp_path, COMPACT)
+    for number in range(40):
+        put(log, (f"k{number % 4}", f"former-{number:02}"))
+    log.sync()
+    plan = plan_compaction(log, NOW_MS)
+    assert plan is not None
+    result = compact(QuickDisk(), plan)
+    sizes = [segment.size for segment in log.segments]
+    assert log.truncate_to(0, NOW_MS) is None
+    for number in range(40):
+        put(log, (f"k{number % 4}", f"latter-{number:02}"))
+    assert [segment.size for segment in log.segments] == sizes
+    before = records_of(log)
+    assert apply_compaction(log, result, NOW_MS) is None
+    assert records_of(log) == before
+
+
+def test_retries_are_known_when_compaction_has_taken_their_batches(tmp_path: Path) -> None:
+    """Of a producer's five batches only the last one stays in the log; then it was killed."""
+    log = new_log(tmp_path, COMPACT)
+    for number in range(40):
+        put(log, ("k", f"v{number:02}"), producer=Producer(7, 0, number))
+    log.sync()
+    log.roll(NOW_MS)
+    plan = plan_compaction(log, NOW_MS)
+    assert plan is not None
+    result = compact(QuickDisk(), plan)
+    for snapshot in Path(log.path).glob("*.snapshot"):
+        snapshot.unlink()
+    log.high_watermark = end = log.end_offset
+    assert apply_compaction(log, result, NOW_MS) is not None
+    assert len(records_of(log)) < 5
+    log.resources.files.close()
+    log = reopen(tmp_path, COMPACT, ending=Ending(end, end))
+    again = build_batch([NewRecord(NOW_MS, b"k", b"v37")], producer=Producer(7, 0, 37))
+    got = log.append_as_leader(again, 0, NOW_MS)
+    assert isinstance(got, Appended) and (got.duplicate, got.first_offset) == (True, 37)
+
+
 class StopsAt(QuickDisk):
     """A disk whose process dies before its n-th rename."""
 

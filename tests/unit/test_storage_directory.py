@@ -12,11 +12,20 @@ from pathlib import Path
 
 import pytest
 from tests.support.put_files import put
-from tests.support.storage_logs import NOW_MS, FaultyDisk, batch, records_of, resolve, texts_of
+from tests.support.storage_logs import (
+    NOW_MS,
+    FaultyDisk,
+    QuickDisk,
+    batch,
+    records_of,
+    resolve,
+    texts_of,
+)
 
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime.seams import Seams
+from tidelog.storage import names
 from tidelog.storage.checkpoints import PartitionMetadata, decode_offsets, encode_uuid
 from tidelog.storage.directory import (
     DirectoryRefused,
@@ -24,6 +33,7 @@ from tidelog.storage.directory import (
     LogDirectory,
     open_directory,
 )
+from tidelog.storage.identity import how_it_ended
 from tidelog.storage.loaded import LoadAbandoned
 from tidelog.storage.names import DirectoryName, marked_name, parse_directory
 
@@ -536,3 +546,13 @@ def test_one_bad_directory_keeps_no_other(tmp_path: Path, clock: Clock) -> None:
     assert found.failed is not None
     assert len(list((tmp_path / "d").glob("*-delete"))) == 1
     found._lock.close()
+
+
+def test_where_nothing_names_a_boot_it_may_have_been_another_one(tmp_path: Path) -> None:
+    disk = QuickDisk()
+    put(tmp_path / names.LIFE, b"boot.id=\n")
+    assert how_it_ended(disk, str(tmp_path), "") == (LastLife.UNCLEAN, False)
+    put(tmp_path / names.LIFE, b"boot.id=one\n")
+    assert how_it_ended(disk, str(tmp_path), "") == (LastLife.UNCLEAN, False)
+    assert how_it_ended(disk, str(tmp_path), "another") == (LastLife.UNCLEAN, False)
+    assert how_it_ended(disk, str(tmp_path), "one") == (LastLife.CRASHED, False)

@@ -76,6 +76,20 @@ def test_the_table_of_sequences(
         assert log.end_offset == end + (expected == "appended")
 
 
+def test_a_newer_epoch_goes_on_and_fences_the_former(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    for at in range(3):
+        sent(log, at)
+    assert sent(log, 0, epoch=1).first_offset == 3
+    refused = send(log, 3)
+    assert isinstance(refused, Rejected) and refused.error is FENCED
+    assert sent(log, 1, epoch=1).first_offset == 4
+    again = sent(log, 0, epoch=1)
+    assert (again.duplicate, again.first_offset) == (True, 3)
+    refused = send(log, 2, epoch=0)
+    assert isinstance(refused, Rejected) and refused.error is FENCED
+
+
 def test_a_batch_across_the_wrap(tmp_path: Path) -> None:
     log = new_log(tmp_path)
     sent(log, MAX_INT32 - 1, count=4)  # 2^31 - 2, 2^31 - 1, 0, 1

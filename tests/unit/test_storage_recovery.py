@@ -197,6 +197,33 @@ def test_an_end_below_the_recovery_point_is_always_damage(tmp_path: Path) -> Non
         assert found.damaged is not None and "recovery point 8" in found.damaged
 
 
+@pytest.mark.parametrize("left", [0, 3])
+@pytest.mark.parametrize("power_lost", [True, False])
+def test_whole_batches_that_are_missing_below_the_recovery_point_are_damage(
+    tmp_path: Path, left: int, power_lost: bool
+) -> None:
+    """What is left is sound to its end: only the recovery point knows that there was more."""
+    log = write(tmp_path, 4)
+    path = Path(log.segments[0].log_path)
+    put(path, path.read_bytes()[: log.size // 4 * left])
+    found = reopen(tmp_path, SMALL, ending=Ending(8, unsynced_may_be_gone=power_lost))
+    assert found.damaged is not None
+    assert f"ends at offset {left * 2}, below its recovery point 8" in found.damaged
+
+
+def test_bytes_behind_the_end_of_a_clean_stop_are_not_appended_to(tmp_path: Path) -> None:
+    log = write(tmp_path, 4)
+    log = reopen(tmp_path, SMALL)
+    log.close()
+    path = Path(log.segments[0].log_path)
+    put(path, path.read_bytes() + bytes(30))
+    found = reopen(tmp_path, SMALL, ending=Ending(8, 8, clean=True))
+    assert found.damaged is None and found.recovered.cut_bytes == 30
+    made = batch(2, timestamp=NOW_MS, producer=Producer(3, 0, 8))
+    assert isinstance(found.append_as_leader(made, 0, NOW_MS), Appended)
+    assert [record.offset for record in records_of(found)] == list(range(10))
+
+
 def test_after_a_power_loss_the_log_is_cut_at_the_first_hole(tmp_path: Path) -> None:
     write(tmp_path)
     files = sorted((tmp_path / "t-0").glob("*.log"))

@@ -22,8 +22,10 @@ from tests.support.storage_logs import (
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topic_configs import TopicConfigs
 from tidelog.records.batch import Rejected
+from tidelog.records.builder import Producer
 from tidelog.storage.log import PartitionLog
 from tidelog.storage.recovery import Ending
+from tidelog.storage.results import Appended
 from tidelog.storage.retention import must_roll
 
 KEEP = TopicConfigs(segment_bytes=1000, retention_ms=-1, file_delete_delay_ms=500)
@@ -159,6 +161,13 @@ def test_any_size_below_0_is_no_limit(tmp_path: Path) -> None:
     log = new_log(tmp_path, replace(KEEP, retention_bytes=-2))
     fill(log, 60)
     assert log.housekeep(NOW_MS) is None
+    assert log.start_offset == 0
+
+
+def test_no_time_is_old_without_a_limit(tmp_path: Path) -> None:
+    log = new_log(tmp_path, KEEP)
+    fill(log, 60)
+    assert log.housekeep(NOW_MS + 10**12) is None
     assert log.start_offset == 0
 
 
@@ -326,3 +335,23 @@ def test_retention_holds_no_file_open_for_ever(tmp_path: Path) -> None:
     log.housekeep(NOW_MS + 1_000_000)
     log.sync()
     assert log.resources.files._pins == {}
+
+
+def test_retries_are_known_when_their_batches_have_gone(tmp_path: Path) -> None:
+    """Retention took the batches of a silent producer; then the process was killed."""
+    log = new_log(tmp_path, KEEP)
+    made = batch(2, timestamp=NOW_MS, producer=Producer(7, 0, 0))
+    first = log.append_as_leader(made, 0, NOW_MS)
+    fill(log, 40)
+    log.sync()
+    log.configure(replace(KEEP, retention_ms=1000))
+    for name in Path(log.path).glob("*.snapshot"):
+        name.unlink()
+    log.housekeep(NOW_MS + 10_000)
+    assert log.start_offset > 2
+    log.resources.files.close()
+    end = log.end_offset
+    log = reopen(tmp_path, KEEP, ending=Ending(end, end, log.start_offset))
+    again = log.append_as_leader(made, 0, NOW_MS)
+    assert isinstance(first, Appended) and isinstance(again, Appended)
+    assert (again.duplicate, again.first_offset) == (True, first.first_offset)
