@@ -14,8 +14,8 @@ from typing import Literal
 class Metric:
     """One line of the result table.
 
-    `goal` is the ratio tidelog / Apache Kafka that design/speed.md asks for: at least, where more
-    is better, and at most, where less is. `limit` is a goal in the metric's own unit.
+    `goal` is the ratio tidelog / Apache Kafka of docs/design/speed.md: at least, where more is
+    better, and at most, where less is. `limit` is a goal in the metric's own unit.
     """
 
     name: str

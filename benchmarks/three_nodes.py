@@ -21,7 +21,7 @@ from benchmarks.latency import LatencyAtOneThousand
 from benchmarks.measuring import Metric
 
 MANY = 1000
-"""Partitions of the large topic (design/speed.md)."""
+"""Partitions of the large topic (docs/design/speed.md)."""
 
 
 class LeaderKilled:

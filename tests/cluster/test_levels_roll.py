@@ -1,6 +1,6 @@
 """A loaded cluster of three is rolled from level 1.0 to 1.4 and one level back.
 
-Two bounces raise it (the design, "Inter-broker versions"): the first brings new code, which does
+Two bounces raise it (docs/design/levels.md): the first brings new code, which does
 not differ here, the second the new level; a third one lowers it by one. Controllers are raised
 first and lowered last. A producer, an idempotent one and a group work on meanwhile.
 

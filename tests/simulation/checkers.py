@@ -1,6 +1,6 @@
 """The promises as pure functions: a history goes in, the violations come out as sentences.
 
-Owns the judgement of promises 1-5 and 25-28 (``promises.md``) as far as one broker has them. Does
+Owns the judgement of promises 1-5 and 25-28 (docs/promises.md) as far as one broker has them. Does
 not run anything. Each checker stands alone and returns an empty list for a good history.
 """
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 
 class Outcome(enum.Enum):
-    """How a write ended, as its producer knows it (promises.md, first paragraph)."""
+    """How a write ended, as its producer knows it (docs/promises.md, first paragraph)."""
 
     OPEN = "open"
     ACKED = "acked"

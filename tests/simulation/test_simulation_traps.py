@@ -1,4 +1,4 @@
-"""Known traps of the field that belong to one broker (`promises.md`), each as a short story.
+"""Known traps of the field that belong to one broker (docs/promises.md), each as a short story.
 
 The real server on the simulated machine; every story ends with all checkers on what was seen.
 """

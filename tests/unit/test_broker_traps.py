@@ -1,4 +1,4 @@
-"""Known traps of the field (promises.md) between a leader and a follower, each by its name."""
+"""Known traps of the field (docs/promises.md) between a leader and a follower, each by its name."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_every_synonym_is_a_brokers_configuration() -> None:
 
 
 def test_kafkas_defaults() -> None:
-    """Defaults as Kafka 4 publishes them; the design's own are named in the module's docstring."""
+    """Defaults as Kafka 4 publishes them; tidelog's own are named in the module's docstring."""
     expected = {
         "num.partitions": "1",
         "default.replication.factor": "1",

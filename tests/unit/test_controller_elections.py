@@ -335,7 +335,7 @@ def test_the_only_replica_that_lost_power_leads_at_once_flagged() -> None:
 
 
 def test_after_a_power_cut_over_all_the_longest_log_leads() -> None:
-    """The design, "Who may lead": highest (leader epoch, end offset), whatever the config says."""
+    """docs/design/who-may-lead.md: highest (leader epoch, end offset), whatever the config says."""
     world = world_with(state(1, [1, 2, 3]), 1, 2, 3)
     came_back(world, 1, LifeEnded.UNCLEAN, LogEnd(1, 5, 90))
     came_back(world, 2, LifeEnded.UNCLEAN, LogEnd(1, 4, 200))

@@ -1,7 +1,7 @@
 """Brokers that return without certainty, and damaged replicas: who may still lead (promise 16, 26).
 
 After a power cut only members of the last ISR and the eligible replicas count, and the highest
-(leader epoch, end offset) among them leads, flagged (the design, "Who may lead").
+(leader epoch, end offset) among them leads, flagged (docs/design/who-may-lead.md).
 """
 
 from __future__ import annotations

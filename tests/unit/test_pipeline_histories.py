@@ -52,7 +52,7 @@ class Part:
 
 
 class Log:
-    """One topic; fences and seals occupy an offset, as in elastic.md."""
+    """One topic; fences and seals occupy an offset, as in docs/design/elastic.md."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng

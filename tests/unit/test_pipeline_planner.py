@@ -36,7 +36,7 @@ def log(*bounds: tuple[int, int], gone: Mapping[Pid, int] | None = None) -> Snap
 
 
 def test_an_offset_is_the_same_text_however_it_was_made() -> None:
-    """P23: version 2 as spark.md 3.6 has it; the key is topic id and partition."""
+    """P23: version 2 as docs/design/pipeline.md has it; the key is topic id and partition."""
     b9, b10, a0 = Pid("b", 9, "y"), Pid("b", 10, "y"), Pid("a", 0, "x")
     one = Positions(
         {b10: 1, b9: 2, a0: 4}, {"b": "y", "a": "x"}, {b9: 12, a0: 0}, {"a": 3}, {b10: 1}

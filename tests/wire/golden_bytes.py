@@ -1,4 +1,4 @@
-"""Our own parts of the wire as bytes, written out by hand from the design's page of the wire.
+"""Our own parts of the wire as bytes, written out by hand from docs/design/wire.md.
 
 Owns the bytes and the messages that they mean; nothing here is computed from a schema file, so that
 two codecs over one wrong schema do not agree with it. No value is a field's default, and neighbours

@@ -1,4 +1,4 @@
-"""Our own parts of the wire, byte for byte as the design has them.
+"""Our own parts of the wire, byte for byte as docs/design/wire.md has them.
 
 Both codecs and the classes come from the schema files, so that none of them notices a wrong schema;
 these bytes were written out by hand. What is ours and has no bytes here fails.

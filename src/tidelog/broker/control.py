@@ -16,7 +16,7 @@ The checks of OpenControlChannel, in this order; nothing is recorded before all 
 | controller epoch and store revision leave room above them | else INVALID_REQUEST |
 | controller epoch and channel number are the newest | else STALE_CONTROLLER_EPOCH |
 
-The checks of a control request, in this order (the design, "Order on the control channel"):
+The checks of a control request, in this order (docs/design/control-channel.md):
 
 | check | answer |
 |---|---|

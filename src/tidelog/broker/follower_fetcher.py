@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FETCH_VERSION = 12
-"""The version whose tags carry broker epoch and topic ids (wire.md, "Our own on the wire")."""
+"""The version whose tags carry broker epoch and topic ids (docs/design/wire.md)."""
 
 FIRST_PAUSE_MS = 20
 """First pause after an error; it doubles up to ``replica.fetch.backoff.ms``."""

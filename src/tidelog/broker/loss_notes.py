@@ -1,8 +1,8 @@
 """What replicas on this broker had to cut below their high watermark, on disk until it is reported.
 
-Owns one small file per log directory, ``tidelog.unreported-losses``. Order (KIP-704; the design):
-the note is durable before the log is cut, and goes when the controller has answered. So a crash
-between note, cut and report loses no report:
+Owns one small file per log directory, ``tidelog.unreported-losses``. Order (KIP-704;
+docs/design/who-may-lead.md): the note is durable before the log is cut, and goes when the
+controller has answered. So a crash between note, cut and report loses no report:
 
 | at the next look | the note is |
 |---|---|

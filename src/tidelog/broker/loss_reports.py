@@ -2,7 +2,7 @@
 
 Owns the asking; the notes on disk are ``loss_notes``'s. One request is under way at a time, with at
 most ``MAX_REPORTED`` notes; after no answer the pause doubles. Whatever the flag of the partition
-says by then, a committed record that was cut is reported (KIP-704; the design).
+says by then, a committed record that was cut is reported (KIP-704; docs/design/who-may-lead.md).
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def check_store(store: str, controllers: int) -> None:
 
 
 def cluster_json(children: Sequence[Child]) -> dict[str, Any]:
-    """Return what ``cluster.json`` holds (the design's "Commands and interfaces").
+    """Return what ``cluster.json`` holds (docs/operating/start.md).
 
     A child that is down keeps its address; its ``pid`` is null, or that of a process which was
     started in its place by hand.

@@ -3,7 +3,8 @@
 Owns the content; where a node stands and which record it has is ``layout``. Fields that this code
 does not know are ignored when read, as Kafka does. Maps from partitions have string keys in JSON.
 Sources: Kafka's published node formats; KIP-253 (counts, partition nodes), KIP-455
-(``targetReplicas``), KIP-516 (``topic_id``), KIP-704 (``isUncleanLeader``), the design's table.
+(``targetReplicas``), KIP-516 (``topic_id``), KIP-704 (``isUncleanLeader``),
+docs/design/metadata-store.md.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class LostRange(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class UncleanDebt(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an unclean election left to do, and what it lost (KIP-704; the design's debt record).
+    """What an unclean election left to do, and what it lost (KIP-704; the debt record).
 
     ``end_offset`` and ``end_epoch`` say where the unclean leader's log ended and of which epoch its
     last record is; -1 until it told. ``lost`` is what replicas reported that had to cut.
@@ -100,7 +101,7 @@ class FormerPartition(msgspec.Struct, frozen=True):
 
 
 class ResizePlan(msgspec.Struct, frozen=True):
-    """A change of the partition count that is under way (KIP-253; ``elastic.md``)."""
+    """A change of the partition count that is under way (KIP-253; docs/design/elastic.md)."""
 
     from_count: int
     to_count: int

@@ -43,7 +43,7 @@ from tidelog.metadata.store import (
 logger = logging.getLogger(__name__)
 
 SESSION_TIMEOUT_S = 4.0
-"""The session's timeout; the design's 4 s."""
+"""The session's timeout: below a broker's session, so that a lost controller is replaced first."""
 
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 10.0

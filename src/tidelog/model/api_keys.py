@@ -1,6 +1,6 @@
 """The API keys of the Kafka protocol that tidelog speaks or names, and its own from 10001 on.
 
-Source: the published protocol; the private keys: the design's "Our own on the wire".
+Source: the published protocol; the private keys: docs/design/wire.md.
 """
 
 from __future__ import annotations

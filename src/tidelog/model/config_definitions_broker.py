@@ -2,7 +2,7 @@
 
 Owns the definitions; the typed values of one process are ``server_configs.ServerConfigs``.
 
-Defaults that are not Kafka's, each for a reason of the design: ``broker.session.timeout.ms``,
+Defaults that are not Kafka's, each for a reason in docs/design: ``broker.session.timeout.ms``,
 ``broker.heartbeat.interval.ms`` (a dead leader is replaced in under a second),
 ``queued.max.request.bytes`` (a limit that holds), ``log.dir``, ``process.roles``,
 ``controller.listener.names`` (a one-line file starts a whole node).

@@ -2,7 +2,7 @@
 
 Owns the one table from a level to what is sent at it. Every version is understood at every level;
 the level only says what is sent. When a cluster may go down a level is ``decisions.levels``' rule.
-Source: the design, "Inter-broker versions".
+Source: docs/design/levels.md.
 """
 
 from __future__ import annotations

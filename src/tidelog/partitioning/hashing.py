@@ -1,7 +1,7 @@
 """Key -> hash -> partition: murmur2 as Kafka computes it, then linear hashing.
 
 Owns the functions that every producer of a topic must share. Which counts are current is the
-caller's. Pure. Source: KIP-253 and design/elastic.md, "Hash".
+caller's. Pure. Source: KIP-253 and docs/design/elastic.md, "Hash".
 
 ``hashes_of_keys`` computes murmur2 for all keys of one length at a time, in one Python integer that
 has a lane of 64 bits for each key: a product of 32 bits with 32 bits fits into its lane, so one

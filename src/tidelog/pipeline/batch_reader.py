@@ -1,6 +1,7 @@
 """`spark.read.format("tidelog")`: one read between two places of each partition.
 
-Owns the batch side of Spark's Python data source API; a batch read has no gates (spark.md 3.3).
+Owns the batch side of Spark's Python data source API; a batch read has no gates
+(docs/design/pipeline.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How far a streaming query is behind its topics, from Spark's own progress.
 
 Owns the three numbers that the stock source has as metrics of its own; a Python source cannot give
-metrics (spark.md 1.2), but both offsets of the progress are our JSON.
+metrics (docs/design/pipeline.md), but both offsets of the progress are our JSON.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The options of the source: the stock Kafka source's names, defaults and refusals, and our own.
 
 Owns parsing and every refusal that needs no broker; does not resolve offsets. Names are
-case-insensitive, as Spark's. The tables are in spark.md 2.1; what each option does is in
+case-insensitive, as Spark's. The tables are in docs/design/pipeline.md; what each option does is in
 docs/operating/pipeline.md.
 """
 

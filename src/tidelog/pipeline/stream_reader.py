@@ -1,9 +1,9 @@
 """`spark.readStream.format("tidelog")`: micro-batches, as Spark's Python API asks for them.
 
-Owns the order of calls (spark.md 1.1): `initialOffset` gives the sentinel; the first `latestOffset`
-resolves startingOffsets and returns them as the end of an empty batch 0, so that Spark's own log
-keeps them; every later one plans. After a restart Spark runs the uncommitted batch from its start
-and end alone, before it asks for anything. What is planned is decided in `planning`.
+Owns the order of calls (docs/design/pipeline.md): `initialOffset` gives the sentinel; the first
+`latestOffset` resolves startingOffsets and returns them as the end of an empty batch 0, so that
+Spark's own log keeps them; every later one plans. After a restart Spark runs the uncommitted batch
+from its start and end alone, before it asks for anything. What is planned is decided in `planning`.
 
 With onOutage=wait a partition that nobody answers for, or whose broker or metadata is older than
 its position, stays where it is, and the others are read on; each trigger looks again.
@@ -119,7 +119,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             _log.warning("offsets of group %s were not committed: %s", options.group_id, error)
 
     def stop(self) -> None:
-        """Nothing: Spark kills this process instead of calling (spark.md 1.1)."""
+        """Nothing: Spark kills this process instead of calling (docs/design/pipeline.md)."""
 
     def _plan(self, positions: Positions) -> Plan:
         """Plan from what the log is now, or from the target of a run that ends.

@@ -1,7 +1,7 @@
 """Control records: transaction markers (types 0 and 1) and our own fences and seals (type 1253).
 
 Owns the bytes of their keys and values and the batches that carry them. Decides nothing about
-when one is written. Source: KIP-98 (markers); KIP-253 and design/wire.md, "Our own on the wire".
+when one is written. Source: KIP-98 (markers); KIP-253 and docs/design/wire.md.
 """
 
 from __future__ import annotations

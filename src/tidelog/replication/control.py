@@ -3,7 +3,7 @@
 Owns the checks of topic id, partition epoch, leader epoch and ISR version; applying a decision is
 the broker's. Each check holds alone, even where the one before it would have sufficed.
 
-LeaderAndIsr, in this order (KIP-516, KIP-253; the design, "Order on the control channel"):
+LeaderAndIsr, in this order (KIP-516, KIP-253; docs/design/control-channel.md):
 
 | local replica | request | decision |
 |---|---|---|

@@ -1,7 +1,7 @@
 """How a broker's last life ended, as it travels in BrokerRegistration (tag 10000).
 
 Owns the numbers; how an end is judged from what was left on the disk is ``storage.identity``'s.
-Source: the design, "Who may lead".
+Source: docs/design/who-may-lead.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Owns what a leader knows of each follower and when it proposes to change the ISR; the controller
 decides (AlterIsr: compare-and-set on leader epoch and ISR version, with the broker epoch of each
-member), and sending is the broker's. Source: the design, "Who may lead"; KIP-497; KIP-903.
+member), and sending is the broker's. Source: docs/design/who-may-lead.md; KIP-497; KIP-903.
 
 | event | rule |
 |---|---|

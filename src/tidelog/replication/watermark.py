@@ -2,7 +2,7 @@
 
 The watermark is the smallest end offset of the maximal ISR (members of the committed ISR and of a
 change in flight), and it does not move while the committed ISR is smaller than
-``min.insync.replicas`` capped at the replication factor (the design, "Who may lead"). It never
+``min.insync.replicas`` capped at the replication factor (docs/design/who-may-lead.md). It never
 steps back.
 """
 

@@ -54,7 +54,7 @@ class MetadataBook:
 
         ``id_of(topic)`` is the id of a topic in it, "" if that cannot be known: below level 1.4
         answers name none, and a name that comes and goes begins anew without one. That weaker
-        promise is the design's ("Inter-broker versions": topic ids come with 1.4).
+        promise is of docs/design/levels.md (topic ids come with 1.4).
         """
         for topic in answer.topics:
             topic_id = id_of(topic)

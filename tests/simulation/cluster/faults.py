@@ -1,4 +1,4 @@
-"""The faults of ``promises.md`` on a simulated cluster: which comes when, and how all of them end.
+"""The faults of docs/promises.md on a simulated cluster: which comes when, and how all of them end.
 
 Owns the weights and the healing; what each fault does is in ``faults_nodes``, ``faults_links``,
 ``faults_disks``, ``faults_store``, ``faults_joins``, ``faults_tools`` and ``rolls``. A node is in

@@ -298,8 +298,8 @@ class Judge:
         """Promise 3 and 19: all replicas hold the same bytes, under the id of the topic.
 
         From the log's start on: below it nobody reads, and so nobody meets damage.
-        Below level 1.4 replicas need not have an id on record (the design, "Inter-broker
-        versions"): then the one for whose life the replica was made counts.
+        Below level 1.4 replicas need not have an id on record
+        (docs/design/levels.md): then the one for whose life the replica was made counts.
         """
         for place, logs in self._replicas().items():
             for host in logs:

@@ -34,7 +34,7 @@ TOOL = "a tool"
 """Who writes to the store beside the controllers, and checks no epoch."""
 
 SESSION_SECONDS = 4.0
-"""How long a session outlives the last sign of its process: the design's session timeout."""
+"""How long a session outlives the last sign of its process, as ``metadata.zookeeper`` has it."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ buffer for long, and a rule must hold for whatever order requests come in: so a 
 on a connection of its own, and StopReplica and LeaderAndIsr also past the check of the channel,
 where the rules of KIP-570 and KIP-516 must suffice alone.
 
-Only the channel keeps out what has no field for a rule (the design, "Inter-broker versions"): past
+Only the channel keeps out what has no field for a rule (docs/design/levels.md): past
 its check goes no StopReplica of level 1.0, which has no leader epoch, none of a deletion below 1.4
 and no LeaderAndIsr below 1.4 of a name that comes and goes, which have no topic id.
 """

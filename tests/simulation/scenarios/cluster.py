@@ -1,4 +1,4 @@
-"""A whole cluster: controllers, three brokers and their clients, under the faults of promises.md.
+"""A whole cluster: controllers, three brokers and their clients, under random faults.
 
 Owns the course of one run of 60 simulated seconds: clients and faults for the first 42 or so, then
 everything heals, comes to rest in bounded time and is judged. What can go wrong is
@@ -208,7 +208,7 @@ class ClusterRun:
         self.story.append(f"{self.world.loop.time() - START_SECONDS:9.3f} {line}")
 
     def _buried(self, broker: int) -> None:
-        """Only a broker that was silent for its session is dead (the design, "suspected, dead")."""
+        """Only a broker that was silent for its session is dead (docs/design/who-may-lead.md)."""
         now = self.world.loop.time()
         node = self.cluster.broker(broker)
         silent = 0.0 if node.ready else now - node.ended_at

@@ -13,7 +13,7 @@ Owns what is filled in, and from where. Old tools write ``/brokers/topics/T`` wi
 Counts become the present count, once; a partition from before epochs were counted gets the next
 one. A partition without any node is new: it gets its epoch and
 its first leader when one of its brokers is there and none of them has a replica of it already.
-Sources: KIP-516 (migration), KIP-253 (counts and epochs), the design, "Metadata store".
+Sources: KIP-516 (migration), KIP-253 (counts and epochs), docs/design/metadata-store.md.
 """
 
 from __future__ import annotations

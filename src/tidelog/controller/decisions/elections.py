@@ -16,7 +16,7 @@ record. ``settle`` is called for every partition that an event concerns, in this
 | the same, with ``most_debts`` of the topic | | no leader until debts are handled |
 | else | nobody | no leader, epoch +1; the ISR is kept |
 
-Sources: the design, "Who may lead"; KIP-704 (the flag); KIP-966 (eligible replicas).
+Sources: docs/design/who-may-lead.md; KIP-704 (the flag); KIP-966 (eligible replicas).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """AlterIsr: a leader proposes another ISR, or says that its data-loss handling is done.
 
 Owns the checks, in this order: topic and topic id, who leads, leader epoch, ISR version, members.
-Sources: KIP-497 (compare-and-set), KIP-704 (clearing the flag), KIP-516 (topic id), the design,
-"Who may lead" (broker epochs of the members).
+Sources: KIP-497 (compare-and-set), KIP-704 (clearing the flag), KIP-516 (topic id),
+docs/design/who-may-lead.md (broker epochs of the members).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Going from one level to another: when a controller may not, and what it writes when it does.
 
 Owns the rules of the store for ``inter.broker.protocol.version``; what is sent at a level is the
-table in ``model.levels``. Source: the design, "Inter-broker versions".
+table in ``model.levels``. Source: docs/design/levels.md.
 
 | a controller at | finds | it |
 |---|---|---|

@@ -10,7 +10,7 @@ who leads then is ``elections``.
 | somebody | the same | another | accepted, a new epoch: a new life of the broker |
 | somebody | another | any | DUPLICATE_BROKER_REGISTRATION until the first is dead |
 
-Source: the design, "Alive, suspected, dead" and "Who may lead".
+Source: docs/design/who-may-lead.md.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A metadata store that has gone back in time: what it does not know, and how it is accepted.
 
-Owns the step from an older copy of the store to one that may command brokers again (the design,
-"Who may lead"): everything that counts jumps above what was reported or is possible, no stored ISR
-is believed, and nothing that a replica still holds of a known topic is given up:
+Owns the step from an older copy of the store to one that may command brokers again
+(docs/design/metadata-store.md): everything that counts jumps above what was reported or is
+possible, no stored ISR is believed, and nothing that a replica holds of a known topic is given up:
 
 | a partition | then |
 |---|---|

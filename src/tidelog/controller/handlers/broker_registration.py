@@ -7,7 +7,7 @@
 - A replica with end offset -1 in the inventory is damaged: it leads no more, and leaves ISRs that
   keep another member. The heartbeats name those that are found damaged later.
 - A broker that has seen a newer store shows that this one is an old copy: then no broker is
-  commanded and nothing is deleted (the design, "Who may lead").
+  commanded and nothing is deleted (docs/design/who-may-lead.md).
 - UNSUPPORTED_VERSION for a broker whose code does not know the level of this controller.
 - INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION (another directory under a live id),
   INVALID_REGISTRATION (no listener, a name in the inventory that no topic can have, an epoch or a

@@ -29,7 +29,7 @@ from tidelog.pipeline.lake.manifest import LakeFile
 from tidelog.pipeline.lake.offsets import LakePartition, Loss
 from tidelog.pipeline.schema import LEADER_EPOCH, LOST_TO, arrow_schema
 
-# What is kept of a record: with these a replay can rebuild the order of every key (spark.md 5.3).
+# What is kept of a record: with these a replay can rebuild the order of every key.
 COLUMNS = (
     "key",
     "value",

@@ -1,8 +1,8 @@
 """What a lake reads from the offsets of its batches: how far each partition was archived.
 
-Owns the one reading of Spark's offset JSON that the lake needs, of versions 1 and 2 (spark.md 3.6);
-everything else in an offset is opaque here, and is kept as it came. Partitions are named by topic
-id, so that a topic that is created again is another one.
+Owns the one reading of Spark's offset JSON that the lake needs, of versions 1 and 2
+(docs/design/pipeline.md); all other fields of an offset are opaque here and kept as they came.
+Partitions are named by topic id, so that a topic that is created again is another one.
 """
 
 from __future__ import annotations

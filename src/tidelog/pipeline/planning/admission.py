@@ -1,7 +1,7 @@
 """How much of what is ready goes into one micro-batch.
 
 Owns maxOffsetsPerTrigger, minOffsetsPerTrigger and maxTriggerDelay; does not know why something is
-ready. Spark's own read limits are not used: they cannot be combined (spark.md 1.1).
+ready. Spark's own read limits are not used: they cannot be combined (docs/design/pipeline.md).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a look at the log means for the positions of a query: go on, hold, or records are lost.
 
-Owns what counts as a loss (spark.md 2.4 and 3.2); whether it fails the query is the caller's
+Owns what counts as a loss (docs/design/pipeline.md); whether it fails the query is the caller's
 (option failOnDataLoss). Only what is proven lost is lost:
 
     a partition, or its topic, is not there   when its final offset is told (`gone`), or when

@@ -1,8 +1,8 @@
 """Plans micro-batches: from where the last one ended, up to where may the next one read?
 
-Owns the rule of spark.md 3.2 as a pure function of start positions, snapshot and limits; nothing
-else is remembered, so a restart needs nothing. The rule: a range passes a gate only if its
-prerequisites are met by the *start* positions, never by this batch's own ends:
+Owns the rule of docs/design/pipeline.md as a pure function of start positions, snapshot and
+limits; it remembers nothing, so a restart needs nothing. The rule: a range passes a gate only if
+its prerequisites are met by the *start* positions, never by this batch's own ends:
 
     end[q] = max(pos[q], min(readable end, first gate of q whose prerequisites are not met))
 

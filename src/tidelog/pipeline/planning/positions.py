@@ -1,8 +1,8 @@
 """The positions of a query: how far each partition was read, and their form in Spark's offset log.
 
-Owns the JSON of an offset (spark.md 3.6, docs/decisions/0051); does not decide one. Spark compares
-offsets as text, so the same positions always give the same JSON: topics and partitions are in
-order. Version 2 is written; version 1, which commit 02f3bcb wrote, is read.
+Owns the JSON of an offset (docs/design/pipeline.md, docs/decisions/0051); does not decide one.
+Spark compares offsets as text, so the same positions always give the same JSON: topics and
+partitions are in order. Version 2 is written; version 1, which commit 02f3bcb wrote, is read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WITHOUT_EPOCHS = 1
 UNKNOWN_EPOCH = -1
 
 # The offset before `startingOffsets` was resolved. A Python source cannot keep files in the
-# checkpoint; the end of batch 0, which Spark keeps, holds the resolved positions (spark.md 1.4).
+# checkpoint; the end of batch 0, which Spark keeps, holds the resolved positions.
 SENTINEL: dict[str, Any] = {"init": True}
 
 

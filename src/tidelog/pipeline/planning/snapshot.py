@@ -1,7 +1,7 @@
 """What the planner knows of the log at one moment.
 
 Owns the model only: metadata is asked before the ends, so that no gate lies beyond an end
-(spark.md 3.1).
+(docs/design/pipeline.md).
 """
 
 from __future__ import annotations

@@ -1,0 +1,87 @@
+"""What code and documents cite is in the repository: pages, promises, decisions, KIPs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.tidy.test_tidy_code import ROOT, text_of, tracked
+
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+CODE = [
+    *tracked("src/*.py"),
+    *tracked("src/*.txt"),
+    *tracked("tests/*.py"),
+    *tracked("benchmarks/*.py"),
+]
+CITING = [*CODE, *tracked("*.md")]
+PROMISED = 32
+DECISIONS = {path.name[:4] for path in (ROOT / "docs" / "decisions").glob("*.md")}
+RENAMED = {"design/design.md", "spark.md", "order-checker.md", "walkthrough.md"}
+
+
+def cited_pages(text: str) -> set[str]:
+    """Pages that a text names by their path from the root, and pages of the design by any path."""
+    return set(re.findall(r"(?<![\w/.-])docs/[\w/.-]+?\.md\b", text))
+
+
+def cited_decisions(text: str) -> set[str]:
+    """The numbers of decision records that a text names."""
+    return set(re.findall(r"\bdecisions?[ /](\d{4})\b", text))
+
+
+def cited_promises(text: str) -> set[int]:
+    """The numbers behind "promise" and "promises", ranges and lists included."""
+    found: set[int] = set()
+    for words in re.findall(r"\b[Pp]romises? (\d+(?:(?:, | and | to |-)\d+)*)", text):
+        found |= {int(number) for number in re.findall(r"\d+", words)}
+    return found
+
+
+def nowhere(text: str) -> list[str]:
+    """What a text cites and the repository does not have."""
+    lost = [page for page in sorted(cited_pages(text)) if not (ROOT / page).exists()]
+    lost += [f"decision {number}" for number in sorted(cited_decisions(text) - DECISIONS)]
+    lost += [
+        f"promise {number}"
+        for number in sorted(cited_promises(text))
+        if not 1 <= number <= PROMISED
+    ]
+    lost += re.findall(r"[Tt]he design(?:'s|,| has| says)", text)
+    lost += [page for page in sorted(RENAMED) if re.search(rf"(?<![\w/-]){re.escape(page)}", text)]
+    return lost
+
+
+@pytest.mark.parametrize("path", CITING, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_cited_is_there(path: Path) -> None:
+    if path != Path(__file__):
+        assert nowhere(text_of(path)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        ("see docs/design/levels.md, promise 20 and decision 0015", []),
+        ("Promises 14 to 17 and 19", []),
+        ("see docs/design/no-such-page.md", ["docs/design/no-such-page.md"]),
+        ("docs/decisions/0999 and decision 0998", ["decision 0998", "decision 0999"]),
+        ("promise 33", ["promise 33"]),
+        ("promises 7 to 40", ["promise 40"]),
+        ('Source: the design, "Who may lead"', ["the design,"]),
+        ("as spark.md has it", ["spark.md"]),
+    ],
+)
+def test_a_citation_of_nothing_is_found(text: str, lost: list[str]) -> None:
+    assert nowhere(text) == lost
+
+
+def test_pages_of_the_design_are_linked_from_somewhere() -> None:
+    """A page that no other page links to is found by nobody."""
+    linked = {
+        (page.parent / link.partition("#")[0]).resolve()
+        for page in [*PAGES, ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]
+        for link in re.findall(r"\]\(([^)\s#:]+)", page.read_text())
+        if (page.parent / link).resolve() != page
+    }
+    assert [page.name for page in PAGES if "design" in page.parts and page not in linked] == []
