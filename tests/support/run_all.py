@@ -71,7 +71,7 @@ PARTS = (
     Part("wire", ("tests/wire",), 70, 2),
     Part("simulated clusters", (SEEDS_OF_CLUSTERS,), 190),
     Part("simulation", ("tests/simulation", f"--ignore={SEEDS_OF_CLUSTERS}"), 140, 2),
-    Part("stock clients and tools", ("tests/cluster",), 210, 5),
+    Part("stock clients and tools", ("tests/cluster",), 220, 6),
     Part("kill", ("tests/chaos",), 130, 3),
     Part("spark", ("tests/spark",), 138, 2),
     Part("package", ("tests/package",), 32, 2),
