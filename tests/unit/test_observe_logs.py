@@ -58,14 +58,14 @@ def test_control_characters_reach_no_log(tmp_path: Path) -> None:
     shown = text.replace("\n", "")
     assert not [c for c in shown if ord(c) < 32 or 127 <= ord(c) < 160 or c in TURNS]
     for part in (
-        "\\x1b[2J",
-        "\\x00",
-        "\\x0d",
-        "\\x7f",
-        "\\x9b31m",
-        "\\x85",
+        "\\u001b[2J",
+        "\\u0000",
+        "\\u000d",
+        "\\u007f",
+        "\\u009b31m",
+        "\\u0085",
         *(f"\\u{ord(each):04x}" for each in TURNS),
-        "\\x09tab",
+        "\\u0009tab",
     ):
         assert part in text, part
     assert "\U0001f600" in text
@@ -206,3 +206,66 @@ def test_lines_of_json_have_typed_fields(written: tuple[io.StringIO, Clock]) -> 
     assert second["event"] == f"closing {HOSTILE}" and second["name_of_a"] == HOSTILE
     assert len(third["event"]) < logs.LINE_CHARACTERS
     assert fourth["exception"].endswith("ValueError: of old")
+
+
+def fields_of(line: str) -> dict[str, str]:
+    """Read a line of logfmt as strictly as its readers do: a quoted value is a string of JSON."""
+    found: dict[str, str] = {}
+    while line:
+        name, is_there, line = line.partition("=")
+        assert is_there and name not in found and not set(name) & set(' "'), name
+        if line.startswith('"'):
+            value, end = json.JSONDecoder().raw_decode(line)
+            found[name], line = value, line[end:]
+        else:
+            found[name], blank, line = line.partition(" ")
+            assert not set(found[name]) & set('"='), found[name]
+            line = blank + line
+        assert line[:1] in ("", " ")
+        line = line[1:]
+    return found
+
+
+CLIENT_IDS = [
+    HOSTILE,
+    'x" level=critical logger=forged event="y',
+    '\\" level=critical',
+    "\\",
+    '"',
+    "=",
+    "",
+    "\x1b[2J",
+    "two words\x1b\t\\",
+    "a b" * 10_000,
+    '"' * 30_000,
+    "\\ " * 15_000,
+    "\x1b " * 15_000,
+    "\n" * 30_000,
+]
+"""What a stranger may call itself, up to 32 kB."""
+
+
+@pytest.mark.parametrize("line_format", [logs.LOGFMT, logs.JSON])
+@pytest.mark.parametrize("client_id", CLIENT_IDS, ids=lambda each: ascii(each[:20]))
+def test_whatever_a_client_is_called_a_line_has_its_fields(
+    written: tuple[io.StringIO, Clock], line_format: str, client_id: str
+) -> None:
+    """An escape that readers of logfmt do not know, or a quote left open by a cut, made them give
+    the line up, with all that came after it."""
+    stream, clock = written
+    logs.configure(stream=stream, line_format=line_format)
+    bounded()._now = clock
+    named = {"client_id": client_id, "request": "PRODUCE", "away": [2, 1]}
+    logging.getLogger("tidelog.x").warning("%(client_id)s sent %(request)s", named)
+    line = stream.getvalue()
+    assert line.endswith("\n") and line.count("\n") == 1
+    assert len(line) < 6 * logs.LINE_CHARACTERS + 1_000
+    fields = json.loads(line) if line_format == logs.JSON else fields_of(line[:-1])
+    assert list(fields) == ["ts", "level", "logger", "event", "client_id", "request", "away"]
+    assert (fields["level"], fields["logger"]) == ("warning", "tidelog.x")
+    assert fields["request"] == "PRODUCE"
+    if len(client_id) > 1_000:
+        assert fields["client_id"].endswith(" characters more")
+    elif line_format == logs.JSON or set(client_id) & set(' ="'):
+        assert fields["client_id"] == client_id
+        assert fields["event"] == f"{client_id} sent PRODUCE"

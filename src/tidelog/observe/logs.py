@@ -22,7 +22,7 @@ from enum import Enum
 from typing import Any, TextIO
 
 LINE_CHARACTERS = 8_192
-"""The longest line; a traceback fits."""
+"""What the values of a line have together, before escapes; a traceback fits."""
 
 KIND_CHARACTERS, KIND_S = 262_144, 5.0
 """Some 1,500 lines: what a failover of so many partitions says is not left out."""
@@ -113,7 +113,23 @@ def _as_text(value: Any) -> Any:
 
 
 def _as_texts(_logger: Any, _method: str, line: Any) -> Any:
-    return {name: _as_text(value) for name, value in line.items()}
+    """Return the values for logfmt, the long ones cut: a cut of the line would leave a quote open,
+    and take the fields after it."""
+    values = {name: _as_text(value) for name, value in line.items()}
+    texts = [name for name, value in values.items() if isinstance(value, str)]
+    left = LINE_CHARACTERS
+    # The shortest first: what they leave is for the longer ones.
+    for at, name in enumerate(sorted(texts, key=lambda name: len(values[name]))):
+        share = left // (len(texts) - at)
+        left -= min(share, len(values[name]))
+        values[name] = _cut(values[name], share)
+    return values
+
+
+def _cut(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    return f"{text[:most]}... and {len(text) - most} characters more"
 
 
 def _as_json(_logger: Any, _method: str, line: Any) -> str:
@@ -121,26 +137,28 @@ def _as_json(_logger: Any, _method: str, line: Any) -> str:
     ordered = {name: line[name] for name in ("ts", "level", "logger", "event")}
     ordered |= {name: _plain(value) for name, value in line.items()}
     for name, value in ordered.items():
-        if isinstance(value, str) and len(value) > VALUE_CHARACTERS:
-            more = len(value) - VALUE_CHARACTERS
-            ordered[name] = f"{value[:VALUE_CHARACTERS]}... and {more} characters more"
+        if isinstance(value, str):
+            ordered[name] = _cut(value, VALUE_CHARACTERS)
     # Delete is ASCII, and no control character for JSON.
     return json.dumps(ordered).replace("\x7f", "\\u007f")
 
 
-_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))} | {
+_CONTROLS = {
     code: f"\\u{code:04x}"
-    for code in (0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    for code in (
+        *range(32),
+        *range(127, 160),
+        *range(0x2028, 0x202F),
+        *range(0x2066, 0x206A),
+    )
 }
-"""Characters that end a line, command a terminal or turn its writing around -> what is shown."""
+"""Characters that end a line, command a terminal or turn its writing around -> what is shown: as in
+JSON, for readers of logfmt take a quoted value with another escape for an error."""
 
 
 def _escape(_logger: Any, _method: str, line: Any) -> str:
     """Return a line without control characters: names that clients choose are in it (N11)."""
-    text = str(line)
-    if len(text) > LINE_CHARACTERS:
-        text = f"{text[:LINE_CHARACTERS]}... and {len(text) - LINE_CHARACTERS} characters more"
-    return text.translate(_CONTROLS)
+    return str(line).translate(_CONTROLS)
 
 
 class _Kind:
