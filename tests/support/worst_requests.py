@@ -57,6 +57,7 @@ NUMBERS = {
     "committed_offset": 1,
     "last_fetched_epoch": -1,
     "retention_time_ms": -1,
+    "response_partition_limit": 2**31 - 1,
 }
 FLAGS = {"validate_only", "include_synonyms", "include_documentation"}
 

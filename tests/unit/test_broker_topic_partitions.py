@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -230,5 +231,54 @@ def test_a_page_is_bounded_and_made_in_steps(tmp_path: Path) -> None:
             assert len(grown) >= most // describe_topic_partitions.AT_ONCE
             answer = ask(broker, limit=2**31 - 1, cursor=("t", most))
             assert shown(answer) == [("t", list(range(most, most + 5)))]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("names", "limit", "cursor", "expected"),
+    [
+        ((), 1, None, [HERE]),
+        ((), 3, None, [HERE, HERE, GONE]),
+        ((), 1, ("b", 1), [GONE]),
+        (("b", "a", "nobody"), 2000, None, [HERE, HERE, GONE, GONE, GONE]),
+        (("nobody",), 2000, None, []),
+    ],
+)
+def test_a_page_waits_for_the_leaders_that_it_names(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    names: tuple[str, ...],
+    limit: int,
+    cursor: tuple[str, int] | None,
+    expected: list[int],
+) -> None:
+    """A page of one partition went over all of the cluster's, and waited 50 ms for their leaders:
+    as long for each page of a listing."""
+    waited: list[int] = []
+
+    async def until_known(_broker: Any, leaders: Any) -> None:
+        waited.extend(leaders())
+
+    async def main() -> None:
+        async with knowing(tmp_path, {"a": 2, "b": 3, "c": 4}) as broker:
+            for name in ("b", "c"):
+                topic = broker.broker.metadata.topic(name)
+                assert topic is not None
+                for number, partition in topic.partitions.items():
+                    topic.partitions[number] = replace(partition, leader=GONE)
+            monkeypatch.setattr(describe_topic_partitions, "until_known", until_known)
+            monkeypatch.setattr(type(broker.broker.followers), "has_sources", True)
+            request = ASKED(
+                topics=[ASKED.TopicRequest(name) for name in names],
+                response_partition_limit=limit,
+                cursor=None if cursor is None else ASKED.Cursor(*cursor),
+            )
+            context = SimpleNamespace(version=0, client_id="", listener_name="PLAINTEXT")
+            steps = await describe_topic_partitions.HANDLER.handle(broker.broker, request, context)
+            assert waited == expected
+            with pytest.raises(StopIteration):
+                while True:
+                    next(steps)
 
     asyncio.run(main())

@@ -59,13 +59,36 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
 
 
 async def _when_leaders_are_known(broker: Broker, request: Any, context: RequestContext) -> Any:
-    def leaders() -> Iterable[int]:
-        known = (broker.metadata.topic(name) for name in _names(broker, request))
-        topics = (topic for topic in known if topic is not None)
-        return (partition.leader for topic in topics for partition in topic.partitions.values())
-
-    await until_known(broker, leaders)
+    await until_known(broker, lambda: _leaders(broker, request))
     return _page(broker, request, context)
+
+
+def _leaders(broker: Broker, request: Any) -> Iterable[int]:
+    """Return the leaders that the page would name: it waits for no other's proof of life."""
+    room = _room(request)
+    for name in _names(broker, request):
+        found = broker.metadata.topic(name)
+        if found is None:
+            continue
+        if not room:
+            return
+        shown = _numbers(request, found)[:room]
+        yield from (found.partitions[number].leader for number in shown)
+        room -= len(shown)
+
+
+def _room(request: Any) -> int:
+    """Return how many partitions a page may have."""
+    limit: int = request.response_partition_limit
+    return max(1, min(limit, MOST_PARTITIONS))
+
+
+def _numbers(request: Any, topic: TopicMetadata) -> list[int]:
+    """Return a topic's partitions in order, from the cursor's on."""
+    cursor, first = request.cursor, 0
+    if cursor is not None and cursor.topic_name == topic.name:
+        first = cursor.partition_index
+    return sorted(number for number in topic.partitions if number >= first)
 
 
 def _names(broker: Broker, request: Any) -> list[str]:
@@ -77,8 +100,7 @@ def _names(broker: Broker, request: Any) -> list[str]:
 
 def _page(broker: Broker, request: Any, context: RequestContext) -> Steps:
     view = ClusterView.of(broker, context.listener_name)
-    cursor = request.cursor
-    room = max(1, min(request.response_partition_limit, MOST_PARTITIONS))
+    room = _room(request)
     answer = Answer()
     for name in _names(broker, request):
         found = broker.metadata.topic(name)
@@ -91,10 +113,7 @@ def _page(broker: Broker, request: Any, context: RequestContext) -> Steps:
         if not room:
             answer.next_cursor = Answer.Cursor(name, 0)
             break
-        first = 0
-        if cursor is not None and cursor.topic_name == name:
-            first = cursor.partition_index
-        numbers = sorted(number for number in found.partitions if number >= first)
+        numbers = _numbers(request, found)
         topic = _topic(found)
         answer.topics.append(topic)
         shown = numbers[:room]
