@@ -266,6 +266,29 @@ def test_while_all_places_are_answered_one_more_is_closed() -> None:
         endpoint.close()
 
 
+def test_many_who_come_at_once_wait_to_be_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven connections in a row held up the next client for 1 s: the kernel dropped its packet."""
+    release = threading.Event()
+    verify = endpoints._Server.verify_request
+
+    def held(server: Any, request: Any, address: Any) -> bool:
+        release.wait(DEADLINE_S)
+        return verify(server, request, address)
+
+    monkeypatch.setattr(endpoints._Server, "verify_request", held)
+    endpoint = Endpoint("127.0.0.1", 0, OneGauge(), lambda: {"healthy": True})
+    try:
+        with contextlib.ExitStack() as coming:
+            for _ in range(60):
+                # Shorter than the second after which a dropped packet comes again.
+                coming.enter_context(socket.create_connection(("127.0.0.1", endpoint.port), 0.9))
+            release.set()
+            assert get(endpoint.port, "/health")[0] == 200
+    finally:
+        release.set()
+        endpoint.close()
+
+
 def test_a_log_line_has_its_fields() -> None:
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level

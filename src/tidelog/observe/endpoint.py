@@ -47,6 +47,10 @@ ANSWER_S = 30.0
 TAKEN_S = 2.0
 """How long an answer may take while others want the place, in seconds from its last byte made."""
 
+BACKLOG = 128
+"""Connections that wait to be accepted. Beyond it the kernel drops a client's first packet, which
+comes again after 1 s: with 5, seven connections in a row held up a probe for that long."""
+
 LOOK_S = 0.5
 """How often deadlines are looked at."""
 
@@ -75,6 +79,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = BACKLOG
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._lock = threading.Lock()
