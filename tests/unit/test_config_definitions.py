@@ -293,3 +293,20 @@ def test_rows_of_a_broker() -> None:
     assert [(x.name, x.source) for x in default] == [
         ("log.retention.ms", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
     ]
+
+
+def test_a_secret_is_shown_neither_as_value_nor_as_synonym(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "a.password"
+    secret = definitions.ConfigDefinition(name, definitions.ConfigType.PASSWORD, None, "One.")
+    monkeypatch.setitem(definitions.BROKER, name, secret)
+    layers = BrokerLayers(static={name: "hush"}, dynamic={name: "whisper"})
+    (row,) = [each for each in definitions.describe_broker(layers) if each.name == name]
+    assert (row.value, row.sensitive, row.source) == (
+        None,
+        True,
+        ConfigSource.DYNAMIC_BROKER_CONFIG,
+    )
+    assert [(each.value, each.source) for each in row.synonyms] == [
+        (None, ConfigSource.DYNAMIC_BROKER_CONFIG),
+        (None, ConfigSource.STATIC_BROKER_CONFIG),
+    ]

@@ -57,7 +57,8 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One row of DescribeConfigs. ``value`` is None when unset or when it is a secret."""
+    """One row of DescribeConfigs. ``value`` is None when unset or when it is a secret, whose
+    synonyms have none either."""
 
     name: str
     value: str | None
@@ -264,6 +265,8 @@ def _entry(
     read_only: bool,
 ) -> ConfigEntry:
     sensitive = definition.type is ConfigType.PASSWORD
+    if sensitive:
+        places = tuple(replace(place, value=None) for place in places)
     return ConfigEntry(
         definition.name,
         None if sensitive else value,
