@@ -13,7 +13,7 @@ from tests.support.group_broker import GroupBroker, done
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 
-from tidelog.broker.handlers import offset_fetch
+from tidelog.broker.handlers import heartbeat, offset_fetch
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import Refused
 from tidelog.client.fetcher import OffsetReset
@@ -48,6 +48,7 @@ class RefusingBroker(GroupBroker):
         self.asked = 0
         self.may_answer = asyncio.Event()
         self.may_answer.set()
+        self.beats = self.hung = self.beats_to_hang = 0
 
     def router(self, extra: Iterable[Handler] = ()) -> Router:
         routes = super().router(extra)
@@ -55,7 +56,21 @@ class RefusingBroker(GroupBroker):
         routes._handlers[true.api_key] = Handler(
             true.api_key, true.versions, true.scope, self._offset_fetch
         )
+        beat = heartbeat.HANDLER
+        routes._handlers[beat.api_key] = Handler(
+            beat.api_key, beat.versions, beat.scope, self._heartbeat
+        )
         return routes
+
+    async def _heartbeat(self, broker: Any, request: Any, context: Any) -> Any:
+        if self.hung < self.beats_to_hang:
+            self.hung += 1
+            await asyncio.Event().wait()
+        self.beats += 1
+        answer = done(heartbeat.HANDLER.handle(broker, request, context))
+        if asyncio.iscoroutine(answer) or asyncio.isfuture(answer):
+            answer = done(await answer)
+        return answer
 
     async def _offset_fetch(self, broker: Any, request: Any, context: Any) -> Any:
         self.asked += 1
@@ -296,6 +311,26 @@ def test_a_member_that_is_slow_to_come_back_keeps_its_session(tmp_path: Path) ->
             assert sorted(shares) == [[], [A]]
             await slow.leave()
             await late.leave()
+
+    with_group(tmp_path, story)
+
+
+def test_a_coordinator_that_hangs_once_does_not_cost_the_session(tmp_path: Path) -> None:
+    """The heartbeat waited for it as long as any request: 30 s, beyond the session."""
+
+    async def story(lone: RefusingBroker, cluster: Cluster) -> None:
+        member = GroupMember(
+            cluster, "g", ["a"], session_timeout_ms=1_500, heartbeat_interval_ms=50
+        )
+        assert await member.join() == [A]
+        member.positioned()
+        lone.beats_to_hang = 1
+        await until(lambda: lone.hung == 1)
+        seen = lone.beats
+        await until(lambda: lone.beats > seen + 5 or member.state is not State.READING)
+        assert member.state is State.READING
+        assert member.membership.member_id in lone.coordinator.table_of("g").get("g").members
+        await member.leave()
 
     with_group(tmp_path, story)
 

@@ -41,6 +41,9 @@ LEAVE_TIMEOUT_MS = 5_000
 PARTITION_CHECK_MS = 30_000
 """How often the group's leader looks whether the topics have other partitions."""
 
+HEARTBEATS_OF_A_SESSION = 3
+"""Heartbeats that may go unanswered, one after the other, before the session is over."""
+
 MAX_JOIN_ROUNDS = 100
 """Rounds of one ``join``: each is answered by the coordinator, so more means a defect."""
 
@@ -305,6 +308,8 @@ class GroupMember:
                     self.group,
                     request,
                     lambda answer: int(answer.error_code),
+                    # One that hangs is found out in time to ask the next coordinator.
+                    request_timeout_ms=max(1, self._session_timeout_ms // HEARTBEATS_OF_A_SESSION),
                     timeout_ms=self._session_timeout_ms,
                     purpose=self._purpose,
                 )
