@@ -12,7 +12,7 @@ from tests.support.isr_grants import altered
 from tests.support.lone_broker import LoneBroker, until
 
 from tidelog.broker import isr_changes
-from tidelog.broker.partitions import Partitions
+from tidelog.broker.isr_changes import IsrChanges
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import NewRecord, build_batch
 
@@ -45,13 +45,13 @@ def nonsense(_: Any) -> Any:
 def test_no_answer_and_no_bug_ends_the_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    all_partitions = Partitions.all
+    needs_a_look = IsrChanges._needs_a_look
     failures = [KeyError("planted in a look")]
 
-    def failing_once(self: Partitions) -> Any:
+    def failing_once(self: IsrChanges, *given: Any) -> bool:
         if failures:
             raise failures.pop()
-        return all_partitions(self)
+        return needs_a_look(self, *given)
 
     async def main() -> None:
         lone = LoneBroker(tmp_path, {"replica.lag.time.max.ms": 100})
@@ -60,7 +60,7 @@ def test_no_answer_and_no_bug_ends_the_changes(
             session = Session(nonsense, answer_with(12_345), answer_with(0))
             lone.broker.session = session  # type: ignore[assignment]
             hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))
-            monkeypatch.setattr(Partitions, "all", failing_once)
+            monkeypatch.setattr(IsrChanges, "_needs_a_look", failing_once)
             lone.broker.isr_changes.start()
             await until(lambda: hosted.isr == (1,))
             assert session.answers == []
@@ -237,3 +237,34 @@ def test_so_many_partitions_change_their_isr_at_once(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert max(asked) <= isr_changes.MOST_AT_ONCE and sum(asked) == count
+
+
+def test_very_many_partitions_are_looked_at_in_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100,000 of them would have held the loop for a third of a second."""
+    most, looked = 4, [0]
+    needs_a_look = IsrChanges._needs_a_look
+
+    def counted(self: IsrChanges, *given: Any) -> bool:
+        looked[0] += 1
+        return needs_a_look(self, *given)
+
+    async def main() -> None:
+        lone = LoneBroker(tmp_path, {})
+        await lone.start()
+        try:
+            lone.lead("t", 3 * most, isr=(1, 2), replicas=(1, 2))
+            look = asyncio.create_task(lone.broker.isr_changes._look())
+            turns = []
+            while not look.done():
+                looked[0] = 0
+                await asyncio.sleep(0)
+                turns.append(looked[0])
+            assert sum(turns) == 3 * most and max(turns) <= most
+        finally:
+            await lone.stop()
+
+    monkeypatch.setattr(isr_changes, "LOOKED_AT_ONCE", most)
+    monkeypatch.setattr(IsrChanges, "_needs_a_look", counted)
+    asyncio.run(main())

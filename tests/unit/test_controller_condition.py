@@ -10,7 +10,14 @@ import pytest
 from tests.support.controller_world import World
 
 from tidelog.controller.decisions.cluster import Cluster, Put
-from tidelog.controller.decisions.condition import NAMES_SHOWN, condition, counts
+from tidelog.controller.decisions.condition import (
+    AT_ONCE,
+    NAMES_LISTED,
+    NAMES_SHOWN,
+    condition,
+    condition_steps,
+    counts,
+)
 from tidelog.controller.decisions.creation import NewTopic
 from tidelog.controller.decisions.deletion import Doomed, delete_topics
 from tidelog.controller.decisions.elections import put_state
@@ -220,3 +227,32 @@ def test_partitions_of_users_are_named_before_internal_ones() -> None:
     assert problem["what"].startswith("51 partitions without a leader")
     assert ": zebra-0, __consumer_offsets-0, " in problem["what"]
     assert problem["partitions"][0] == "zebra-0"
+
+
+def test_a_look_is_made_in_steps_of_the_state_as_it_was() -> None:
+    """Of very many partitions it would hold the loop for a second."""
+    made = World(1, 2)
+    made.create(NewTopic("t", 10 * AT_ONCE, 1))
+    states = made.cluster.states
+    for where, state in states.items():
+        states[where] = msgspec.structs.replace(state, leader=-1)
+    expected = condition(made.cluster)
+    steps = condition_steps(made.cluster)
+    for _ in range(10):
+        next(steps)
+    states.clear()
+    made.cluster.topics.clear()
+    made.cluster.suspected.add(1)
+    done = 10
+    while True:
+        try:
+            next(steps)
+            done += 1
+        except StopIteration as end:
+            assert end.value == expected
+            break
+    assert done >= 10 * 2
+    (offline,) = (each for each in expected["problems"] if each["kind"] == "offline")
+    assert len(offline["partitions"]) == NAMES_LISTED
+    assert offline["partitions"][:2] == ["t-0", "t-1"]
+    assert offline["what"].endswith(f"and {10 * AT_ONCE - NAMES_SHOWN} more.")

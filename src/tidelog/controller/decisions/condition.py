@@ -1,13 +1,17 @@
 """What is wrong with the cluster, as the controller sees it: counts, and problems in words.
 
 Owns the judgement for ``tidelog doctor`` and for metrics; changes nothing. Each look walks over all
-partitions. A problem has a ``kind``, a ``level`` ("bad", or "notice" for what passes by itself),
-``what`` and ``advice`` in words, and the partitions or brokers that it concerns.
+partitions: on the loop it is made in steps (``condition_steps``), of the state as it was when the
+first one began. A problem has a ``kind``, a ``level`` ("bad", or "notice" for what passes by
+itself), ``what`` and ``advice`` in words, and the partitions or brokers that it concerns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import copy
+import heapq
+import itertools
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +27,11 @@ NAMES_SHOWN = 5
 NAMES_LISTED = 1_000
 """Partitions or brokers that a problem lists beside its sentence."""
 
+AT_ONCE = 250
+"""Partitions or topics of one step."""
+
+Steps = Generator[None, None, Any]
+
 BAD = "bad"
 NOTICE = "notice"
 
@@ -36,11 +45,20 @@ class _Looked:
     elsewhere: list[TopicPartition] = field(default_factory=list)
     assigned: set[int] = field(default_factory=set)
     """Every broker that has a replica."""
+    totals: dict[str, int] = field(default_factory=dict)
 
 
 def condition(cluster: Cluster) -> dict[str, Any]:
     """Return the condition as plain data for JSON; ``problems`` is empty when nothing is wrong."""
-    looked = _look(cluster)
+    found: dict[str, Any] = _at_once(condition_steps(cluster))
+    return found
+
+
+def condition_steps(cluster: Cluster) -> Generator[None, None, dict[str, Any]]:
+    """Return the same; between two steps the cluster may change: it is not seen."""
+    cluster = _copied(cluster)
+    looked = yield from _look(cluster)
+    problems = yield from _problems(cluster, looked)
     return {
         "role": "controller",
         "controller_epoch": cluster.controller_epoch,
@@ -48,19 +66,42 @@ def condition(cluster: Cluster) -> dict[str, Any]:
         "revision": cluster.revision,
         "brokers": _brokers(cluster, looked),
         "counts": _counts(cluster, looked),
-        "problems": list(_problems(cluster, looked)),
+        "problems": problems,
     }
 
 
 def counts(cluster: Cluster) -> Mapping[str, int]:
     """Return what metrics show of the cluster."""
-    return _counts(cluster, _look(cluster))
+    return _counts(cluster, _at_once(_look(cluster)))
 
 
-def _look(cluster: Cluster) -> _Looked:
+def _at_once(steps: Steps) -> Any:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def _copied(cluster: Cluster) -> Cluster:
+    """Return a copy of what is looked at, in a few calls: 3 ms with 100,000 partitions."""
+    made = copy.copy(cluster)
+    made.counters = dict(cluster.counters)
+    made.brokers, made.topics = dict(cluster.brokers), dict(cluster.topics)
+    made.states, made.memories = dict(cluster.states), dict(cluster.memories)
+    made.deletions, made.marked = dict(cluster.deletions), set(cluster.marked)
+    made.confirmed, made.damaged = dict(cluster.confirmed), dict(cluster.damaged)
+    made.suspected, made.presumed = set(cluster.suspected), set(cluster.presumed)
+    made.shutting_down, made.broken = set(cluster.shutting_down), set(cluster.broken)
+    return made
+
+
+def _look(cluster: Cluster) -> Generator[None, None, _Looked]:
     looked = _Looked()
     minimums: dict[str, int] = {}
-    for where, state in cluster.states.items():
+    for at, (where, state) in enumerate(cluster.states.items()):
+        if at % AT_ONCE == 0:
+            yield
         replicas = cluster.replicas(where)
         looked.assigned.update(replicas)
         if where.topic not in minimums:
@@ -73,8 +114,12 @@ def _look(cluster: Cluster) -> _Looked:
             looked.under_replicated.append(where)
         if len(state.isr) < min(minimums[where.topic], len(replicas)):
             looked.below_minimum.append(where)
-    for name, memory in cluster.memories.items():
+    for at, (name, memory) in enumerate(cluster.memories.items()):
+        if at % AT_ONCE == 0:
+            yield
         looked.unclean.extend(TopicPartition(name, index) for index in memory.unclean)
+    yield
+    looked.totals = totals(cluster)
     return looked
 
 
@@ -92,7 +137,7 @@ def _counts(cluster: Cluster, looked: _Looked) -> dict[str, int]:
         "replicas_damaged": len(cluster.broken),
         "deletions_pending": len(cluster.deletions) + len(cluster.marked),
         "nodes_damaged": len(cluster.damaged),
-        **totals(cluster),
+        **looked.totals,
     }
 
 
@@ -116,43 +161,57 @@ def _condition_of(cluster: Cluster, broker: int) -> str:
     return "alive"
 
 
-def _problems(cluster: Cluster, looked: _Looked) -> Iterator[dict[str, Any]]:
-    yield from _of_the_store(cluster)
-    yield from _of_brokers(cluster, looked)
-    yield from _of_partitions(cluster, looked)
-    yield from _of_deletions(cluster)
+def _problems(cluster: Cluster, looked: _Looked) -> Generator[None, None, list[dict[str, Any]]]:
+    found = yield from _of_the_store(cluster)
+    found += _of_brokers(cluster, looked)
+    found += yield from _of_partitions(cluster, looked)
+    yield
+    found += _of_deletions(cluster)
+    return found
 
 
-def _of_the_store(cluster: Cluster) -> Iterator[dict[str, Any]]:
+def _of_the_store(cluster: Cluster) -> Generator[None, None, list[dict[str, Any]]]:
+    found: list[dict[str, Any]] = []
     if cluster.went_back is not None:
         advice = "Nothing is deleted until this is settled: see `tidelog doctor restored --help`."
-        yield _problem("store_went_back", cluster.went_back, advice)
+        found.append(_problem("store_went_back", cluster.went_back, advice))
     for damaged in cluster.damaged.values():
         advice = "Repair the node, or restore the metadata store from a backup."
-        yield _problem("node_damaged", str(damaged), advice)
-    nameless = sorted(name for name in cluster.topics if cluster.topic_id(name) == NO_ID)
+        found.append(_problem("node_damaged", str(damaged), advice))
+    nameless = []
+    for at, name in enumerate(cluster.topics):
+        if at % AT_ONCE == 0:
+            yield
+        if cluster.topic_id(name) == NO_ID:
+            nameless.append(name)
     if nameless:
-        said = f"Topics without an id, so that brokers get no complete orders: {_named(nameless)}."
+        named = _named(sorted(nameless))
+        said = f"Topics without an id, so that brokers get no complete orders: {named}."
         advice = "Start every broker that has replicas of them: the id may be known there."
-        yield _problem("topics_without_id", said, advice)
-    lost = sorted(
-        _without_state(cluster), key=lambda where: (where.topic in INTERNAL_TOPICS, where)
-    )
-    names = list(map(str, lost))
-    if names:
-        said = f"Partitions without a leader on record: {_named(names)}."
+        found.append(_problem("topics_without_id", said, advice))
+    lost = yield from _without_state(cluster)
+    if lost:
+        names = yield from _first_of(lost)
+        said = f"Partitions without a leader on record: {_named(names, len(lost))}."
         advice = "Start a broker of theirs; if their state was removed, put the node back."
-        yield _problem("partitions_without_state", said, advice, partitions=names)
+        found.append(_problem("partitions_without_state", said, advice, partitions=names))
+    return found
 
 
-def _without_state(cluster: Cluster) -> Iterator[TopicPartition]:
+def _without_state(cluster: Cluster) -> Generator[None, None, list[TopicPartition]]:
+    found: list[TopicPartition] = []
     if len(cluster.states) >= sum(len(node.partitions) for node in cluster.topics.values()):
-        return
+        return found
+    at = 0
     for name, node in cluster.topics.items():
         for index in node.partitions:
+            at += 1
+            if at % AT_ONCE == 0:
+                yield
             where = TopicPartition(name, index)
             if where not in cluster.states and layout.state(*where) not in cluster.damaged:
-                yield where
+                found.append(where)
+    return found
 
 
 def _of_brokers(cluster: Cluster, looked: _Looked) -> Iterator[dict[str, Any]]:
@@ -193,13 +252,18 @@ def _of_brokers(cluster: Cluster, looked: _Looked) -> Iterator[dict[str, Any]]:
             yield _problem(kind, said, advice, level, brokers=names)
 
 
-def _of_partitions(cluster: Cluster, looked: _Looked) -> Iterator[dict[str, Any]]:
+def _of_partitions(
+    cluster: Cluster, looked: _Looked
+) -> Generator[None, None, list[dict[str, Any]]]:
+    found: list[dict[str, Any]] = []
     below = set(looked.below_minimum)
     # No election helps these: a damaged replica leads nothing, be it chosen uncleanly.
     unreadable = {where for where in looked.offline if _is_damaged_everywhere(cluster, where)}
     keepers = _names_of_brokers({x for where in unreadable for x in cluster.replicas(where)})
     offline = set(looked.offline) - unreadable
+    yield
     holders = _names_of_brokers(_last_holders(cluster, offline) - cluster.fit)
+    yield
     missing = _names_of_brokers(_missing_from_isr(cluster, looked.under_replicated) - cluster.fit)
     rows = (
         (
@@ -242,36 +306,59 @@ def _of_partitions(cluster: Cluster, looked: _Looked) -> Iterator[dict[str, Any]
         ),
     )
     for kind, places, what, advice in rows:
+        yield
         if places:
-            yield _of_places(kind, places, what, advice)
+            found.append((yield from _of_places(kind, places, what, advice)))
+    found += yield from _of_elections(cluster, looked, offline)
+    return found
+
+
+def _of_elections(
+    cluster: Cluster, looked: _Looked, offline: set[TopicPartition]
+) -> Generator[None, None, list[dict[str, Any]]]:
+    found: list[dict[str, Any]] = []
+    yield
     waiting = sorted({where.topic for where in offline})
     full = [topic for topic in waiting if has_full_record(cluster, topic)]
     if full:
         said = f"Unclean elections put off, for so many before are not handled yet: {_named(full)}."
         advice = "Start the brokers that lead what tidelog doctor unclean lists as not handled."
-        yield _problem("elections_put_off", said, advice)
+        found.append(_problem("elections_put_off", said, advice))
     elsewhere = [where for where in looked.elsewhere if where not in offline]
     if elsewhere:
         advice = (
             "Nothing, or: tidelog elect-leaders --election-type preferred --all-topic-partitions."
         )
         what = "not led by the preferred replica, which is in sync"
-        yield _of_places("not_preferred", elsewhere, what, advice, NOTICE)
+        problem = yield from _of_places("not_preferred", elsewhere, what, advice, NOTICE)
+        found.append(problem)
+    yield
     lossy = places_with_loss(cluster)
     if lossy:
         said = f"Unclean elections lost committed records of {_named(lossy)}."
         advice = "See tidelog doctor unclean for which; what nobody else has is gone."
-        yield _problem("records_lost", said, advice, NOTICE, partitions=list(map(str, lossy)))
+        names = list(map(str, lossy[:NAMES_LISTED]))
+        found.append(_problem("records_lost", said, advice, NOTICE, partitions=names))
+    return found
 
 
 def _of_places(
     kind: str, places: Collection[TopicPartition], what: str, advice: str, level: str = BAD
-) -> dict[str, Any]:
+) -> Generator[None, None, dict[str, Any]]:
     plural = "" if len(places) == 1 else "s"
-    ordered = sorted(places, key=lambda where: (where.topic in INTERNAL_TOPICS, where))
-    said = f"{len(places)} partition{plural} {what}: {_named(ordered)}."
-    names = list(map(str, ordered))
+    names = yield from _first_of(places)
+    said = f"{len(places)} partition{plural} {what}: {_named(names, len(places))}."
     return _problem(kind, said, advice, level, partitions=names)
+
+
+def _first_of(places: Collection[TopicPartition]) -> Generator[None, None, list[str]]:
+    """Return the names of the first ``NAMES_LISTED``, those of users before internal ones."""
+    first: list[tuple[bool, TopicPartition]] = []
+    keyed = ((where.topic in INTERNAL_TOPICS, where) for where in places)
+    while part := list(itertools.islice(keyed, NAMES_LISTED)):
+        first = heapq.nsmallest(NAMES_LISTED, first + part)
+        yield
+    return [str(where) for _, where in first]
 
 
 def _of_deletions(cluster: Cluster) -> Iterator[dict[str, Any]]:
@@ -346,7 +433,8 @@ def _names_of_brokers(brokers: Collection[int]) -> str:
     return f"broker{plural} {_named(sorted(brokers))}"
 
 
-def _named(names: Collection[object]) -> str:
+def _named(names: Collection[object], count: int | None = None) -> str:
+    """Return the first names in words; they stand for ``count``."""
     shown = ", ".join(map(str, list(names)[:NAMES_SHOWN]))
-    more = len(names) - NAMES_SHOWN
+    more = (len(names) if count is None else count) - NAMES_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown

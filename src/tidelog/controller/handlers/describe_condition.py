@@ -12,13 +12,14 @@ import json
 from typing import TYPE_CHECKING
 
 from tidelog import __version__
-from tidelog.controller.decisions.condition import condition
+from tidelog.controller.decisions.condition import condition_steps
 from tidelog.controller.decisions.losses import unclean_elections
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
+from tidelog.runtime.turns import in_turns
 
 if TYPE_CHECKING:
     from tidelog.controller.process import Controller
@@ -29,10 +30,11 @@ UNCLEAN = "unclean"
 async def serve(
     controller: Controller, request: messages.DescribeConditionRequest, _context: RequestContext
 ) -> messages.DescribeConditionResponse:
+    steps = condition_steps(controller.cluster)
     found = {
         "controller_id": controller.configs.node_id,
         "version": __version__,
-        **condition(controller.cluster),
+        **await in_turns(steps, controller.seams.clock),
     }
     if UNCLEAN in request.subjects:
         found[UNCLEAN] = unclean_elections(controller.cluster)
