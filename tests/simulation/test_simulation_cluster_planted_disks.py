@@ -80,7 +80,7 @@ PLANTED = (
         believe_every_checkpoint,
         (*DAMAGE, *LOSSES, *PROOF, "only_what_was_asked_goes", "recovery_is_bounded"),
         directed(FLIPS, harmed={names.PARTITION_METADATA: 1.0, names.LOG_STARTS: 1.0}),
-        first_seed=3,
+        first_seed=10,
     ),
     Planted(
         believe_every_index,

@@ -221,7 +221,7 @@ PLANTED = (
             seconds=24.0,
             end_seconds=28.0,
         ),
-        first_seed=6,
+        first_seed=15,
     ),
     Planted(
         elect_uncleanly_without_leave,
