@@ -14,7 +14,7 @@ from tests.support.processes import DEADLINE_S
 
 from tidelog.broker.handlers import metadata
 from tidelog.client.cluster import Cluster, ClusterSettings
-from tidelog.client.errors import Refused
+from tidelog.client.errors import ClientError, Refused
 from tidelog.client.produce_requests import wait_for_replicas_ms
 from tidelog.client.producing import RecordSender, SendSettings
 from tidelog.model.errors import ErrorCode
@@ -113,6 +113,66 @@ def test_a_slow_partition_does_not_close_the_connection_of_the_others(tmp_path: 
             assert (await waits).offset == 0
             await flushing
             await sender.close()
+        await lone.stop()
+
+    asyncio.run(story())
+
+
+def test_a_sender_that_closes_takes_nothing_more_and_writes_what_it_took(tmp_path: Path) -> None:
+    """A busy sender must not keep ``close`` from ending, nor add to what nobody sends."""
+
+    async def story() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        lone.lead("t")
+        async with asyncio.timeout(DEADLINE_S), Cluster(lone.bootstrap) as cluster:
+            settings = SendSettings(linger_ms=3_600_000, buffer_bytes=400)
+            sender = RecordSender(cluster, settings)
+            taken = await sender.send("t", b"x" * 250)
+            # There is no memory for this one, and it waits.
+            waits = asyncio.ensure_future(sender.send("t", b"y" * 250))
+            await asyncio.sleep(0)
+            closing = asyncio.ensure_future(sender.close())
+            await asyncio.sleep(0)
+            with pytest.raises(ClientError, match="this sender is closed"):
+                await sender.send("t", b"z")
+            with pytest.raises(ClientError, match="this sender is closed"):
+                await waits
+            await closing
+            assert taken.result().offset == 0
+            async with RecordSender(cluster) as other:
+                after = await other.send("t", b"z")
+                await other.flush()
+                assert after.result().offset == 1
+        await lone.stop()
+
+    asyncio.run(story())
+
+
+def test_a_close_that_is_cancelled_gives_up_what_is_not_written(tmp_path: Path) -> None:
+    async def story() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        lone.lead("t")
+        async with asyncio.timeout(DEADLINE_S), Cluster(lone.bootstrap) as cluster:
+            sender = RecordSender(cluster, SendSettings(linger_ms=3_600_000))
+            first = await sender.send("t", b"1")
+            await sender.flush()
+            assert first.result().offset == 0
+            # Nobody leads the partition now: what is sent stays where it is.
+            lone.lead("t", leader=2, epoch=1)
+            open_one = await sender.send("t", b"2")
+            closing = asyncio.ensure_future(sender.close())
+            await asyncio.sleep(0)
+            flushing = asyncio.ensure_future(sender.flush())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+            with pytest.raises(ClientError, match="was closed before this was written"):
+                await open_one
+            await flushing
+            assert not sender._tasks
         await lone.stop()
 
     asyncio.run(story())

@@ -74,3 +74,4 @@ class BulkSender(RecordSender):
                 self._drain()
                 # Answers are read in between, else the brokers stand still until memory is full.
                 await asyncio.sleep(0)
+                self._refuse_when_closed()

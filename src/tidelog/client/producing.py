@@ -23,6 +23,7 @@ from tidelog.client.connection import Connection
 from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused
 from tidelog.client.metadata import NO_LEADER, Topic
 from tidelog.client.produce_requests import produce_request, read_answer
+from tidelog.client.producer_identity import next_identity
 from tidelog.client.send_queue import Answer, Batch, SendQueue, Sent, Tally
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -34,8 +35,6 @@ from tidelog.runtime.clock import Clock, RealClock
 from tidelog.runtime.tasks import call_off
 
 PURPOSE = "produce"
-LAST_EPOCH = 2**15 - 1
-"""The highest producer epoch; behind it comes another id."""
 RECORD_OVERHEAD_BYTES = 100
 """What a record is counted as beyond its key, value and headers: Python's own memory."""
 
@@ -98,6 +97,8 @@ class RecordSender:
         self._due: dict[Batch, float] = {}
         self._deadlines: dict[Batch, asyncio.TimerHandle] = {}
         self._flushing = 0
+        self._is_closing = False
+        """Whether ``close`` has begun: nothing is taken any longer, what was taken is written."""
         self._closed = False
         self._failures = 0
         self._trouble: ClientError | None = None
@@ -159,12 +160,24 @@ class RecordSender:
             self._flushing -= 1
 
     async def close(self) -> None:
-        """Flush and stop; further ``send`` is refused."""
-        await self.flush()
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        await call_off(self._tasks.values())
+        """Flush and stop; ``send`` is refused at once. Cancelled, it fails what is not written."""
+        self._is_closing = True
+        self._wake(self._room)
+        try:
+            await self.flush()
+        finally:
+            self._closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+            for queue in self._queues.values():
+                for batch in (*queue.waiting, *queue.in_flight):
+                    queue.fail(batch, ClientError("the sender was closed before this was written"))
+                    self._finish(batch)
+            await call_off(self._tasks.values())
+
+    def _refuse_when_closed(self) -> None:
+        if self._is_closing:
+            raise ClientError("this sender is closed")
 
     def _append(
         self,
@@ -187,12 +200,12 @@ class RecordSender:
 
     async def _topic(self, name: str) -> Topic:
         """Return what is known of a topic that records go to. Raises as ``send`` does."""
-        if self._closed:
-            raise ClientError("this sender is closed")
+        self._refuse_when_closed()
         known = self._cluster.view.topics.get(name)
         if known is None or known.error:
             block_ms, create = self._settings.max_block_ms, self._settings.create_topics
             found = await self._cluster.topics([name], timeout_ms=block_ms, create=create)
+            self._refuse_when_closed()
             return found[name]
         if self._cluster.expired:
             # In the background: a topic that has grown is seen within metadata_max_age_ms.
@@ -234,6 +247,7 @@ class RecordSender:
             waiter = loop.create_future()
             self._room.append(waiter)
             await asyncio.wait([waiter], timeout=max(0.0, deadline - loop.time()))
+            self._refuse_when_closed()
             if not waiter.done() and loop.time() >= deadline:
                 raise GaveUp(
                     f"no memory for a record within {self._settings.max_block_ms} ms: "
@@ -384,11 +398,14 @@ class RecordSender:
         deadline = self._deadlines.pop(batch, None)
         if deadline is not None:
             deadline.cancel()
-        for waiters in (self._room, self._idle):
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-            waiters.clear()
+        self._wake(self._room)
+        self._wake(self._idle)
+
+    def _wake(self, waiters: list[asyncio.Future[None]]) -> None:
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        waiters.clear()
 
     def _expire(self, queue: SendQueue, batch: Batch) -> None:
         if not batch.done:
@@ -479,15 +496,4 @@ class RecordSender:
             raise lost
 
     async def _new_identity(self) -> None:
-        known = self._identity
-        if known is not None and known.epoch < LAST_EPOCH:
-            # The next epoch of the same id (KIP-360): what the network still holds of the former
-            # one is refused then, and cannot be written beside what is numbered anew. Nobody is
-            # asked: brokers answer every such request with another id.
-            self._identity = Producer(known.producer_id, known.epoch + 1)
-            return
-        asked = messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
-        answer: messages.InitProducerIdResponse = await self._cluster.send_to_any(asked)
-        if answer.error_code:
-            raise Refused(answer.error_code, "a producer id")
-        self._identity = Producer(answer.producer_id, answer.producer_epoch)
+        self._identity = await next_identity(self._cluster, self._identity)

@@ -1,0 +1,30 @@
+"""The identity of an idempotent producer: its id and epoch, and which one follows it.
+
+Owns only the step from one identity to the next; sequence numbers are ``send_queue``'s.
+"""
+
+from __future__ import annotations
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import Refused
+from tidelog.protocol import messages
+from tidelog.records.builder import Producer
+
+LAST_EPOCH = 2**15 - 1
+"""The highest producer epoch; another id follows it."""
+
+
+async def next_identity(cluster: Cluster, known: Producer | None) -> Producer:
+    """Return the identity after ``known``: the next epoch of the same id (KIP-360), or a new id.
+
+    What the network still holds of the former epoch is refused then, and cannot be written beside
+    what has new sequence numbers. Brokers answer every InitProducerId with another id, so they are
+    asked only where there is no further epoch. Raises Refused.
+    """
+    if known is not None and known.epoch < LAST_EPOCH:
+        return Producer(known.producer_id, known.epoch + 1)
+    asked = messages.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
+    answer: messages.InitProducerIdResponse = await cluster.send_to_any(asked)
+    if answer.error_code:
+        raise Refused(answer.error_code, "a producer id")
+    return Producer(answer.producer_id, answer.producer_epoch)
