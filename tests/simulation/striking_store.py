@@ -63,6 +63,32 @@ def sites() -> dict[Site, range]:
     return found
 
 
+def other_names(source: str) -> list[int]:
+    """Return the lines that use the store in a way that hides a call of it from ``sites``.
+
+    It may be called a method of, read a property of, and handed on under its own name.
+    """
+    tree = ast.parse(source)
+    stores = {
+        node: node.lineno
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and node.attr == "store")
+        or (isinstance(node, ast.Name) and node.id == "store")
+    }
+    allowed: set[ast.AST] = {node for node in stores if not isinstance(node.ctx, ast.Load)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            # To a function of controller/, which sees it as ``store`` again.
+            allowed.update(each for each in node.args if each in stores)
+            if isinstance(node.func, ast.Attribute):
+                allowed.add(node.func.value)
+        elif isinstance(node, ast.Attribute) and node.attr not in CALLS:
+            allowed.add(node.value)
+        elif isinstance(node, ast.Compare | ast.IfExp):
+            allowed.update(ast.iter_child_nodes(node))
+    return sorted({line for node, line in stores.items() if node not in allowed})
+
+
 def in_slices() -> list[Path]:
     """Return every file that has a request decided in slices."""
     name = perform_in_slices.__name__
@@ -94,6 +120,8 @@ class Strikes:
         """Those since ``arm``."""
         self.seen: list[Site] = []
         """Those between the last two times."""
+        self.unplaced: set[str] = set()
+        """Calls that come from ``controller/``, and from no place that ``sites`` knows."""
         self._at = -1
         self._fault = Fault.LATE
         self._known = sites()
@@ -116,6 +144,7 @@ class Strikes:
 
     def _site(self, method: str) -> Site | None:
         frame = sys._getframe(2)
+        unknown = ""
         while frame is not None:
             path = Path(frame.f_code.co_filename)
             if path.is_relative_to(FOLDER):
@@ -123,7 +152,10 @@ class Strikes:
                 for site, lines in self._known.items():
                     if site.file == file and site.method == method and frame.f_lineno in lines:
                         return site
+                unknown = unknown or f"{file}:{frame.f_lineno}: {method}"
             frame = frame.f_back  # type: ignore[assignment]
+        if unknown:
+            self.unplaced.add(unknown)
         return None
 
 

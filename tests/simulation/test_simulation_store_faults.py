@@ -24,7 +24,15 @@ import pytest
 from tests.simulation.kernel import World
 from tests.simulation.store_kinds import KINDS, Kind
 from tests.simulation.store_stage import Stage
-from tests.simulation.striking_store import Fault, Site, Strikes, in_slices, sites
+from tests.simulation.striking_store import (
+    FOLDER,
+    Fault,
+    Site,
+    Strikes,
+    in_slices,
+    other_names,
+    sites,
+)
 from tests.simulation.struck_stores import InFile, InMemory, Place
 
 from tidelog.controller import slices
@@ -183,14 +191,36 @@ def test_every_place_that_calls_the_store_is_struck() -> None:
     """Each place once, whatever else ran in this process: a place that is new needs a kind."""
     wanted = set(sites())
     struck: set[Site] = set()
+    unplaced: set[str] = set()
     for kind in KINDS.values():
         strikes = Strikes()
         calls = run(kind, strikes, -1, Fault.LATE)
+        unplaced |= strikes.unplaced
         for at, site in enumerate(strikes.seen[:calls]):
             if site not in struck:
                 run(kind, strikes, at, Fault.LATE)
                 struck |= strikes.struck.keys()
     assert sorted(wanted - struck) == []
+    assert sorted(unplaced) == []
+
+
+def test_no_call_of_the_store_is_hidden_from_the_list_of_places() -> None:
+    """A call by another name was in no list, and so was never struck."""
+    for path in sorted(FOLDER.rglob("*.py")):
+        assert other_names(path.read_text()) == [], path
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "session = controller.store",
+        "ask = controller.store.multi",
+        "ask = partial(store.get, path)",
+        "asked = (store, path)",
+    ],
+)
+def test_a_hidden_call_is_found(hidden: str) -> None:
+    assert other_names(f"await store.get(path)\n{hidden}\n") == [2]
 
 
 def test_every_request_in_slices_is_struck_behind_its_first_slice(
