@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import heapq
 import itertools
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, Cluster
 from tidelog.controller.decisions.losses import has_full_record, places_with_loss, totals
 from tidelog.controller.decisions.stops import unconfirmed
 from tidelog.metadata import layout
+from tidelog.metadata.records import PartitionState
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 
 NAMES_SHOWN = 5
@@ -43,6 +44,20 @@ class _Looked:
     below_minimum: list[TopicPartition] = field(default_factory=list)
     unclean: list[TopicPartition] = field(default_factory=list)
     elsewhere: list[TopicPartition] = field(default_factory=list)
+    readable: list[TopicPartition] = field(default_factory=list)
+    """Those without a leader that an election may help."""
+    unreadable: list[TopicPartition] = field(default_factory=list)
+    """The others: a damaged replica leads nothing, be it chosen uncleanly."""
+    led_below: list[TopicPartition] = field(default_factory=list)
+    """Below the minimum, with a leader."""
+    led_under: list[TopicPartition] = field(default_factory=list)
+    """Under-replicated, with a leader, and not below the minimum."""
+    keepers: set[int] = field(default_factory=set)
+    """Brokers with replicas of what is unreadable."""
+    holders: set[int] = field(default_factory=set)
+    """Brokers that were last in sync with what is readable."""
+    missing: set[int] = field(default_factory=set)
+    """Brokers that are in no ISR of a partition that is assigned to them."""
     assigned: set[int] = field(default_factory=set)
     """Every broker that has a replica."""
     totals: dict[str, int] = field(default_factory=dict)
@@ -106,14 +121,7 @@ def _look(cluster: Cluster) -> Generator[None, None, _Looked]:
         looked.assigned.update(replicas)
         if where.topic not in minimums:
             minimums[where.topic] = cluster.resolve(where.topic).configs.min_insync_replicas
-        if state.leader == NO_LEADER:
-            looked.offline.append(where)
-        elif replicas and state.leader != replicas[0] and replicas[0] in state.isr:
-            looked.elsewhere.append(where)
-        if len(state.isr) < len(replicas):
-            looked.under_replicated.append(where)
-        if len(state.isr) < min(minimums[where.topic], len(replicas)):
-            looked.below_minimum.append(where)
+        _judge(cluster, looked, where, state, minimums[where.topic])
     for at, (name, memory) in enumerate(cluster.memories.items()):
         if at % AT_ONCE == 0:
             yield
@@ -121,6 +129,33 @@ def _look(cluster: Cluster) -> Generator[None, None, _Looked]:
     yield
     looked.totals = totals(cluster)
     return looked
+
+
+def _judge(
+    cluster: Cluster, looked: _Looked, where: TopicPartition, state: PartitionState, minimum: int
+) -> None:
+    replicas = cluster.replicas(where)
+    is_led = state.leader != NO_LEADER
+    if not is_led:
+        looked.offline.append(where)
+        if _is_damaged_everywhere(cluster, where):
+            looked.unreadable.append(where)
+            looked.keepers.update(replicas)
+        else:
+            looked.readable.append(where)
+            looked.holders.update(state.isr, state.eligible_replicas)
+    elif replicas and state.leader != replicas[0] and replicas[0] in state.isr:
+        looked.elsewhere.append(where)
+    is_below = len(state.isr) < min(minimum, len(replicas))
+    if is_below:
+        looked.below_minimum.append(where)
+        if is_led:
+            looked.led_below.append(where)
+    if len(state.isr) < len(replicas):
+        looked.under_replicated.append(where)
+        looked.missing.update(set(replicas).difference(state.isr))
+        if is_led and not is_below:
+            looked.led_under.append(where)
 
 
 def _counts(cluster: Cluster, looked: _Looked) -> dict[str, int]:
@@ -256,51 +291,46 @@ def _of_partitions(
     cluster: Cluster, looked: _Looked
 ) -> Generator[None, None, list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
-    below = set(looked.below_minimum)
-    # No election helps these: a damaged replica leads nothing, be it chosen uncleanly.
-    unreadable = {where for where in looked.offline if _is_damaged_everywhere(cluster, where)}
-    keepers = _names_of_brokers({x for where in unreadable for x in cluster.replicas(where)})
-    offline = set(looked.offline) - unreadable
-    yield
-    holders = _names_of_brokers(_last_holders(cluster, offline) - cluster.fit)
-    yield
-    missing = _names_of_brokers(_missing_from_isr(cluster, looked.under_replicated) - cluster.fit)
+    keepers = _names_of_brokers(looked.keepers)
+    holders = _names_of_brokers(looked.holders - cluster.fit)
+    missing = _names_of_brokers(looked.missing - cluster.fit)
+    broken = {where for _, where in cluster.broken}.difference(looked.unreadable)
     rows = (
         (
             "offline",
-            offline,
+            looked.readable,
             "without a leader: neither read nor written",
             f"Start {holders}; if their data is lost: "
             "tidelog elect-leaders --election-type unclean, which may lose records.",
         ),
         (
             "offline_damaged",
-            unreadable,
+            looked.unreadable,
             "without a leader, with every replica damaged: neither read nor written",
             f"See the log of {keepers}: an election cannot help. Stop it and put back the file of "
             "a segment that is missing, or take the disk to somebody who can read it.",
         ),
         (
             "below_min_insync",
-            below - offline - unreadable,
+            looked.led_below,
             "below min.insync.replicas: acks=all is refused",
             f"Start {missing}, or wait while replicas catch up.",
         ),
         (
             "under_replicated",
-            set(looked.under_replicated) - offline - unreadable - below,
+            looked.led_under,
             "under-replicated: not all replicas are in sync",
             f"Start {missing}, or wait while replicas catch up.",
         ),
         (
             "unclean",
-            set(looked.unclean),
+            looked.unclean,
             "led, or once led, by a replica that may lack committed records",
             "See tidelog doctor unclean.",
         ),
         (
             "replicas_damaged",
-            {where for _, where in cluster.broken} - unreadable,
+            broken,
             f"with a damaged replica, on {_names_of_brokers({x for x, _ in cluster.broken})}",
             "See that broker's log: the replica is out of service until it is fetched again.",
         ),
@@ -309,28 +339,25 @@ def _of_partitions(
         yield
         if places:
             found.append((yield from _of_places(kind, places, what, advice)))
-    found += yield from _of_elections(cluster, looked, offline)
+    found += yield from _of_elections(cluster, looked)
     return found
 
 
-def _of_elections(
-    cluster: Cluster, looked: _Looked, offline: set[TopicPartition]
-) -> Generator[None, None, list[dict[str, Any]]]:
+def _of_elections(cluster: Cluster, looked: _Looked) -> Generator[None, None, list[dict[str, Any]]]:
     found: list[dict[str, Any]] = []
     yield
-    waiting = sorted({where.topic for where in offline})
+    waiting = sorted({where.topic for where in looked.readable})
     full = [topic for topic in waiting if has_full_record(cluster, topic)]
     if full:
         said = f"Unclean elections put off, for so many before are not handled yet: {_named(full)}."
         advice = "Start the brokers that lead what tidelog doctor unclean lists as not handled."
         found.append(_problem("elections_put_off", said, advice))
-    elsewhere = [where for where in looked.elsewhere if where not in offline]
-    if elsewhere:
+    if looked.elsewhere:
         advice = (
             "Nothing, or: tidelog elect-leaders --election-type preferred --all-topic-partitions."
         )
         what = "not led by the preferred replica, which is in sync"
-        problem = yield from _of_places("not_preferred", elsewhere, what, advice, NOTICE)
+        problem = yield from _of_places("not_preferred", looked.elsewhere, what, advice, NOTICE)
         found.append(problem)
     yield
     lossy = places_with_loss(cluster)
@@ -390,21 +417,6 @@ def _of_deletions(cluster: Cluster) -> Iterator[dict[str, Any]]:
 
 def _is_damaged_everywhere(cluster: Cluster, where: TopicPartition) -> bool:
     return all((broker, where) in cluster.broken for broker in cluster.replicas(where))
-
-
-def _last_holders(cluster: Cluster, places: Iterable[TopicPartition]) -> set[int]:
-    found: set[int] = set()
-    for where in places:
-        state = cluster.states[where]
-        found.update(state.isr, state.eligible_replicas)
-    return found
-
-
-def _missing_from_isr(cluster: Cluster, places: Iterable[TopicPartition]) -> set[int]:
-    found: set[int] = set()
-    for where in places:
-        found.update(set(cluster.replicas(where)) - set(cluster.states[where].isr))
-    return found
 
 
 def _problem(
