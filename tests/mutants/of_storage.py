@@ -164,8 +164,8 @@ MUTANTS = (
     Mutant(
         "whole batches that are missing below the recovery point are not missed",
         "src/tidelog/storage/recovery.py",
-        "    if found.damaged is None and end < ending.recovery_point:",
-        "    if found.damaged is None and end < 0:",
+        "    if end < ending.recovery_point:\n        return",
+        "    if end < 0:\n        return",
         "tests/unit/test_storage_recovery.py",
     ),
     Mutant(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import random
 import shutil
@@ -19,6 +20,7 @@ from tests.support.storage_logs import (
     QuickFile,
     batch,
     new_log,
+    open_as_a_server,
     records_of,
     reopen,
     resources,
@@ -30,7 +32,7 @@ from tidelog.records.batch import MAGIC_POSITION, Rejected, read_header, walk
 from tidelog.records.builder import Producer
 from tidelog.runtime.disk import RealFile
 from tidelog.storage import names
-from tidelog.storage.checkpoints import encode_offsets
+from tidelog.storage.checkpoints import decode_offsets, encode_offsets
 from tidelog.storage.cleaner import compact
 from tidelog.storage.compaction import plan_compaction
 from tidelog.storage.log import PartitionLog
@@ -153,6 +155,92 @@ def test_an_end_below_the_high_watermark_is_damage_after_a_kill(tmp_path: Path) 
     found = reopen(tmp_path, SMALL, ending=lost_power)
     assert found.damaged is None
     assert (found.end_offset, found.recovered.cut_at, found.high_watermark) == (6, 6, 6)
+
+
+@pytest.mark.parametrize("left", [1, 2, 3])
+def test_whole_batches_that_are_missing_below_the_high_watermark_are_damage_after_a_kill(
+    tmp_path: Path, left: int
+) -> None:
+    """No sync says that they were there, but somebody may have read them: the watermark fell."""
+    log = write(tmp_path, 4)
+    path = Path(log.segments[0].log_path)
+    whole = path.read_bytes()
+    put(path, short := whole[: log.size // 4 * left])
+    end = left * 2
+    committed = reopen(tmp_path, SMALL, ending=Ending(0, high_watermark=end))
+    assert committed.damaged is None, "all that was committed is there"
+    assert (committed.end_offset, committed.high_watermark) == (end, end)
+    committed.resources.files.close()
+    lost_power = Ending(0, high_watermark=8, unsynced_may_be_gone=True)
+    found = reopen(tmp_path, SMALL, ending=lost_power)
+    assert (found.damaged, found.end_offset, found.high_watermark) == (None, end, end)
+    found.resources.files.close()
+    for again in range(2):
+        found = reopen(tmp_path, SMALL, ending=Ending(0, high_watermark=8))
+        assert found.damaged is not None, again
+        assert f"ends at offset {end}, below the high watermark 8" in found.damaged
+        assert path.read_bytes() == short
+        assert found.high_watermark == 8, "the next start is to see it, too"
+        found.resources.files.close()
+    put(path, whole)
+    found = reopen(tmp_path, SMALL, ending=Ending(0, high_watermark=8))
+    assert (found.damaged, found.high_watermark) == (None, 8), "repaired from a backup"
+
+
+def test_a_log_without_files_below_the_high_watermark_is_damage_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    log = write(tmp_path, 4)
+    for path in (tmp_path / "t-0").glob("0*"):
+        path.unlink()
+    assert not Path(log.segments[0].log_path).exists()
+    lost_power = Ending(0, high_watermark=8, unsynced_may_be_gone=True)
+    assert reopen(tmp_path, SMALL, ending=lost_power).damaged is None
+    for path in (tmp_path / "t-0").glob("0*"):
+        path.unlink()
+    found = reopen(tmp_path, SMALL, ending=Ending(0, high_watermark=8))
+    assert found.damaged is not None and "its high watermark is 8" in found.damaged
+
+
+def test_what_was_deleted_is_not_missed_below_the_high_watermark(tmp_path: Path) -> None:
+    """DeleteRecords up to the watermark: nothing is left that somebody could still read."""
+    log = write(tmp_path, 4)
+    path = Path(log.segments[0].log_path)
+    put(path, path.read_bytes()[: log.size // 4 * 3])
+    found = reopen(tmp_path, SMALL, ending=Ending(0, 8, log_start=7))
+    assert found.damaged is not None and "below the high watermark 8" in found.damaged
+    (tmp_path / "t-0" / names.DAMAGED).unlink()
+    found.resources.files.close()
+    found = reopen(tmp_path, SMALL, ending=Ending(0, 8, log_start=8))
+    assert (found.damaged, found.start_offset, found.end_offset) == (None, 8, 8)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_kill_during_a_cut_below_the_high_watermark_is_no_damage(
+    tmp_path: Path, restart: bool
+) -> None:
+    """An unclean leader's follower cuts what was committed once: the checkpoints claim less before
+    the first file changes, so the log is a sound one after each of the steps."""
+    claimed, ended = [], False
+    while not ended:
+        path = tmp_path / str(len(claimed))
+        write(path, 12)
+        log = reopen(path, SMALL, ending=Ending(0, high_watermark=24))
+        assert (log.damaged, log.high_watermark) == (None, 24)
+        cut = log.restart(4, NOW_MS) if restart else log.truncation(4, NOW_MS)
+        for piece in itertools.islice(cut, len(claimed)):
+            if piece is not None:
+                piece()
+        ended = len(claimed) > 0 and not log.cutting
+        # The kill.
+        claims = decode_offsets((path / names.HIGH_WATERMARKS).read_bytes())
+        claimed.append(claims[log.partition])
+        log.resources.files.close()
+        found = open_as_a_server(path).logs[log.partition]
+        known = max(claimed[-1], found.start_offset)
+        assert (found.damaged, found.high_watermark) == (None, known), claimed
+    lowered = 0 if restart else 4
+    assert claimed[0] == 24 and claimed[-1] == lowered and {*claimed} == {24, lowered}
 
 
 @pytest.mark.parametrize("tail", ["zeros", "cut in a batch", "cut between batches"])

@@ -93,6 +93,8 @@ def open_log(
     if not found.segments:
         if ending.recovery_point > ending.log_start:
             found.damaged = f"{path} has no segment, its recovery point is {ending.recovery_point}"
+        elif ending.must_have:
+            found.damaged = f"{path} has no segment, its high watermark is {ending.high_watermark}"
         # A log that never was written to has no file (``first_segment``).
         found.segments = [
             new_segment(resources, path, ending.log_start, now_ms)

@@ -8,8 +8,8 @@ Owns the judgement of what is on disk; ``opening`` builds the log from it. Rules
   everything from the recovery point on is read and its CRCs checked: cost grows with the bytes
   behind the recovery point only.
 - A torn tail (a last batch that is incomplete or has a wrong CRC) is cut, nothing else: sound
-  batches behind the damage, or an end below the recovery point or the high watermark, are damage
-  (promise 26) and leave the files as they are.
+  batches behind the damage, or an end below the recovery point or the high watermark, inside a
+  batch or between two, are damage (promise 26) and leave the files as they are.
 - When the operating system has been started anew since (``unsynced_may_be_gone``), what was never
   synced may be missing anywhere: then the log is cut at the first hole, and says so. What is read
   begins at the last entry of the time index, if that ends before the recovery point.
@@ -43,6 +43,14 @@ class Ending:
     was_damaged: bool = False
     """An earlier life found damage: all is read, and nothing is taken for a torn tail."""
 
+    @property
+    def must_have(self) -> int:
+        """The offset up to which the log must reach, whatever was synced: its high watermark,
+        unless a power loss may have taken what was written, or all below it was deleted."""
+        if self.unsynced_may_be_gone or self.high_watermark <= self.log_start:
+            return 0
+        return self.high_watermark
+
 
 @dataclass(slots=True)
 class Recovered:
@@ -74,11 +82,19 @@ def recover(
     if not (ending.clean and _open_last_clean(resources, segments[-1])):
         yield from _check_from_recovery_point(resources, found, ending, interval, now_ms)
     end = found.segments[-1].next_offset
-    if found.damaged is None and end < ending.recovery_point:
-        found.damaged = (
-            f"{directory} ends at offset {end}, below its recovery point {ending.recovery_point}"
-        )
+    if found.damaged is None:
+        found.damaged = _why_too_short(directory, end, ending)
     return found
+
+
+def _why_too_short(directory: str, end: int, ending: Ending) -> str | None:
+    """Return why a sound log that ends at ``end`` is damaged all the same: whole batches that must
+    be there are missing. None where nothing is."""
+    if end < ending.recovery_point:
+        return f"{directory} ends at offset {end}, below its recovery point {ending.recovery_point}"
+    if end < ending.must_have:
+        return f"{directory} ends at offset {end}, below the high watermark {ending.high_watermark}"
+    return None
 
 
 def _tidy(resources: Resources, directory: str) -> None:
@@ -262,7 +278,7 @@ def _judge(resources: Resources, found: Recovered, at: int, position: int, endin
         found.damaged = where
     elif not ending.unsynced_may_be_gone and behind:
         found.damaged = f"{where}, and sound batches behind it"
-    elif not ending.unsynced_may_be_gone and end < ending.high_watermark:
+    elif end < ending.must_have:
         found.damaged = f"{where}, below the high watermark {ending.high_watermark}"
     if found.damaged is not None:
         return
