@@ -90,7 +90,11 @@ class ReceiveBuffer:
             self.view[:pending] = self.view[self.start : self.end]
             self.start, self.end = 0, pending
             return True
-        return self._replace(min(max(2 * self.capacity, self._free_bytes), _rounded(need)))
+        fitting = _rounded(need)
+        if self._account.is_short_of(fitting - self.capacity):
+            # No byte of the next request comes with this one: when it is served, all is given back.
+            fitting = max(need, self._free_bytes)
+        return self._replace(min(max(2 * self.capacity, self._free_bytes), fitting))
 
     def accept(self) -> None:
         """The first whole request has come: ``FIRST_BYTES`` are not counted from now on."""

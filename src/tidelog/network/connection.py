@@ -186,8 +186,6 @@ class Connection(Answering, asyncio.BufferedProtocol):
         if self._blocked & CLOSED:
             return
         served, received.start = start != received.start, start
-        if served and received.held and self.account.contended:
-            self.account.give(0, self)
         self._make_room()
         if self._is_new and (served or self._blocked):
             # Blocked: a whole request is here, and waits.
@@ -389,8 +387,6 @@ class Connection(Answering, asyncio.BufferedProtocol):
         received.start += 4 + size
         if self._blocked and received.held:
             # Its answer is waited for: others may have the memory and the favour meanwhile.
-            if self.account.contended:
-                self.account.give(0, self)
             self._make_room()
 
     def _refuse_version(self, header: tuple[int, int, int, int]) -> bool:

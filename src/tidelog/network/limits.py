@@ -71,18 +71,30 @@ class AccountHolder(Holder, Protocol):
 class Account:
     """Bytes in use against a limit, and those who wait for room, first come first served.
 
-    The first in the queue may pass the limit, alone: so two half-received requests can never wait
-    for each other. Nor can half-made answers: one at a time is made to its end (``may_finish``). An
-    address may always have its share, the limit divided by the addresses that hold memory: it waits
-    only for itself, and the others' use was theirs while nobody else asked. The use is therefore at
-    most twice the limit plus one request and one answer, and from one address at most the limit
-    plus these. The queue holds at most one entry per connection.
+    The first in the queue may pass the limit, alone, and keeps that favour until it has given back
+    what it took by it: so two half-received requests can never wait for each other. Nor can
+    half-made answers: one at a time is made to its end (``may_finish``). An address may always have
+    its share, the limit divided by the addresses that hold memory: it waits only for itself, and
+    the others' use was theirs while nobody else asked. The queue holds at most one entry per
+    connection.
+
+    What is taken (``used`` less ``answers``) is therefore, from one address, at most the limit
+    plus one request; from ``n`` at most ``1 + 1/2 + ... + 1/n`` times the limit plus one request.
+    For order the addresses that took of their share since the limit was reached by their last
+    taking: when the k-th took, the k - 1 before it held something, and so did one that had filled
+    the account; so it had at most the (k + 1)-th part of the limit.
+
+    Answers are charged, for one that is there cannot wait for room: they come on top of what was
+    taken before them. Above ``ALL_ANSWERS`` times ``unsent_answer_bytes`` there are only those of
+    addresses within their share and of requests that were being served by then, of each connection
+    one, or ``max_pipelined`` short ones.
     """
 
     __slots__ = (
         "_favoured",
         "_finishing",
         "_held",
+        "_passed",
         "_turn",
         "_waiting",
         "answers",
@@ -103,12 +115,18 @@ class Account:
         self._waiting: OrderedDict[Holder, Callable[[], None]] = OrderedDict()
         self._finishing: Holder | None = None
         self._favoured: Holder | None = None
+        self._passed = 0
+        """What the favoured one has taken beyond the limit, and not given back."""
         self._turn: Holder | None = None
 
     @property
     def contended(self) -> bool:
         """Whether anyone waits, or passes the limit by favour."""
         return bool(self._waiting) or self._favoured is not None
+
+    def is_short_of(self, count: int) -> bool:
+        """Whether who takes ``count`` bytes now should take no more than it needs."""
+        return self.contended or self.used + count > self.limit
 
     def take(self, count: int, owner: Holder, when_room: Callable[[], None]) -> bool:
         """Take ``count`` bytes for ``owner``; else False, and ``when_room`` is called once later.
@@ -120,6 +138,8 @@ class Account:
         if first and self._favoured is None and not fits:
             self._favoured = owner
         if self._favoured is owner or (first and fits) or self.in_share(owner, count):
+            if self._favoured is owner and not fits:
+                self._passed += count
             self._add(count, owner)
             return True
         self._waiting.setdefault(owner, when_room)
@@ -174,16 +194,27 @@ class Account:
         return self._finishing is owner
 
     def give(self, count: int, owner: Holder) -> None:
-        """Give bytes back; the owner no longer needs the favour. Wakes those who may go on."""
+        """Give bytes back; the owner no longer needs the favour, and loses it unless it still has
+        what it took by it: the next one would pass the limit beside it. Wakes those who may go on.
+        """
         self._add(-count, owner)
         if self._favoured is owner:
-            self._favoured = None
+            self._passed = max(0, self._passed - count)
+            if not self._passed or self.used - self.answers <= self.limit:
+                self._lose_favour()
         self._wake()
 
     def forget(self, owner: Holder, held: int) -> None:
         """The owner is gone: its bytes and its place in the queue too."""
         self._waiting.pop(owner, None)
-        self.give(held, owner)
+        self._add(-held, owner)
+        if self._favoured is owner:
+            self._lose_favour()
+        self._wake()
+
+    def _lose_favour(self) -> None:
+        self._favoured = None
+        self._passed = 0
 
     def _add(self, count: int, owner: Holder) -> None:
         self.used += count
