@@ -38,6 +38,8 @@ class Assigned:
     paused: bool = False
     failures: int = 0
     failing_since: float | None = None
+    is_said: bool = False
+    """Whether the log has a line about the failures since then."""
     not_before: float = 0.0
     buffered: deque[Fetched] = field(default_factory=deque)
     buffered_bytes: int = 0

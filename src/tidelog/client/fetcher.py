@@ -430,7 +430,7 @@ class Fetcher:
         if code:
             self._failed(state, Refused(code, str(state.partition)))
             return
-        state.failures, state.failing_since = 0, None
+        state.failures, state.failing_since, state.is_said = 0, None, False
         records = data.records
         if records is None or not len(records):
             return
@@ -488,6 +488,10 @@ class Fetcher:
             state.problem = error
             self._wake()
             return
+        if lasted_ms > limit_ms and not state.is_said:
+            state.is_said = True
+            said = "%s: nothing could be read for %d ms: %s"
+            logger.warning(said, state.partition, lasted_ms, error)
         self._cluster.forget()
         state.leader = -1
         state.not_before = now + self._cluster.settings.backoff.wait_s(state.failures)
