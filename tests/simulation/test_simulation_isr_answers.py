@@ -295,5 +295,6 @@ def test_a_planted_memory_of_the_former_epoch_is_found(
 
     monkeypatch.setattr(Leadership, "__init__", remembering)
     with pytest.raises(AssertionError):
-        for seed in range(25):
+        # One history of some two hundred shows it: these are around one that does (387).
+        for seed in range(380, 405):
             tell(tmp_path, seed)
