@@ -17,7 +17,7 @@ PYTEST := $(BIN)/python -m pytest
 help:
 	@echo "make setup         create .venv with everything in it"
 	@echo "make check         types, lints, layers and style, in seconds"
-	@echo "make test          everything that must pass, in about 22 minutes on two cores"
+	@echo "make test          everything that must pass, in about 15 minutes on two cores"
 	@echo "make demo          the main job: flights through the log into a lake, audited"
 	@echo "make bench         side by side with Apache Kafka, and how the controller grows; writes benchmarks/*.md"
 	@echo "make bench AGAINST=COMMIT   two versions of tidelog beside each other: a ratio and a verdict"

@@ -67,14 +67,14 @@ SEEDS_OF_CLUSTERS = "tests/simulation/test_simulation_cluster.py"
 """It uses both cores itself."""
 
 PARTS = (
-    Part("unit", ("tests/unit",), 100, 3),
-    Part("wire", ("tests/wire",), 85, 2),
-    Part("simulated clusters", (SEEDS_OF_CLUSTERS,), 137),
-    Part("simulation", ("tests/simulation", f"--ignore={SEEDS_OF_CLUSTERS}"), 155, 2),
-    Part("stock clients and tools", ("tests/cluster",), 220, 6),
+    Part("unit", ("tests/unit",), 130, 3),
+    Part("wire", ("tests/wire",), 95, 2),
+    Part("simulated clusters", (SEEDS_OF_CLUSTERS,), 100),
+    Part("simulation", ("tests/simulation", f"--ignore={SEEDS_OF_CLUSTERS}"), 130, 2),
+    Part("stock clients and tools", ("tests/cluster",), 190, 6),
     Part("kill", ("tests/chaos",), 130, 3),
     Part("spark", ("tests/spark",), 138, 2),
-    Part("package", ("tests/package",), 55, 2),
+    Part("package", ("tests/package",), 60, 2),
 )
 
 
