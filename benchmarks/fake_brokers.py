@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection
 from typing import Any
 from uuid import UUID, uuid4
 
-from tidelog.broker.session import ControllerSession, Identity, Reported
+from tidelog.broker.control_plane.session import ControllerSession, Identity, Reported
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.server_configs import Listener
+from tidelog.model.configs.server import Listener
 from tidelog.network.router import Handler, RequestContext, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import messages

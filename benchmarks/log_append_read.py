@@ -26,13 +26,13 @@ import tempfile
 import time
 from collections.abc import Callable
 
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.runtime.seams import Seams
-from tidelog.storage.directory import LogDirectory, open_directory
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.results import Appended
+from tidelog.storage.directory.log_directory import LogDirectory, open_directory
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.results import Appended
 
 NOW_MS = 1_700_000_000_000
 

@@ -22,15 +22,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
 from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
-from tidelog.storage.cleaner import compact
-from tidelog.storage.compaction import plan_compaction
-from tidelog.storage.directory import LogDirectory, open_directory
-from tidelog.storage.log import PartitionLog
+from tidelog.storage.compaction.cleaner import compact
+from tidelog.storage.compaction.plan import plan_compaction
+from tidelog.storage.directory.log_directory import LogDirectory, open_directory
+from tidelog.storage.log.partition_log import PartitionLog
 
 NOW_MS = 1_700_000_000_000
 LOGS = 1000

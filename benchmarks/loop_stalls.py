@@ -26,17 +26,17 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import read_header
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.compression import Codec
 from tidelog.runtime.seams import Seams
-from tidelog.storage.cleaner import compact
-from tidelog.storage.compaction import plan_compaction
-from tidelog.storage.directory import LogDirectory, open_directory
-from tidelog.storage.swap import apply_compaction
-from tidelog.storage.syncing import run_all
+from tidelog.storage.compaction.cleaner import compact
+from tidelog.storage.compaction.plan import plan_compaction
+from tidelog.storage.compaction.swap import apply_compaction
+from tidelog.storage.directory.log_directory import LogDirectory, open_directory
+from tidelog.storage.log.syncing import run_all
 
 ROOT = Path(__file__).resolve().parent.parent
 NOW_MS = 1_700_000_000_000
@@ -113,7 +113,7 @@ class Bench:
             with self.measured(name):
                 self.log.offset_for_time(timestamp)
             return
-        from tidelog.storage.lookup import Allowance
+        from tidelog.storage.log.time_lookup import Allowance
 
         self._in_pieces(name, make(timestamp, Allowance()))
 

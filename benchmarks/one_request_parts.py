@@ -28,7 +28,7 @@ from crc32c import crc32c  # noqa: E402
 from tests.support.lone_broker import LoneBroker  # noqa: E402
 
 from benchmarks.broker_requests import fetch_frame, produce_frame  # noqa: E402
-from tidelog.broker import produce_directly  # noqa: E402
+from tidelog.broker.partitions import produce_fast_path  # noqa: E402
 from tidelog.network import frames  # noqa: E402
 from tidelog.network.connection import Connection  # noqa: E402
 from tidelog.network.router import Tally  # noqa: E402
@@ -37,8 +37,8 @@ from tidelog.records.builder import NewRecord, build_batch  # noqa: E402
 from tidelog.runtime.clock import RealClock  # noqa: E402
 from tidelog.runtime.loop import run, tame_collector  # noqa: E402
 from tidelog.runtime.seams import Seams  # noqa: E402
-from tidelog.storage.appending import chunks_for, prepare  # noqa: E402
-from tidelog.storage.region import find_region  # noqa: E402
+from tidelog.storage.log.appending import chunks_for, prepare  # noqa: E402
+from tidelog.storage.log.region import find_region  # noqa: E402
 
 ROUNDS, CALLS = 40, 1000
 COLD_ROUNDS, COLD_CALLS = 5, 40
@@ -153,7 +153,7 @@ async def measure(folder: Path) -> None:
     route = lone.server.router.route(header[0], header[1])
     assert route is not None
     position = frames.message_at(header[3], route, view)
-    found = produce_directly._read(view, position)
+    found = produce_fast_path._read(view, position)
     assert found is not None
     records, log, now_ms = found[-1], partition.log, lone.broker.clock.wall_ms()
     batches = prepare(records, log.configs, now_ms, from_client=True)
@@ -176,9 +176,9 @@ async def measure(folder: Path) -> None:
         ("    counting its time", lambda: counted(route.tally)),
         (
             "    the short way: from bytes to bytes",
-            lambda: produce_directly.answer(lone.broker, view, position, VERSION, 1),
+            lambda: produce_fast_path.answer(lone.broker, view, position, VERSION, 1),
         ),
-        ("      reading the request", lambda: produce_directly._read(view, position)),
+        ("      reading the request", lambda: produce_fast_path._read(view, position)),
         ("      append to the partition", lambda: partition.append(records, now_ms)),
         (
             "        judging the batch, CRC included",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidelog.model.config_definitions import SECTIONS, TOPIC, ConfigDefinition, Update
+from tidelog.model.configs.definitions import SECTIONS, TOPIC, ConfigDefinition, Update
 
 PAGE = Path(__file__).with_name("configuration.md")
 

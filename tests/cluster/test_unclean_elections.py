@@ -25,7 +25,7 @@ from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
 
-from tidelog.broker.loss_notes import FILE
+from tidelog.broker.data_loss.loss_notes import FILE
 
 pytestmark = [
     pytest.mark.long,

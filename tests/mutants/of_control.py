@@ -11,7 +11,7 @@ REPLICATION = "src/tidelog/replication"
 MUTANTS = (
     Mutant(
         "T11: a follower throws its log away when the leader refuses an offset within its own",
-        f"{BROKER}/follower_log.py",
+        "src/tidelog/broker/following/follower_log.py",
         "    if leader_start < 0 or (log.end_offset >= leader_start and not is_empty):\n",
         "    if leader_start < 0:\n",
         "tests/unit/test_broker_following.py",
@@ -47,7 +47,7 @@ MUTANTS = (
     ),
     Mutant(
         "T11: a stale replica is removed at once",
-        f"{BROKER}/partitions.py",
+        "src/tidelog/broker/partitions/registry.py",
         "        delay_ms = self._stale_delay_ms\n",
         "        delay_ms = 0\n",
         "tests/unit/test_broker_control.py",
@@ -124,35 +124,35 @@ MUTANTS = (
     ),
     Mutant(
         "orders of a former control channel are obeyed",
-        f"{BROKER}/control.py",
+        "src/tidelog/broker/control_plane/control_channel.py",
         "            or channel.connection is not connection\n",
         "",
         "tests/unit/test_broker_control.py tests/unit/test_broker_stray_orders.py",
     ),
     Mutant(
         "orders for a former life of the broker are obeyed",
-        f"{BROKER}/control.py",
+        "src/tidelog/broker/control_plane/control_channel.py",
         "if request.broker_epoch not in (UNKNOWN_EPOCH, self._broker.session.broker_epoch):",
         "if False:",
         "tests/unit/test_broker_control.py tests/unit/test_broker_stray_orders.py",
     ),
     Mutant(
         "a controller of an older epoch opens a channel",
-        f"{BROKER}/control.py",
+        "src/tidelog/broker/control_plane/control_channel.py",
         "        if request.controller_epoch < self.seen.controller_epoch:\n",
         "        if False:\n",
         "tests/unit/test_broker_control.py tests/unit/test_broker_stray_orders.py",
     ),
     Mutant(
         "a controller without the channel key opens a channel",
-        f"{BROKER}/control.py",
+        "src/tidelog/broker/control_plane/control_channel.py",
         "        if not hmac.compare_digest(expected.bytes, key.bytes):\n",
         "        if False:\n",
         "tests/unit/test_broker_control.py",
     ),
     Mutant(
         "a client of an older leader epoch is served",
-        f"{BROKER}/partition.py",
+        "src/tidelog/broker/partitions/partition.py",
         "        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:\n",
         "        if False:\n",
         "tests/unit/test_broker_produce_fetch.py tests/unit/test_broker_leading.py",

@@ -10,10 +10,10 @@ from tests.simulation.replay import in_other_processes
 from tests.simulation.scenarios import SCENARIOS
 from tests.simulation.seeds import first_failure, run_seeds
 
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode
-from tidelog.storage import opening
-from tidelog.storage.producers import ProducerState
+from tidelog.storage.log import opening
+from tidelog.storage.log.producers import ProducerState
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quiet")]
 

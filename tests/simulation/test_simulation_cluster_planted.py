@@ -16,10 +16,12 @@ import pytest
 from tests.simulation.scenarios.cluster import ClusterRun, Course
 from tests.simulation.scenarios.result import Result
 
-from tidelog.broker import control, follower_fetcher, isr_changes, partition
-from tidelog.broker.control import Control
-from tidelog.broker.follower_fetcher import FollowerFetcher
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.control_plane import control_channel, isr_changes
+from tidelog.broker.control_plane.control_channel import Control
+from tidelog.broker.following import source_fetcher
+from tidelog.broker.following.source_fetcher import FollowerFetcher
+from tidelog.broker.partitions import partition
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.client import group_member
 from tidelog.client.fetcher import Fetcher
 from tidelog.controller import process, requests
@@ -36,8 +38,8 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.replication.control import LeaderAndIsrType
 from tidelog.replication.isr_change import IsrChange
-from tidelog.storage import log
-from tidelog.storage.producers import ProducerState
+from tidelog.storage.log import partition_log as log
+from tidelog.storage.log.producers import ProducerState
 
 pytestmark = [pytest.mark.long(100), pytest.mark.usefixtures("quiet")]
 
@@ -76,14 +78,14 @@ def read_what_is_not_committed(patch: Patch) -> None:
 
 
 def raise_the_watermark_before_truncation(patch: Patch) -> None:
-    take_in = follower_fetcher.take_in
+    take_in = source_fetcher.take_in
 
     def early(hosted: Any, part: Any, *more: Any) -> Any:
         if not part.error_code:
             hosted.replicated(0, part.high_watermark)
         return take_in(hosted, part, *more)
 
-    patch.setattr(follower_fetcher, "take_in", early)
+    patch.setattr(source_fetcher, "take_in", early)
 
 
 def truncate_to_the_high_watermark(patch: Patch) -> None:
@@ -138,9 +140,9 @@ def claim_what_is_not_synced(patch: Patch) -> None:
 
 
 def skip_the_epoch_of_a_stop(patch: Patch) -> None:
-    decide = control.decide_stop_replica
+    decide = control_channel.decide_stop_replica
     patch.setattr(
-        control, "decide_stop_replica", lambda local, order: decide(local, _with(order, -1))
+        control_channel, "decide_stop_replica", lambda local, order: decide(local, _with(order, -1))
     )
 
 
@@ -149,9 +151,9 @@ def _with(order: Any, leader_epoch: int) -> Any:
 
 
 def skip_the_topic_id_of_a_stop(patch: Patch) -> None:
-    decide = control.decide_stop_replica
+    decide = control_channel.decide_stop_replica
     patch.setattr(
-        control,
+        control_channel,
         "decide_stop_replica",
         lambda local, order: decide(local, replace(order, checks_topic_id=False)),
     )

@@ -17,11 +17,12 @@ from tests.simulation.test_simulation_cluster_planted import (
     find,
 )
 
-from tidelog.broker.repairs import Repairs
-from tidelog.storage import checkpoints, names, soundness
-from tidelog.storage.resources import Resources
-from tidelog.storage.scan import scan
-from tidelog.storage.segment import Segment
+from tidelog.broker.partitions.repairs import Repairs
+from tidelog.storage import checkpoints, names
+from tidelog.storage.segments import soundness
+from tidelog.storage.segments.resources import Resources
+from tidelog.storage.segments.scan import scan
+from tidelog.storage.segments.segment import Segment
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("quiet")]
 

@@ -16,23 +16,18 @@ import msgspec
 import pytest
 from tests.simulation.test_simulation_cluster_planted import KILLS, SEEDS, Planted, directed, find
 
-from tidelog.broker import (
-    awaited_commits,
-    control,
-    durability,
-    fetch_reading,
-    isr_changes,
-    partition,
-)
-from tidelog.broker.control import Control
+from tidelog.broker.control_plane import control_channel, isr_changes
+from tidelog.broker.control_plane.control_channel import Control
+from tidelog.broker.fetching import partition_reads
+from tidelog.broker.partitions import awaited_commits, group_commit, partition
 from tidelog.controller.decisions import elections, isr
 from tidelog.controller.decisions.cluster import NO_LEADER
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.control import ANY_PARTITION_EPOCH
-from tidelog.storage.producers import ProducerState
-from tidelog.storage.syncing import PendingSync
+from tidelog.storage.log.producers import ProducerState
+from tidelog.storage.log.syncing import PendingSync
 
 pytestmark = [pytest.mark.long(40), pytest.mark.usefixtures("quiet")]
 
@@ -112,8 +107,8 @@ def elect_uncleanly_without_leave(patch: Patch) -> None:
 
 def take_a_former_life_for_the_present_one(patch: Patch) -> None:
     """Promise 19: topic ids and partition epochs are sent, and nobody looks at them."""
-    decide, stale = control.decide_leader_and_isr, control.stale_in_full
-    fed = fetch_reading.why_not_fed
+    decide, stale = control_channel.decide_leader_and_isr, control_channel.stale_in_full
+    fed = partition_reads.why_not_fed
 
     def by_name(local: Any, order: Any) -> Any:
         known = order.topic_id if local is None else local.topic_id
@@ -126,9 +121,9 @@ def take_a_former_life_for_the_present_one(patch: Patch) -> None:
         wanted.topic_id = NO_UUID
         return fed(wanted, hosted, node_id)
 
-    patch.setattr(control, "decide_leader_and_isr", by_name)
-    patch.setattr(control, "stale_in_full", stale_by_name)
-    patch.setattr(fetch_reading, "why_not_fed", fed_by_name)
+    patch.setattr(control_channel, "decide_leader_and_isr", by_name)
+    patch.setattr(control_channel, "stale_in_full", stale_by_name)
+    patch.setattr(partition_reads, "why_not_fed", fed_by_name)
 
 
 def believe_old_metadata(patch: Patch) -> None:
@@ -168,12 +163,12 @@ def sync_on_after_a_failure(patch: Patch) -> None:
         for pending in pendings:
             pending.run()
 
-    patch.setattr(durability, "run_all", run_all)
+    patch.setattr(group_commit, "run_all", run_all)
 
 
 def let_followers_serve_what_is_not_committed(patch: Patch) -> None:
     """Promise 4: consumers that name their rack get all that a follower has."""
-    read = fetch_reading.Reading.read
+    read = partition_reads.Reading.read
 
     def too_far(self: Any, wanted: Any, hosted: Any) -> Any:
         log = hosted.log
@@ -187,7 +182,7 @@ def let_followers_serve_what_is_not_committed(patch: Patch) -> None:
         answer.high_watermark = mark
         return answer
 
-    patch.setattr(fetch_reading.Reading, "read", too_far)
+    patch.setattr(partition_reads.Reading, "read", too_far)
 
 
 AWAY = {"isolate": 3.0, "kill_broker": 3.0, "cut_from_controllers": 3.0}

@@ -18,15 +18,15 @@ from tests.simulation.cluster.nodes import LOGS
 from tests.simulation.history import Outcome
 from tests.simulation.scenarios.cluster import REST_SECONDS, ClusterRun, Course
 
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.controller.decisions.losses import lost_ranges
 from tidelog.metadata.records import PartitionState, UncleanDebt
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+from tidelog.storage.log.watermark_note import WatermarkNote
 from tidelog.storage.names import PARTITION_METADATA
-from tidelog.storage.watermark_note import WatermarkNote
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

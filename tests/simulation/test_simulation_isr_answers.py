@@ -20,8 +20,8 @@ import pytest
 from tests.simulation.kernel import World
 from tests.support.lone_broker import LoneBroker
 
-from tidelog.broker.leadership import Leadership
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.partitions.leadership import Leadership
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.client.errors import ConnectionLost
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -274,7 +274,7 @@ def test_a_planted_haste_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         found = real(change, leader, known_isr, answer)
         return Settled(known_isr, change.isr_version) if found is None else found
 
-    monkeypatch.setattr("tidelog.broker.isr_changes.outcome", hasty)
+    monkeypatch.setattr("tidelog.broker.control_plane.isr_changes.outcome", hasty)
     with pytest.raises(AssertionError):
         for seed in range(25):
             tell(tmp_path, seed)

@@ -12,7 +12,7 @@ from tests.simulation.kernel import Deadlock, DiskView, NetworkProfile, Simulati
 from tests.simulation.replay import in_other_processes
 from tests.support import loop_guard
 
-from tidelog.broker.log_work import LogWork
+from tidelog.broker.partitions.log_work import LogWork
 from tidelog.runtime.turns import Pieces
 
 TORN = NetworkProfile(tearing=1.0)

@@ -29,7 +29,7 @@ from tests.simulation.scenarios.log import COMPACT, DELETE, METADATA
 from tests.simulation.scenarios.log_steps import PATH, ManualClock
 from tests.support.storage_logs import resolve, texts_of
 
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
@@ -37,12 +37,12 @@ from tidelog.records.reader import read_all
 from tidelog.runtime.seams import Seams
 from tidelog.runtime.turns import Pieces
 from tidelog.storage.checkpoints import PartitionMetadata
-from tidelog.storage.cleaner import compact
-from tidelog.storage.compaction import plan_compaction
-from tidelog.storage.directory import LastLife, LogDirectory, open_directory
-from tidelog.storage.index_files import open_indexes
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.swap import apply_compaction, applying
+from tidelog.storage.compaction.cleaner import compact
+from tidelog.storage.compaction.plan import plan_compaction
+from tidelog.storage.compaction.swap import apply_compaction, applying
+from tidelog.storage.directory.log_directory import LastLife, LogDirectory, open_directory
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.segments.index_files import open_indexes
 
 P = TopicPartition("t", 0)
 RECORDS = 20

@@ -14,9 +14,9 @@ from tests.simulation.test_simulation_log_crashes import RECORDS, SMALL, Node, P
 
 from tidelog.records.batch import Rejected
 from tidelog.runtime.turns import Pieces
-from tidelog.storage import rewriting
-from tidelog.storage.directory import LogDirectory
-from tidelog.storage.log import PartitionLog
+from tidelog.storage.directory.log_directory import LogDirectory
+from tidelog.storage.log import rewriting
+from tidelog.storage.log.partition_log import PartitionLog
 
 SEEDS = 20
 """What a power loss leaves is drawn by the disk's seed."""

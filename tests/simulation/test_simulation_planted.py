@@ -14,21 +14,21 @@ import pytest
 from tests.simulation.seeds import first_failure
 
 from tidelog.records import batch
-from tidelog.storage import (
+from tidelog.storage.compaction import cleaner
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.log import (
     appending,
     checking,
-    cleaner,
     epoch_file,
     expiring,
-    log,
     opening,
     recovery,
     syncing,
 )
-from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.producers import ProducerState
-from tidelog.storage.results import Appended
-from tidelog.storage.scan import scan
+from tidelog.storage.log import partition_log as log
+from tidelog.storage.log.producers import ProducerState
+from tidelog.storage.log.results import Appended
+from tidelog.storage.segments.scan import scan
 
 SEEDS = 400
 """Within so many seeds each bug must be found; most need fewer than twenty."""

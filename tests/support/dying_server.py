@@ -10,9 +10,9 @@ import os
 import signal
 from typing import Any
 
-from tidelog.broker.loss_reports import LossReports
+from tidelog.broker.data_loss.loss_reports import LossReports
 from tidelog.cli.main import main
-from tidelog.storage.log import PartitionLog
+from tidelog.storage.log.partition_log import PartitionLog
 
 
 def die(*_: Any) -> Any:

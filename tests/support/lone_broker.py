@@ -13,8 +13,7 @@ from typing import Any
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import QuickDisk
 from tidelog.broker.broker import Broker
-from tidelog.broker.config_cache import ConfigCache, EntityType
-from tidelog.broker.coordinator import Coordinator
+from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.handlers import (
     delete_records,
     fetch,
@@ -23,9 +22,10 @@ from tidelog.broker.handlers import (
     offset_for_leader_epoch,
     produce,
 )
-from tidelog.broker.partition import HostedPartition, PartitionState
+from tidelog.broker.metadata.configurations import ConfigCache, EntityType
+from tidelog.broker.partitions.partition import HostedPartition, PartitionState
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.server_configs import ServerConfigs, from_mapping
+from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.network.limits import Limits
 from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
@@ -33,7 +33,7 @@ from tidelog.protocol import codec, messages
 from tidelog.runtime.loop import new_event_loop, run
 from tidelog.runtime.seams import Seams
 from tidelog.runtime.turns import at_once
-from tidelog.storage.directory import LogDirectory, open_directory
+from tidelog.storage.directory.log_directory import LogDirectory, open_directory
 
 CLUSTER = "lone-cluster-lone-clus"
 

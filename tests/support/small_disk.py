@@ -33,7 +33,9 @@ class SmallDisk:
             node.data.mkdir()
             node.configure({"log.dirs": node.data})
         else:
-            node.run_with("tests.support.frail_server", {"TIDELOG_DISK_IS_FULL": str(self._flag)})
+            node.run_with(
+                "tests.support.disk_full_server", {"TIDELOG_DISK_IS_FULL": str(self._flag)}
+            )
 
     def fill(self) -> None:
         """Leave no room: from now on writes fail."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tests.support.loop_guard import look
 from tests.support.put_files import put
-from tidelog.model.config_definitions import TOPIC, BrokerLayers, resolve_topic
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.configs.definitions import TOPIC, BrokerLayers, resolve_topic
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
@@ -28,10 +28,10 @@ from tidelog.storage.checkpoints import (
     encode_clean_shutdown,
     encode_offsets,
 )
-from tidelog.storage.directory import LogDirectory, open_directory
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.recovery import Ending
-from tidelog.storage.resources import Resources
+from tidelog.storage.directory.log_directory import LogDirectory, open_directory
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.segments.resources import Resources
 
 NOW_MS = 1_700_000_000_000
 PARTITION = TopicPartition("t", 0)

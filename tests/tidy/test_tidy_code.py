@@ -162,9 +162,9 @@ def test_logs_are_opened_in_one_way() -> None:
         str(path.relative_to(ROOT))
         for folder in ("src", "tests", "benchmarks")
         for path in sorted((ROOT / folder).rglob("*.py"))
-        if re.search(r"^from tidelog\.storage\.opening import", path.read_text(), re.MULTILINE)
+        if re.search(r"^from tidelog\.storage\.log\.opening import", path.read_text(), re.MULTILINE)
     ]
-    assert found == ["src/tidelog/storage/directory.py"]
+    assert found == ["src/tidelog/storage/directory/log_directory.py"]
 
 
 def test_each_handler_file_exports_one_handler() -> None:

@@ -16,17 +16,19 @@ import click
 import pytest
 from tests.tidy.test_tidy_code import PRODUCT, ROOT, text_of, tracked
 
-from tidelog.broker import fetch_sessions, forwarding, looked_appends
+from tidelog.broker.control_plane import forwarding
+from tidelog.broker.fetching import client_sessions
 from tidelog.broker.handlers import metadata
+from tidelog.broker.partitions import inspected_appends
 from tidelog.cli import main, server_arguments
 from tidelog.controller.decisions import creation, losses
 from tidelog.groups import limits as group_limits
 from tidelog.metadata import zookeeper
-from tidelog.model.config_definitions import SECTIONS
+from tidelog.model.configs.definitions import SECTIONS
 from tidelog.network import places, router
 from tidelog.network.buffer import FIRST_BYTES, SMALL_BYTES
 from tidelog.network.limits import Limits
-from tidelog.storage import looking, lookup, producers
+from tidelog.storage.log import inspecting, producers, time_lookup
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "operating").glob("*.md"))]
 LIMITS = ROOT / "docs" / "operating" / "limits.md"
@@ -165,7 +167,7 @@ def test_the_kinds_of_findings_are_those_of_the_page() -> None:
 def test_the_numbers_of_the_limits_are_those_of_the_code() -> None:
     text = " ".join(LIMITS.read_text().split())
     defaults = Limits()
-    assert lookup.MOST_SEARCHED_BYTES == looking.LOOKED_INTO_BYTES
+    assert time_lookup.MOST_SEARCHED_BYTES == inspecting.LOOKED_INTO_BYTES
     for said in (
         f"at most {losses.most_debts(3):,} partitions with three replicas "
         f"({losses.most_debts(2):,} with two)",
@@ -180,16 +182,17 @@ def test_the_numbers_of_the_limits_are_those_of_the_code() -> None:
         f"no whole request is closed after {defaults.first_request_s:.0f} s",
         f"`request.timeout.ms` ({defaults.frame_s:.0f} s)",
         f"neither sends nor reads is closed after {defaults.max_stall_s:.0f} s",
-        f"take at most {fetch_sessions.MAX_BYTES // MIB} MiB",
+        f"take at most {client_sessions.MAX_BYTES // MIB} MiB",
         f"hold up to {FIRST_BYTES >> 10} KiB of requests and {FIRST_BYTES >> 10} KiB of answers",
         f"({SMALL_BYTES >> 10} KiB before its first whole request)",
-        f"at most {looking.LOOKED_INTO_BYTES // MIB} MiB are decompressed, of a request's batches "
-        f"{looking.REQUEST_BYTES // MIB} MiB and {looking.REQUEST_RATIO} times their bytes",
-        f"at most {looking.LOOKED_INTO_RECORDS:,} records",
-        f"more than {looked_appends.MOST_BYTES // MIB} MiB of them that wait",
-        f"larger than {lookup.MOST_SEARCHED_BYTES // MIB} MiB decompressed, or after "
-        f"{lookup.REQUEST_BYTES // MIB} MiB, {lookup.REQUEST_RECORDS:,} records or "
-        f"{lookup.REQUEST_BATCHES:,} batches in vain",
+        f"at most {inspecting.LOOKED_INTO_BYTES // MIB} MiB are decompressed, of a request's "
+        f"batches {inspecting.REQUEST_BYTES // MIB} MiB and {inspecting.REQUEST_RATIO} times their "
+        "bytes",
+        f"at most {inspecting.LOOKED_INTO_RECORDS:,} records",
+        f"more than {inspected_appends.MOST_BYTES // MIB} MiB of them that wait",
+        f"larger than {time_lookup.MOST_SEARCHED_BYTES // MIB} MiB decompressed, or after "
+        f"{time_lookup.REQUEST_BYTES // MIB} MiB, {time_lookup.REQUEST_RECORDS:,} records or "
+        f"{time_lookup.REQUEST_BATCHES:,} batches in vain",
         f"of {producers.MAX_PRODUCERS:,} idempotent producers of one partition",
         f"and of {producers.MAX_PRODUCERS_OF_ALL:,} of all replicas",
         f"take at most {group_limits.MAX_HELD_BYTES // MIB} MiB",

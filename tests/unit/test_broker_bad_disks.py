@@ -13,23 +13,23 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from tests.support.obedient_broker import Obedient
+from tests.support.controlled_broker import Obedient
 from tests.support.storage_logs import QuickDisk
 
-from tidelog.broker.config_cache import ConfigCache
+from tidelog.broker.control_plane.seen_epochs import Seen
 from tidelog.broker.handlers import describe_log_dirs
-from tidelog.broker.partition import PartitionState, StorageFailed
+from tidelog.broker.metadata.configurations import ConfigCache
+from tidelog.broker.partitions.partition import PartitionState, StorageFailed
 from tidelog.broker.process import BrokerProcess, StartFailed
-from tidelog.broker.seen import Seen
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.replication.control import StopOrder
 from tidelog.runtime.disk import RealDisk, RealFile
 from tidelog.runtime.seams import Seams
-from tidelog.storage.directory import LogDirectory, open_directory
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.results import Appended
+from tidelog.storage.directory.log_directory import LogDirectory, open_directory
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.results import Appended
 
 STATE = PartitionState(
     topic_id=UUID(int=0xA), partition_epoch=0, leader=1, leader_epoch=0, isr=(1,), replicas=(1,)

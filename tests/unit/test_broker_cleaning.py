@@ -20,9 +20,9 @@ from prometheus_client.exposition import generate_latest
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.storage_logs import NOW_MS, batch, records_of
 
-from tidelog.broker.cleaning import PLANNED_AT_ONCE
 from tidelog.broker.metrics import BrokerCollector
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.partitions.cleaning import PLANNED_AT_ONCE
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.seams import Seams
 from tidelog.runtime.turns import Pieces

@@ -10,7 +10,7 @@ from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.unit.test_broker_leading import append, run
 from tests.unit.test_broker_produce_fetch import fetch, offsets, running
 
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.replication.closest import Candidate, closest

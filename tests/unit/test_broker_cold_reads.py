@@ -16,15 +16,15 @@ from tests.unit.test_network_steps import burn
 
 from tidelog.broker.handlers import fetch as fetch_handler
 from tidelog.broker.handlers.fetch import AT_ONCE
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.network.turns import TURN_MS
 from tidelog.records.batch import Rejected, walk
 from tidelog.runtime.disk import RealDisk, RealFile
 from tidelog.runtime.seams import Seams
-from tidelog.storage import cold, region
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.recovery import Ending
-from tidelog.storage.region import find_region
+from tidelog.storage.log import cold, region
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.region import find_region
 
 PAGE = 4096
 

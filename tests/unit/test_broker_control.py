@@ -11,11 +11,11 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.support.controlled_broker import Obedient, commanded, open_channel
 from tests.support.lone_broker import LoneBroker, Peer, until
-from tests.support.obedient_broker import Obedient, commanded, open_channel
 from tests.support.storage_logs import QuickDisk
 
-from tidelog.broker.seen import SEEN_FILE, Seen, SeenFile
+from tidelog.broker.control_plane.seen_epochs import SEEN_FILE, Seen, SeenFile
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.epochs import HIGHEST_EPOCH, HIGHEST_REVISION
 from tidelog.model.errors import ErrorCode

@@ -16,10 +16,10 @@ from tests.support.lone_broker import Peer, until
 from tests.support.metrics import Page
 from tests.unit.test_broker_leading import append
 
-from tidelog.broker import group_lag
+from tidelog.broker.coordinator import group_lag
 from tidelog.broker.handlers import offset_commit
 from tidelog.broker.metrics import BrokerCollector
-from tidelog.broker.partition_counts import Counts
+from tidelog.broker.partitions.counts import Counts
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Tally
 from tidelog.protocol import messages

@@ -16,10 +16,10 @@ import pytest
 from tests.support.isr_grants import altered
 from tests.support.lone_broker import LoneBroker, until
 
-from tidelog.broker import data_loss, loss_notes, loss_reports
-from tidelog.broker.data_loss import Kind, kind_of
-from tidelog.broker.loss_notes import FILE, Loss, LossNotes, loss_of
-from tidelog.broker.partition import HostedPartition, StorageFailed
+from tidelog.broker.data_loss import handling, loss_notes, loss_reports
+from tidelog.broker.data_loss.handling import Kind, kind_of
+from tidelog.broker.data_loss.loss_notes import FILE, Loss, LossNotes, loss_of
+from tidelog.broker.partitions.partition import HostedPartition, StorageFailed
 from tidelog.client.errors import ConnectionLost
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
@@ -28,8 +28,8 @@ from tidelog.protocol.messages import FetchResponse
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.turns import at_once
-from tidelog.storage.results import Appended
-from tidelog.storage.watermark_note import NOTHING
+from tidelog.storage.log.results import Appended
+from tidelog.storage.log.watermark_note import NOTHING
 
 NOW_MS = 1_000
 
@@ -112,7 +112,7 @@ def parting(epoch: int, end: int) -> Any:
 
 
 def cut(lone: LoneBroker, hosted: HostedPartition, epoch: int, end: int) -> str | None:
-    from tidelog.broker.follower_log import take_in
+    from tidelog.broker.following.follower_log import take_in
 
     return at_once(take_in(hosted, parting(epoch, end), NOW_MS, lone.broker.loss_reports))
 
@@ -545,7 +545,7 @@ def test_a_leader_in_sync_works_off_the_debt_that_it_inherited(tmp_path: Path) -
 def test_the_handling_gets_through_in_the_end(
     tmp_path: Path, answers: list[int | Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidelog.broker.isr_changes.REFUSED_MS", 20)
+    monkeypatch.setattr("tidelog.broker.control_plane.isr_changes.REFUSED_MS", 20)
     monkeypatch.setattr(loss_reports, "RETRY_MS", 5)
 
     async def main() -> None:
@@ -562,7 +562,7 @@ def test_a_routine_that_fails_leaves_the_flag_and_is_tried_again_ever_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(data_loss, "RETRY_MS", 1)
+    monkeypatch.setattr(handling, "RETRY_MS", 1)
     outcomes: list[str | Exception | None] = ["not yet", KeyError("planted"), "nor now", None]
 
     class Coordinator:
@@ -594,7 +594,7 @@ def test_groups_that_never_load_hold_up_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(data_loss, "LONGEST_ROUTINE_S", 1.0)
+    monkeypatch.setattr(handling, "LONGEST_ROUTINE_S", 1.0)
 
     class Coordinator:
         async def reloaded(self, hosted: HostedPartition) -> str | None:
@@ -674,6 +674,6 @@ def test_the_kinds(topic: str, kind: Kind) -> None:
 
 
 def test_every_kind_records_what_was_lost() -> None:
-    names = {kind: [name for name, _ in data_loss.ROUTINES[kind]] for kind in Kind}
+    names = {kind: [name for name, _ in handling.ROUTINES[kind]] for kind in Kind}
     assert {first for first, *_ in names.values()} == {"record what was lost"}
     assert names[Kind.GROUPS][1:] == ["reload the groups"]

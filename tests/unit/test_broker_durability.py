@@ -13,15 +13,15 @@ from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import QuickDisk
 from tests.support.watched_disk import WatchedDisk
 
-from tidelog.broker import durability
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.partitions import group_commit
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.disk import RealFile
 from tidelog.runtime.seams import Seams
-from tidelog.storage import small_files, syncing
+from tidelog.storage.log import small_files, syncing
+from tidelog.storage.log.snapshots import PendingSnapshot
+from tidelog.storage.log.syncing import PendingSync
 from tidelog.storage.names import EPOCH_CHECKPOINT, EPOCH_CHECKSUM
-from tidelog.storage.snapshots import PendingSnapshot
-from tidelog.storage.syncing import PendingSync
 
 
 class Shy(QuickDisk):
@@ -85,14 +85,14 @@ def test_a_file_that_cannot_be_opened_takes_the_directory_offline(tmp_path: Path
 def test_one_trip_takes_so_many_logs_and_the_others_go_with_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durability, "MOST_PER_TRIP", 2)
+    monkeypatch.setattr(group_commit, "MOST_PER_TRIP", 2)
     trips: list[int] = []
 
     def run_all(pendings: Sequence[PendingSync]) -> None:
         trips.append(len(pendings))
         syncing.run_all(pendings)
 
-    monkeypatch.setattr(durability, "run_all", run_all)
+    monkeypatch.setattr(group_commit, "run_all", run_all)
 
     async def main() -> None:
         lone = LoneBroker(tmp_path, {"log.durability": "sync"})
@@ -143,7 +143,7 @@ def test_a_bug_on_the_way_of_a_sync_leaves_nobody_waiting(
                 patch.setattr(PendingSnapshot, "write", planted)
                 logs[0].log.snapshots.take(1, logs[0].log.producers)
             elif where == "the trip":
-                patch.setattr(durability, "run_all", planted)
+                patch.setattr(group_commit, "run_all", planted)
             elif where == "taking the sync back":
                 patch.setattr(logs[0].log, "synced", planted)
             else:
@@ -179,8 +179,8 @@ def test_very_many_closed_segments_are_synced_a_few_at_a_time(
         trips.extend(pendings)
         syncing.run_all(pendings)
 
-    monkeypatch.setattr(durability, "run_all", run_all)
-    segments = 3 * durability.MOST_SEGMENTS + 5
+    monkeypatch.setattr(group_commit, "run_all", run_all)
+    segments = 3 * group_commit.MOST_SEGMENTS + 5
 
     async def main() -> None:
         lone = LoneBroker(tmp_path)
@@ -199,7 +199,7 @@ def test_very_many_closed_segments_are_synced_a_few_at_a_time(
     asyncio.run(main())
     ends = [each.end_offset for each in trips]
     assert ends == sorted(set(ends))
-    assert max(len(each.files) for each in trips) <= 3 * durability.MOST_SEGMENTS + 5
+    assert max(len(each.files) for each in trips) <= 3 * group_commit.MOST_SEGMENTS + 5
     assert [each.leaves_rest for each in trips] == [True] * (len(trips) - 1) + [False]
 
 

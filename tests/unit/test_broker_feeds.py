@@ -14,8 +14,8 @@ from tests.unit.test_broker_following import running as running_pair
 from tests.unit.test_broker_leading import TOPIC_ID, append, lead, run, running
 from tests.unit.test_broker_produce_fetch import fetch as consumer_fetch
 
-from tidelog.broker.feed_session import FeedSession
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.fetching.follower_session import FeedSession
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.replication.isr import Follower

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.broker.fetch_sessions import (
+from tidelog.broker.fetching.client_sessions import (
     EVICTION_MS,
     EXPIRY_MS,
     MAX_BYTES,

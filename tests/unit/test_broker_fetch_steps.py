@@ -18,7 +18,7 @@ from tests.unit.test_broker_feeds import LIFE, ask, session_of, told
 from tests.unit.test_broker_fetch_sessions import Client
 from tests.unit.test_broker_leading import append, lead, running
 
-from tidelog.broker.fetch_sessions import AT_ONCE, FINAL_EPOCH, FetchSessions, Plan
+from tidelog.broker.fetching.client_sessions import AT_ONCE, FINAL_EPOCH, FetchSessions, Plan
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages

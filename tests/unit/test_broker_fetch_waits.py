@@ -18,10 +18,10 @@ from tests.unit.test_broker_fetch_steps import Context, asked, finished
 from tests.unit.test_broker_leading import append, lead, running
 from tests.unit.test_broker_produce_fetch import batch, fetch
 
-from tidelog.broker import feeds, parked
+from tidelog.broker.fetching import delayed_requests, follower_sessions
+from tidelog.broker.fetching.delayed_requests import DelayedFetch, Departures
 from tidelog.broker.handlers import fetch as handler
-from tidelog.broker.parked import DelayedFetch, Departures
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode
 from tidelog.network.turns import TURN_MS
 
@@ -44,8 +44,8 @@ Change = Callable[[LoneBroker, int], None]
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two partitions in a step."""
     monkeypatch.setattr(handler, "AT_ONCE", TOGETHER)
-    monkeypatch.setattr(feeds, "AT_ONCE", TOGETHER)
-    monkeypatch.setattr(parked, "AT_ONCE", TOGETHER)
+    monkeypatch.setattr(follower_sessions, "AT_ONCE", TOGETHER)
+    monkeypatch.setattr(delayed_requests, "AT_ONCE", TOGETHER)
 
 
 def begin(lone: LoneBroker, request: Any) -> Any:
@@ -410,10 +410,10 @@ def test_all_that_leave_share_one_turn_and_none_is_forgotten() -> None:
 
     async def main() -> None:
         departures = Departures(Steady())
-        places: list[dict[Any, None]] = [{} for _ in range(3 * parked.AT_ONCE)]
+        places: list[dict[Any, None]] = [{} for _ in range(3 * delayed_requests.AT_ONCE)]
         few = Nobody()
         places[0][few] = None
-        departures.take_off(few, places[: parked.AT_ONCE])
+        departures.take_off(few, places[: delayed_requests.AT_ONCE])
         assert not places[0] and not departures
         for _ in range(20):
             waiter = Nobody()
@@ -427,8 +427,8 @@ def test_all_that_leave_share_one_turn_and_none_is_forgotten() -> None:
             await asyncio.sleep(0)
             left = sum(map(len, places))
             most = max(most, before - left)
-        assert left == 0 and longest == 20 * 3 * parked.AT_ONCE
-        assert most <= (TURN_MS + 1) * parked.AT_ONCE
+        assert left == 0 and longest == 20 * 3 * delayed_requests.AT_ONCE
+        assert most <= (TURN_MS + 1) * delayed_requests.AT_ONCE
 
     asyncio.run(main())
 

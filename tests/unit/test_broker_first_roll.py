@@ -14,15 +14,15 @@ from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, resou
 from tests.support.watched_disk import WatchedDisk
 from tests.unit.test_broker_looked_appends import codes, produce
 
-from tidelog.broker.follower_log import _append as append_fetched
-from tidelog.broker.follower_log import take_in
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.broker.following.follower_log import _append as append_fetched
+from tidelog.broker.following.follower_log import take_in
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected, walk
 from tidelog.runtime.seams import Seams
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.results import Appended
-from tidelog.storage.retention import ROLL_WAITS
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.results import Appended
+from tidelog.storage.log.retention import ROLL_WAITS
 
 SEGMENT = {"segment.bytes": "20000"}
 NO_LOSSES: Any = None

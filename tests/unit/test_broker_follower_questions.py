@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.unit.test_broker_following import append, run, running
 
-from tidelog.broker.follower_questions import FollowerQuestions
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.following.fetch_requests import FollowerQuestions
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.client.fetch_sessions import Question
 
 MAX_BYTES = 1000

@@ -18,10 +18,12 @@ import pytest
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.processes import DEADLINE_S
 
-from tidelog.broker import fetch_patience, follower_fetcher, loss_notes
-from tidelog.broker.follower_fetcher import FollowerFetcher
-from tidelog.broker.follower_log import says_where_logs_part, take_in
-from tidelog.broker.partition import HostedPartition, PartitionState, Role
+from tidelog.broker.data_loss import loss_notes
+from tidelog.broker.fetching import fetch_patience
+from tidelog.broker.following import source_fetcher
+from tidelog.broker.following.follower_log import says_where_logs_part, take_in
+from tidelog.broker.following.source_fetcher import FollowerFetcher
+from tidelog.broker.partitions.partition import HostedPartition, PartitionState, Role
 from tidelog.client import connection as connections
 from tidelog.client.errors import RequestTimedOut
 from tidelog.model.api_keys import ApiKey
@@ -29,7 +31,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.turns import Pieces, at_once
-from tidelog.storage.log import PartitionLog
+from tidelog.storage.log.partition_log import PartitionLog
 
 FOLLOWER_EPOCH = 7
 LONG_WAIT_MS = 60_000
@@ -268,7 +270,7 @@ def test_many_cuts_share_a_note_and_let_others_in(
             cut_in_turn.append(turns)
         return take_in(hosted, part, *more)
 
-    monkeypatch.setattr(follower_fetcher, "take_in", taking_in)
+    monkeypatch.setattr(source_fetcher, "take_in", taking_in)
 
     async def take_turns() -> None:
         nonlocal turns
@@ -302,7 +304,7 @@ def test_many_cuts_share_a_note_and_let_others_in(
     assert writes == [partitions]
     assert len(cut_in_turn) == partitions
     most = max(cut_in_turn.count(turn) for turn in cut_in_turn)
-    assert most <= follower_fetcher.CUTS_IN_A_ROW
+    assert most <= source_fetcher.CUTS_IN_A_ROW
 
 
 def test_after_a_cut_to_the_leaders_end_the_watermark_is_told_again(tmp_path: Path) -> None:
@@ -587,7 +589,7 @@ def test_only_the_request_that_a_partition_was_added_to_is_given_up_and_only_if_
 ) -> None:
     """B4: what comes next is asked without a pause, and is short."""
     monkeypatch.setattr(fetch_patience, "SHORT_FOR_MS", 0)
-    monkeypatch.setattr(follower_fetcher, "FIRST_PAUSE_MS", 10 * LONG_WAIT_MS)
+    monkeypatch.setattr(source_fetcher, "FIRST_PAUSE_MS", 10 * LONG_WAIT_MS)
     writers: list[asyncio.StreamWriter] = []
 
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -762,9 +764,9 @@ def test_a_source_that_greets_slowly_is_followed_in_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was given up after three seconds, again and again, and got nothing but more to do."""
-    least_ms = follower_fetcher.CONNECT_TIMEOUT_MS
+    least_ms = source_fetcher.CONNECT_TIMEOUT_MS
     asked: list[int | None] = []
-    monkeypatch.setattr(follower_fetcher, "connect", slow_greeting(asked, 4 * least_ms))
+    monkeypatch.setattr(source_fetcher, "connect", slow_greeting(asked, 4 * least_ms))
 
     async def main() -> None:
         async with running(tmp_path) as pair:

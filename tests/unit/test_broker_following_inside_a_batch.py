@@ -15,7 +15,7 @@ import pytest
 from tests.support.lone_broker import until
 from tests.unit.test_broker_following import Pair, content, running
 
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.records.builder import NewRecord, build_batch
 
 NOW_MS = int(time.time() * 1000)

@@ -12,8 +12,8 @@ import pytest
 from tests.support.group_broker import GroupBroker
 from tests.support.lone_broker import until
 
-from tidelog.broker import coordinator_partition
-from tidelog.broker.coordinator_partition import LedPartition, LoadFailed
+from tidelog.broker.coordinator import led_partition
+from tidelog.broker.coordinator.led_partition import LedPartition, LoadFailed
 from tidelog.broker.handlers import offset_commit
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
@@ -58,7 +58,7 @@ def test_a_load_that_failed_is_begun_again(tmp_path: Path, monkeypatch: pytest.M
             raise failures.pop()
         await load(self, reading)
 
-    monkeypatch.setattr(coordinator_partition.LedPartition, "_load", failing)
+    monkeypatch.setattr(led_partition.LedPartition, "_load", failing)
 
     async def main() -> None:
         broker = GroupBroker(tmp_path)
@@ -84,7 +84,7 @@ def test_leadership_that_goes_ends_the_wait(
     async def never(*_: Any) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(coordinator_partition.LedPartition, "_load", never)
+    monkeypatch.setattr(led_partition.LedPartition, "_load", never)
 
     async def main() -> None:
         broker = GroupBroker(tmp_path)

@@ -11,8 +11,8 @@ import pytest
 from tests.support.isr_grants import altered
 from tests.support.lone_broker import LoneBroker, until
 
-from tidelog.broker import isr_changes
-from tidelog.broker.isr_changes import IsrChanges
+from tidelog.broker.control_plane import isr_changes
+from tidelog.broker.control_plane.isr_changes import IsrChanges
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import NewRecord, build_batch
 

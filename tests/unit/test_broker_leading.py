@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.support.lone_broker import LoneBroker, Peer, until
 
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.client.errors import ConnectionLost
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support.lone_broker import LoneBroker, Peer, until
 
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch

@@ -14,13 +14,13 @@ from tests.support.watched_disk import WatchedDisk
 from tests.unit.test_broker_control import OK, A, B, leader_and_isr, order, run, running, stop
 from tests.unit.test_broker_following import Pair, append, until_same
 
-from tidelog.broker import control
+from tidelog.broker.control_plane import control_channel
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.disk import RealFile
 from tidelog.runtime.seams import Seams
-from tidelog.storage.log import PartitionLog
+from tidelog.storage.log.partition_log import PartitionLog
 
 STUCK = int(ErrorCode.KAFKA_STORAGE_ERROR)
 
@@ -104,7 +104,7 @@ def test_who_waits_too_long_for_a_cut_is_told_to_come_again(
 ) -> None:
     async def work() -> None:
         disk = HeldDisk()
-        monkeypatch.setattr(control, "LOGS_AT_REST_WITHIN_S", 0.05)
+        monkeypatch.setattr(control_channel, "LOGS_AT_REST_WITHIN_S", 0.05)
         ordered: dict[str, Any] = {
             "role": (leader_and_isr({"t": (A, {0: (1, 0), 1: (1, 0)})}), 5),
             "other life": (leader_and_isr({"t": (B, {0: (1, 0), 1: (1, 0)})}), 5),

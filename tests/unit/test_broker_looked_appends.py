@@ -16,19 +16,19 @@ from tests.support.lying_batches import changed, family, honest
 from tests.support.storage_logs import NOW_MS, batch, records_of
 from tests.support.turn_costs import TurnCosts
 
-from tidelog.broker import looked_appends
+from tidelog.broker.partitions import inspected_appends
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topic_configs import TopicConfigs
 from tidelog.protocol import messages
 from tidelog.records.batch import HEADER_SIZE, Rejected, read_header
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.compression import Codec
 from tidelog.runtime.clock import RealClock
 from tidelog.runtime.turns import at_once
-from tidelog.storage import looking
-from tidelog.storage.appending import prepare
-from tidelog.storage.looking import REQUEST_BYTES_AT_ONCE, SMALL_BYTES, UNLOOKED, Looks
-from tidelog.storage.results import Appended
+from tidelog.storage.log import inspecting
+from tidelog.storage.log.appending import prepare
+from tidelog.storage.log.inspecting import REQUEST_BYTES_AT_ONCE, SMALL_BYTES, UNLOOKED, Looks
+from tidelog.storage.log.results import Appended
 
 STALL_S = 0.1
 """What one request may hold the loop for (issue 11): CPU time of one turn."""
@@ -228,7 +228,7 @@ def test_a_large_batch_of_one_connection_is_not_overtaken_by_another(tmp_path: P
 
 def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = sized(20_000)
-    monkeypatch.setattr(looked_appends, "MOST_BYTES", len(content) + 100)
+    monkeypatch.setattr(inspected_appends, "MOST_BYTES", len(content) + 100)
 
     async def story(lone: LoneBroker, peer: Peer) -> None:
         partition = lone.lead("t", 2, configs=COMPACTED)
@@ -245,7 +245,7 @@ def test_who_sends_much_does_not_have_the_batches_of_others_refused(
 ) -> None:
     """One client could fill what may wait, and every other's batch was refused."""
     content = sized(1000)
-    monkeypatch.setattr(looked_appends, "MOST_BYTES", 4 * len(content))
+    monkeypatch.setattr(inspected_appends, "MOST_BYTES", 4 * len(content))
 
     async def story(lone: LoneBroker, _: Peer) -> None:
         partition = lone.lead("t", configs=COMPACTED)
@@ -269,7 +269,7 @@ def test_who_sends_much_does_not_have_the_batches_of_others_refused(
 def test_what_is_larger_than_all_that_may_wait_waits_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looked_appends, "MOST_BYTES", 100)
+    monkeypatch.setattr(inspected_appends, "MOST_BYTES", 100)
 
     async def story(lone: LoneBroker, peer: Peer) -> None:
         lone.lead("t", configs=COMPACTED)
@@ -303,13 +303,13 @@ def test_the_loop_packs_and_unpacks_no_large_batch(
     threads: list[tuple[str, bool]] = []
 
     def noting(name: str) -> None:
-        really = getattr(looking, name)
+        really = getattr(inspecting, name)
 
         def noted(*args: Any) -> Any:
             threads.append((name, threading.current_thread() is threading.main_thread()))
             return really(*args)
 
-        monkeypatch.setattr(looking, name, noted)
+        monkeypatch.setattr(inspecting, name, noted)
 
     async def story(lone: LoneBroker, peer: Peer) -> None:
         lone.lead("t", configs=COMPACTED | RECOMPRESSED)
@@ -340,7 +340,7 @@ def test_what_waits_is_a_copy(tmp_path: Path) -> None:
 def test_what_a_batch_does_not_need_is_left_to_the_others(tmp_path: Path) -> None:
     """Each takes what it may decompress to before, and gives back what it did not."""
     content = batch(1, size=4 * SMALL_BYTES, codec=Codec.ZSTD)
-    many = 2 * looking.REQUEST_BYTES // looking.LOOKED_INTO_BYTES
+    many = 2 * inspecting.REQUEST_BYTES // inspecting.LOOKED_INTO_BYTES
 
     async def story(lone: LoneBroker, peer: Peer) -> None:
         lone.lead("t", many, configs=COMPACTED)
@@ -353,7 +353,7 @@ def test_what_a_batch_does_not_need_is_left_to_the_others(tmp_path: Path) -> Non
 def test_a_batch_of_a_compacted_topic_has_so_many_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "LOOKED_INTO_RECORDS", 10)
+    monkeypatch.setattr(inspecting, "LOOKED_INTO_RECORDS", 10)
 
     async def story(lone: LoneBroker, peer: Peer) -> None:
         partition = lone.lead("t", configs=COMPACTED)
@@ -453,7 +453,7 @@ def test_a_batch_may_become_so_many_times_its_bytes(missing: int, error: ErrorCo
     looks = Looks(plain=records_bytes - 32 * len(content) - missing)
     configs = TopicConfigs(cleanup_policy=frozenset({"compact"}))
     batches = [(read_header(content), memoryview(content))]
-    found = at_once(looking.look_into(batches, configs, looks, from_client=True))
+    found = at_once(inspecting.look_into(batches, configs, looks, from_client=True))
     assert (found.error if isinstance(found, Rejected) else None) is error
     if error is None:
         assert looks.plain == 0

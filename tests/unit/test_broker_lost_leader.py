@@ -13,7 +13,8 @@ import pytest
 from tests.support.lone_broker import Peer, until
 from tests.unit.test_broker_following import Pair, append, run, running
 
-from tidelog.broker import follower_fetcher, lost_leaders
+from tidelog.broker.following import source_fetcher
+from tidelog.broker.metadata import lost_leaders
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.limits import Limits
@@ -121,8 +122,8 @@ def test_a_leader_that_does_not_answer_is_lost_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stopped process closes no connection."""
-    monkeypatch.setattr(follower_fetcher, "UNANSWERED_MS", 20)
-    monkeypatch.setattr(follower_fetcher, "LOST_SHOWN_MS", 0)
+    monkeypatch.setattr(source_fetcher, "UNANSWERED_MS", 20)
+    monkeypatch.setattr(source_fetcher, "LOST_SHOWN_MS", 0)
     questions: list[bytes] = []
 
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,7 +141,7 @@ def test_a_leader_that_does_not_answer_is_lost_for_a_while(
             question = await asked(pair, peer)
             know_the_leader(pair, pair.leader.port, leader=2)
             assert await question == REPLACED
-            monkeypatch.setattr(follower_fetcher, "SILENT_SHOWN_MS", 0)
+            monkeypatch.setattr(source_fetcher, "SILENT_SHOWN_MS", 0)
             assert not pair.follower.broker.followers.has_lost(1), "it may only be slow"
             mute.close()
 
@@ -207,7 +208,7 @@ def test_nobody_waits_once_a_loss_was_noticed_and_the_leader_replaced(
 def test_who_has_waited_long_enough_is_told_of_no_leader(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follower_fetcher, "LOST_SHOWN_MS", LONG_MS)
+    monkeypatch.setattr(source_fetcher, "LOST_SHOWN_MS", LONG_MS)
     monkeypatch.setattr(lost_leaders, "LONGEST_MS", 50)
 
     async def main() -> None:
@@ -222,12 +223,12 @@ def test_one_that_stays_away_is_named_again_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be alive and only cut off from here."""
-    monkeypatch.setattr(follower_fetcher, "LOST_SHOWN_MS", LONG_MS)
+    monkeypatch.setattr(source_fetcher, "LOST_SHOWN_MS", LONG_MS)
 
     async def main() -> None:
         async with following(tmp_path) as (pair, peer):
             await lose_the_leader(pair)
-            monkeypatch.setattr(follower_fetcher, "LOST_SHOWN_MS", 50)
+            monkeypatch.setattr(source_fetcher, "LOST_SHOWN_MS", 50)
             assert await told(peer) == LED
             assert not pair.follower.broker.followers.has_lost(1)
 

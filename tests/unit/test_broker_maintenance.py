@@ -17,9 +17,10 @@ from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import QuickDisk
 
-from tidelog.broker import fetch_sessions, maintenance
-from tidelog.broker.config_cache import DEFAULT_BROKER, ConfigCache, EntityType
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.fetching import client_sessions
+from tidelog.broker.metadata.configurations import DEFAULT_BROKER, ConfigCache, EntityType
+from tidelog.broker.partitions import maintenance
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.protocol import messages
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
@@ -397,7 +398,7 @@ def test_fetch_sessions_end_by_time_though_nobody_fetches(
         sessions = lone.broker.fetch_sessions
         await lone.broker.maintenance.remove()
         assert len(sessions) == 1 and sessions.held
-        monkeypatch.setattr(fetch_sessions, "EXPIRY_MS", 0)
+        monkeypatch.setattr(client_sessions, "EXPIRY_MS", 0)
         await lone.broker.maintenance.remove()
         assert (len(sessions), sessions.held) == (0, 0)
         peer.writer.close()

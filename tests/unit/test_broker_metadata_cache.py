@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from tidelog.broker import metadata_cache
-from tidelog.broker.config_cache import ConfigCache, EntityType
-from tidelog.broker.metadata_cache import MetadataCache
+from tidelog.broker.metadata import cache as metadata_cache
+from tidelog.broker.metadata.cache import MetadataCache
+from tidelog.broker.metadata.configurations import ConfigCache, EntityType
 from tidelog.protocol import messages
 from tidelog.runtime.turns import Pieces, at_once
 

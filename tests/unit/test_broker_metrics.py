@@ -11,8 +11,8 @@ import pytest
 from tests.support.lone_broker import LoneBroker
 
 from tidelog.broker.broker import Broker
+from tidelog.broker.control_plane.session import ControllerSession, Reported
 from tidelog.broker.metrics import BrokerCollector, health
-from tidelog.broker.session import ControllerSession, Reported
 from tidelog.replication.former_life import LastLife
 
 LOOKS = 1_000

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.controlled_broker import open_channel
 from tests.support.lone_broker import LoneBroker, Peer, until
-from tests.support.obedient_broker import open_channel
 from tests.unit.test_broker_control import (
     FULL,
     OK,
@@ -22,7 +22,7 @@ from tests.unit.test_broker_control import (
     stop,
 )
 
-from tidelog.broker.control import ORDERS_PER_TURN
+from tidelog.broker.control_plane.control_channel import ORDERS_PER_TURN
 from tidelog.model.errors import ErrorCode
 
 MANY = 500

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.broker.placement import Room, choices
+from tidelog.broker.partitions.placement import Room, choices
 
 PLENTY = 1000
 

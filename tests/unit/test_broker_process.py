@@ -24,16 +24,16 @@ from tidelog.controller.process import Controller
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore
 from tidelog.metadata.records import WentBack
+from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.model.errors import ErrorCode
-from tidelog.model.server_configs import ServerConfigs, from_mapping
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.descriptors import Descriptors
 from tidelog.runtime.disk import RealDisk, RealFile
 from tidelog.runtime.seams import Seams
-from tidelog.storage.directory import LastLife
-from tidelog.storage.scan import CHUNK_BYTES
+from tidelog.storage.directory.log_directory import LastLife
+from tidelog.storage.segments.scan import CHUNK_BYTES
 
 
 def configs_for(folder: Path, **changes: object) -> ServerConfigs:

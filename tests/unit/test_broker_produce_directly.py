@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support.lone_broker import LoneBroker, Peer
 
-from tidelog.broker import produce_directly
+from tidelog.broker.partitions import produce_fast_path
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
@@ -36,7 +36,7 @@ def directly(lone: LoneBroker, whole: Any, version: int) -> Any:
     chunks = codec.encode_request(ApiKey.PRODUCE, version, CORRELATION, "c", whole)
     frame = memoryview(b"".join(chunks))[4:]
     body = codec.decode_request_header(frame).body
-    return produce_directly.answer(lone.broker, frame, body, version, CORRELATION)
+    return produce_fast_path.answer(lone.broker, frame, body, version, CORRELATION)
 
 
 async def start(folder: Path, topic: str = "t") -> LoneBroker:
@@ -119,14 +119,14 @@ def test_cut_and_flipped_requests_never_raise(tmp_path: Path) -> None:
         body = codec.decode_request_header(memoryview(frame)).body
         for cut in range(body, len(frame)):
             view = memoryview(frame[:cut])
-            assert produce_directly.answer(lone.broker, view, body, 9, 1) is None
+            assert produce_fast_path.answer(lone.broker, view, body, 9, 1) is None
         seed = random.randrange(2**32)
         print(f"seed {seed}")
         rng = random.Random(seed)
         for _ in range(3000):
             changed = bytearray(frame)
             changed[rng.randrange(body, len(frame))] = rng.randrange(256)
-            produce_directly.answer(lone.broker, memoryview(changed), body, 9, 1)
+            produce_fast_path.answer(lone.broker, memoryview(changed), body, 9, 1)
         await lone.stop()
 
     asyncio.run(main())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.lone_broker import LoneBroker
 
-from tidelog.broker.refused_writes import LINE_EVERY_MS, RefusedWrites
+from tidelog.broker.partitions.refused_writes import LINE_EVERY_MS, RefusedWrites
 
 
 class Clock:
@@ -54,6 +54,6 @@ def test_each_log_directory_of_a_broker_says_it(
             await lone.stop()
 
     asyncio.run(work())
-    (line,) = [r for r in caplog.records if r.name == "tidelog.broker.refused_writes"]
+    (line,) = [r for r in caplog.records if r.name == "tidelog.broker.partitions.refused_writes"]
     assert line.levelname == "ERROR"
     assert line.getMessage().startswith(f"{tmp_path}: the disk is full")

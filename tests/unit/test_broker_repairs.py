@@ -8,8 +8,8 @@ from typing import Any
 from tests.support.lone_broker import LoneBroker, until
 from tests.unit.test_broker_following import Pair, append, flip_a_bit, run, running, until_same
 
-from tidelog.broker.control import Channel, Control
-from tidelog.broker.partition import HostedPartition, PartitionState, Role
+from tidelog.broker.control_plane.control_channel import Channel, Control
+from tidelog.broker.partitions.partition import HostedPartition, PartitionState, Role
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected

@@ -13,7 +13,7 @@ import pytest
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 
-from tidelog.broker.session import (
+from tidelog.broker.control_plane.session import (
     MAX_FORWARDING,
     MAX_UNANSWERED,
     RETRY_MS,

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from tests.support.controlled_broker import Obedient, open_channel
 from tests.support.lone_broker import Peer
-from tests.support.obedient_broker import Obedient, open_channel
 from tests.support.turn_costs import TurnCosts
 
-from tidelog.broker.config_cache import EntityType
-from tidelog.broker.partitions import CONFIGURED_AT_ONCE
+from tidelog.broker.metadata.configurations import EntityType
+from tidelog.broker.partitions.registry import CONFIGURED_AT_ONCE
 from tidelog.protocol import messages
 
 TOPICS = 150

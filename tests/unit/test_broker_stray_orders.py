@@ -9,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.support.controlled_broker import Obedient, open_channel
 from tests.support.lone_broker import Peer
-from tests.support.obedient_broker import Obedient, open_channel
 
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages

@@ -17,8 +17,8 @@ from tidelog.protocol import messages
 from tidelog.records.compression import Codec, compress
 from tidelog.records.record import encode_record
 from tidelog.runtime.turns import at_once
-from tidelog.storage import lookup
-from tidelog.storage.results import TimeOffset
+from tidelog.storage.log import time_lookup
+from tidelog.storage.log.results import TimeOffset
 
 STALL_S = 0.1
 """What one request may hold the loop for (issue 11): CPU time of one turn."""
@@ -140,21 +140,21 @@ def test_a_spent_allowance_answers_a_little_too_early(tmp_path: Path) -> None:
     log.append_as_leader(batch(1, timestamp=NOW_MS - 9), 0, NOW_MS)
     log.append_as_leader(many(300_000, NOW_MS + 5), 0, NOW_MS)
     for spent in (
-        lookup.Allowance(bytes=0),
-        lookup.Allowance(records=0),
-        lookup.Allowance(batches=0),
+        time_lookup.Allowance(bytes=0),
+        time_lookup.Allowance(records=0),
+        time_lookup.Allowance(batches=0),
     ):
         found = at_once(log.search_time(NOW_MS + 1, spent))
         assert found == TimeOffset(NOW_MS + 5, 1, 0)
-    whole = lookup.Allowance()
+    whole = time_lookup.Allowance()
     assert at_once(log.search_time(NOW_MS + 1, whole)) == TimeOffset(NOW_MS + 5, 300_000, 0)
-    assert whole.records == lookup.REQUEST_RECORDS - 299_999
-    assert lookup.REQUEST_BYTES - whole.bytes < 3 * 300_000 * 7
+    assert whole.records == time_lookup.REQUEST_RECORDS - 299_999
+    assert time_lookup.REQUEST_BYTES - whole.bytes < 3 * 300_000 * 7
 
 
 def test_a_batch_that_is_too_large_inside_is_answered_by_its_header(tmp_path: Path) -> None:
     log = new_log(tmp_path)
-    hidden = encode_record(0, -5, None, bytes(lookup.MOST_SEARCHED_BYTES)) + encode_record(
+    hidden = encode_record(0, -5, None, bytes(time_lookup.MOST_SEARCHED_BYTES)) + encode_record(
         1, 0, None, b"new"
     )
     fields = {"attributes": Codec.ZSTD, "record_count": 2, "last_offset_delta": 1}
@@ -165,7 +165,7 @@ def test_a_batch_that_is_too_large_inside_is_answered_by_its_header(tmp_path: Pa
 
 def test_headers_are_walked_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An index may have few entries (index.interval.bytes, times that fall)."""
-    monkeypatch.setattr(lookup, "HEADERS_AT_ONCE", 10)
+    monkeypatch.setattr(time_lookup, "HEADERS_AT_ONCE", 10)
     log = new_log(tmp_path)
     for at in range(100):
         log.append_as_leader(batch(1, timestamp=NOW_MS - at), 0, NOW_MS)
@@ -173,8 +173,8 @@ def test_headers_are_walked_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyP
     log.high_watermark = 101
     log.advance_start(1)
     for pieces, expected in (
-        (log.search_time(NOW_MS + 1, lookup.Allowance()), TimeOffset(NOW_MS + 1, 100, 0)),
-        (log.search_newest(100, lookup.Allowance()), TimeOffset(NOW_MS - 1, 1, 0)),
+        (log.search_time(NOW_MS + 1, time_lookup.Allowance()), TimeOffset(NOW_MS + 1, 100, 0)),
+        (log.search_newest(100, time_lookup.Allowance()), TimeOffset(NOW_MS - 1, 1, 0)),
     ):
         pauses = 0
         try:

@@ -14,12 +14,12 @@ from tests.unit.test_broker_following import append, content, run, running, unti
 from tests.unit.test_broker_produce_fetch import LATEST, batch, fetch, produce
 from tests.unit.test_broker_produce_fetch import running as running_alone
 
-from tidelog.broker.config_cache import EntityType
+from tidelog.broker.metadata.configurations import EntityType
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.runtime.turns import at_once
-from tidelog.storage.region import LEAST_BYTES
+from tidelog.storage.log.region import LEAST_BYTES
 
 LONG_MS = 60_000
 

@@ -23,8 +23,8 @@ from tidelog.client.errors import ClusterUnreachable, Refused
 from tidelog.client.fetcher import OffsetReset
 from tidelog.client.metadata import Topic
 from tidelog.client.offsets import EARLIEST, LATEST
+from tidelog.model.configs.server import ServerConfigs, load
 from tidelog.model.errors import ErrorCode
-from tidelog.model.server_configs import ServerConfigs, load
 
 SERVER = ["--bootstrap-server", "127.0.0.1:1"]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tidelog.cli import preflight
-from tidelog.model.server_configs import Listener, ServerConfigs, from_mapping
+from tidelog.model.configs.server import Listener, ServerConfigs, from_mapping
 from tidelog.runtime.disk import RealDisk
 from tidelog.storage import names
 from tidelog.storage.checkpoints import MetaProperties, encode_meta_properties

@@ -11,7 +11,7 @@ from tests.support.lone_broker import LoneBroker
 from tests.support.storage_logs import NOW_MS, batch
 
 from tidelog.broker.handlers import init_producer_id
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
 from tidelog.client.producing import RecordSender

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.support.proofs import write_secret
 
-from tidelog.broker.session import ControllerSession, ControllerUnreachable
+from tidelog.broker.control_plane.session import ControllerSession, ControllerUnreachable
 from tidelog.cli.cluster_secret import secret_for
 from tidelog.client.connection import connect
 from tidelog.client.errors import ProofFailed
@@ -24,7 +24,7 @@ from tidelog.metadata.sqlite import SqliteStore
 from tidelog.metadata.store import Create
 from tidelog.model.addresses import is_loopback
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.server_configs import ServerConfigs, from_mapping
+from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.network.limits import Limits
 from tidelog.network.proving import HANDLERS, Exchange
 from tidelog.network.router import Handler, RequestContext, Router, Scope

@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from tidelog.model import config_definitions as definitions
-from tidelog.model.config_definitions import (
+from tidelog.model.configs import definitions as definitions
+from tidelog.model.configs.definitions import (
     BROKER,
     TOPIC,
     BrokerLayers,
@@ -17,7 +17,7 @@ from tidelog.model.config_definitions import (
     parse,
     resolve_topic,
 )
-from tidelog.model.topic_configs import TimestampType, TopicConfigs
+from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
 
 THROTTLES = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 REMOTE_STORAGE = {

@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from tidelog.model.config_definitions import BROKER
-from tidelog.model.server_configs import (
+from tidelog.model.configs.definitions import BROKER
+from tidelog.model.configs.server import (
     Listener,
     ServerConfigs,
     from_mapping,

@@ -27,9 +27,9 @@ from tidelog.controller.requests import Gone, Sender
 from tidelog.metadata import layout
 from tidelog.metadata.records import DeletionMark
 from tidelog.metadata.store import Create, Set
+from tidelog.model.configs.server import from_mapping
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST, LEVEL_NAMES, LEVELS, level_of
-from tidelog.model.server_configs import from_mapping
 from tidelog.model.topics import TopicPartition
 
 SENDER = Sender(101, "PLAINTEXT")

@@ -11,14 +11,14 @@ from uuid import UUID
 
 import msgspec
 import pytest
+from tests.support.controlled_broker import Obedient
 from tests.support.controller_world import DEFAULTS, World
 from tests.support.lone_broker import LoneBroker, until
-from tests.support.obedient_broker import Obedient
 from tests.support.processes import DEADLINE_S
 from tests.unit.test_broker_control import OneBadPlace, set_aside
 from tests.unit.test_broker_following import slow_greeting
 
-from tidelog.broker.seen import SEEN_FILE, SeenFile
+from tidelog.broker.control_plane.seen_epochs import SEEN_FILE, SeenFile
 from tidelog.client import connection
 from tidelog.controller import outbox as outboxes
 from tidelog.controller.announcements import Announcements

@@ -18,7 +18,7 @@ from tidelog.controller.decisions.cluster import Cluster, Decision, LogEnd, load
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.creation import NewTopic
 from tidelog.controller.decisions.elections import put_state
-from tidelog.controller.decisions.outside import Taken, changed, take_up
+from tidelog.controller.decisions.external_changes import Taken, changed, take_up
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
 from tidelog.metadata.store import Create, Delete, Operation, Set

@@ -13,8 +13,8 @@ from tidelog.groups.events import DeleteGroup, DeleteOffsets, Expire, Leaver, Re
 from tidelog.groups.group import GroupState
 from tidelog.groups.records import NO_LIFE, FirstSight, FirstSightRecord, encode
 from tidelog.groups.settings import GroupSettings
+from tidelog.model.configs.topic_values import MAX_INT64
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topic_configs import MAX_INT64
 from tidelog.model.topics import TopicPartition
 
 E = ErrorCode

@@ -14,10 +14,10 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tests.support.controlled_broker import Obedient, commanded
 from tests.support.lone_broker import Peer
-from tests.support.obedient_broker import Obedient, commanded
 
-from tidelog.broker.config_cache import EntityType
+from tidelog.broker.metadata.configurations import EntityType
 from tidelog.controller.handlers import broker_registration
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition

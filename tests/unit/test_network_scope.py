@@ -13,7 +13,7 @@ import pytest
 from tests.support.lone_broker import Peer, until
 
 from tidelog.broker import handlers
-from tidelog.broker.forwarding import MOST_FORWARDED
+from tidelog.broker.control_plane.forwarding import MOST_FORWARDED
 from tidelog.controller.routing import make_router
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from tests.support.storage_logs import NOW_MS, batch
 
+from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topic_configs import TimestampType, TopicConfigs
 from tidelog.records.batch import (
     CONTROL_BIT,
     DELETE_HORIZON_BIT,

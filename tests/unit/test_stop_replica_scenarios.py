@@ -31,11 +31,11 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 import pytest
+from tests.support.controlled_broker import Obedient, open_channel
 from tests.support.lone_broker import Peer
-from tests.support.obedient_broker import Obedient, open_channel
 from tests.support.scenario_text import Step, difference, parse
 
-from tidelog.broker import control
+from tidelog.broker.control_plane import control_channel
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.batch import walk
@@ -367,7 +367,7 @@ def keep_the_former_life(local: LocalReplica | None, order: LeaderAndIsrOrder) -
 def test_planted_bugs_are_found(
     rule: str, planted: Callable[..., object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, rule, planted)
+    monkeypatch.setattr(control_channel, rule, planted)
     for file in FILES:
         folder = tmp_path / file.stem
         folder.mkdir()

@@ -10,19 +10,19 @@ from tests.support.put_files import put
 from tests.support.storage_logs import NOW_MS, batch, new_log, reopen, resources
 from tests.support.watched_disk import WatchedDisk
 
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.batch import read_header, seal_batch
 from tidelog.records.builder import Producer
 from tidelog.runtime.disk import RealDisk
-from tidelog.storage.checking import Check, Told, check_batches
-from tidelog.storage.index import OffsetIndex, TimeIndex
 from tidelog.storage.loaded import Loading
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.logfiles import INDEX_BYTES_UNWRITTEN
+from tidelog.storage.log.checking import Check, Told, check_batches
+from tidelog.storage.log.logfiles import INDEX_BYTES_UNWRITTEN
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.producers import ProducerState
+from tidelog.storage.log.recovery import Ending
 from tidelog.storage.names import EPOCH_CHECKPOINT, EPOCH_CHECKSUM
-from tidelog.storage.producers import ProducerState
-from tidelog.storage.recovery import Ending
-from tidelog.storage.scan import indexable, scan
+from tidelog.storage.segments.index import OffsetIndex, TimeIndex
+from tidelog.storage.segments.scan import indexable, scan
 
 BASE = 1_000
 INTERVAL = 300

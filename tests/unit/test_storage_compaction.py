@@ -23,16 +23,16 @@ from tests.support.storage_logs import (
 )
 from tests.support.watched_disk import WatchedDisk
 
-from tidelog.model.topic_configs import MAX_INT64, TopicConfigs
+from tidelog.model.configs.topic_values import MAX_INT64, TopicConfigs
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import NO_PRODUCER, NewRecord, Producer, build_batch
-from tidelog.storage.cleaner import compact
-from tidelog.storage.cold import cold_read
-from tidelog.storage.compaction import dirtiness, plan_compaction
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.recovery import Ending
-from tidelog.storage.results import Appended
-from tidelog.storage.swap import apply_compaction, applying
+from tidelog.storage.compaction.cleaner import compact
+from tidelog.storage.compaction.plan import dirtiness, plan_compaction
+from tidelog.storage.compaction.swap import apply_compaction, applying
+from tidelog.storage.log.cold import cold_read
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.results import Appended
 
 COMPACT = TopicConfigs(
     cleanup_policy=frozenset({"compact"}),

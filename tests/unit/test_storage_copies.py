@@ -13,7 +13,7 @@ from tidelog.storage.checkpoints import (
     decode_partition_metadata,
     encode_partition_metadata,
 )
-from tidelog.storage.copies import REPLACED, UNFINISHED, Copy, judge
+from tidelog.storage.directory.copies import REPLACED, UNFINISHED, Copy, judge
 
 A, B, NO_ID = UUID(int=0xA), UUID(int=0xB), UUID(int=0)
 FIRST, SECOND, THIRD = (10, 1), (20, 1), (20, 2)

@@ -22,17 +22,17 @@ from tests.support.storage_logs import (
     resources,
 )
 
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topic_configs import TopicConfigs
 from tidelog.records.batch import Rejected, read_header
 from tidelog.records.builder import Producer
 from tidelog.runtime.turns import at_once
 from tidelog.storage import names
-from tidelog.storage.compaction import plan_compaction
-from tidelog.storage.expiring import FORGOTTEN_AT_ONCE
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.recovery import Ending
-from tidelog.storage.results import Appended
+from tidelog.storage.compaction.plan import plan_compaction
+from tidelog.storage.log.expiring import FORGOTTEN_AT_ONCE
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.results import Appended
 
 SMALL = TopicConfigs(segment_bytes=800)
 

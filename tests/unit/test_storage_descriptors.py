@@ -21,18 +21,18 @@ from tests.support.storage_logs import (
     resources,
 )
 
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected
 from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
-from tidelog.storage.cleaner import compact
-from tidelog.storage.compaction import plan_compaction
-from tidelog.storage.directory import LogDirectory, open_directory
-from tidelog.storage.files import OpenFiles
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.results import Appended
-from tidelog.storage.swap import apply_compaction
+from tidelog.storage.compaction.cleaner import compact
+from tidelog.storage.compaction.plan import plan_compaction
+from tidelog.storage.compaction.swap import apply_compaction
+from tidelog.storage.directory.log_directory import LogDirectory, open_directory
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.results import Appended
+from tidelog.storage.segments.open_files import OpenFiles
 
 SMALL = TopicConfigs(segment_bytes=1000, file_delete_delay_ms=0)
 COMPACTED = replace(SMALL, cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0)

@@ -22,18 +22,18 @@ from tests.support.storage_logs import (
     texts_of,
 )
 
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime.seams import Seams
 from tidelog.storage import names
 from tidelog.storage.checkpoints import PartitionMetadata, decode_offsets, encode_uuid
-from tidelog.storage.directory import (
+from tidelog.storage.directory.identity import how_it_ended
+from tidelog.storage.directory.log_directory import (
     DirectoryRefused,
     LastLife,
     LogDirectory,
     open_directory,
 )
-from tidelog.storage.identity import how_it_ended
 from tidelog.storage.loaded import LoadAbandoned
 from tidelog.storage.names import DirectoryName, marked_name, parse_directory
 

@@ -21,17 +21,17 @@ from tests.support.storage_logs import (
     resources,
 )
 
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.runtime.disk import RealFile
 from tidelog.storage.checkpoints import encode_checksums, encode_epochs
-from tidelog.storage.cleaner import compact
-from tidelog.storage.compaction import plan_compaction
-from tidelog.storage.log import PartitionLog
+from tidelog.storage.compaction.cleaner import compact
+from tidelog.storage.compaction.plan import plan_compaction
+from tidelog.storage.compaction.swap import apply_compaction
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.small_files import PendingEpochs
 from tidelog.storage.names import EPOCH_CHECKPOINT, EPOCH_CHECKSUM
-from tidelog.storage.recovery import Ending
-from tidelog.storage.small_files import PendingEpochs
-from tidelog.storage.swap import apply_compaction
 
 COMPACTED = TopicConfigs(
     cleanup_policy=frozenset({"compact"}), min_cleanable_dirty_ratio=0.0, segment_bytes=1024

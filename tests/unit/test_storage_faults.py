@@ -21,16 +21,16 @@ from tests.support.storage_logs import (
     resources,
 )
 
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topic_configs import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import Producer
 from tidelog.runtime.disk import Directory, RealFile
 from tidelog.storage.checkpoints import encode_offsets
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.recovery import Ending
-from tidelog.storage.results import Appended
-from tidelog.storage.syncing import PendingSync, run_all
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.results import Appended
+from tidelog.storage.log.syncing import PendingSync, run_all
 
 SMALL = TopicConfigs(segment_bytes=800)
 

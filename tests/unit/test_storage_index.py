@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.storage.index import OffsetIndex, TimeIndex
-from tidelog.storage.stored_entries import Read
+from tidelog.storage.segments.index import OffsetIndex, TimeIndex
+from tidelog.storage.segments.stored_entries import Read
 
 RISING = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=30, unique=True).map(sorted)
 

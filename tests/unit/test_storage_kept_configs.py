@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.support.lone_broker import LoneBroker
 from tests.support.storage_logs import NOW_MS, batch, new_log, open_as_a_server, reopen, resources
 
-from tidelog.broker.config_cache import EntityType
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.broker.metadata.configurations import EntityType
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.runtime.turns import at_once
 from tidelog.storage.checkpoints import (
     KeptConfigs,

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
 
+from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topic_configs import TimestampType, TopicConfigs
 from tidelog.records.batch import TRANSACTIONAL_BIT, Rejected, read_header, seal_batch, walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.compression import Codec
 from tidelog.records.control import ChangeKind, Fence, change_batch
-from tidelog.storage import looking
-from tidelog.storage.appending import prepare
 from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.recovery import Ending
-from tidelog.storage.results import Appended, TimeOffset
+from tidelog.storage.log import inspecting
+from tidelog.storage.log.appending import prepare
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.results import Appended, TimeOffset
 
 SMALL = TopicConfigs(segment_bytes=1000, index_interval_bytes=200)
 
@@ -325,7 +325,7 @@ def test_few_bytes_that_decompress_to_many_are_not_looked_into() -> None:
 def test_a_batch_of_a_compacted_topic_has_not_any_number_of_records(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(looking, "LOOKED_INTO_RECORDS", 10)
+    monkeypatch.setattr(inspecting, "LOOKED_INTO_RECORDS", 10)
     compacted = replace(TopicConfigs(), cleanup_policy=frozenset({"compact"}))
     assert isinstance(prepare(batch(10), compacted, NOW_MS, from_client=True), list)
     refused = prepare(batch(11), compacted, NOW_MS, from_client=True)

@@ -15,8 +15,8 @@ import pytest
 from tests.support.lying_batches import changed, family, honest
 from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
 
+from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topic_configs import TimestampType, TopicConfigs
 from tidelog.records.batch import (
     MAX_INT32,
     MAX_INT64,
@@ -29,12 +29,12 @@ from tidelog.records.batch import (
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_batch
 from tidelog.records.record import Record, encode_record
-from tidelog.storage.cleaner import compact
-from tidelog.storage.compaction import plan_compaction
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.recovery import Ending
-from tidelog.storage.results import Appended, TimeOffset
-from tidelog.storage.swap import apply_compaction
+from tidelog.storage.compaction.cleaner import compact
+from tidelog.storage.compaction.plan import plan_compaction
+from tidelog.storage.compaction.swap import apply_compaction
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.results import Appended, TimeOffset
 
 SEEDS = range(6)
 PER_SEED = 90

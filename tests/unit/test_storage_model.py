@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen, resources
 
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.reader import read_all
-from tidelog.storage.index import OffsetIndex
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.recovery import Ending
-from tidelog.storage.results import Appended, TimeOffset
-from tidelog.storage.scan import scan
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.results import Appended, TimeOffset
+from tidelog.storage.segments.index import OffsetIndex
+from tidelog.storage.segments.scan import scan
 
 
 class Model:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.controlled_broker import open_channel
 from tests.support.lone_broker import Peer, until
-from tests.support.obedient_broker import open_channel
 from tests.support.pieces import by_threads, in_thread
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import (
@@ -30,11 +30,11 @@ from tests.support.watched_disk import WatchedDisk
 from tests.unit.test_broker_control import OK, A, B, leader_and_isr, order, run, running, stop
 from tests.unit.test_broker_following import flip_a_bit
 
-from tidelog.broker.follower_log import take_in
-from tidelog.broker.loss_notes import Loss, LossNotes
-from tidelog.broker.seen import SEEN_FILE, Seen, SeenFile
+from tidelog.broker.control_plane.seen_epochs import SEEN_FILE, Seen, SeenFile
+from tidelog.broker.data_loss.loss_notes import Loss, LossNotes
+from tidelog.broker.following.follower_log import take_in
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
@@ -42,24 +42,25 @@ from tidelog.records.batch import Rejected, read_header
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.runtime.disk import RealDisk
 from tidelog.runtime.seams import Seams
-from tidelog.storage import claims, expiring, snapshots
 from tidelog.storage.checkpoints import decode_offsets
-from tidelog.storage.cleaner import compact
-from tidelog.storage.compaction import plan_compaction
-from tidelog.storage.directory import LogDirectory, open_directory
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.names import DAMAGED, HIGH_WATERMARKS
-from tidelog.storage.producers import (
+from tidelog.storage.compaction.cleaner import compact
+from tidelog.storage.compaction.plan import plan_compaction
+from tidelog.storage.compaction.swap import applying
+from tidelog.storage.directory import claims
+from tidelog.storage.directory.log_directory import LogDirectory, open_directory
+from tidelog.storage.log import expiring, snapshots
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.producers import (
     FORGOTTEN_IN_A_TURN,
     ProducerState,
     encode,
     forgotten_beyond,
 )
-from tidelog.storage.recovery import Ending
-from tidelog.storage.resources import IndexCache
-from tidelog.storage.results import Appended
-from tidelog.storage.rewriting import write_again
-from tidelog.storage.swap import applying
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.results import Appended
+from tidelog.storage.log.rewriting import write_again
+from tidelog.storage.names import DAMAGED, HIGH_WATERMARKS
+from tidelog.storage.segments.resources import IndexCache
 
 SMALL = TopicConfigs(segment_bytes=800)
 
@@ -304,7 +305,7 @@ def test_a_snapshot_of_too_many_producers_keeps_the_youngest(
     for at, producer in enumerate([*shuffled, shuffled[0]]):
         state.note(header._replace(producer_id=producer), at, NOW_MS + at)
     content = encode(state.copied())
-    monkeypatch.setattr("tidelog.storage.producers.MAX_PRODUCERS", 20)
+    monkeypatch.setattr("tidelog.storage.log.producers.MAX_PRODUCERS", 20)
     found = ProducerState.decode(content)
     assert (list(found.entries), found.forgotten) == ([*shuffled[31:], shuffled[0]], 30)
 

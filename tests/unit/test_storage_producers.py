@@ -10,12 +10,12 @@ from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reope
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import MAX_INT32, Rejected, read_header
 from tidelog.records.builder import Producer
-from tidelog.storage import logfiles
 from tidelog.storage.checkpoints import DamagedFile
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.producers import KnownBatch, ProducerEntry, ProducerState, encode
-from tidelog.storage.recovery import Ending
-from tidelog.storage.results import Appended
+from tidelog.storage.log import logfiles
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.producers import KnownBatch, ProducerEntry, ProducerState, encode
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.results import Appended
 
 DAY_MS = 86_400_000
 

@@ -17,19 +17,20 @@ import pytest
 from tests.support.put_files import put
 from tests.support.storage_logs import NOW_MS, QuickDisk, new_log, remove_due, reopen, resources
 
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.records.batch import Rejected, read_header, walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_batch
-from tidelog.storage import names, region
-from tidelog.storage.cleaner import compact
-from tidelog.storage.compaction import CompactionPlan, CompactionResult, plan_compaction
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.recovery import Ending
-from tidelog.storage.region import FileRegion, find_region
-from tidelog.storage.resources import IndexCache, Resources
-from tidelog.storage.results import Appended
-from tidelog.storage.swap import apply_compaction
+from tidelog.storage import names
+from tidelog.storage.compaction.cleaner import compact
+from tidelog.storage.compaction.plan import CompactionPlan, CompactionResult, plan_compaction
+from tidelog.storage.compaction.swap import apply_compaction
+from tidelog.storage.log import region
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.region import FileRegion, find_region
+from tidelog.storage.log.results import Appended
+from tidelog.storage.segments.resources import IndexCache, Resources
 
 SEEDS = 24
 STEPS = 150

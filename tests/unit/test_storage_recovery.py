@@ -26,21 +26,21 @@ from tests.support.storage_logs import (
     resources,
 )
 
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topic_configs import TopicConfigs
 from tidelog.records.batch import MAGIC_POSITION, Rejected, read_header, walk
 from tidelog.records.builder import Producer
 from tidelog.runtime.disk import RealFile
 from tidelog.storage import names
 from tidelog.storage.checkpoints import decode_offsets, encode_offsets
-from tidelog.storage.cleaner import compact
-from tidelog.storage.compaction import plan_compaction
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.neighbours import missing_between
-from tidelog.storage.recovery import Ending
-from tidelog.storage.results import Appended, TimeOffset
-from tidelog.storage.segment import Segment
-from tidelog.storage.swap import apply_compaction
+from tidelog.storage.compaction.cleaner import compact
+from tidelog.storage.compaction.plan import plan_compaction
+from tidelog.storage.compaction.swap import apply_compaction
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.results import Appended, TimeOffset
+from tidelog.storage.segments.neighbours import missing_between
+from tidelog.storage.segments.segment import Segment
 
 SMALL = TopicConfigs(segment_bytes=1000, index_interval_bytes=150)
 

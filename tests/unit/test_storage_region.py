@@ -18,8 +18,8 @@ from tidelog.protocol import messages
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.disk import RealDisk, RealFile
-from tidelog.storage.files import OpenFiles
-from tidelog.storage.region import LEAST_BYTES, FileRegion, find_region
+from tidelog.storage.log.region import LEAST_BYTES, FileRegion, find_region
+from tidelog.storage.segments.open_files import OpenFiles
 
 
 async def filled(folder: Path, batches: int, size: int) -> LoneBroker:

@@ -19,14 +19,14 @@ from tests.support.storage_logs import (
     resources,
 )
 
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topic_configs import TopicConfigs
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import Producer
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.recovery import Ending
-from tidelog.storage.results import Appended
-from tidelog.storage.retention import must_roll
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.results import Appended
+from tidelog.storage.log.retention import must_roll
 
 KEEP = TopicConfigs(segment_bytes=1000, retention_ms=-1, file_delete_delay_ms=500)
 

@@ -16,13 +16,13 @@ import pytest
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import BOOT, NOW_MS, batch, resolve
 
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import Producer
 from tidelog.runtime.helper_processes import HelperProcesses
 from tidelog.runtime.seams import Seams
-from tidelog.storage import side_by_side
-from tidelog.storage.directory import LogDirectory, open_directory
+from tidelog.storage.directory import side_by_side
+from tidelog.storage.directory.log_directory import LogDirectory, open_directory
 from tidelog.storage.loaded import LoadAbandoned, Loaded
 
 PARTITIONS = [TopicPartition("t", number) for number in range(4)]

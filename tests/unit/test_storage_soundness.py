@@ -20,8 +20,8 @@ from tests.support.storage_logs import (
     resources,
 )
 
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topic_configs import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.builder import Producer
@@ -35,10 +35,10 @@ from tidelog.storage.checkpoints import (
     encode_uuid,
 )
 from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.recovery import Ending
-from tidelog.storage.results import Appended
-from tidelog.storage.soundness import Unsound, sound_part
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.results import Appended
+from tidelog.storage.segments.soundness import Unsound, sound_part
 
 SMALL = TopicConfigs(segment_bytes=1000, index_interval_bytes=150)
 

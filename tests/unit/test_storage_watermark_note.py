@@ -13,14 +13,14 @@ from tests.support.lone_broker import LoneBroker
 from tests.support.put_files import put
 from tests.support.storage_logs import NOW_MS, FaultyDisk, batch, new_log, reopen, resources
 
-from tidelog.broker.partition import HostedPartition, Role
+from tidelog.broker.partitions.partition import HostedPartition, Role
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.seams import Seams
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.recovery import Ending
-from tidelog.storage.watermark_note import FILE, NOTHING, WatermarkNote
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.watermark_note import FILE, NOTHING, WatermarkNote
 
 
 def filled(folder: Path) -> PartitionLog:

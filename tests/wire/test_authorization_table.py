@@ -27,8 +27,8 @@ from tidelog.controller.process import Controller
 from tidelog.controller.routing import make_router
 from tidelog.metadata.memory import MemoryStore
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.model.errors import ErrorCode
-from tidelog.model.server_configs import ServerConfigs, from_mapping
 from tidelog.network.router import Router, Scope
 from tidelog.protocol import codec, messages
 from tidelog.protocol.primitives import NO_UUID

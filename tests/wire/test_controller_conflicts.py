@@ -22,8 +22,8 @@ from tests.wire.test_controller_process import (
     run,
     topic,
 )
-from tidelog.controller import outside, process
-from tidelog.controller.decisions import outside as outside_decisions
+from tidelog.controller import process, store_watches
+from tidelog.controller.decisions import external_changes as outside_decisions
 from tidelog.controller.decisions.cluster import Decision
 from tidelog.controller.process import Controller
 from tidelog.metadata import layout
@@ -421,7 +421,7 @@ def test_a_bug_in_one_look_at_the_store_leaves_the_state_as_it_was_and_is_looked
 ) -> None:
     async def scenario(world: World) -> None:
         tree = MemoryTree()
-        monkeypatch.setattr(outside, "RETRY_S", 0.02)
+        monkeypatch.setattr(store_watches, "RETRY_S", 0.02)
         controller = await world.controller(tree)
         broker = await world.broker(controller, 1)
         assert (await broker.forward(assigned("t", 1), 7)).topics[0].error_code == 0

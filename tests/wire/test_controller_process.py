@@ -25,8 +25,8 @@ from tidelog.controller.process import Controller
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore, MemoryTree
 from tidelog.metadata.store import Create, Set, StoreRefused, StoreUnavailable
-from tidelog.model import server_configs
 from tidelog.model.api_keys import ApiKey
+from tidelog.model.configs import server
 from tidelog.model.epochs import HIGHEST_EPOCH, HIGHEST_REVISION
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -36,10 +36,10 @@ from tidelog.protocol import codec, messages
 from tidelog.runtime.seams import Seams
 
 
-def configs(**texts: str) -> server_configs.ServerConfigs:
+def configs(**texts: str) -> server.ServerConfigs:
     # Recorded brokers send heartbeats when a test says so: their silence means nothing.
     silence = {} if "broker_session_timeout_ms" in texts else {"broker.silence.suspect.ms": "59000"}
-    made = server_configs.from_mapping(
+    made = server.from_mapping(
         {
             **silence,
             "node.id": "101",
@@ -51,7 +51,7 @@ def configs(**texts: str) -> server_configs.ServerConfigs:
             **{name.replace("_", "."): text for name, text in texts.items()},
         }
     )
-    assert isinstance(made, server_configs.ServerConfigs), made
+    assert isinstance(made, server.ServerConfigs), made
     return made
 
 

@@ -16,7 +16,7 @@ from tests.support.lone_broker import until
 from tests.wire.test_controller_conflicts import CountingStore, assigned, delete, on, topics_told
 from tests.wire.test_controller_process import RecordedBroker, World, run
 from tidelog.client.errors import ClientError
-from tidelog.controller import outside
+from tidelog.controller import store_watches
 from tidelog.controller.process import Controller
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore, MemoryTree
@@ -103,7 +103,7 @@ def test_a_mark_in_vain_keeps_no_controller_from_becoming_active(enabled: str) -
 
 def test_a_note_of_a_change_goes_with_what_is_below_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """More of it than goes at once."""
-    monkeypatch.setattr(outside, "MOST_STRAYS", 2)
+    monkeypatch.setattr(store_watches, "MOST_STRAYS", 2)
 
     async def scenario(world: World) -> None:
         tree = MemoryTree()

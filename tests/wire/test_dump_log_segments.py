@@ -12,17 +12,17 @@ import pytest
 
 from tests.support.java import ToolRunner
 from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, reopen
-from tidelog.model.topic_configs import TimestampType, TopicConfigs
+from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.control import ChangeKind, Fence, change_batch
 from tidelog.runtime.disk import RealDisk
 from tidelog.storage.checkpoints import PartitionMetadata
-from tidelog.storage.cleaner import compact
-from tidelog.storage.compaction import plan_compaction
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.recovery import Ending
-from tidelog.storage.results import Appended
-from tidelog.storage.swap import apply_compaction
+from tidelog.storage.compaction.cleaner import compact
+from tidelog.storage.compaction.plan import plan_compaction
+from tidelog.storage.compaction.swap import apply_compaction
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.results import Appended
 
 pytestmark = pytest.mark.java
 

@@ -17,15 +17,10 @@ from tests.support.group_driver import subscription
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import FaultyDisk
-from tidelog.broker import (
-    coordinator_partition,
-    coordinator_parts,
-    coordinator_writes,
-    position_steps,
-)
-from tidelog.broker.coordinator_partition import LedPartition
-from tidelog.broker.coordinator_ticket import Ticket
-from tidelog.broker.coordinator_writes import batches_of
+from tidelog.broker.coordinator import led_partition, parts, position_steps, writes
+from tidelog.broker.coordinator.led_partition import LedPartition
+from tidelog.broker.coordinator.pending_response import Ticket
+from tidelog.broker.coordinator.writes import batches_of
 from tidelog.broker.handlers import (
     delete_groups,
     describe_groups,
@@ -40,8 +35,8 @@ from tidelog.broker.handlers import (
     offset_fetch,
     sync_group,
 )
-from tidelog.broker.leadership import Leadership
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.partitions.leadership import Leadership
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.groups import limits, removals
 from tidelog.groups.placement import partition_for
 from tidelog.groups.records import NO_LIFE, CommittedOffset, OffsetRecord
@@ -236,7 +231,7 @@ def test_a_commit_is_answered_when_the_high_watermark_has_passed_it(tmp_path: Pa
 
 
 def test_writes_in_flight_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coordinator_partition, "MAX_IN_FLIGHT", 2)
+    monkeypatch.setattr(led_partition, "MAX_IN_FLIGHT", 2)
 
     async def story(broker: GroupBroker) -> None:
         broker.offsets_isr = broker.offsets_replicas = (1, 2)
@@ -266,7 +261,7 @@ def test_a_write_that_cannot_be_made_is_answered_and_leaves_its_group_free(
         generation = (await one).generation_id
         end = hosted.end_offset
         with monkeypatch.context() as patch:
-            place = (HostedPartition, "append") if at_append else (coordinator_writes, "encode")
+            place = (HostedPartition, "append") if at_append else (writes, "encode")
             patch.setattr(*place, planted)
             answer = await broker.ask(sync_group, sync_request(a, generation, {a: b"A"}), 5)
             assert answer.error_code == E.UNKNOWN_SERVER_ERROR
@@ -429,10 +424,10 @@ PART, WIDE = 20, 60
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 20 positions, one in a turn: to make a topic of more than 500 takes long."""
-    monkeypatch.setattr(coordinator_parts, "PART", PART)
+    monkeypatch.setattr(parts, "PART", PART)
     monkeypatch.setattr(position_steps, "AT_ONCE", PART)
     monkeypatch.setattr(removals, "PART", PART)
-    monkeypatch.setattr(coordinator_parts, "SLICE_MS", 0)
+    monkeypatch.setattr(parts, "SLICE_MS", 0)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -507,7 +502,7 @@ def test_a_bug_in_a_part_does_not_keep_the_group_from_what_is_behind(
         long = broker.ask_now(offset_commit, long_commit(5, WIDE), 8)
         behind = asyncio.ensure_future(commit(broker, 7, topic="wide"))
         with monkeypatch.context() as broken:
-            broken.setattr(coordinator_parts.InParts, "next_part", lambda _: 1 // 0)
+            broken.setattr(parts.InParts, "next_part", lambda _: 1 // 0)
             assert set(codes_of(done(await long))) == {E.UNKNOWN_SERVER_ERROR}
         assert await behind is E.NONE
 
@@ -586,7 +581,7 @@ def test_a_bug_in_a_part_of_a_removal_ends_it_and_nothing_else(
         await broker.ask(offset_commit, long_commit(5, WIDE), 8)
         asked = messages.DeleteGroupsRequest(["g"])
         with monkeypatch.context() as broken:
-            broken.setattr(coordinator_parts, "RemoveMore", lambda: 1 // 0)
+            broken.setattr(parts, "RemoveMore", lambda: 1 // 0)
             gone = await broker.ask(delete_groups, asked, 2)
             assert gone.results[0].error_code == E.UNKNOWN_SERVER_ERROR
         assert await commit(broker, 7, topic="wide") is E.NONE
@@ -647,7 +642,7 @@ def test_a_heartbeat_that_waits_behind_a_long_commit_came_when_it_came(tmp_path:
         synced = await broker.ask(sync_group, sync_request(member, generation, {member: b"x"}), 5)
         assert synced.error_code == E.NONE
         no_part: Any = None
-        led.decide_in_parts("g", coordinator_parts.InParts(Ticket(), iter(()), no_part))
+        led.decide_in_parts("g", parts.InParts(Ticket(), iter(()), no_part))
         clock.ms = 9_000
         led._due.append("g")
         led._tick()

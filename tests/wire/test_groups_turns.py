@@ -11,9 +11,9 @@ from uuid import UUID
 from tests.support.group_broker import GroupBroker
 from tests.support.lone_broker import until
 from tests.support.turn_costs import TurnCosts
-from tidelog.broker.coordinator_partition import LedPartition
-from tidelog.broker.coordinator_parts import Answers, InParts
-from tidelog.broker.coordinator_ticket import Ticket
+from tidelog.broker.coordinator.led_partition import LedPartition
+from tidelog.broker.coordinator.parts import Answers, InParts
+from tidelog.broker.coordinator.pending_response import Ticket
 from tidelog.groups import replay
 from tidelog.groups.events import CommitOffsets, Event
 from tidelog.groups.group import Group

@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.support.acked_stream import SOMEWHERE, Writer, lost_acks, read_all
 from tests.support.lone_broker import LoneBroker, ThreadedBroker, until
 from tests.support.processes import wait_until
-from tidelog.broker.partition import HostedPartition
+from tidelog.broker.partitions.partition import HostedPartition
 
 PATIENCE_MS = 100
 """How long a produce waits for the follower."""

@@ -9,36 +9,36 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.broker.config_cache import ConfigCache
-from tidelog.broker.data_loss import DataLoss
-from tidelog.broker.durability import GroupCommit
-from tidelog.broker.feeds import Feeds
-from tidelog.broker.fetch_sessions import FetchSessions
-from tidelog.broker.followers import Followers
-from tidelog.broker.group_lag import GroupLag
-from tidelog.broker.isr_changes import IsrChanges
-from tidelog.broker.log_work import LogWork
-from tidelog.broker.looked_appends import LookedAppends
-from tidelog.broker.loss_reports import LossReports
-from tidelog.broker.maintenance import Maintenance
-from tidelog.broker.metadata_cache import MetadataCache
-from tidelog.broker.parked import Departures
-from tidelog.broker.partitions import Partitions
-from tidelog.broker.producer_ids import ProducerIds
-from tidelog.broker.refused_writes import RefusedWrites
-from tidelog.broker.repairs import Repairs
-from tidelog.broker.topic_creation import TopicCreation
+from tidelog.broker.control_plane.isr_changes import IsrChanges
+from tidelog.broker.control_plane.producer_ids import ProducerIds
+from tidelog.broker.control_plane.topic_creation import TopicCreation
+from tidelog.broker.coordinator.group_lag import GroupLag
+from tidelog.broker.data_loss.handling import DataLoss
+from tidelog.broker.data_loss.loss_reports import LossReports
+from tidelog.broker.fetching.client_sessions import FetchSessions
+from tidelog.broker.fetching.delayed_requests import Departures
+from tidelog.broker.fetching.follower_sessions import Feeds
+from tidelog.broker.following.followers import Followers
+from tidelog.broker.metadata.cache import MetadataCache
+from tidelog.broker.metadata.configurations import ConfigCache
+from tidelog.broker.partitions.group_commit import GroupCommit
+from tidelog.broker.partitions.inspected_appends import LookedAppends
+from tidelog.broker.partitions.log_work import LogWork
+from tidelog.broker.partitions.maintenance import Maintenance
+from tidelog.broker.partitions.refused_writes import RefusedWrites
+from tidelog.broker.partitions.registry import Partitions
+from tidelog.broker.partitions.repairs import Repairs
+from tidelog.model.configs.server import ServerConfigs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.server_configs import ServerConfigs
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
 from tidelog.runtime.turns import Pieces, Turns
-from tidelog.storage.directory import LogDirectory
+from tidelog.storage.directory.log_directory import LogDirectory
 
 if TYPE_CHECKING:
-    from tidelog.broker.control import Control
-    from tidelog.broker.coordinator import Coordinator
-    from tidelog.broker.session import ControllerSession
+    from tidelog.broker.control_plane.control_channel import Control
+    from tidelog.broker.control_plane.session import ControllerSession
+    from tidelog.broker.coordinator.coordinator import Coordinator
     from tidelog.network.server import Server
 
 

@@ -21,8 +21,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from tidelog.broker.partition import Role
-from tidelog.broker.partition_metrics import hosted_by, of_partitions
+from tidelog.broker.partitions.metrics import hosted_by, of_partitions
+from tidelog.broker.partitions.partition import Role
 from tidelog.model.topics import TopicPartition
 
 if TYPE_CHECKING:

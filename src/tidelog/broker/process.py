@@ -17,12 +17,17 @@ from uuid import UUID
 
 from tidelog.broker import handlers
 from tidelog.broker.broker import Broker
-from tidelog.broker.config_cache import ConfigCache
-from tidelog.broker.control import Control
-from tidelog.broker.coordinator import Coordinator
-from tidelog.broker.producer_ids import ProducerIds
-from tidelog.broker.session import ControllerSession, ControllerUnreachable, Identity, Reported
-from tidelog.model.server_configs import Listener, ServerConfigs
+from tidelog.broker.control_plane.control_channel import Control
+from tidelog.broker.control_plane.producer_ids import ProducerIds
+from tidelog.broker.control_plane.session import (
+    ControllerSession,
+    ControllerUnreachable,
+    Identity,
+    Reported,
+)
+from tidelog.broker.coordinator.coordinator import Coordinator
+from tidelog.broker.metadata.configurations import ConfigCache
+from tidelog.model.configs.server import Listener, ServerConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.network.limits import Limits
 from tidelog.network.router import Router
@@ -31,9 +36,9 @@ from tidelog.replication.former_life import LastLife
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.descriptors import Descriptors
 from tidelog.runtime.seams import Seams
-from tidelog.storage import directory as storage
 from tidelog.storage.checkpoints import DamagedFile
-from tidelog.storage.copies import Copy, judge
+from tidelog.storage.directory import log_directory as storage
+from tidelog.storage.directory.copies import Copy, judge
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ import secrets
 from collections.abc import Sequence
 
 from tidelog.model.addresses import is_loopback, why_secret_first
-from tidelog.model.server_configs import ServerConfigs
+from tidelog.model.configs.server import ServerConfigs
 from tidelog.runtime.cluster_secret import ClusterSecret, SecretRefused
 from tidelog.runtime.seams import Seams
 

@@ -22,7 +22,7 @@ from tidelog.client.admin.configs import (
     describe_configs,
 )
 from tidelog.client.cluster import Cluster
-from tidelog.model.server_configs import parse_properties
+from tidelog.model.configs.server import parse_properties
 
 _KINDS = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER}
 

@@ -16,10 +16,10 @@ import asyncio
 import socket
 from dataclasses import replace
 
-from tidelog.model.server_configs import ServerConfigs
+from tidelog.model.configs.server import ServerConfigs
 from tidelog.network import ports
 from tidelog.runtime.disk import Disk
-from tidelog.storage.identity import DirectoryRefused, look
+from tidelog.storage.directory.identity import DirectoryRefused, look
 
 SQLITE = "sqlite:"
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog import __version__
 from tidelog.cli.server_arguments import WRONG_USAGE, parse
-from tidelog.model.server_configs import ServerConfigs, from_mapping, parse_properties
+from tidelog.model.configs.server import ServerConfigs, from_mapping, parse_properties
 from tidelog.runtime import descriptors
 from tidelog.runtime import loop as runtime_loop
 from tidelog.runtime.disk import keep_from_others

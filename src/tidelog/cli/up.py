@@ -29,7 +29,7 @@ from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note, say
 from tidelog.cli.up_child import Child
 from tidelog.cli.up_files import Address, Plan, why_not_config
-from tidelog.model.config_definitions_kinds import StoreAddress
+from tidelog.model.configs.types import StoreAddress
 from tidelog.runtime.cluster_secret import SecretRefused
 from tidelog.runtime.disk import RealDisk, holder, keep_from_others
 

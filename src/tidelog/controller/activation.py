@@ -19,9 +19,9 @@ from tidelog.metadata.memory import MemoryStore
 from tidelog.metadata.records import ClusterId, ControllerNode, Counter
 from tidelog.metadata.sqlite import SqliteStore
 from tidelog.metadata.store import Create, Delete, MetadataStore, Node, StoreRefused
-from tidelog.model.config_definitions import BrokerLayers
+from tidelog.model.configs.definitions import BrokerLayers
+from tidelog.model.configs.server import ServerConfigs
 from tidelog.model.levels import LATEST, Level
-from tidelog.model.server_configs import ServerConfigs
 from tidelog.runtime.seams import Seams
 
 _INDISPENSABLE = (

@@ -22,7 +22,6 @@ from uuid import UUID
 from tidelog.controller.activation import AnotherActive, activate, open_store
 from tidelog.controller.announcements import Announcements
 from tidelog.controller.audit_lines import audit_lines, say
-from tidelog.controller.chance import Chance
 from tidelog.controller.channel_keys import ChannelKeys
 from tidelog.controller.decisions import config_effects, deletion
 from tidelog.controller.decisions.cluster import Cluster, Decision, Write
@@ -30,8 +29,8 @@ from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.ephemeral import why_none
 from tidelog.controller.decisions.journal import committed, operations, parts, with_revision
 from tidelog.controller.decisions.stops import Stop
+from tidelog.controller.entropy import Chance
 from tidelog.controller.outbox import CANCEL_AGAIN_S, Outbox
-from tidelog.controller.outside import NodeChanged, Outside
 from tidelog.controller.pending import Changes, changes_of, unclean_elections
 from tidelog.controller.rebalancing import Rebalancing
 from tidelog.controller.requests import Sender, epoch_of
@@ -39,6 +38,7 @@ from tidelog.controller.routing import limits_of, make_router
 from tidelog.controller.serving import NotActive
 from tidelog.controller.session_watch import SessionWatch
 from tidelog.controller.slices import between_steps, perform_in_slices
+from tidelog.controller.store_watches import NodeChanged, Outside
 from tidelog.controller.waiting import Waiting
 from tidelog.metadata import layout
 from tidelog.metadata.store import (
@@ -47,8 +47,8 @@ from tidelog.metadata.store import (
     StoreUnavailable,
     WriteTooLarge,
 )
-from tidelog.model.config_definitions import BrokerLayers
-from tidelog.model.server_configs import ServerConfigs
+from tidelog.model.configs.definitions import BrokerLayers
+from tidelog.model.configs.server import ServerConfigs
 from tidelog.network.server import Server
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams

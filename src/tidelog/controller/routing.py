@@ -22,7 +22,7 @@ from tidelog.controller.handlers import (
     report_truncation,
     restored_store,
 )
-from tidelog.model.server_configs import ServerConfigs
+from tidelog.model.configs.server import ServerConfigs
 from tidelog.network.limits import Limits
 from tidelog.network.router import Router
 

@@ -16,8 +16,8 @@ from tidelog.groups.decision import Answer, Outcome
 from tidelog.groups.events import CommitOffsets, DeleteOffsets, OffsetsResult, Ticket
 from tidelog.groups.group import Group, GroupState
 from tidelog.groups.records import NO_EXPIRY, NO_LIFE, CommittedOffset, OffsetRecord, Record
+from tidelog.model.configs.topic_values import MAX_INT64
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topic_configs import MAX_INT64
 from tidelog.model.topics import TopicPartition
 
 

@@ -1,6 +1,6 @@
 """The broker's settings for groups under Kafka's names, with Kafka's defaults.
 
-Owns values only; where they come from is ``model.config_definitions``.
+Owns values only; where they come from is ``model.configs.definitions``.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tidelog.model.configs.topic_values import CREATE_TIME, TopicConfigs
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topic_configs import CREATE_TIME, TopicConfigs
 from tidelog.records.compression import MAX_DECOMPRESSED_BYTES
 from tidelog.records.crc import crc32c
 from tidelog.records.record import LEAST_RECORD_BYTES

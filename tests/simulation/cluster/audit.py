@@ -11,8 +11,8 @@ import asyncio
 import random
 
 from tests.simulation.cluster.clients import CONNECT_MS
+from tests.simulation.cluster.corruption import Harm, HarmBook
 from tests.simulation.cluster.disks import DiskWatch, batches
-from tests.simulation.cluster.harms import Harm, HarmBook
 from tests.simulation.cluster.journal import Known, Place, StateWatch
 from tests.simulation.cluster.nodes import PORT, BrokerNode, Cluster
 from tests.simulation.history import History

@@ -17,7 +17,7 @@ from tests.simulation.cluster.faults_links import LinkFaults
 from tests.simulation.cluster.faults_nodes import NodeFaults
 from tests.simulation.cluster.faults_store import StoreFaults
 from tests.simulation.cluster.faults_tools import ToolFaults
-from tests.simulation.cluster.hands import FAULT, Begun
+from tests.simulation.cluster.node_control import FAULT, Begun
 from tests.simulation.cluster.nodes import BrokerNode
 from tests.simulation.cluster.rolls import RollFaults
 

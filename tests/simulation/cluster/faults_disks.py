@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import errno
 
-from tests.simulation.cluster.hands import Hands
+from tests.simulation.cluster.node_control import Hands
 from tests.simulation.cluster.nodes import LOGS, BrokerNode, Node
 from tests.simulation.kernel import UNLIMITED, Crash, DiskOperation, Fail
 from tests.simulation.kernel.loop import Failure

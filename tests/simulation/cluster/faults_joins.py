@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.simulation.cluster.hands import Hands
 from tests.simulation.cluster.journal import Place
+from tests.simulation.cluster.node_control import Hands
 from tests.simulation.cluster.nodes import BrokerNode
 
 Links = list[tuple[str, str]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.simulation.cluster.disks import HEADER_SIZE, damaged
-from tests.simulation.cluster.hands import Hands
+from tests.simulation.cluster.node_control import Hands
 from tests.simulation.cluster.nodes import PORT
 from tests.simulation.kernel.connection import Endpoint
 from tests.simulation.kernel.network import NetworkProfile

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.simulation.cluster.hands import Hands
+from tests.simulation.cluster.node_control import Hands
 from tests.simulation.cluster.nodes import BrokerNode, Node
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from tests.simulation.cluster.hands import Hands
+from tests.simulation.cluster.node_control import Hands
 from tests.simulation.cluster.nodes import ControllerNode
 
 

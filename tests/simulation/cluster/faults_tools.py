@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 
 import msgspec
-from tests.simulation.cluster.hands import Hands
+from tests.simulation.cluster.node_control import Hands
 from tests.simulation.cluster.nodes import BrokerNode
 from tests.simulation.cluster.store import SESSION_SECONDS, TOOL
 

@@ -16,8 +16,8 @@ from tests.simulation.secret import put_secret, secret_of
 from tidelog.broker.process import BOOT_ID, BrokerProcess, StartFailed
 from tidelog.controller.process import Controller
 from tidelog.metadata.store import StoreRefused, StoreUnavailable
+from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.model.levels import LATEST
-from tidelog.model.server_configs import ServerConfigs, from_mapping
 from tidelog.storage.names import CLEAN_SHUTDOWN
 
 LOGS = "/data/logs"

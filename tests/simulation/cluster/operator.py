@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tests.simulation.cluster.audit import Auditor
 from tests.simulation.cluster.clients import Administrator
-from tests.simulation.cluster.harms import HarmBook
+from tests.simulation.cluster.corruption import HarmBook
 from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.nodes import Cluster
 

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import random
 
-from tests.simulation.cluster.hands import Hands
+from tests.simulation.cluster.node_control import Hands
 from tests.simulation.cluster.nodes import Cluster, ControllerNode, Node
 
 from tidelog.model.levels import LATEST, LEVEL_NAMES

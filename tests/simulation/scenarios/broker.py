@@ -45,8 +45,8 @@ from tests.simulation.secret import put_secret, secret_of
 from tidelog.broker.process import BOOT_ID, BrokerProcess
 from tidelog.controller.process import Controller
 from tidelog.metadata.memory import MemoryStore, MemoryTree
+from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.model.errors import ErrorCode
-from tidelog.model.server_configs import ServerConfigs, from_mapping
 
 HOST = "node1"
 PORT = 9092

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from tests.simulation.clients import SimulatedProducer, SimulatedReader, read_whole, send_once
-from tests.simulation.cluster import faults, faults_members, judgement
+from tests.simulation.cluster import faults, faults_members, verdict
 from tests.simulation.cluster.audit import Auditor
 from tests.simulation.cluster.clients import (
     TEMPORARY,
@@ -25,16 +25,16 @@ from tests.simulation.cluster.clients import (
     Outside,
     target,
 )
+from tests.simulation.cluster.corruption import KINDS
 from tests.simulation.cluster.disks import DiskWatch
 from tests.simulation.cluster.faults import Faults
 from tests.simulation.cluster.faults_members import MemberFaults
-from tests.simulation.cluster.harms import KINDS
 from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.members import GROUP_CONFIGS, Group
 from tests.simulation.cluster.nodes import Cluster
 from tests.simulation.cluster.operator import Operator
+from tests.simulation.cluster.replay import Tape
 from tests.simulation.cluster.rolls import begin_mixed, levels_of
-from tests.simulation.cluster.tape import Tape
 from tests.simulation.history import History
 from tests.simulation.kernel import NetworkProfile, ProcessKilled, World
 from tests.simulation.kernel.loop import START_SECONDS
@@ -140,7 +140,7 @@ class ClusterRun:
         self.operator = Operator(
             self.cluster, self.states, self.faults.harms, self.audit, self.admin
         )
-        self.judge = judgement.Judge(self.cluster, self.states, self.history)
+        self.judge = verdict.Judge(self.cluster, self.states, self.history)
         self.states.when_buried = self._buried
         self.targets: list[ClusterTarget] = []
         self.producers: list[SimulatedProducer] = []

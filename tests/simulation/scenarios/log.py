@@ -46,17 +46,17 @@ from tests.simulation.scenarios.log_steps import PATH, RETENTION_MS, ManualClock
 from tests.simulation.scenarios.result import Result
 from tests.support.storage_logs import resolve, texts_of
 
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected, walk
 from tidelog.records.reader import read_all
 from tidelog.records.record import CorruptRecords
 from tidelog.runtime.seams import Seams
 from tidelog.storage.checkpoints import PartitionMetadata
-from tidelog.storage.compaction import CompactionResult
-from tidelog.storage.directory import LastLife, LogDirectory, open_directory
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.syncing import PendingSync
+from tidelog.storage.compaction.plan import CompactionResult
+from tidelog.storage.directory.log_directory import LastLife, LogDirectory, open_directory
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.syncing import PendingSync
 
 DELETE = frozenset({"delete"})
 COMPACT = frozenset({"compact"})

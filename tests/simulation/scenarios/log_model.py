@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from tests.simulation.history import EpochAnswer, History, Outcome, Recovery, Write
 
-from tidelog.model.topic_configs import TopicConfigs
+from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import NewRecord, Producer, build_batch
-from tidelog.storage.log import PartitionLog
+from tidelog.storage.log.partition_log import PartitionLog
 
 REMEMBERED = 5
 """Batches of a producer that may be sent again, as many as may be in flight."""

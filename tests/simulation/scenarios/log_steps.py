@@ -18,13 +18,13 @@ from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_all
 from tidelog.runtime.turns import Pieces
-from tidelog.storage.cleaner import compact, discard_cleaned
-from tidelog.storage.compaction import CompactionResult, plan_compaction
-from tidelog.storage.directory import LogDirectory
-from tidelog.storage.log import PartitionLog
-from tidelog.storage.results import Appended
-from tidelog.storage.swap import applying
-from tidelog.storage.syncing import PendingSync
+from tidelog.storage.compaction.cleaner import compact, discard_cleaned
+from tidelog.storage.compaction.plan import CompactionResult, plan_compaction
+from tidelog.storage.compaction.swap import applying
+from tidelog.storage.directory.log_directory import LogDirectory
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.results import Appended
+from tidelog.storage.log.syncing import PendingSync
 
 Step = Callable[[ModelPartition, PartitionLog], None]
 

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from tidelog.broker.forwarding import MOST_SETTINGS, forwarded, refuse_resources
+from tidelog.broker.control_plane.forwarding import MOST_SETTINGS, forwarded, refuse_resources
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.router import Scope
 from tidelog.protocol import messages

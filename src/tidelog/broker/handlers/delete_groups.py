@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.coordinator_ticket import Ticket
+from tidelog.broker.coordinator.pending_response import Ticket
 from tidelog.groups.events import DeleteGroup
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode

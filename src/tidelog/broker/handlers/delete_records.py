@@ -22,7 +22,7 @@ from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.partition import HostedPartition
+    from tidelog.broker.partitions.partition import HostedPartition
 
 HIGH_WATERMARK = -1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidelog.broker.forwarding import forwarded
+from tidelog.broker.control_plane.forwarding import forwarded
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Scope

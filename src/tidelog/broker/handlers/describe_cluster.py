@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.allowed_operations import NOT_ASKED, OF_CLUSTER
-from tidelog.broker.starting import once_told
+from tidelog.broker.metadata.allowed_operations import NOT_ASKED, OF_CLUSTER
+from tidelog.broker.metadata.first_metadata import once_told
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidelog import __version__
-from tidelog.broker.forwarding import MOST_FORWARDED, forward
+from tidelog.broker.control_plane.forwarding import MOST_FORWARDED, forward
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST
@@ -26,7 +26,7 @@ from tidelog.storage import names
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.runtime.disk import Disk
-    from tidelog.storage.directory import LogDirectory
+    from tidelog.storage.directory.log_directory import LogDirectory
 
 BROKER = "broker"
 

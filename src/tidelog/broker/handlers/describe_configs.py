@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.config_cache import DEFAULT_BROKER, EntityType
+from tidelog.broker.metadata.configurations import DEFAULT_BROKER, EntityType
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.config_definitions import (
+from tidelog.model.configs.definitions import (
     ConfigEntry,
     describe_broker,
     describe_brokers_default,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.allowed_operations import NOT_ASKED, OF_GROUP
+from tidelog.broker.metadata.allowed_operations import NOT_ASKED, OF_GROUP
 from tidelog.groups.group import GroupState
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode

@@ -18,7 +18,7 @@ from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.storage.directory import LogDirectory
+    from tidelog.storage.directory.log_directory import LogDirectory
 
 logger = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.allowed_operations import NOT_ASKED, OF_TOPIC
-from tidelog.broker.cluster_view import ClusterView
-from tidelog.broker.lost_leaders import until_known
-from tidelog.broker.metadata_cache import TopicMetadata
-from tidelog.broker.starting import once_told
+from tidelog.broker.metadata.allowed_operations import NOT_ASKED, OF_TOPIC
+from tidelog.broker.metadata.cache import TopicMetadata
+from tidelog.broker.metadata.cluster_view import ClusterView
+from tidelog.broker.metadata.first_metadata import once_told
+from tidelog.broker.metadata.lost_leaders import until_known
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, why_invalid

@@ -20,16 +20,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.fetch_reading import (
+from tidelog.broker.fetching.client_sessions import Plan, Wanted
+from tidelog.broker.fetching.delayed_requests import DelayedFetch
+from tidelog.broker.fetching.partition_reads import (
     Reading,
     is_news,
     note_follower,
     refusal,
     respond,
 )
-from tidelog.broker.fetch_sessions import Plan, Wanted
-from tidelog.broker.parked import DelayedFetch
-from tidelog.broker.sights import Sight, come_since, sight_of
+from tidelog.broker.fetching.read_positions import Sight, come_since, sight_of
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope, Steps, begun
@@ -38,7 +38,7 @@ from tidelog.runtime.turns import in_turns
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.partition import HostedPartition
+    from tidelog.broker.partitions.partition import HostedPartition
 
 FIRST_VERSION_WITH_SESSIONS = 7
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.coordinator_ticket import Ticket
+from tidelog.broker.coordinator.pending_response import Ticket
 from tidelog.groups.events import Heartbeat, StatusResult
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.router import Handler, RequestContext, Scope

@@ -14,8 +14,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.producer_ids import ProducerIdsRefused
-from tidelog.broker.session import ControllerUnreachable
+from tidelog.broker.control_plane.producer_ids import ProducerIdsRefused
+from tidelog.broker.control_plane.session import ControllerUnreachable
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.config_cache import EntityType
+from tidelog.broker.metadata.configurations import EntityType
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.router import Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages

@@ -25,12 +25,12 @@ from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
-from tidelog.storage.lookup import Allowance
-from tidelog.storage.reading import TimeFound
+from tidelog.storage.log.reading import TimeFound
+from tidelog.storage.log.time_lookup import Allowance
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.partition import HostedPartition
+    from tidelog.broker.partitions.partition import HostedPartition
 
 LATEST, EARLIEST, GREATEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 FIRST_VERSION_OF = {EARLIEST_LOCAL: 8, LATEST_TIERED: 9}

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.coordinator_parts import Answers, InParts
-from tidelog.broker.coordinator_ticket import Ticket
-from tidelog.broker.position_steps import answered, is_long, told, told_at_once
+from tidelog.broker.coordinator.parts import Answers, InParts
+from tidelog.broker.coordinator.pending_response import Ticket
+from tidelog.broker.coordinator.position_steps import answered, is_long, told, told_at_once
 from tidelog.groups.events import CommitOffsets, OffsetsResult
 from tidelog.groups.records import CommittedOffset
 from tidelog.model.api_keys import ApiKey

@@ -21,20 +21,21 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker import current_leaders, produce_directly
-from tidelog.broker.parked import DelayedProduce, refuse, why_too_few
+from tidelog.broker.fetching.delayed_requests import DelayedProduce, refuse, why_too_few
+from tidelog.broker.metadata import leader_hints
+from tidelog.broker.partitions import produce_fast_path
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS
 from tidelog.network.router import CloseConnection, Handler, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 from tidelog.records.batch import HEADER_SIZE, LENGTH_OVERHEAD, Rejected
-from tidelog.storage.looking import UNLOOKED, Looks
-from tidelog.storage.results import Appended
+from tidelog.storage.log.inspecting import UNLOOKED, Looks
+from tidelog.storage.log.results import Appended
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.partition import HostedPartition
+    from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.network.connection import Connection
 
 _Unlooked = tuple["HostedPartition", list[Any], int, "asyncio.Future[Appended | Rejected]"]
@@ -126,12 +127,12 @@ def _answer(
 ) -> Any:
     if not request.acks:
         return _unanswered(response)
-    named = context.version >= current_leaders.FIRST_PRODUCE_VERSION
+    named = context.version >= leader_hints.FIRST_PRODUCE_VERSION
     if not waiting:
         if named:
-            current_leaders.name_leaders(broker, response, context.listener_name)
+            leader_hints.name_leaders(broker, response, context.listener_name)
         return response
-    name = partial(current_leaders.name_leaders, broker, listener_name=context.listener_name)
+    name = partial(leader_hints.name_leaders, broker, listener_name=context.listener_name)
     finish = name if named else None
     return DelayedProduce(response, waiting, timeout_ms, finish).future
 
@@ -290,5 +291,5 @@ HANDLER = Handler(
     most_elements=20_000,
     long_records=True,
     refuse=_refuse_all,
-    direct=produce_directly.answer,
+    direct=produce_fast_path.answer,
 )

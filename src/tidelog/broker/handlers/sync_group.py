@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.coordinator_ticket import Ticket
+from tidelog.broker.coordinator.pending_response import Ticket
 from tidelog.groups.events import Sync, SyncResult
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode

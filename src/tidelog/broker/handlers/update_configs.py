@@ -14,7 +14,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.config_cache import EntityType
+from tidelog.broker.metadata.configurations import EntityType
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.epochs import leaves_room
 from tidelog.model.errors import ErrorCode

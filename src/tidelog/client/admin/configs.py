@@ -12,7 +12,7 @@ from typing import Any
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
-from tidelog.model.config_definitions_kinds import ConfigSource
+from tidelog.model.configs.types import ConfigSource
 from tidelog.protocol import messages
 
 TOPICS_PER_REQUEST = 100

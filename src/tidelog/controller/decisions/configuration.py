@@ -1,7 +1,7 @@
 """AlterConfigs and IncrementalAlterConfigs: dynamic configurations of topics and brokers.
 
 Owns which resources exist, the four incremental operations and the nodes that they write. What a
-value may be is ``model.config_definitions``; when it takes effect is the brokers'.
+value may be is ``model.configs.definitions``; when it takes effect is the brokers'.
 Sources: KIP-133 (AlterConfigs replaces the whole set), KIP-339 (incremental); the codes of refusals
 are those of Kafka 4, which looks in this order:
 
@@ -26,7 +26,7 @@ from tidelog.controller.decisions import config_effects
 from tidelog.controller.decisions.cluster import Cluster, Decision, Put, Refusal, Remove, Write
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
-from tidelog.model.config_definitions import (
+from tidelog.model.configs.definitions import (
     BROKER,
     TOPIC,
     ConfigType,

@@ -1,0 +1,85 @@
+"""What LeaderAndIsr and StopReplica say, whatever the version's shape.
+
+Owns the reading of these requests; what becomes of them is ``control``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from tidelog.broker.partitions.partition import PartitionState
+from tidelog.protocol.primitives import NO_UUID
+from tidelog.replication.control import LeaderAndIsrOrder, LeaderAndIsrType, StopOrder
+
+UNKNOWN_EPOCH = -1
+
+STOP_BY_TOPIC_ID = 4
+"""From this version of StopReplica on the topic id must match (KIP-516)."""
+
+
+def topics_of(request: Any) -> Iterable[tuple[str, UUID, bool, list[Any]]]:
+    """Yield (name, id, migrated, states) whatever the version's shape."""
+    for state in request.ungrouped_partition_states:
+        yield state.topic_name, NO_UUID, False, [state]
+    for topic in request.topic_states:
+        yield topic.topic_name, topic.topic_id, topic.migrated, topic.partition_states
+
+
+def kind_of(request: Any) -> LeaderAndIsrType:
+    """Return the type of a request; a number that nobody defined makes nothing stale."""
+    known = request.type in tuple(LeaderAndIsrType)
+    return LeaderAndIsrType(request.type) if known else LeaderAndIsrType.UNSPECIFIED
+
+
+def order_of(
+    state: Any, topic_id: UUID, migrated: bool, kind: LeaderAndIsrType
+) -> LeaderAndIsrOrder:
+    """Return what the rules ask of one partition's order."""
+    return LeaderAndIsrOrder(
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        isr_version=state.isr_version,
+        topic_id=topic_id,
+        partition_epoch=state.partition_epoch,
+        migrated=migrated,
+        kind=kind,
+    )
+
+
+def state_of(state: Any, order: LeaderAndIsrOrder) -> PartitionState:
+    """Return what an order says of its partition."""
+    return PartitionState(
+        topic_id=order.topic_id,
+        partition_epoch=order.partition_epoch,
+        leader=state.leader,
+        leader_epoch=state.leader_epoch,
+        isr=tuple(state.isr),
+        isr_version=state.isr_version,
+        replicas=tuple(state.replicas),
+        targets=tuple(state.target_replicas or ()),
+        controller_epoch=state.controller_epoch,
+        is_unclean_leader=state.is_unclean_leader,
+        has_debt=state.has_debt,
+    )
+
+
+def stops_of(request: Any, version: int) -> Iterable[tuple[str, int, StopOrder]]:
+    """Yield (topic, partition, order) whatever the version's shape."""
+    delete = request.delete_partitions
+    for single in request.ungrouped_partitions:
+        yield single.topic_name, single.partition_index, StopOrder(UNKNOWN_EPOCH, delete)
+    for listed in request.topics:
+        for index in listed.partition_indexes:
+            yield listed.name, index, StopOrder(UNKNOWN_EPOCH, delete)
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            order = StopOrder(
+                leader_epoch=state.leader_epoch,
+                delete=state.delete_partition,
+                checks_topic_id=version >= STOP_BY_TOPIC_ID,
+                topic_id=topic.topic_id,
+                partition_epoch=state.partition_epoch,
+            )
+            yield topic.topic_name, state.partition_index, order

@@ -1,0 +1,398 @@
+"""A leader's changes of the ISR: proposed to the controller in the background, by AlterIsr.
+
+Owns when a change is proposed and what follows from its outcome; who is in sync is
+``replication.isr``'s, what an answer means ``replication.isr_change``'s, the decision is the
+controller's. All partitions that want a change go in one request, or in several, one after the
+other, where they are many; one request is under way at a time, and a partition has one change in
+flight: that of its ``leadership``, which is the only place where it stands. That a data-loss
+handling is finished (``data_loss``) goes the same way, in the field that clears the flag (KIP-704),
+with the ISR as it is: a member that is refused must not hold it up.
+
+| outcome | what follows |
+|---|---|
+| a state holds | it is taken over; the partition is looked at again |
+| refused: one new member, or none | it is not tried for a while |
+| refused: several new members | at once again, one by one: a dead one must not keep others out |
+| unknown | the same again after a pause, until it is known |
+
+Until the outcome is known the high watermark counts the larger ISR. A LeaderAndIsr of a newer ISR
+version or leader epoch, or the end of the leadership, settles a change, whatever its answer says
+later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from tidelog.broker.control_plane.session import ask_once
+from tidelog.client.errors import error_code
+from tidelog.model.errors import ErrorCode
+from tidelog.model.levels import Level
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+from tidelog.protocol.primitives import NO_UUID
+from tidelog.replication.isr import UNKNOWN, Follower, lagging, may_join
+from tidelog.replication.isr_change import (
+    RETRY_MAX_MS,
+    RETRY_MS,
+    Answered,
+    IsrChange,
+    Refused,
+    Settled,
+    outcome,
+)
+from tidelog.runtime.tasks import call_off
+from tidelog.runtime.turns import TURN_MS, Turn
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.partitions.partition import HostedPartition
+
+logger = logging.getLogger(__name__)
+
+REFUSED_MS = 500
+"""How long a member that was refused is not proposed again."""
+
+SHORTEST_LOOK_MS = 50
+
+LOOKED_AT_ONCE = 500
+"""Partitions of one turn: 1 to 3 us for each."""
+
+MOST_AT_ONCE = 125
+"""Partitions of one request: to propose changes, and to take in their outcomes, takes some 20 us
+for each with its line in the log, in one turn of the loop; to decide them, a turn of the
+controller's."""
+
+
+class IsrChanges:
+    """The proposals of one broker. Made once, started once."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._lag_ms = broker.configs.replica_lag_time_max_ms
+        self._todo: dict[HostedPartition, None] = {}
+        """Partitions to look at: one with a change in flight stays until its outcome is known."""
+        self._refused_until: dict[tuple[HostedPartition, int], int] = {}
+        self._one_by_one: dict[HostedPartition, int] = {}
+        """Where several new members were refused, and until when one at a time is proposed."""
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Begin to propose."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._propose(), name="isr-changes"),
+            loop.create_task(self._look_for_laggards(), name="isr-laggards"),
+        ]
+
+    async def stop(self) -> None:
+        """End; what is in flight stays undecided here."""
+        await call_off(self._tasks)
+
+    def began(self, partition: HostedPartition) -> None:
+        """A partition is led in a new epoch: its in-sync followers have time to come."""
+        now_ms = self._broker.clock.monotonic_ms()
+        self._one_by_one.pop(partition, None)
+        leadership = partition.leadership
+        assert leadership is not None, "told of each leadership as it begins"
+        for member in partition.state.isr:
+            if member != self._broker.node_id:
+                leadership.followers[member] = Follower(caught_up_ms=now_ms)
+
+    def fetched(self, partition: HostedPartition, node_id: int) -> None:
+        """A follower's fetch was counted: it may join the ISR now. Called for every fetch."""
+        leadership = partition.leadership
+        if leadership is None or leadership.change is not None or node_id in partition.state.isr:
+            return
+        follower = leadership.followers.get(node_id)
+        if follower is None or not self._may_join(partition, follower):
+            return
+        if not self._was_refused(partition, node_id, self._broker.clock.monotonic_ms()):
+            self._want(partition)
+
+    def handled(self, partition: HostedPartition) -> None:
+        """The data-loss handling of a partition is finished: the controller should know."""
+        self._want(partition)
+
+    @staticmethod
+    def _may_join(partition: HostedPartition, follower: Follower) -> bool:
+        return may_join(follower, partition.log.high_watermark, partition.epoch_start)
+
+    def _was_refused(self, partition: HostedPartition, node_id: int, now_ms: int) -> bool:
+        """Return whether a member was refused a moment ago."""
+        return now_ms < self._refused_until.get((partition, node_id), now_ms)
+
+    async def _look_for_laggards(self) -> None:
+        """Twice in the time that a follower may lag. Grows with the partitions led here."""
+        while True:
+            await asyncio.sleep(max(SHORTEST_LOOK_MS, self._lag_ms // 2) / 1000)
+            try:
+                await self._look()
+            except Exception:
+                # A bug must not let dead followers hold the watermark for ever.
+                logger.exception("the followers could not be looked at")
+
+    async def _look(self) -> None:
+        """Look at all partitions in turns of the loop; what is found is proposed at once."""
+        turn = Turn(self._broker.clock, LOOKED_AT_ONCE, TURN_MS)
+        now_ms = self._broker.clock.monotonic_ms()
+        for topic in list(self._broker.partitions.by_topic.values()):
+            for partition in list(topic.values()):
+                if self._needs_a_look(partition, now_ms):
+                    self._want(partition)
+                if turn.is_over():
+                    await asyncio.sleep(0)
+                    turn = Turn(self._broker.clock, LOOKED_AT_ONCE, TURN_MS)
+                    now_ms = self._broker.clock.monotonic_ms()
+        for key in [key for key, until_ms in self._refused_until.items() if until_ms <= now_ms]:
+            del self._refused_until[key]
+        for each in [each for each, until_ms in self._one_by_one.items() if until_ms <= now_ms]:
+            del self._one_by_one[each]
+
+    def _needs_a_look(self, partition: HostedPartition, now_ms: int) -> bool:
+        leadership = partition.leadership
+        if leadership is None:
+            return False
+        shared = len(partition.state.isr) > 1
+        return leadership.change is not None or (shared and bool(self._lagging(partition, now_ms)))
+
+    def _lagging(self, partition: HostedPartition, now_ms: int) -> set[int]:
+        return lagging(
+            partition.state.isr,
+            self._broker.node_id,
+            partition.followers,
+            partition.log.end_offset,
+            now_ms,
+            self._lag_ms,
+        )
+
+    # -- proposing
+
+    async def _propose(self) -> None:
+        pause_ms = RETRY_MS
+        while True:
+            await self._until_due()
+            try:
+                changes = self._due_changes()
+                is_answered = not changes or await self._ask(changes)
+            except Exception:
+                logger.exception("the ISR could not be changed")
+                is_answered = False
+            if is_answered:
+                pause_ms = RETRY_MS
+            else:
+                await asyncio.sleep(pause_ms / 1000)
+                pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
+
+    async def _until_due(self) -> None:
+        """Wait until there is something to look at, or to ask again. O(changes in flight)."""
+        now_ms = self._broker.clock.monotonic_ms()
+        due_ms: int | None = None
+        for partition in self._todo:
+            change = _change_of(partition)
+            # What has no change yet is to be looked at now.
+            change_ms = 0 if change is None else change.due_ms
+            due_ms = change_ms if due_ms is None else min(due_ms, change_ms)
+            if due_ms <= now_ms:
+                break
+        wait_ms = None if due_ms is None else due_ms - now_ms
+        if wait_ms is None or wait_ms > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
+                    await self._wake.wait()
+        self._wake.clear()
+
+    def _due_changes(self) -> dict[HostedPartition, IsrChange]:
+        """Return the changes to ask about now: those in flight, and new ones. O(to look at).
+
+        At most ``MOST_AT_ONCE``: the others have their turn when these are answered, or open.
+        """
+        now_ms = self._broker.clock.monotonic_ms()
+        due: dict[HostedPartition, IsrChange] = {}
+        for partition in list(self._todo):
+            leadership = partition.leadership
+            if leadership is not None and leadership.change is None:
+                leadership.change = self._wanted_change(partition, now_ms)
+            if leadership is None or leadership.change is None:
+                del self._todo[partition]
+            elif leadership.change.due_ms <= now_ms:
+                due[partition] = leadership.change
+                if len(due) == MOST_AT_ONCE:
+                    break
+        return due
+
+    def _wanted_change(self, partition: HostedPartition, now_ms: int) -> IsrChange | None:
+        """Return the change that a partition needs now, from its present state."""
+        state, followers = partition.state, partition.followers
+        gone = self._lagging(partition, now_ms)
+        isr = [member for member in state.isr if member not in gone]
+        if not gone and self._broker.data_loss.is_handled(partition):
+            # No member is new, so none is vouched for: a life of it that ended changes nothing.
+            lives = (UNKNOWN,) * len(isr)
+            return IsrChange(state.leader_epoch, state.isr_version, state.isr, lives, True)
+        if not gone:
+            # Who leaves goes first: a new member that is refused must not hold it up.
+            isr += self._new_members(partition, now_ms)
+        if len(isr) == len(state.isr):
+            return None
+        logger.info(
+            "%(partition)s: proposing the ISR %(isr)s instead of %(former_isr)s",
+            {"partition": partition.key, "isr": isr, "former_isr": state.isr},
+        )
+        lives = self._lives(isr, followers)
+        return IsrChange(state.leader_epoch, state.isr_version, tuple(isr), lives)
+
+    def _new_members(self, partition: HostedPartition, now_ms: int) -> list[int]:
+        """Return who may join now; one at a time where several were refused. O(replicas)."""
+        state, followers = partition.state, partition.followers
+        new = [
+            member
+            for member in state.replicas
+            if member not in state.isr
+            and member in followers
+            and now_ms - followers[member].fetched_ms <= self._lag_ms
+            and self._may_join(partition, followers[member])
+            and not self._was_refused(partition, member, now_ms)
+        ]
+        if len(new) > 1 and now_ms < self._one_by_one.get(partition, now_ms):
+            # What a dead one held goes on to count for a while: who fetched last goes first.
+            return [max(new, key=lambda member: followers[member].fetched_ms)]
+        return new
+
+    def _lives(self, isr: list[int], followers: Mapping[int, Follower]) -> tuple[int, ...]:
+        own = self._broker.session.broker_epoch
+        return tuple(
+            own
+            if member == self._broker.node_id
+            else followers[member].broker_epoch
+            if member in followers
+            else UNKNOWN
+            for member in isr
+        )
+
+    async def _ask(self, changes: Mapping[HostedPartition, IsrChange]) -> bool:
+        """Send one AlterIsr and take in its answer; False when there was none."""
+        session = self._broker.session
+        request = _request(
+            self._broker.node_id, session.broker_epoch, self._broker.configs.level, changes
+        )
+        answer = await ask_once(session, request, "AlterIsr")
+        if answer is None:
+            return False
+        by_key = {partition.key: partition for partition in changes}
+        for topic in answer.topics:
+            for part in topic.partitions:
+                partition = by_key.pop(TopicPartition(topic.topic_name, part.partition_index), None)
+                if partition is not None:
+                    self._take_in(partition, changes[partition], part)
+        for partition in by_key.values():
+            self._left_open(partition, changes[partition], "nothing")
+        return True
+
+    def _take_in(self, partition: HostedPartition, change: IsrChange, part: Any) -> None:
+        """Take in the answer for one partition, unless something newer has come since."""
+        if _change_of(partition) is not change:
+            return
+        error, state = error_code(part.error_code), partition.state
+        answer = Answered(
+            error, part.leader_id, part.leader_epoch, tuple(part.isr), part.isr_version
+        )
+        found = outcome(change, self._broker.node_id, state.isr, answer)
+        if found is None:
+            self._left_open(partition, change, error.name)
+            return
+        new = [member for member in change.isr if member not in state.isr]
+        if isinstance(found, Settled):
+            self._settle(partition, found)
+            if change.unclean_handled and error is ErrorCode.NONE:
+                partition.settle_debt()
+                self._broker.data_loss.confirmed(partition)
+        else:
+            assert isinstance(found, Refused)
+            logger.info(
+                "%(partition)s: the ISR %(isr)s was refused: %(error)s",
+                {"partition": partition.key, "isr": change.isr, "error": error.name},
+            )
+            self._todo.pop(partition, None)
+            self._note_refusal(partition, new)
+            partition.take_isr(state.isr, state.isr_version)
+        self._tell_handled_again(partition)
+
+    def _settle(self, partition: HostedPartition, found: Settled) -> None:
+        is_newer = found.isr_version > partition.state.isr_version
+        partition.take_isr(found.isr, found.isr_version)
+        if is_newer:
+            # It stays to be looked at: others may have caught up, or fallen back, meanwhile.
+            logger.info(
+                "%(partition)s: the ISR is %(isr)s", {"partition": partition.key, "isr": found.isr}
+            )
+        else:
+            self._todo.pop(partition, None)
+
+    def _left_open(self, partition: HostedPartition, change: IsrChange, what: str) -> None:
+        """Whether a try was committed is not known: the change counts on, and is asked again."""
+        change.left_open(self._broker.clock.monotonic_ms())
+        if not change.tries & (change.tries - 1):
+            # The 1st, 2nd, 4th … time: what lasts must not fill the log.
+            logger.warning(
+                "%(partition)s: AlterIsr answered %(error)s (%(tries)d)",
+                {"partition": partition.key, "error": what, "tries": change.tries},
+            )
+
+    def _note_refusal(self, partition: HostedPartition, new: list[int]) -> None:
+        """The controller does not say who was refused: of several new members each is tried."""
+        now_ms = self._broker.clock.monotonic_ms()
+        if len(new) > 1:
+            self._one_by_one[partition] = now_ms + self._lag_ms
+        else:
+            for member in new or partition.state.replicas:
+                self._refused_until[partition, member] = now_ms + REFUSED_MS
+        if new and partition in self._one_by_one:
+            self._want(partition)
+
+    def _want(self, partition: HostedPartition) -> None:
+        self._todo[partition] = None
+        self._wake.set()
+
+    def _tell_handled_again(self, partition: HostedPartition) -> None:
+        """After another answer: what the controller still does not know is told, with a pause."""
+        if self._broker.data_loss.is_handled(partition):
+            loop = asyncio.get_running_loop()
+            loop.call_later(REFUSED_MS / 1000, self.handled, partition)
+
+
+def _change_of(partition: HostedPartition) -> IsrChange | None:
+    """Return the partition's change in flight."""
+    return None if partition.leadership is None else partition.leadership.change
+
+
+def _request(
+    node_id: int,
+    broker_epoch: int,
+    level: Level,
+    changes: Mapping[HostedPartition, IsrChange],
+) -> messages.AlterIsrRequest:
+    request = messages.AlterIsrRequest
+    topics: dict[tuple[str, UUID], Any] = {}
+    for partition, change in changes.items():
+        key = (partition.topic, partition.topic_id if level.topic_ids else NO_UUID)
+        topic = topics.get(key)
+        if topic is None:
+            topic = topics[key] = request.TopicData(key[0], [], topic_id=key[1])
+        topic.partitions.append(
+            request.PartitionData(
+                partition_index=partition.partition,
+                leader_epoch=change.leader_epoch,
+                new_isr=list(change.isr),
+                isr_version=change.isr_version,
+                broker_epochs=list(change.broker_epochs),
+                unclean_handled=change.unclean_handled,
+            )
+        )
+    return request(broker_id=node_id, broker_epoch=broker_epoch, topics=list(topics.values()))

@@ -1,0 +1,464 @@
+"""A broker's session with the active controller: registration, heartbeats, requests, forwarding.
+
+Owns the one connection on which this broker asks the controller; what the controller commands
+comes on the control channel (``control``). On every new connection BrokerRegistration goes first,
+so that the controller knows with whom it talks; heartbeats keep the session alive.
+
+States: seeking (no controller found, or it refused us) -> registered -> seeking, until stopped.
+Work that needs the controller waits for it up to its own deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from tidelog.broker.control_plane.controller_search import ControllerSearch
+from tidelog.broker.control_plane.heartbeat_pace import HeartbeatPace
+from tidelog.client.connection import Connection, connect
+from tidelog.client.errors import ClientError, ConnectionLost, error_code
+from tidelog.model.configs.server import Listener
+from tidelog.model.errors import ErrorCode
+from tidelog.model.levels import LATEST
+from tidelog.protocol import codec, messages
+from tidelog.protocol.primitives import NO_UUID
+from tidelog.replication.former_life import LastLife
+from tidelog.runtime.cluster_secret import ClusterSecret
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS = 100
+"""First pause between two tries to find the controller; it doubles up to ``RETRY_MAX_MS``."""
+
+LOOK_AGAIN_MS = 20
+"""First pause between two looks for the cluster's id, before there is a session; they grow with the
+time that was waited."""
+
+SAY_AFTER_MS = 3_000
+"""After so long without a controller the log says whom a start waits for."""
+
+RETRY_MAX_MS = 500
+KEPT_FORWARDING = 4
+"""How many connections for forwarding are kept open while nobody needs them."""
+
+MAX_FORWARDING = 64
+"""Most requests that are forwarded at once; others wait for their turn."""
+
+MAX_UNANSWERED = 16
+"""Most heartbeats under way: more would tell nothing."""
+
+HIGHEST_LEVEL = LATEST.name
+"""The highest ``inter.broker.protocol.version`` that this code knows."""
+
+REGISTRATION_VERSION = HEARTBEAT_VERSION = ENVELOPE_VERSION = 0
+
+UNPROVEN = ": it asks for a proof of the cluster secret, set cluster.secret.file to the same file"
+
+FATAL = frozenset(
+    {
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+"""Answers to a registration that no waiting heals."""
+
+
+class ControllerUnreachable(Exception):
+    """No active controller answered in time: one line that names the addresses tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who registers: one life of one broker. ``listeners`` are the advertised ones."""
+
+    node_id: int
+    cluster_id: str
+    incarnation_id: UUID
+    directory_id: UUID
+    listeners: Sequence[Listener]
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What a broker says of itself at a registration."""
+
+    last_life: LastLife
+    controller_epoch: int
+    store_revision: int
+    inventory: list[Any]
+    """``messages.BrokerRegistrationRequest.InventoryTopic``, one per topic."""
+
+
+def _none() -> None:
+    """Nothing has failed."""
+
+
+class ControllerSession:
+    """The session of one broker process; made once, started once."""
+
+    def __init__(
+        self,
+        controllers: Sequence[tuple[str, int]],
+        heartbeat_ms: int,
+        session_timeout_ms: int,
+        request_timeout_ms: int,
+        report: Callable[[], Reported],
+        when_registered: Callable[[int], Awaitable[None]],
+        failures: Callable[[], Any] = _none,
+        secret: ClusterSecret | None = None,
+        silence_ms: int | None = None,
+    ) -> None:
+        """``report`` is asked at each registration, ``failures`` at each heartbeat (its tag 10000);
+        ``when_registered`` gets the broker epoch, and no control channel is opened before it has
+        returned. ``secret`` is proved on each connection. ``silence_ms`` is what the broker's
+        own file makes of ``broker.silence.suspect.ms``, None if it does not matter."""
+        self._secret = secret
+        self._pace = HeartbeatPace(heartbeat_ms, silence_ms)
+        # Who does not answer in this time is left while the session still lasts. A controller that
+        # was stopped, or cut off, for half of a session keeps its brokers.
+        self._search = ControllerSearch(controllers, session_timeout_ms * 2 // 3, secret)
+        self._timeout_ms = request_timeout_ms
+        self._report = report
+        self._when_registered = when_registered
+        self._failures = failures
+        self._identity: Identity | None = None
+        self._connection: Connection | None = None
+        self._forwarding: list[Connection] = []
+        self._forwarding_places = asyncio.Semaphore(MAX_FORWARDING)
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: dict[asyncio.Future[Connection], None] = {}
+        self._unanswered = 0
+        self._why_ended: ConnectionLost | None = None
+        self._stopping = False
+        self._want_shut_down = False
+        # Set when the next heartbeat, or the end of the connection, is not to be waited for.
+        self._woken = asyncio.Event()
+        self.should_shut_down = asyncio.Event()
+        self.broker_epoch = -1
+        self.channel_key = NO_UUID
+        """What the controller must repeat to open a control channel; NO_UUID: it gave none."""
+        self._registering: asyncio.Future[None] | None = None
+        self.registrations = 0
+        self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done with one line when the controller refuses this broker for good."""
+
+    async def discover_cluster_id(self, timeout_ms: int) -> str:
+        """Ask any controller for the id of the cluster. Raises ControllerUnreachable."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        said = False
+        while True:
+            try:
+                connection = await self._search.connect_next()
+                try:
+                    request = messages.DescribeClusterRequest()
+                    answer = await self._search.ask(connection, request, 0)
+                finally:
+                    connection.close()
+                if answer.error_code == ErrorCode.NONE and answer.cluster_id:
+                    return str(answer.cluster_id)
+            except ClientError as error:
+                logger.debug("no controller yet: %s", error)
+            waited_ms = (loop.time() - begun) * 1000
+            if waited_ms > timeout_ms:
+                raise ControllerUnreachable(self._search.unreachable())
+            if waited_ms > SAY_AFTER_MS and not said:
+                said = True
+                logger.warning("%s It is waited for.", self._search.unreachable())
+            # A cluster that starts as a whole: nobody finds the controller a tenth later than
+            # it could have.
+            await asyncio.sleep(min(max(LOOK_AGAIN_MS, waited_ms / 10), RETRY_MAX_MS) / 1000)
+
+    def start(self, identity: Identity) -> None:
+        """Begin to seek the active controller and to register with it."""
+        self._identity = identity
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="controller-session")
+
+    async def stop(self) -> None:
+        """End the session: the controller suspects this broker from now on."""
+        self._stopping = True
+        if self._connection is not None:
+            self._connection.close("this broker stops")
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        for waiting in self._waiting:
+            waiting.cancel()
+
+    async def registration_settled(self) -> None:
+        """Wait for the answer to a registration that is on its way: it brings the channel key, and
+        the controller may open the channel before the answer has come."""
+        if self._registering is not None:
+            await asyncio.shield(self._registering)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this broker is registered with an active controller now."""
+        return self._connection is not None and not self._connection.closed
+
+    def _close_forwarding(self) -> None:
+        # They lead to a controller that may not be the active one any more.
+        kept, self._forwarding = self._forwarding, []
+        for connection in kept:
+            connection.close()
+
+    def ask_to_leave(self) -> None:
+        """Ask the controller, from now on, to take leadership away: see ``should_shut_down``."""
+        self._want_shut_down = True
+        self._woken.set()
+
+    async def registered(self, timeout_ms: int) -> Connection:
+        """Wait until this broker is registered. Raises ControllerUnreachable."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        future: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = None
+        future.add_done_callback(lambda done: self._waiting.pop(done, None))
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await future
+        except TimeoutError:
+            raise ControllerUnreachable(self._search.unreachable()) from None
+
+    async def request(self, request: Any, timeout_ms: int | None = None) -> Any:
+        """Send a request of a broker to the active controller and return its answer.
+
+        Raises ControllerUnreachable when there is none in time, ClientError when the connection
+        broke: then the outcome is unknown, and it is the caller's to ask again.
+        """
+        limit = self._timeout_ms if timeout_ms is None else timeout_ms
+        connection = await self.registered(limit)
+        return await connection.send(request, None, limit)
+
+    async def forward(
+        self, api_key: int, version: int, request: Any, client_host: str, timeout_ms: int
+    ) -> bytes:
+        """Send a client's request to the controller in an Envelope; return the inner answer, from
+        its correlation id on, in the version of the request.
+
+        A controller that is active no more is left and the next one asked, in the same time; what
+        it was asked when it was lost may be made and is asked again. Raises as ``request`` does,
+        and ForwardingRefused when the controller refused the envelope.
+        """
+        inner = codec.encode_request(api_key, version, 0, None, request)
+        envelope = messages.EnvelopeRequest(
+            request_data=b"".join(inner)[4:],
+            request_principal=b"",
+            client_host_address=client_host.encode(),
+        )
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_ms / 1000
+        await self._take_place(timeout_ms)
+        try:
+            answer = await self._send_apart(envelope, int((end - loop.time()) * 1000))
+            while answer.error_code == ErrorCode.NOT_CONTROLLER:
+                left_ms = int((end - loop.time()) * 1000) - RETRY_MS
+                if left_ms <= 0:
+                    break
+                # The next heartbeat would find it out; until then the session is with this one.
+                self._woken.set()
+                self._close_forwarding()
+                await asyncio.sleep(RETRY_MS / 1000)
+                answer = await self._send_apart(envelope, left_ms)
+        finally:
+            self._forwarding_places.release()
+        if answer.error_code != ErrorCode.NONE:
+            raise ForwardingRefused(ErrorCode(answer.error_code))
+        return bytes(answer.response_data or b"")
+
+    async def _take_place(self, timeout_ms: int) -> None:
+        """Wait for one of the places. ControllerUnreachable when none is free in time."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._forwarding_places.acquire()
+        except TimeoutError:
+            raise ControllerUnreachable(
+                f"{MAX_FORWARDING} requests wait for the controller already, and none of them was "
+                f"answered within {timeout_ms} ms: is it overloaded?"
+            ) from None
+
+    async def _send_apart(self, envelope: Any, timeout_ms: int) -> Any:
+        """Send on a connection that carries no heartbeats and nobody else's request.
+
+        Answers come in order on a connection, and a forwarded request may take long.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + timeout_ms / 1000
+
+        def left_ms() -> int:
+            return max(1, int((end - loop.time()) * 1000))
+
+        await self.registered(timeout_ms)
+        connection = None
+        while self._forwarding and connection is None:
+            kept = self._forwarding.pop()
+            connection = None if kept.closed else kept
+        if connection is None:
+            connection = await connect(
+                *self._search.address,
+                client_id="broker-forwarding",
+                connect_timeout_ms=left_ms(),
+                secret=self._secret,
+            )
+        try:
+            answer = await connection.send(envelope, ENVELOPE_VERSION, left_ms())
+        except BaseException:
+            connection.close()
+            raise
+        if self._stopping or len(self._forwarding) >= KEPT_FORWARDING:
+            connection.close()
+        else:
+            self._forwarding.append(connection)
+        return answer
+
+    async def _run(self) -> None:
+        pause_ms = RETRY_MS
+        while not self._stopping:
+            try:
+                connection = await self._search.connect_next(self._ended)
+                try:
+                    if await self._register(connection):
+                        pause_ms = RETRY_MS
+                        await self._beat(connection)
+                finally:
+                    connection.close()
+                    self._connection = None
+                    self._close_forwarding()
+            except ClientError as error:
+                logger.info("the session with the controller ended: %(error)s", {"error": error})
+            except Exception:
+                # An answer that makes no sense, or a bug: without a session this broker is dead.
+                logger.exception("the session with the controller ended")
+            if self._stopping:
+                return
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
+
+    async def _register(self, connection: Connection) -> bool:
+        request = self._registration()
+        self._registering = settled = asyncio.get_running_loop().create_future()
+        try:
+            answer = await self._search.ask(connection, request, REGISTRATION_VERSION)
+            error = ErrorCode(answer.error_code)
+            if error is ErrorCode.NONE:
+                self.broker_epoch, self.channel_key = answer.broker_epoch, answer.channel_key
+                self._pace.asked_for(answer.heartbeat_ms, connection.peer)
+                await self._when_registered(answer.broker_epoch)
+        finally:
+            self._registering = None
+            settled.set_result(None)
+        if error is ErrorCode.NONE:
+            self.registrations += 1
+            self._connection = connection
+            logger.info(
+                "registered with %(controller)s, broker epoch %(broker_epoch)s",
+                {"controller": connection.peer, "broker_epoch": self.broker_epoch},
+            )
+            for waiting in list(self._waiting):
+                if not waiting.done():
+                    waiting.set_result(connection)
+            return True
+        why = f"{connection.peer} refused the registration of broker {request.broker_id}: "
+        if error in FATAL:
+            advice = UNPROVEN if error is ErrorCode.CLUSTER_AUTHORIZATION_FAILED else ""
+            if not self.failed.done():
+                self.failed.set_result(f"{why}{error.name}{advice}")
+        elif error is not ErrorCode.NOT_CONTROLLER:
+            logger.warning("%s%s", why, error.name)
+        return False
+
+    def _registration(self) -> messages.BrokerRegistrationRequest:
+        identity = self._identity
+        assert identity is not None
+        reported = self._report()
+        request = messages.BrokerRegistrationRequest
+        return request(
+            broker_id=identity.node_id,
+            cluster_id=identity.cluster_id,
+            incarnation_id=identity.incarnation_id,
+            listeners=[request.Listener(x.name, x.host, x.port) for x in identity.listeners],
+            rack=identity.rack,
+            last_life_ended=int(LastLife.SAME if self.registrations else reported.last_life),
+            highest_seen=request.HighestSeen(reported.controller_epoch, reported.store_revision),
+            inventory=reported.inventory,
+            highest_level=HIGHEST_LEVEL,
+            directory_id=identity.directory_id,
+        )
+
+    async def _beat(self, connection: Connection) -> None:
+        """Send heartbeats at their pace until the connection ends.
+
+        Answers come in order, and one that waits for what was asked before must not make this
+        broker silent: the next heartbeat does not wait for it.
+        """
+        while not connection.closed:
+            self._woken.clear()
+            if self._unanswered < MAX_UNANSWERED:
+                self._send_heartbeat(connection)
+            pause_s = self._pace.ms / (10_000 if self._want_shut_down else 1000)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._woken.wait()
+        if self._why_ended is not None:
+            raise self._why_ended
+
+    def _send_heartbeat(self, connection: Connection) -> None:
+        identity = self._identity
+        assert identity is not None
+        request = messages.BrokerHeartbeatRequest(
+            broker_id=identity.node_id,
+            broker_epoch=self.broker_epoch,
+            want_shut_down=self._want_shut_down,
+            failures=self._failures(),
+        )
+        answer = connection.submit(request, HEARTBEAT_VERSION, self._search.least_ms)
+        self._unanswered += 1
+        answer.add_done_callback(partial(self._heartbeat_answered, connection))
+
+    def _heartbeat_answered(self, connection: Connection, future: asyncio.Future[Any]) -> None:
+        self._unanswered -= 1
+        if future.cancelled() or future.exception() is not None:
+            # The connection ended: that is said once, with its reason.
+            return
+        answer = future.result()
+        if answer.error_code != ErrorCode.NONE:
+            connection.close(f"answered a heartbeat with {error_code(answer.error_code).name}")
+        elif answer.should_shut_down:
+            self.should_shut_down.set()
+
+    def _ended(self, why: ConnectionLost) -> None:
+        self._why_ended = why
+        self._woken.set()
+
+
+async def ask_once(session: ControllerSession, request: Any, name: str) -> Any | None:
+    """Send a request of a broker, for one who asks again later: no answer or a refusal is None."""
+    try:
+        answer = await session.request(request)
+    except (ClientError, ControllerUnreachable) as error:
+        logger.info("%(request)s was not answered: %(error)s", {"request": name, "error": error})
+        return None
+    if answer.error_code != ErrorCode.NONE:
+        logger.info(
+            "%(request)s was refused: %(error)s",
+            {"request": name, "error": error_code(answer.error_code).name},
+        )
+        return None
+    return answer
+
+
+class ForwardingRefused(Exception):
+    """The controller refused an Envelope; ``code`` says why."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(f"the controller refused a forwarded request: {code.name}")
+        self.code = code

@@ -1,0 +1,115 @@
+"""Topics that come to be because somebody asked for them: auto.create.topics.enable and our own.
+
+Owns which creations are under way, so that a thousand clients that ask for one topic cause one
+request to the controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tidelog.broker.control_plane.session import ControllerUnreachable, ForwardingRefused
+from tidelog.client.errors import ClientError
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import codec, messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+MAX_UNDER_WAY = 1000
+"""Most creations under way at once; a client that asks for more is told to come back."""
+
+DEFAULT_COUNT = -1
+CREATE_VERSION = 7
+KNOWN_WITHIN_MS = 2_000
+"""How long a creator waits until this broker knows the new topic and its leaders."""
+
+
+class TopicCreation:
+    """Creates topics through the controller, each at most once at a time."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._under_way: dict[str, asyncio.Task[ErrorCode]] = {}
+
+    async def ensure(
+        self,
+        name: str,
+        partitions: int = DEFAULT_COUNT,
+        replication_factor: int = DEFAULT_COUNT,
+        configs: Mapping[str, str] | None = None,
+    ) -> ErrorCode:
+        """Create a topic unless it exists; return NONE once this broker knows its leaders.
+
+        Any other code: why it was refused, or LEADER_NOT_AVAILABLE when it is not known in time.
+        """
+        if name not in self._under_way:
+            if len(self._under_way) >= MAX_UNDER_WAY:
+                return ErrorCode.LEADER_NOT_AVAILABLE
+            work = self._create(name, partitions, replication_factor, configs or {})
+            task = asyncio.get_running_loop().create_task(work, name=f"create-{name}")
+            self._under_way[name] = task
+            task.add_done_callback(lambda _: self._under_way.pop(name, None))
+        return await asyncio.shield(self._under_way[name])
+
+    async def _create(
+        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> ErrorCode:
+        request = messages.CreateTopicsRequest
+        topic = request.CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            configs=[request.CreatableTopicConfig(k, v) for k, v in configs.items()],
+        )
+        limit_ms = self._broker.configs.request_timeout_ms
+        wanted = request(topics=[topic], timeout_ms=limit_ms)
+        try:
+            encoded = await self._broker.session.forward(
+                ApiKey.CREATE_TOPICS, CREATE_VERSION, wanted, "", limit_ms
+            )
+        except (ControllerUnreachable, ForwardingRefused, ClientError) as error:
+            logger.warning(
+                "topic %(topic)s could not be created: %(error)s", {"topic": name, "error": error}
+            )
+            return ErrorCode.LEADER_NOT_AVAILABLE
+        _, answer = codec.decode_response(ApiKey.CREATE_TOPICS, CREATE_VERSION, memoryview(encoded))
+        result = answer.topics[0]
+        code = ErrorCode(result.error_code)
+        if code not in (
+            ErrorCode.NONE,
+            ErrorCode.TOPIC_ALREADY_EXISTS,
+            ErrorCode.REQUEST_TIMED_OUT,
+        ):
+            logger.warning(
+                "topic %(topic)s was refused: %(error)s %(why)s",
+                {"topic": name, "error": code.name, "why": result.error_message},
+            )
+            if code is ErrorCode.POLICY_VIOLATION:
+                # A store that has gone back in time: it will be accepted, who asks may wait.
+                return ErrorCode.LEADER_NOT_AVAILABLE
+            return code
+        return await self._known(name)
+
+    async def _known(self, name: str) -> ErrorCode:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + KNOWN_WITHIN_MS / 1000
+        metadata = self._broker.metadata
+        while True:
+            topic = metadata.topic(name)
+            if topic is not None and all(p.leader >= 0 for p in topic.partitions.values()):
+                return ErrorCode.NONE
+            left = deadline - loop.time()
+            if left <= 0:
+                return ErrorCode.LEADER_NOT_AVAILABLE
+            try:
+                async with asyncio.timeout(left):
+                    await metadata.changed()
+            except TimeoutError:
+                return ErrorCode.LEADER_NOT_AVAILABLE

@@ -1,0 +1,66 @@
+"""What OffsetCommit and OffsetDelete share: requests that may name 50,000 partitions, in steps.
+
+Owns how their answers are made. What the group decides of them is ``coordinator_parts``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.coordinator.parts import Answers
+from tidelog.network.router import Steps
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordinator.pending_response import Ticket
+
+AT_ONCE = 500
+"""Partitions of an answer that are made between two looks at the clock."""
+
+TOPIC_BYTES, PARTITION_BYTES = 150, 60
+"""What a topic, and a partition, take in an answer being made."""
+
+
+def is_long(request: Any) -> bool:
+    """Whether a request is to be done in steps."""
+    topics = request.topics
+    return len(topics) + sum(len(topic.partitions) for topic in topics) > AT_ONCE
+
+
+def answered(
+    request: Any, topic_of: Callable[[str, list[Any]], Any], answer: Callable[[str, Any], Any]
+) -> Generator[int, None, list[Any]]:
+    """Return an answer for each topic and partition of a request, in steps."""
+    topics = []
+    for topic in request.topics:
+        answers: list[Any] = []
+        topics.append(topic_of(topic.name, answers))
+        yield TOPIC_BYTES
+        for first in range(0, len(topic.partitions), AT_ONCE):
+            part = topic.partitions[first : first + AT_ONCE]
+            answers += [answer(topic.name, each) for each in part]
+            yield PARTITION_BYTES * len(part)
+    return topics
+
+
+def told(ticket: Ticket, respond: Callable[[Answers], Steps]) -> Steps:
+    """Return the answer, in steps, or a future of these steps while the ticket has no result."""
+    answer = ticket.answer(respond)
+    return (yield from answer) if isinstance(answer, GeneratorType) else answer
+
+
+def told_at_once(ticket: Ticket, respond: Callable[[Answers], Steps]) -> Any:
+    """Return the answer to a short request, or a future of it."""
+    return ticket.answer(
+        lambda result: at_once(respond(Answers(result.error, dict(result.partitions))))
+    )
+
+
+def at_once(steps: Steps) -> Any:
+    """Return what steps return, all of them done now: of a short request."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value

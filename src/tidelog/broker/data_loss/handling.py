@@ -1,0 +1,255 @@
+"""The data-loss handling of an unclean leader: named routines per kind of partition (KIP-704).
+
+Owns which partitions led here owe a handling, when it is tried, and what it consists of. It is
+LeaderAndIsr that says so: by the flag of an unclean election, or by the debt record, which every
+leader after it inherits until the handling is finished. Then ``isr_changes`` tells the controller,
+through AlterIsr's explicit field, and flag and debt go.
+
+| kind of partition | routines, in this order |
+|---|---|
+| ordinary | record what was lost: where the unclean leader's log ended, and in which epoch |
+| ``__consumer_offsets`` | record; reload the groups from what is left of the log |
+| ``__transaction_state`` | record; to fence and abort what is open comes with transactions |
+
+A routine that fails leaves the flag set and is tried again: ever later, up to ``RETRY_MAX_MS``, and
+as often as it takes. A leader in a new epoch begins anew. Grows with the partitions that owe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from tidelog.broker.data_loss.loss_notes import Loss, ends_of
+from tidelog.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from tidelog.runtime.tasks import call_off
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.partitions.partition import HostedPartition
+
+logger = logging.getLogger(__name__)
+
+RETRY_MS = 200
+"""First pause after a routine that failed; it doubles up to ``RETRY_MAX_MS``."""
+
+RETRY_MAX_MS = 10_000
+LONGEST_ROUTINE_S = 30.0
+"""After this a routine counts as failed; what it waits for may never come."""
+
+
+class Kind(Enum):
+    """What a partition holds, as far as the loss of it matters."""
+
+    ORDINARY = "ordinary"
+    GROUPS = "groups"
+    TRANSACTIONS = "transactions"
+
+
+def kind_of(topic: str) -> Kind:
+    """Return the kind of a topic's partitions."""
+    if topic == OFFSETS_TOPIC:
+        return Kind.GROUPS
+    return Kind.TRANSACTIONS if topic == TRANSACTIONS_TOPIC else Kind.ORDINARY
+
+
+Failures = Mapping["HostedPartition", str]
+"""Why a routine is not finished with some of its partitions."""
+
+Routine = Callable[["Broker", Sequence["HostedPartition"]], Awaitable[Failures]]
+
+
+async def record_what_was_lost(broker: Broker, led: Sequence[HostedPartition]) -> Failures:
+    """Have the controller know where the unclean leaders' logs end; what lay beyond is lost.
+
+    A leader in sync that inherited the debt has nothing of its own to tell.
+    """
+    ends = {partition: broker.data_loss.ends(partition) for partition in led}
+    unclean = [(partition, loss) for partition, found in ends.items() for loss in found]
+    why = await broker.loss_reports.tell_ends(unclean) if unclean else None
+    return {} if why is None else dict.fromkeys((partition for partition, _ in unclean), why)
+
+
+async def reload_groups(broker: Broker, led: Sequence[HostedPartition]) -> Failures:
+    """Have the groups in these partitions loaded from what the logs hold now.
+
+    A log that cannot commit is not read to its end, perhaps never: it fails by itself.
+    """
+    answers = await asyncio.gather(*(_reloaded(broker, each) for each in led))
+    return {each: why for each, why in zip(led, answers, strict=True) if why is not None}
+
+
+async def _reloaded(broker: Broker, partition: HostedPartition) -> str | None:
+    try:
+        async with asyncio.timeout(LONGEST_ROUTINE_S / 2):
+            return await broker.coordinator.reloaded(partition)
+    except TimeoutError:
+        return f"still loading after {LONGEST_ROUTINE_S / 2:.0f} s"
+
+
+ROUTINES: Mapping[Kind, tuple[tuple[str, Routine], ...]] = {
+    Kind.ORDINARY: (("record what was lost", record_what_was_lost),),
+    Kind.GROUPS: (
+        ("record what was lost", record_what_was_lost),
+        ("reload the groups", reload_groups),
+    ),
+    Kind.TRANSACTIONS: (("record what was lost", record_what_was_lost),),
+}
+
+
+@dataclass(slots=True)
+class _Debt:
+    """One handling that is owed, in one leader epoch."""
+
+    epoch: int
+    ends: Sequence[Loss] = ()
+    """Where the log ended when this broker became an unclean leader."""
+    due_ms: int = 0
+    failures: int = 0
+    is_handled: bool = False
+
+
+class DataLoss:
+    """The handlings of one broker. Made once, started once."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._debts: dict[HostedPartition, _Debt] = {}
+        self._wake = {kind: asyncio.Event() for kind in Kind}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def __len__(self) -> int:
+        """How many partitions led here owe a handling, or its confirmation."""
+        return len(self._debts)
+
+    def start(self) -> None:
+        """Begin to handle; each kind by itself, so that none waits for another's."""
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._work(kind), name=f"data-loss-{kind.value}") for kind in Kind
+        ]
+
+    async def stop(self) -> None:
+        """End; what is owed stays on record at the controller."""
+        await call_off(self._tasks)
+
+    # -- what is owed
+
+    def applied(self, partition: HostedPartition) -> None:
+        """LeaderAndIsr has spoken of a partition: it owes a handling, or does not any more."""
+        state = partition.state
+        if not (partition.is_leader and (state.is_unclean_leader or state.has_debt)):
+            self._debts.pop(partition, None)
+            return
+        debt = self._debts.get(partition)
+        if debt is not None and debt.epoch == partition.leader_epoch:
+            if debt.is_handled:
+                self._broker.isr_changes.handled(partition)
+            return
+        ends: Sequence[Loss] = ()
+        if debt is not None and not debt.is_handled:
+            # It leads on: what it has appended since is not what the log ended with.
+            ends = debt.ends
+        elif state.is_unclean_leader:
+            ends = ends_of(partition)
+        self._debts[partition] = _Debt(partition.leader_epoch, ends)
+        self._wake[kind_of(partition.topic)].set()
+
+    def stopped(self, key: TopicPartition) -> None:
+        """A replica serves no more: it owes nothing."""
+        for partition in [each for each in self._debts if each.key == key]:
+            del self._debts[partition]
+
+    def ends(self, partition: HostedPartition) -> Sequence[Loss]:
+        """Return where an unclean leader's log ended; nothing for a leader in sync."""
+        debt = self._debts.get(partition)
+        return () if debt is None else debt.ends
+
+    def is_handled(self, partition: HostedPartition) -> bool:
+        """Whether the handling is finished in this epoch, and the controller may not know yet.
+
+        Below level 1.3 AlterIsr does not carry it: the next life at a higher level handles it anew.
+        """
+        if not self._broker.configs.level.unclean_flag:
+            return False
+        debt = self._debts.get(partition)
+        return debt is not None and debt.is_handled and debt.epoch == partition.leader_epoch
+
+    def confirmed(self, partition: HostedPartition) -> None:
+        """The controller has cleared flag and debt."""
+        self._debts.pop(partition, None)
+
+    # -- handling
+
+    async def _work(self, kind: Kind) -> None:
+        wake = self._wake[kind]
+        while True:
+            wait_ms = self._until_due_ms(kind)
+            if wait_ms is None or wait_ms > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
+                        await wake.wait()
+            wake.clear()
+            due = [each for each, _ in self._owed(kind) if self._is_due(each)]
+            if due:
+                await self._handle(kind, due)
+
+    def _owed(self, kind: Kind) -> list[tuple[HostedPartition, _Debt]]:
+        return [
+            (partition, debt)
+            for partition, debt in self._debts.items()
+            if not debt.is_handled and kind_of(partition.topic) is kind
+        ]
+
+    def _until_due_ms(self, kind: Kind) -> int | None:
+        now_ms = self._broker.clock.monotonic_ms()
+        return min((debt.due_ms - now_ms for _, debt in self._owed(kind)), default=None)
+
+    def _is_due(self, partition: HostedPartition) -> bool:
+        return self._debts[partition].due_ms <= self._broker.clock.monotonic_ms()
+
+    async def _handle(self, kind: Kind, led: Sequence[HostedPartition]) -> None:
+        """Run the routines of a kind; each only for those with which the one before finished."""
+        debts = {partition: self._debts[partition] for partition in led}
+        for name, routine in ROUTINES[kind]:
+            failures = await self._run(routine, list(debts))
+            for partition, why in failures.items():
+                self._put_off(debts.pop(partition), partition, f"{name}: {why}")
+            if not debts:
+                return
+        for partition, debt in debts.items():
+            if self._debts.get(partition) is debt:
+                debt.is_handled = True
+                logger.info(
+                    "%(partition)s: the data-loss handling is finished",
+                    {"partition": partition.key},
+                )
+                self._broker.isr_changes.handled(partition)
+
+    async def _run(self, routine: Routine, led: Sequence[HostedPartition]) -> Failures:
+        try:
+            async with asyncio.timeout(LONGEST_ROUTINE_S):
+                return await routine(self._broker, led)
+        except TimeoutError:
+            return dict.fromkeys(led, f"not finished in {LONGEST_ROUTINE_S:.0f} s")
+        except Exception as error:
+            # A bug in a routine must not end the handling of everything else, now and later.
+            logger.exception("the data-loss handling failed")
+            return dict.fromkeys(led, repr(error))
+
+    def _put_off(self, debt: _Debt, partition: HostedPartition, why: str) -> None:
+        pause_ms = min(RETRY_MS << min(debt.failures, 16), RETRY_MAX_MS)
+        debt.failures += 1
+        debt.due_ms = self._broker.clock.monotonic_ms() + pause_ms
+        if not debt.failures & (debt.failures - 1):
+            # The 1st, 2nd, 4th … time: what lasts must not fill the log.
+            times = debt.failures
+            logger.warning(
+                "%(partition)s: data-loss handling, %(why)s (%(times)d)",
+                {"partition": partition.key, "why": why, "times": times},
+            )

@@ -1,0 +1,165 @@
+"""What a follower has to say to one leader with its next fetch: only what that one does not know.
+
+Owns the follower's half of a fetch session (KIP-227): which partitions are followed, which of them
+must be asked anew, which rest after a setback, and session id and epoch. Pure. A request costs what
+changed since the one before, not what is followed.
+
+| event | what it does |
+|---|---|
+| followed, in this leader epoch | asked with the next request |
+| its answer was taken in | asked with the next request, if its end or start is another one |
+| a setback | forgotten by the leader, asked again when its rest is over |
+| left | forgotten by the leader |
+| the session is lost | all are asked, in a new session |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from itertools import count
+from typing import TYPE_CHECKING
+
+from tidelog.client.fetch_sessions import FULL_EPOCH, MAX_EPOCH, Question, Wanted
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol.primitives import NO_UUID
+
+if TYPE_CHECKING:
+    from tidelog.broker.partitions.partition import HostedPartition
+
+
+class Followed:
+    """One partition of a source in one leader epoch."""
+
+    __slots__ = ("asked", "failures", "hosted", "resting")
+
+    def __init__(self, hosted: HostedPartition) -> None:
+        self.hosted = hosted
+        self.asked: Wanted | None = None
+        """The question that stands at the leader; an answer counts only while there is one."""
+        self.failures = 0
+        self.resting = False
+
+
+class FollowerQuestions:
+    """All that one broker follows of another."""
+
+    def __init__(self) -> None:
+        self._followed: dict[TopicPartition, Followed] = {}
+        self._due: dict[TopicPartition, Followed] = {}
+        self._at_leader: set[TopicPartition] = set()
+        self._forgotten: dict[TopicPartition, None] = {}
+        self._resting: list[tuple[int, int, TopicPartition, Followed]] = []
+        self._turns = count()
+        self._id = 0
+        self._epoch = FULL_EPOCH
+
+    def __len__(self) -> int:
+        return len(self._followed)
+
+    def follow(self, hosted: HostedPartition) -> None:
+        """Ask for a partition from now on."""
+        self._followed[hosted.key] = self._due[hosted.key] = Followed(hosted)
+
+    def leave(self, key: TopicPartition) -> None:
+        """Ask for a partition no more; what is under way for it does not count."""
+        if self._followed.pop(key, None) is not None:
+            self._due.pop(key, None)
+            self._forget(key)
+
+    def _forget(self, key: TopicPartition) -> None:
+        if key in self._at_leader:
+            self._at_leader.discard(key)
+            self._forgotten[key] = None
+
+    def asked(self, key: TopicPartition) -> Followed | None:
+        """Return a partition whose question stands, else None."""
+        followed = self._followed.get(key)
+        return None if followed is None or followed.asked is None else followed
+
+    def taken(self, followed: Followed) -> None:
+        """An answer was taken in."""
+        followed.failures = 0
+        self._due[followed.hosted.key] = followed
+
+    def rest(self, followed: Followed, until_ms: int) -> None:
+        """A setback: ask again at this time."""
+        key = followed.hosted.key
+        followed.asked = None
+        followed.failures += 1
+        followed.resting = True
+        self._due.pop(key, None)
+        self._forget(key)
+        heappush(self._resting, (until_ms, next(self._turns), key, followed))
+
+    def wake(self, now_ms: int) -> int | None:
+        """Have those asked whose rest is over; return when the next one's is, None: none rests."""
+        resting = self._resting
+        while resting:
+            until_ms, _, key, followed = resting[0]
+            if self._followed.get(key) is followed:
+                if until_ms > now_ms:
+                    return until_ms
+                followed.resting = False
+                self._due[key] = followed
+            heappop(resting)
+        return None
+
+    @property
+    def nothing_to_ask(self) -> bool:
+        """Whether no partition is at the leader or due: all rest, or nothing is followed."""
+        return not self._due and not self._at_leader
+
+    def due(self) -> Iterable[Followed]:
+        """Yield what the next request names, or leaves out because nothing has changed."""
+        return self._due.values()
+
+    def ask(self, max_bytes: int, *, with_ids: bool) -> Question:
+        """Return what the next request says."""
+        full = self._epoch == FULL_EPOCH
+        wanted: dict[TopicPartition, Wanted] = {}
+        for key, followed in self._due.items():
+            question = _question(followed.hosted, max_bytes, with_ids=with_ids)
+            if question != followed.asked:
+                followed.asked = wanted[key] = question
+                self._at_leader.add(key)
+        self._due.clear()
+        forgotten = [key for key in self._forgotten if key not in wanted]
+        self._forgotten.clear()
+        return Question(self._id, self._epoch, wanted, [] if full else forgotten)
+
+    def sent(self) -> None:
+        """The request is on its way: the leader expects the next one after it."""
+        if self._epoch != FULL_EPOCH:
+            self._epoch = 1 if self._epoch == MAX_EPOCH else self._epoch + 1
+
+    def answered(self, session_id: int) -> None:
+        """Take in an answer without an error of the session."""
+        if session_id == 0:
+            self.begin_again()
+        elif session_id != self._id or self._epoch == FULL_EPOCH:
+            self._id, self._epoch = session_id, 1
+
+    @property
+    def has_session(self) -> bool:
+        """Whether the leader knows what was asked before."""
+        return self._epoch != FULL_EPOCH
+
+    def begin_again(self) -> None:
+        """Say everything in the next request: the session is lost. O(followed)."""
+        self._id, self._epoch = 0, FULL_EPOCH
+        self._at_leader.clear()
+        self._forgotten.clear()
+        for key, followed in self._followed.items():
+            followed.asked = None
+            if not followed.resting:
+                self._due[key] = followed
+
+
+def _question(hosted: HostedPartition, max_bytes: int, *, with_ids: bool) -> Wanted:
+    """Return the question for what comes next, at the log's end."""
+    log = hosted.log
+    end = log.end_offset
+    last_epoch = log.epochs.epoch_at(end - 1) if end > log.start_offset else -1
+    topic_id = hosted.topic_id if with_ids else NO_UUID
+    return Wanted(end, max_bytes, hosted.leader_epoch, last_epoch, log.start_offset, topic_id)

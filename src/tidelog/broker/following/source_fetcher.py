@@ -1,0 +1,440 @@
+"""One source broker: the connection and the fetch session by which its partitions are followed.
+
+Owns what is asked and when; what becomes of an answer is ``follower_log``'s. One request is under
+way at a time. A partition that met an error rests, the others go on; a lost connection rests the
+source. Answers are taken in only for questions that still stand: a partition that left, changed its
+leader epoch or was set aside meanwhile is a new object here.
+
+A request says only what changed since the one before (``follower_questions``). A partition that is
+added while a request idles at the leader would wait with it: the connection is then given up, and
+the session goes on over the next one, so that a new leader hears of its followers at once. That is
+for one request between two answers, and not while many are added (``fetch_patience``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection, Iterator
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from tidelog.broker.fetching.fetch_patience import INTERRUPT_MS, FetchPatience
+from tidelog.broker.following.fetch_requests import Followed, FollowerQuestions
+from tidelog.broker.following.follower_log import committed_cut, says_where_logs_part, take_in
+from tidelog.client.connection import Connection, connect
+from tidelog.client.errors import ClientError, ConnectionLost, error_code
+from tidelog.client.fetch_requests import SESSION_ERRORS
+from tidelog.client.fetch_sessions import Question
+from tidelog.client.patience import Patience
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.data_loss.loss_notes import Loss
+    from tidelog.broker.partitions.partition import HostedPartition
+
+logger = logging.getLogger(__name__)
+
+FETCH_VERSION = 12
+"""The version whose tags carry broker epoch and topic ids (docs/design/wire.md)."""
+
+FIRST_PAUSE_MS = 20
+"""First pause after an error; it doubles up to ``replica.fetch.backoff.ms``."""
+
+CONNECT_TIMEOUT_MS = 3_000
+"""How long a source may take to accept a connection; its greeting the same at first, and longer
+after each that it did not give in time (``client.patience``)."""
+
+LOST_SHOWN_MS = 1_000
+"""How long clients are told that a source is gone, without news from the controller. It replaces a
+killed leader after 200 ms; a leader that is alive and only cut off from here is shown again."""
+
+UNANSWERED_MS = 500
+"""From how much later than it should come an answer's source counts as gone: stopped, or frozen."""
+
+SILENT_SHOWN_MS = 2_000
+"""How long clients are told so. The controller replaces a leader that is stopped after about
+``broker.silence.suspect.ms``; one that is only slow is shown again."""
+
+STORED_WITHIN_MS = 1_000
+"""How long a log that cannot be synced holds up the others of its source, once."""
+
+CUTS_IN_A_ROW = 8
+"""A cut syncs: of so many at once others are let in between, so that no session times out."""
+
+
+class FollowerFetcher:
+    """Follows the partitions that one broker leads. Runs from the first ``follow`` to ``close``."""
+
+    def __init__(self, broker: Broker, source: int) -> None:
+        self._broker = broker
+        self._source = source
+        self._questions = FollowerQuestions()
+        self._patience = FetchPatience()
+        self._greeting = Patience(CONNECT_TIMEOUT_MS)
+        self._connection: Connection | None = None
+        self._added = asyncio.Event()
+        self._interrupted = False
+        self._lost_at_ms: int | None = None
+        self._said = ""
+        self._untold: dict[tuple[str, int], list[TopicPartition]] = {}
+        """Partitions that were set back, by why and how many times: not in the log yet."""
+        """Why it cannot be followed, as it was said last; "" since the source has answered."""
+
+        self._due_ms: int | None = None
+        """When the question under way should be answered."""
+
+        self._requests = 0
+        self.proofs = 0
+        """Questions that the source has answered: it was alive when it got each."""
+        self._is_asking = False
+        self._task = asyncio.get_running_loop().create_task(
+            self._run(), name=f"follower-of-{source}"
+        )
+
+    def follow(self, hosted: HostedPartition) -> None:
+        """Fetch a partition from now on, in its present leader epoch."""
+        hosted.log.forget_empty_epoch()
+        self._questions.follow(hosted)
+        self._patience.added(self._broker.clock.monotonic_ms())
+        if not self._added.is_set():
+            # Once for all partitions that are added while one request is under way.
+            self._added.set()
+            loop = asyncio.get_running_loop()
+            loop.call_later(INTERRUPT_MS / 1000, self._look_at_request, self._requests)
+
+    def leave(self, key: TopicPartition) -> None:
+        """Fetch a partition no more; what is under way for it is dropped."""
+        self._questions.leave(key)
+
+    async def close(self) -> None:
+        """End at once."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._disconnect("this broker stops following")
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection, as far as one knows."""
+        return self._connection is not None and not self._connection.closed
+
+    @property
+    def next_proof(self) -> int:
+        """What ``proofs`` comes to with the first answer to a question that is not asked yet."""
+        return self.proofs + (2 if self._is_asking else 1)
+
+    @property
+    def source_lost_for_ms(self) -> int:
+        """How much longer the source counts as lost, 0 if it does not.
+
+        It does when the connection broke and no other one was had since, for ``LOST_SHOWN_MS``,
+        and when it leaves a question unanswered, for ``SILENT_SHOWN_MS``.
+        """
+        if self._connection is not None and self._connection.closed:
+            return LOST_SHOWN_MS
+        now_ms = self._broker.clock.monotonic_ms()
+        left_ms = 0
+        if self._lost_at_ms is not None:
+            left_ms = self._lost_at_ms + LOST_SHOWN_MS - now_ms
+        if self._is_late(now_ms):
+            assert self._due_ms is not None
+            left_ms = max(left_ms, self._due_ms + UNANSWERED_MS + SILENT_SHOWN_MS - now_ms)
+        return max(0, left_ms)
+
+    def _is_late(self, now_ms: int) -> bool:
+        return self._due_ms is not None and now_ms >= self._due_ms + UNANSWERED_MS
+
+    def _look_at_request(self, request: int) -> None:
+        """Give up the request under way, if a partition was added to it and it idles."""
+        connection = self._connection
+        if self._requests != request or connection is None:
+            return
+        now_ms = self._broker.clock.monotonic_ms()
+        is_arriving = connection.is_receiving or not connection.in_flight
+        left_ms = self._patience.give_up_in_ms(now_ms, is_arriving=is_arriving)
+        if left_ms is None:
+            return
+        if left_ms:
+            loop = asyncio.get_running_loop()
+            loop.call_later(left_ms / 1000, self._look_at_request, request)
+            return
+        self._patience.gave_up()
+        self._interrupted = True
+        self._hang_up("a partition was added")
+
+    def _hang_up(self, why: str) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close(why)
+
+    def _disconnect(self, why: str) -> None:
+        self._hang_up(why)
+        self._questions.begin_again()
+
+    async def _run(self) -> None:
+        pause_ms = FIRST_PAUSE_MS
+        while True:
+            try:
+                await self._fetch()
+                pause_ms = FIRST_PAUSE_MS
+                continue
+            except ClientError as error:
+                interrupted, self._interrupted = self._interrupted, False
+                if interrupted:
+                    if not self._questions.has_session:
+                        self._questions.begin_again()
+                    continue
+                broke = self._connection is not None and self._connection.closed
+                if broke and self._lost_at_ms is None:
+                    self._lost_at_ms = self._broker.clock.monotonic_ms()
+                self._disconnect("its session is begun again")
+                self._say(str(error))
+            except Exception:
+                # A bug in one answer must not end the replication of everything else.
+                logger.exception("following broker %(leader)d failed", {"leader": self._source})
+                self._disconnect("an answer could not be taken in")
+            await self._rest(pause_ms)
+            pause_ms = min(pause_ms * 2, self._longest_pause_ms)
+
+    def _say(self, why: str) -> None:
+        """Log why it cannot be followed: once, and not for each attempt that ends alike."""
+        if why != self._said:
+            logger.info(
+                "following broker %(leader)d: %(why)s", {"leader": self._source, "why": why}
+            )
+        self._said = why
+
+    @property
+    def _longest_pause_ms(self) -> int:
+        return max(FIRST_PAUSE_MS, self._broker.configs.replica_fetch_backoff_ms)
+
+    async def _rest(self, pause_ms: float) -> None:
+        """Wait, or until a partition is added."""
+        self._added.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_ms / 1000):
+                await self._added.wait()
+
+    async def _fetch(self) -> None:
+        """Ask once for all that is not resting and take in the answer. Raises ClientError."""
+        questions = self._questions
+        if not questions:
+            self._disconnect("nothing is followed")
+            self._added.clear()
+            await self._added.wait()
+        configs = self._broker.configs
+        now_ms = self._broker.clock.monotonic_ms()
+        wait_ms = self._patience.wait_ms(configs.replica_fetch_wait_max_ms, now_ms)
+        wake_ms = questions.wake(now_ms)
+        if wake_ms is not None:
+            wait_ms = min(wait_ms, wake_ms - now_ms)
+        if questions.nothing_to_ask:
+            await self._rest(max(1, wait_ms))
+            return
+        connection = await self._connected()
+        if not await self._until_stored():
+            return
+        self._added.clear()
+        self._interrupted = False
+        question = questions.ask(configs.replica_fetch_max_bytes, with_ids=configs.level.topic_ids)
+        request = self._request(question, wait_ms)
+        questions.sent()
+        self._requests += 1
+        timeout_ms = configs.replica_socket_timeout_ms + wait_ms
+        self._is_asking = True
+        sent_ms = self._broker.clock.monotonic_ms()
+        self._due_ms = sent_ms + wait_ms
+        self._patience.sent(wait_ms, sent_ms)
+        try:
+            answer = await connection.send(request, FETCH_VERSION, timeout_ms)
+            self._patience.answered(self._broker.clock.monotonic_ms())
+        finally:
+            self._is_asking = False
+            self._patience.ended()
+            was_late = self._is_late(self._broker.clock.monotonic_ms())
+            self._due_ms = None
+        self.proofs += 1
+        if was_late or self._lost_at_ms is not None:
+            self._lost_at_ms = None
+            self._broker.metadata.wake()
+        self._requests += 1
+        if answer.error_code in SESSION_ERRORS:
+            questions.begin_again()
+            return
+        if answer.error_code:
+            error = error_code(answer.error_code).name
+            raise ConnectionLost(f"{connection.peer} answered a follower's fetch with {error}")
+        self._said = ""
+        questions.answered(answer.session_id)
+        await self._take_in(answer)
+
+    async def _until_stored(self) -> bool:
+        """With ``log.durability=sync`` no offset is claimed before it is synced.
+
+        Returns whether all is; what is not, rests now.
+        """
+        if not self._broker.commit.before_ack:
+            return True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STORED_WITHIN_MS / 1000):
+                while unsynced := self._unsynced():
+                    # What rested for this before is synced by now, or holds up nobody again.
+                    waits = [
+                        self._broker.commit.until_stored(each.hosted)
+                        for each in unsynced
+                        if not each.failures
+                    ]
+                    if not waits:
+                        break
+                    await asyncio.gather(*waits)
+        now_ms = self._broker.clock.monotonic_ms()
+        unsynced = self._unsynced()
+        for followed in unsynced:
+            self._broker.commit.want(followed.hosted)
+            self._set_back(followed, "what it holds cannot be synced yet", now_ms)
+        self._say_set_back()
+        return not unsynced
+
+    def _unsynced(self) -> list[Followed]:
+        return [
+            followed
+            for followed in self._questions.due()
+            if followed.hosted.stored_end < followed.hosted.log.end_offset
+            and followed.hosted.offline_reason is None
+            and not followed.hosted.log.closed
+        ]
+
+    async def _connected(self) -> Connection:
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        broker = self._broker.metadata.brokers.get(self._source)
+        name = self._broker.configs.inter_broker_listener_name
+        endpoint = None if broker is None else broker.endpoints.get(name)
+        if endpoint is None:
+            raise ConnectionLost(f"no address of broker {self._source} on {name} is known")
+        with self._greeting.counted():
+            self._connection = await connect(
+                *endpoint,
+                client_id=f"follower-{self._broker.node_id}",
+                negotiate=False,
+                max_in_flight=1,
+                connect_timeout_ms=CONNECT_TIMEOUT_MS,
+                greeting_timeout_ms=self._greeting.now_ms,
+                on_closed=lambda _: self._broker.metadata.wake(),
+                secret=self._broker.secret,
+            )
+        self._greeting.answered()
+        return self._connection
+
+    def _request(self, question: Question, wait_ms: int) -> messages.FetchRequest:
+        request = messages.FetchRequest
+        configs = self._broker.configs
+        topics: dict[tuple[str, UUID], Any] = {}
+        for key, item in question.wanted.items():
+            topic = topics.get((key.topic, item.topic_id))
+            if topic is None:
+                topic = request.FetchTopic(key.topic, [], topic_id=item.topic_id)
+                topics[key.topic, item.topic_id] = topic
+            topic.partitions.append(
+                request.FetchPartition(
+                    partition=key.partition,
+                    current_leader_epoch=item.leader_epoch,
+                    fetch_offset=item.offset,
+                    last_fetched_epoch=item.last_epoch,
+                    log_start_offset=item.log_start,
+                    partition_max_bytes=item.max_bytes,
+                )
+            )
+        forgotten: dict[str, list[int]] = {}
+        for key in question.forgotten:
+            forgotten.setdefault(key.topic, []).append(key.partition)
+        return request(
+            replica_id=self._broker.node_id,
+            max_wait_ms=wait_ms,
+            min_bytes=configs.replica_fetch_min_bytes,
+            max_bytes=configs.replica_fetch_response_max_bytes,
+            session_id=question.session_id,
+            session_epoch=question.epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=[
+                request.ForgottenTopic(name, indexes) for name, indexes in forgotten.items()
+            ],
+            replica_broker_epoch=self._broker.session.broker_epoch,
+        )
+
+    async def _take_in(self, answer: Any) -> None:
+        now_ms = self._broker.clock.monotonic_ms()
+        wall_ms = self._broker.clock.wall_ms()
+        losses = self._broker.loss_reports
+        noted: Collection[Loss] = ()
+        committed_cuts = list(self._committed_cuts(answer))
+        if committed_cuts:
+            noted = await self._broker.log_work.run(None, losses.before_cuts(committed_cuts))
+        cuts = 0
+        for topic in answer.responses:
+            for part in topic.partitions:
+                if says_where_logs_part(part):
+                    cuts += 1
+                    if cuts % CUTS_IN_A_ROW == 0:
+                        await asyncio.sleep(0)
+                key = TopicPartition(topic.topic, part.partition_index)
+                followed = self._questions.asked(key)
+                if followed is None:
+                    continue
+                try:
+                    outcome = take_in(followed.hosted, part, wall_ms, losses, noted)
+                    if isinstance(outcome, GeneratorType):
+                        log = followed.hosted.log
+                        outcome = await self._broker.log_work.run(log, outcome)
+                    setback = outcome if isinstance(outcome, str) else None
+                except Exception:
+                    logger.exception(
+                        "the answer for %(partition)s could not be taken in", {"partition": key}
+                    )
+                    setback = "its answer could not be taken in"
+                if self._questions.asked(key) is not followed:
+                    continue  # it left meanwhile
+                if setback is None:
+                    self._questions.taken(followed)
+                else:
+                    self._set_back(followed, setback, now_ms)
+        self._say_set_back()
+
+    def _committed_cuts(self, answer: Any) -> Iterator[tuple[HostedPartition, int, int]]:
+        for topic in answer.responses:
+            for part in topic.partitions:
+                if not says_where_logs_part(part):
+                    continue
+                followed = self._questions.asked(TopicPartition(topic.topic, part.partition_index))
+                lost = None if followed is None else committed_cut(followed.hosted, part)
+                if followed is not None and lost is not None:
+                    yield followed.hosted, *lost
+
+    def _set_back(self, followed: Followed, why: str, now_ms: int) -> None:
+        times = followed.failures + 1
+        pause_ms = min(FIRST_PAUSE_MS << min(times - 1, 16), self._longest_pause_ms)
+        self._questions.rest(followed, now_ms + pause_ms)
+        if not times & (times - 1):
+            # The 1st, 2nd, 4th … time: what lasts must not fill the log.
+            self._untold.setdefault((why, times), []).append(followed.hosted.key)
+
+    def _say_set_back(self) -> None:
+        """Log what was set back since: one line for all partitions of a reason."""
+        untold, self._untold = self._untold, {}
+        for (why, times), keys in untold.items():
+            more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+            logger.info(
+                "%(partition)s%(more)s from broker %(leader)d: %(why)s (%(times)d)",
+                {
+                    "partition": keys[0],
+                    "more": more,
+                    "leader": self._source,
+                    "why": why,
+                    "times": times,
+                    "partitions": len(keys),
+                },
+            )

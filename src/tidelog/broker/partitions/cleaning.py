@@ -1,0 +1,156 @@
+"""Compaction of a broker's logs: which one's turn it is, and what a log that cannot be is spared.
+
+Owns the rounds and the quarantine; what is rewritten is decided by ``storage.compaction``. In a
+round each log that is dirty enough has one turn, the dirtiest first, so that a busy log cannot keep
+the others waiting; rounds follow each other while they get on.
+
+| what goes wrong with a log | what follows |
+|---|---|
+| a file is gone, there is no room, the helper process died | the next round tries again |
+| a write or an fsync fails | its directory is out of service (promise 25) |
+| anything else (a damaged batch, a record that lies, a bug) | the log is quarantined and named |
+
+A quarantined log (Kafka's ``uncleanable-partitions-count``) is let alone until it is cut, loses its
+oldest records, or the broker is started again. It is no less in service for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import BrokenExecutor
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tidelog.runtime.disk import Disk
+from tidelog.runtime.turns import Pieces
+from tidelog.storage.compaction.cleaner import compact, discard_cleaned
+from tidelog.storage.compaction.plan import CompactionPlan, plan_compaction
+from tidelog.storage.compaction.swap import applying
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.partitions.partition import HostedPartition
+
+logger = logging.getLogger(__name__)
+
+PLANNED_AT_ONCE = 16
+"""Logs that are looked at before others have a turn."""
+
+
+class Cleaning:
+    """The compaction of one broker. ``clean`` runs one at a time."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._uncleanable: dict[HostedPartition, tuple[int, int]] = {}
+        """Generation and start of quarantined logs."""
+
+    def uncleanable(self) -> list[HostedPartition]:
+        """Return the partitions whose logs are quarantined."""
+        return list(self._uncleanable)
+
+    async def clean(self) -> None:
+        """Compact what is dirty enough, in rounds, until a round gets nowhere."""
+        hosted = set(self._broker.partitions.all())
+        self._uncleanable = {
+            partition: state
+            for partition, state in self._uncleanable.items()
+            if partition in hosted and state == _state_of(partition)
+        }
+        done: set[HostedPartition] = set()
+        while True:
+            got_on = False
+            for partition in await self._dirty(done):
+                plan = self._plan(partition)
+                if plan is not None and await self._compact(partition, plan):
+                    got_on = True
+                else:
+                    done.add(partition)
+            if not got_on:
+                return
+
+    async def _dirty(self, done: set[HostedPartition]) -> list[HostedPartition]:
+        """Return what is dirty enough, the dirtiest first. Grows with all segments."""
+        found: list[tuple[float, int, HostedPartition]] = []
+        for count, partition in enumerate(list(self._broker.partitions.all()), 1):
+            if not count % PLANNED_AT_ONCE:
+                await asyncio.sleep(0)
+            if partition.assigned and partition not in done:
+                plan = self._plan(partition)
+                if plan is not None:
+                    found.append((-plan.dirty_ratio, count, partition))
+        return [partition for _, _, partition in sorted(found)]
+
+    def _plan(self, partition: HostedPartition) -> CompactionPlan | None:
+        log = partition.log
+        if partition in self._uncleanable or not log.configs.compacted:
+            return None
+        now_ms = self._broker.clock.wall_ms()
+        try:
+            log.roll_overdue(now_ms)
+            return plan_compaction(log, now_ms)
+        except Exception as error:
+            if not (isinstance(error, OSError) and log.resources.is_full(error)):
+                self._quarantine(partition, error)
+            return None
+
+    async def _compact(self, partition: HostedPartition, plan: CompactionPlan) -> bool:
+        """Rewrite in a helper process, swap in beside the loop; False when it came to nothing."""
+        seams = self._broker.seams
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(
+                seams.processes, compact, seams.disk, plan
+            )
+            log, work = partition.log, self._broker.log_work
+            await work.until_free(log)
+            said = await work.run(log, applying(log, result, self._broker.clock.wall_ms()))
+        except Exception as error:
+            await self._give_up(partition, plan, error)
+            return False
+        if said is not None:
+            logger.info("%s", said)
+            self._broker.commit.want(partition, closed_only=True)
+        return said is not None and result.clean_end_offset > plan.first_dirty_offset
+
+    async def _give_up(
+        self, partition: HostedPartition, plan: CompactionPlan, error: Exception
+    ) -> None:
+        """Leave no half-made files; a failed write or fsync is final here too (promise 25)."""
+        log = partition.log
+        if log.closed:
+            return  # deleted meanwhile, its directory renamed
+        # A file that is missing was removed by retention, or the log was cut: planned anew.
+        # A helper that was killed is replaced (``HelperProcesses``).
+        passing = isinstance(error, FileNotFoundError | BrokenExecutor) or (
+            isinstance(error, OSError) and log.resources.is_full(error)
+        )
+        if passing:
+            logger.error(
+                "%(partition)s cannot be compacted now: %(error)s",
+                {"partition": partition.key, "error": error},
+            )
+        elif isinstance(error, OSError):
+            log.resources.fail(f"compaction of {log.path} failed: {error}")
+            return
+        else:
+            self._quarantine(partition, error)
+        discarding = _discarding(self._broker.seams.disk, plan)
+        await self._broker.log_work.run(log, discarding)
+
+    def _quarantine(self, partition: HostedPartition, error: Exception) -> None:
+        self._uncleanable[partition] = _state_of(partition)
+        logger.error(
+            "%(partition)s cannot be compacted and is left as it is until a restart: "
+            "%(kind)s: %(error)s",
+            {"partition": partition.key, "kind": type(error).__name__, "error": error},
+        )
+
+
+def _discarding(disk: Disk, plan: CompactionPlan) -> Pieces[None]:
+    yield partial(discard_cleaned, disk, plan)
+
+
+def _state_of(partition: HostedPartition) -> tuple[int, int]:
+    """Return what changes when a log is cut, or loses its oldest records."""
+    return partition.log.generation, partition.log.start_offset

@@ -1,0 +1,205 @@
+"""Group commit: many logs' syncs in one trip to a thread, one trip at a time.
+
+Owns when logs are synced: with ``log.durability=sync`` before an append counts as stored, else when
+``flush.messages`` or ``flush.ms`` says so. What is appended while a trip is under way goes with the
+next one: so the slower the disk, the more appends share a sync. A failed sync is final for its
+directory (promise 25), and so is a bug on the way to it. Leader epochs that are to be in their file
+before a log is synced have a trip of their own: the log has its turn again behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from tidelog.runtime.clock import Clock
+from tidelog.runtime.turns import Turn
+from tidelog.storage.log.small_files import PendingEpochs
+from tidelog.storage.log.syncing import PendingSync, run_all
+
+if TYPE_CHECKING:
+    from tidelog.broker.partitions.partition import HostedPartition
+
+logger = logging.getLogger(__name__)
+
+MOST_PER_TRIP = 100
+TURN_MS = 5
+"""One trip takes so many logs, or what it finds in so long: what each has to sync is written on the
+loop, 20 us for most of them, more where files must be opened. The others have the next trip."""
+
+MOST_SEGMENTS = 32
+"""Closed segments of one log in one trip: three files each, which are opened on the loop. Where
+segments are closed faster than the disk syncs them they would have no end, and when they are more
+files than the process may have open, the log would never be synced again."""
+
+RETRY_S = 0.1
+"""How soon a log is looked at again that lacked room or file descriptors, or was being cut."""
+
+
+class GroupCommit:
+    """Syncs the logs of partitions that ask for it. ``before_ack`` is ``log.durability=sync``."""
+
+    def __init__(self, threads: Executor | None, clock: Clock, *, before_ack: bool) -> None:
+        self.before_ack = before_ack
+        self._clock = clock
+        self.trips = 0
+        self.synced_logs = 0
+        self._threads = threads
+        self._wanted: dict[HostedPartition, bool] = {}
+        self._late: set[HostedPartition] = set()
+        self._waiting: dict[HostedPartition, list[asyncio.Future[None]]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def want(self, partition: HostedPartition, *, closed_only: bool = False) -> None:
+        """Have all that the partition's log holds now synced soon (or its closed segments).
+
+        One log is never in two trips at once: what one takes to sync, no other may claim.
+        """
+        self._wanted[partition] = closed_only and self._wanted.get(partition, True)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="group-commit")
+
+    async def until_stored(self, partition: HostedPartition) -> None:
+        """Wait until all that the partition's log holds now is stored, or the disk fails."""
+        log = partition.log
+        end = log.end_offset
+        while (
+            partition.stored_end < min(end, log.end_offset)
+            and partition.offline_reason is None
+            and not log.closed
+        ):
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(partition, []).append(waiter)
+            self.want(partition)
+            await waiter
+
+    async def settled(self) -> None:
+        """Wait until nothing more is wanted."""
+        while self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def _run(self) -> None:
+        # A task begins in the next turn of the loop: all requests of this turn share its first
+        # trip. One trip after another while anything is wanted. Whatever strikes one log, all who
+        # wait are told.
+        try:
+            while self._wanted:
+                turn = Turn(self._clock, MOST_PER_TRIP, TURN_MS)
+                trip: list[tuple[HostedPartition, PendingSync, bool]] = []
+                epochs: list[tuple[HostedPartition, PendingEpochs, bool]] = []
+                taken: list[HostedPartition] = []
+                for partition, closed_only in list(islice(self._wanted.items(), MOST_PER_TRIP)):
+                    if (taken or epochs) and turn.is_over():
+                        break
+                    del self._wanted[partition]
+                    if partition.log.cutting:
+                        self._again_later(partition, closed_only)
+                        continue
+                    taken.append(partition)
+                    try:
+                        unwritten = partition.log.epochs_to_write()
+                        if unwritten is not None:
+                            taken.pop()
+                            epochs.append((partition, unwritten, closed_only))
+                            continue
+                        pending = partition.log.unsynced(
+                            closed_only=closed_only, most=MOST_SEGMENTS
+                        )
+                    except OSError as error:
+                        taken.pop()
+                        self._cannot_take(partition, closed_only, error)
+                        continue
+                    except Exception as error:
+                        _struck(partition, error)
+                        continue
+                    self._late.discard(partition)
+                    if pending is not None:
+                        trip.append((partition, pending, closed_only))
+                if trip or epochs:
+                    await self._sync(
+                        [pending for _, pending, _ in trip], [each for _, each, _ in epochs]
+                    )
+                elif self._wanted:
+                    await asyncio.sleep(0)
+                for partition, pending, closed_only in trip:
+                    _take_back(partition, pending)
+                    if pending.leaves_rest:
+                        self.want(partition, closed_only=closed_only)
+                for partition in taken:
+                    self._tell(partition)
+                for partition, written, closed_only in epochs:
+                    self._go_on(partition, written, closed_only)
+        finally:
+            self._task = None
+
+    async def _sync(self, pendings: Sequence[PendingSync], epochs: Sequence[PendingEpochs]) -> None:
+        def run() -> None:
+            run_all(pendings)
+            for each in epochs:
+                each.run()
+
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, run)
+        except Exception as error:
+            for pending in pendings:
+                pending.error = pending.error or error
+        self.trips += bool(pendings)
+        self.synced_logs += len(pendings)
+
+    def _go_on(self, partition: HostedPartition, written: PendingEpochs, closed_only: bool) -> None:
+        """Sync a log whose leader epochs were written, or try again later."""
+        log = partition.log
+        log.epochs_written(written)
+        if isinstance(written.error, OSError) and not (log.failed or log.closed):
+            self._cannot_take(partition, closed_only, written.error)
+        else:
+            self.want(partition, closed_only=closed_only)
+
+    def _tell(self, partition: HostedPartition) -> None:
+        for waiter in self._waiting.pop(partition, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+        try:
+            partition.synced()
+        except Exception:
+            # The disk has it, and the others of this trip are to be told.
+            logger.exception(
+                "%(partition)s: not all heard that it is synced", {"partition": partition.key}
+            )
+
+    def _cannot_take(self, partition: HostedPartition, closed_only: bool, error: OSError) -> None:
+        """Try a log again later: room or file descriptors are all that is missing."""
+        if partition not in self._late:
+            logger.warning(
+                "%(partition)s cannot be synced yet: %(error)s",
+                {"partition": partition.key, "error": error},
+            )
+            self._late.add(partition)
+        self._again_later(partition, closed_only)
+
+    def _again_later(self, partition: HostedPartition, closed_only: bool) -> None:
+        later = functools.partial(self.want, partition, closed_only=closed_only)
+        asyncio.get_running_loop().call_later(RETRY_S, later)
+
+
+def _take_back(partition: HostedPartition, pending: PendingSync) -> None:
+    try:
+        partition.log.synced(pending)
+        if pending.error is not None and partition.log.failed is not None:
+            partition.go_offline(partition.log.failed)
+    except Exception as error:
+        _struck(partition, error)
+
+
+def _struck(partition: HostedPartition, error: Exception) -> None:
+    """A bug kept a log from being synced: nobody knows what a power loss leaves of it, so that it
+    is final for the directory, as a sync that fails."""
+    log = partition.log
+    logger.error("%(partition)s cannot be synced", {"partition": partition.key}, exc_info=error)
+    log.resources.fail(f"a sync in {log.path} failed: {error!r}")
+    partition.go_offline(log.failed or "")

@@ -1,0 +1,142 @@
+"""Produced batches that are looked into before they are appended, beside the loop and in order;
+and those before which a segment is to be closed that waits for a sync.
+
+Owns one queue per partition, for as long as it has something: what comes later to the same
+partition waits behind, so that a producer's batches keep their order. The bytes are copied, for the
+receive buffer goes on; the connection takes no further request until this one is answered (its
+handler returns a task), and what all queues hold is bounded. Leadership and the ISR are asked when
+a batch's turn has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog.broker.fetching.delayed_requests import why_too_few
+from tidelog.model.errors import ErrorCode
+from tidelog.network.limits import Account, Holder
+from tidelog.records.batch import Buffer, Rejected
+from tidelog.runtime.tasks import call_off
+from tidelog.storage.log.inspecting import Looks
+from tidelog.storage.log.results import Appended
+from tidelog.storage.log.retention import ROLL_WAITS
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.partitions.partition import HostedPartition
+
+logger = logging.getLogger(__name__)
+
+MOST_BYTES = 64 * 1024 * 1024
+"""Of batches that wait, in all; one that is larger by itself waits alone. An address has its share
+of it, whatever the others hold: together they hold at most twice as much."""
+
+Outcome = asyncio.Future[Appended | Rejected]
+
+
+@dataclass(slots=True)
+class _Entry:
+    records: bytes
+    looks: Looks
+    in_sync: bool
+    deadline: float
+    outcome: Outcome
+    owner: Holder
+
+
+class LookedAppends:
+    """The queues of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._queues: dict[HostedPartition, deque[_Entry]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._account = Account(MOST_BYTES)
+
+    @property
+    def bytes(self) -> int:
+        """What the queues hold."""
+        return self._account.used
+
+    def add(
+        self,
+        partition: HostedPartition,
+        records: Buffer,
+        looks: Looks,
+        owner: Holder,
+        *,
+        in_sync: bool,
+        timeout_ms: int,
+    ) -> Outcome:
+        """Append a batch of ``owner`` in its turn. ``in_sync`` (acks=all): only while the ISR has
+        its minimum and the time is not over."""
+        loop = self._broker.loop
+        outcome: Outcome = loop.create_future()
+        size, account = len(records), self._account
+        fits = not account.used or account.used + size <= account.limit
+        if not fits and not account.in_share(owner, size):
+            sentence = f"{account.used} bytes wait to be looked into: send it again later"
+            outcome.set_result(Rejected(ErrorCode.REQUEST_TIMED_OUT, sentence))
+            return outcome
+        account.charge(size, owner)
+        deadline = loop.time() + max(0, timeout_ms) / 1000
+        queue = self._queues.setdefault(partition, deque())
+        queue.append(_Entry(bytes(records), looks, in_sync, deadline, outcome, owner))
+        if not partition.has_unlooked:
+            partition.has_unlooked = True
+            task = loop.create_task(self._work_off(partition, queue), name="looked-appends")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return outcome
+
+    async def stop(self) -> None:
+        """Append nothing more: what waits is refused."""
+        await call_off(self._tasks)
+
+    async def _work_off(self, partition: HostedPartition, queue: deque[_Entry]) -> None:
+        try:
+            while queue:
+                entry = queue[0]
+                result = await self._append(partition, entry)
+                self._done(queue, result)
+        finally:
+            partition.has_unlooked = False
+            del self._queues[partition]
+            while queue:
+                reason = "this broker stops"
+                self._done(queue, Rejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, reason))
+
+    def _done(self, queue: deque[_Entry], result: Appended | Rejected) -> None:
+        entry = queue.popleft()
+        self._account.charge(-len(entry.records), entry.owner)
+        if not entry.outcome.done():
+            entry.outcome.set_result(result)
+
+    async def _append(self, partition: HostedPartition, entry: _Entry) -> Appended | Rejected:
+        broker = self._broker
+        if entry.in_sync and broker.loop.time() >= entry.deadline:
+            sentence = "its records could not be looked into in time"
+            return Rejected(ErrorCode.REQUEST_TIMED_OUT, sentence)
+        try:
+            pieces = partition.log.look_into(entry.records, broker.clock.wall_ms(), entry.looks)
+            looked = await broker.turns.run(pieces)
+            if isinstance(looked, Rejected):
+                return looked
+            while True:
+                if entry.in_sync and len(partition.state.isr) < partition.required_in_sync:
+                    return Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, why_too_few(partition))
+                now_ms = broker.clock.wall_ms()
+                result = partition.append(entry.records, now_ms, looked_into=looked)
+                if result is not ROLL_WAITS:
+                    return result
+                refused = await broker.turns.run(partition.log.syncing_before_roll())
+                if refused is not None:
+                    partition.look_at_disk()
+                    return refused
+        except Exception:
+            logger.exception("a batch for %s could not be looked into", partition.key)
+            return Rejected(ErrorCode.UNKNOWN_SERVER_ERROR, "the broker failed: see its log")

@@ -1,0 +1,249 @@
+"""What a broker does to its logs by the clock: retention, flushing, checkpoints, compaction.
+
+Owns when; the logs own what. Each round goes through the hosted partitions one at a time and lets
+the loop run between them, so that no request waits for more than one partition's work. Nothing is
+done to a replica that the controller has not spoken of in this life of the broker: its topic's
+configuration is not known before, and the default retention could delete what must stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from tidelog.broker.partitions.cleaning import Cleaning
+from tidelog.model.configs.topic_values import MAX_INT64
+from tidelog.runtime.tasks import call_off
+from tidelog.runtime.turns import Turn
+from tidelog.storage.log.producers import MAX_PRODUCERS_OF_ALL, forgotten_beyond
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.partitions.partition import HostedPartition
+
+logger = logging.getLogger(__name__)
+
+LONGEST_FLUSH_TICK_MS = 1_000
+"""``flush.ms`` is looked at this often at least, whatever log.flush.scheduler.interval.ms says."""
+
+REMOVAL_TICK_MS = 1_000
+"""How often is looked for what ``file.delete.delay.ms`` and the like let go of."""
+
+PRODUCERS_TICK_MS = 1_000
+"""How often is looked for more idempotent producers than a process may remember."""
+
+KEEP_TICK_MS = 60_000
+"""How often is looked for replicas that do not keep their topic's configurations yet."""
+
+KEPT_AT_ONCE, KEPT_WRITES_AT_ONCE = 512, 16
+"""Replicas that are looked at, or written to, before others have a turn: about 1 ms, and on a busy
+disk ``TURN_MS``."""
+
+TURN_MS = 5
+
+FLUSHED_AT_ONCE = 1_024
+"""Logs that are asked whether they are to be synced, before others have a turn: about 1 ms."""
+
+REMOVED_AT_ONCE = 8
+"""Segments that retention takes out of a log before others have a turn."""
+
+
+class Maintenance:
+    """The timers of one broker. Made once, started once."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tasks: list[asyncio.Task[None]] = []
+        self._checkpoint_now = asyncio.Event()
+        self._retention_now = asyncio.Event()
+        self._cleaner_now = asyncio.Event()
+        self._keep_now = asyncio.Event()
+        self._under_way: set[asyncio.Future[None]] = set()
+        """What threads do to directories; goes on when the task that waits for it is cancelled."""
+        self.cleaning = Cleaning(broker)
+
+    def start(self) -> None:
+        """Begin; ends with ``stop``."""
+        configs = self._broker.configs
+        checkpoint_ms = min(
+            configs.replica_high_watermark_checkpoint_interval_ms,
+            configs.log_flush_offset_checkpoint_interval_ms,
+            configs.log_flush_start_offset_checkpoint_interval_ms,
+        )
+        flush_ms = min(configs.log_flush_scheduler_interval_ms, LONGEST_FLUSH_TICK_MS)
+        retention_ms = configs.log_retention_check_interval_ms
+        self._every("retention", retention_ms, self._retention_now, self.look_at_retention)
+        self._every("removals", REMOVAL_TICK_MS, asyncio.Event(), self.remove)
+        self._every("producers", PRODUCERS_TICK_MS, asyncio.Event(), self.look_at_producers)
+        self._every("checkpoints", checkpoint_ms, self._checkpoint_now, self.checkpoint)
+        self._every("flush", flush_ms, asyncio.Event(), self._flush)
+        self._every("configurations", KEEP_TICK_MS, self._keep_now, self.keep_configs)
+        if configs.log_cleaner_enable:
+            self._every("cleaner", self._cleaner_backoff_ms, self._cleaner_now, self.cleaning.clean)
+
+    async def stop(self) -> None:
+        """End all timers; what a thread does to a directory for one of them is finished first."""
+        await call_off(self._tasks)
+        if self._under_way:
+            await asyncio.wait(self._under_way)
+
+    def checkpoint_soon(self) -> None:
+        """Write the checkpoints without waiting for their turn."""
+        self._checkpoint_now.set()
+
+    def configs_changed(self) -> None:
+        """Look at retention and compaction without waiting for their turn."""
+        self._retention_now.set()
+        self._cleaner_now.set()
+        self._keep_now.set()
+
+    def _cleaner_backoff_ms(self) -> int:
+        of_file = self._broker.configs.log_cleaner_backoff_ms
+        return max(1, self._broker.topic_configs.number("log.cleaner.backoff.ms", of_file))
+
+    def _every(
+        self,
+        name: str,
+        interval_ms: int | Callable[[], int],
+        now: asyncio.Event,
+        work: Callable[[], Awaitable[None]],
+    ) -> None:
+        task = asyncio.get_running_loop().create_task(
+            self._repeat(name, interval_ms, now, work), name=f"maintenance-{name}"
+        )
+        self._tasks.append(task)
+
+    async def _repeat(
+        self,
+        name: str,
+        interval_ms: int | Callable[[], int],
+        now: asyncio.Event,
+        work: Callable[[], Awaitable[None]],
+    ) -> None:
+        while True:
+            wait_ms = interval_ms if isinstance(interval_ms, int) else interval_ms()
+            try:
+                async with asyncio.timeout(wait_ms / 1000):
+                    await now.wait()
+            except TimeoutError:
+                pass
+            now.clear()
+            try:
+                await work()
+            except Exception:
+                logger.exception(
+                    "maintenance (%(work)s) failed; it is tried again in its turn", {"work": name}
+                )
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        loop = asyncio.get_running_loop()
+        doing = loop.run_in_executor(self._broker.seams.threads, work)
+        self._under_way.add(doing)
+        doing.add_done_callback(self._under_way.discard)
+        await asyncio.shield(doing)
+
+    def _assigned(self) -> list[HostedPartition]:
+        return [each for each in self._broker.partitions.all() if each.assigned]
+
+    async def look_at_retention(self) -> None:
+        """Take out of the logs what retention says, and forget silent producers."""
+        now_ms = self._broker.clock.wall_ms()
+        silence_ms = self._broker.topic_configs.number(
+            "producer.id.expiration.ms", self._broker.configs.producer_id_expiration_ms
+        )
+        for partition in self._assigned():
+            partition.log.producer_expiration_ms = silence_ms
+            while True:
+                before = partition.start_offset
+                # One change of a log at a time: its turn would come again only with the next look.
+                await self._broker.log_work.until_free(partition.log)
+                try:
+                    work = partition.log.housekeeping(now_ms, at_most=REMOVED_AT_ONCE)
+                    said = await self._broker.log_work.run(partition.log, work)
+                except Exception:
+                    # One bad log must not keep the others' disks from being freed.
+                    logger.exception(
+                        "%(partition)s: retention failed; tried again later",
+                        {"partition": partition.key},
+                    )
+                    said = None
+                if partition.start_offset > before:
+                    partition.waiting.start_moved()
+                await asyncio.sleep(0)
+                if partition.log.snapshots:
+                    # One that retention waits for, with the records of which it tells.
+                    self._broker.commit.want(partition)
+                if said is None:
+                    break
+                logger.info("%s", said)
+                # What was renamed goes after its delay, when a sync covers the renaming.
+                self._broker.commit.want(partition, closed_only=True)
+        self._broker.repairs.look()
+
+    async def look_at_producers(self) -> None:
+        """Forget the longest idle producers where all replicas remember too many together.
+
+        Any client may name a new one with each batch, in each partition.
+        """
+        states = [partition.log.producers for partition in self._broker.partitions.all()]
+        for _ in forgotten_beyond(MAX_PRODUCERS_OF_ALL, states):
+            await asyncio.sleep(0)
+
+    async def keep_configs(self) -> None:
+        """Have each replica keep its topic's own configurations, for the next start."""
+        seen = 0
+        turn = Turn(self._broker.clock, KEPT_AT_ONCE, TURN_MS)
+        for topic, hosted in list(self._broker.partitions.by_topic.items()):
+            own = self._broker.topic_configs.own(topic)
+            for partition in list(hosted.values()):
+                if partition.assigned and partition.log.keep_configs(own):
+                    self._broker.commit.want(partition, closed_only=True)
+                    seen += KEPT_AT_ONCE // KEPT_WRITES_AT_ONCE
+                seen += 1
+                if turn.is_over() or seen >= KEPT_AT_ONCE:
+                    seen = 0
+                    await asyncio.sleep(0)
+                    turn = Turn(self._broker.clock, KEPT_AT_ONCE, TURN_MS)
+
+    async def remove(self) -> None:
+        """Remove what waited for its delay: files of removed segments, directories of deleted and
+        stale replicas. And end fetch sessions that nobody uses.
+
+        Grows with what is due, and the sessions that end.
+        """
+        self._broker.fetch_sessions.expire(self._broker.clock.monotonic_ms())
+        for directory in self._broker.directories:
+            removal = None if directory.failed else directory.due_removal()
+            if removal is not None:
+                await self._in_thread(removal.run)
+                directory.removed(removal)
+
+    async def _flush(self) -> None:
+        """Sync logs whose ``flush.ms`` is over, and closed segments that were never synced."""
+        now_ms = self._broker.clock.wall_ms()
+        commit = self._broker.commit
+        for count, partition in enumerate(self._assigned(), 1):
+            if not count % FLUSHED_AT_ONCE:
+                await asyncio.sleep(0)
+            log = partition.log
+            if log.synced_end_offset >= log.end_offset:
+                log.last_sync_ms = now_ms
+            elif log.configs.flush_ms < MAX_INT64 and (
+                now_ms - log.last_sync_ms >= log.configs.flush_ms
+            ):
+                log.last_sync_ms = now_ms
+                commit.want(partition)
+            elif log.segments[-1].base_offset > log.synced_end_offset:
+                commit.want(partition, closed_only=True)
+
+    async def checkpoint(self) -> None:
+        """Write recovery points, high watermarks, log starts and the cleaner's offsets."""
+        for directory in self._broker.directories:
+            if directory.failed is not None:
+                continue
+            checkpoint = await self._broker.log_work.run(None, directory.checkpointing())
+            if checkpoint is not None and directory.failed is None:
+                await self._in_thread(checkpoint.run)
+                directory.checkpointed(checkpoint)

@@ -1,0 +1,496 @@
+"""One hosted partition: its role, the epochs it obeys, and its high watermark.
+
+Owns the state that LeaderAndIsr sets and the high watermark; the bytes are the log's, the rules are
+``replication``'s, who waits here is ``partition_waiting``'s. Nothing in this module waits.
+
+| role | append | read by clients | how it gets there |
+|---|---|---|---|
+| LEADER | yes | up to the high watermark | LeaderAndIsr names this broker |
+| FOLLOWER | NOT_LEADER_OR_FOLLOWER | so too, on request (KIP-392) | LeaderAndIsr names another |
+| OFFLINE | KAFKA_STORAGE_ERROR | KAFKA_STORAGE_ERROR | its disk failed, or its log is damaged |
+
+A record counts as stored when it is written or, with ``log.durability=sync``, when it is synced;
+the high watermark never passes what this broker has not stored.
+
+A leader's followers say with each fetch what they hold (``follower_fetched``). What it knows of
+them, and the change of the ISR in flight (``isr_changes``), is its ``leadership``'s, one object per
+leader epoch and set of replicas; while a change is in flight the watermark counts the larger ISR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from tidelog.broker.partitions.awaited_commits import Committed
+from tidelog.broker.partitions.counts import Counts
+from tidelog.broker.partitions.leadership import Leadership
+from tidelog.broker.partitions.state import NO_LEADER as NO_LEADER
+from tidelog.broker.partitions.state import NO_VERSION
+from tidelog.broker.partitions.state import PartitionState as PartitionState
+from tidelog.broker.partitions.state import Role as Role
+from tidelog.broker.partitions.state import StorageFailed as StorageFailed
+from tidelog.broker.partitions.waiters import Waiting, wake
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import Buffer, Rejected
+from tidelog.replication.isr import UNKNOWN, Follower, maximal
+from tidelog.replication.watermark import high_watermark, required_in_sync
+from tidelog.storage.log.inspecting import UNLOOKED, Batches, Looks
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.results import Appended
+
+if TYPE_CHECKING:
+    from tidelog.broker.partitions.group_commit import GroupCommit
+
+
+_NOBODY: Mapping[int, Follower] = MappingProxyType({})
+
+
+class HostedPartition:
+    """A replica on this broker. Made by ``Partitions``; used by one thread, the event loop's."""
+
+    __slots__ = (
+        "_alone",
+        "_commit",
+        "_is_short",
+        "_leader_mark",
+        "_marked_generation",
+        "_node_id",
+        "_synced",
+        "bytes_in",
+        "bytes_out",
+        "counts",
+        "has_unlooked",
+        "is_leader",
+        "key",
+        "leader_epoch",
+        "leadership",
+        "log",
+        "offline_epoch",
+        "offline_reason",
+        "required_in_sync",
+        "state",
+        "waiting",
+    )
+
+    def __init__(
+        self, key: TopicPartition, log: PartitionLog, node_id: int, commit: GroupCommit
+    ) -> None:
+        self.key = key
+        self.log = log
+        self.state = PartitionState()
+        self.is_leader = False
+        # Until LeaderAndIsr says more, the log says which epochs are past (KIP-570's fencing).
+        self.leader_epoch = log.latest_epoch
+        self.offline_reason: str | None = log.failed
+        self.offline_epoch = -1
+        self.required_in_sync = 1
+        self.bytes_in = 0
+        self.has_unlooked = False  # whether batches wait for ``looked_appends``
+        self.bytes_out = 0
+        self.counts = Counts()
+        self.waiting = Waiting()
+        self.leadership: Leadership | None = None
+        """What this broker knows as leader; None while it does not lead."""
+        self._node_id = node_id
+        self._commit = commit
+        self._synced = commit.before_ack
+        self._alone = False
+        self._is_short = False
+        """Whether a committed record may be on fewer replicas than there are."""
+        self._leader_mark = UNKNOWN
+        """The leader's high watermark as it was last told, of which more may be stored later."""
+        self._marked_generation = log.generation
+        """Of the log then: once it is cut the mark counts no more."""
+
+    # -- what it is
+
+    @property
+    def topic(self) -> str:
+        return self.key.topic
+
+    @property
+    def partition(self) -> int:
+        return self.key.partition
+
+    @property
+    def topic_id(self) -> UUID:
+        """The id on disk, or ``NO_UUID`` for a replica that never learnt one."""
+        metadata = self.log.metadata
+        return metadata.topic_id if metadata is not None else self.state.topic_id
+
+    @property
+    def partition_epoch(self) -> int:
+        """The partition epoch on disk, -1 when there is none."""
+        metadata = self.log.metadata
+        return metadata.partition_epoch if metadata is not None else self.state.partition_epoch
+
+    @property
+    def role(self) -> Role:
+        if self.offline_reason is not None:
+            return Role.OFFLINE
+        return Role.LEADER if self.is_leader else Role.FOLLOWER
+
+    @property
+    def assigned(self) -> bool:
+        """Whether the controller has spoken of this replica in this life of the broker."""
+        return self.state.leader_epoch >= 0
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return self.state.isr
+
+    @property
+    def isr_version(self) -> int:
+        return self.state.isr_version
+
+    @property
+    def replicas(self) -> tuple[int, ...]:
+        return self.state.replicas
+
+    @property
+    def followers(self) -> Mapping[int, Follower]:
+        """What each follower holds, as this leadership saw it; empty while not leading."""
+        return _NOBODY if self.leadership is None else self.leadership.followers
+
+    @property
+    def epoch_start(self) -> int:
+        """Where the present leader epoch began in the log; 0 while not leading."""
+        return 0 if self.leadership is None else self.leadership.start
+
+    @property
+    def proposed_isr(self) -> tuple[int, ...] | None:
+        """The ISR of the change in flight."""
+        leadership = self.leadership
+        return None if leadership is None or leadership.change is None else leadership.change.isr
+
+    @property
+    def start_offset(self) -> int:
+        return self.log.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.log.end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.high_watermark
+
+    @property
+    def watermark_is_certain(self) -> bool:
+        """Whether the high watermark is known to be what a former leader made it (KIP-207).
+
+        A new leader knows of it what its last fetch said: what was committed since is confirmed
+        when its followers have fetched. One that leads on in a newer epoch has moved it itself.
+        """
+        leadership = self.leadership
+        certain_from = 0 if leadership is None else leadership.certain_from
+        return len(self.state.replicas) <= 1 or self.log.high_watermark >= certain_from
+
+    @property
+    def is_following(self) -> bool:
+        """Whether it copies a leader that is known: its watermark may be read up to."""
+        return not self.is_leader and self.state.leader >= 0 and self.offline_reason is None
+
+    def why_not_answering(self, leader_epoch: int) -> ErrorCode:
+        """Return why a request cannot be answered that was served in ``leader_epoch``, and waited.
+
+        Where this broker has led since then without a break, nothing has happened to it: the log
+        that it reads, or was appended to, was not cut.
+        """
+        leadership = self.leadership
+        if leadership is not None and leadership.since <= leader_epoch <= self.leader_epoch:
+            return ErrorCode.NONE
+        return self.why_not_serving(leader_epoch)
+
+    def why_not_serving(self, current_leader_epoch: int = -1) -> ErrorCode:
+        """Return why a client's request cannot be served here, or NONE (KIP-320)."""
+        if self.offline_reason is not None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if current_leader_epoch >= 0 and current_leader_epoch != self.leader_epoch:
+            if current_leader_epoch < self.leader_epoch:
+                return ErrorCode.FENCED_LEADER_EPOCH
+            return ErrorCode.UNKNOWN_LEADER_EPOCH
+        return ErrorCode.NONE if self.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    # -- changes of role
+
+    def become(self, state: PartitionState) -> None:
+        """Lead or follow as ``state`` says. An equal leader epoch changes ISR and flags only.
+
+        A leader that leads on in a newer epoch keeps its log whole: who waits here goes on waiting,
+        by the rules of the new epoch. Its followers hold nothing until they have fetched in it.
+        """
+        same_epoch = state.leader_epoch == self.leader_epoch
+        former, isr = self.leadership, self.state.isr
+        self.state = state
+        if not same_epoch:
+            self._leader_mark = UNKNOWN
+        self.leader_epoch = state.leader_epoch
+        self.is_leader = state.leader == self._node_id and self.offline_reason is None
+        if not self.is_leader:
+            self._lead_no_more()
+        elif former is not None and same_epoch:
+            self.leadership = former.settled(state.replicas)
+        else:
+            end = self.log.end_offset
+            self.leadership = Leadership(state.leader_epoch, state.replicas, end, former)
+            self.log.begin_epoch(state.leader_epoch)
+        if self.is_leader:
+            led, end = former is not None, self.log.end_offset
+            self.counts.leads(led, end, len(isr), len(state.isr))
+        if self.stored_end < self.log.end_offset:
+            # A crash left a tail that counts only when synced; no append may ever come.
+            self._commit.want(self)
+        if former is not None and not self.is_leader:
+            self.waiting.give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif not same_epoch:
+            # What followers asked in the former epoch does not count: they are told at once.
+            wake(self.waiting.readers if former is None else self.waiting.followers)
+        self.configure()
+
+    def _lead_no_more(self) -> None:
+        if self.leadership is not None:
+            self.counts.led_until(self.log.end_offset)
+        self.is_leader = False
+        self.leadership = None
+
+    def configure(self) -> None:
+        """Take over what the topic's configuration and the ISR say about the high watermark."""
+        self.required_in_sync = required_in_sync(
+            self.log.configs.min_insync_replicas, max(1, len(self.state.replicas))
+        )
+        self._alone = (
+            self.state.isr == (self._node_id,)
+            and self.required_in_sync <= 1
+            and len(self.state.replicas) <= 1
+        )
+        self._is_short = len(self.state.isr) < len(self.state.replicas)
+        mark, noted = self.log.high_watermark, self.log.watermark_note.offset
+        if mark > max(noted, self.log.start_offset):
+            # It moved before the ISR shrank, or before this replica heard of that.
+            self._note(mark)
+        if self.is_leader:
+            self.waiting.moved()
+            self.advance()
+            if len(self.state.isr) < self.required_in_sync:
+                self.waiting.commits.too_few()
+
+    def take_isr(self, isr: tuple[int, ...], isr_version: int) -> None:
+        """Take over the ISR of this leader epoch that the controller answered to a proposal."""
+        self.counts.isr_changed(len(self.state.isr), len(isr))
+        self.state = replace(self.state, isr=isr, isr_version=isr_version)
+        if self.leadership is not None:
+            self.leadership.change = None
+        self.configure()
+
+    def settle_debt(self) -> None:
+        """The controller has cleared the unclean flag and the debt record (KIP-704)."""
+        self.state = replace(self.state, is_unclean_leader=False, has_debt=False)
+
+    def stop(self) -> None:
+        """Serve nothing from now on; all that wait get NOT_LEADER_OR_FOLLOWER at once."""
+        self._lead_no_more()
+        self._leader_mark = UNKNOWN
+        # Without the ISR version: the same order again, as of a new channel, starts it again.
+        self.state = replace(self.state, leader=NO_LEADER, isr_version=NO_VERSION)
+        self.waiting.give_up(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def go_offline(self, reason: str) -> None:
+        """The disk failed: acknowledge nothing from now on (promise 25)."""
+        if self.offline_reason is None:
+            self.offline_reason = reason
+            self.offline_epoch = self.state.leader_epoch
+            self._lead_no_more()
+            self.waiting.give_up(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    # -- appending
+
+    def append(
+        self,
+        records: Buffer,
+        now_ms: int,
+        *,
+        from_client: bool = True,
+        looks: Looks | None = None,
+        looked_into: Batches | None = None,
+    ) -> Appended | Rejected:
+        """Append as leader; the watermark may move. With ``looks`` it may be ``UNLOOKED``."""
+        if not self.is_leader:
+            return self._refuse()
+        if self.has_unlooked and looks is not None:
+            return UNLOOKED
+        append, epoch = self.log.append_as_leader, self.leader_epoch
+        result = append(
+            records, epoch, now_ms, from_client=from_client, looks=looks, looked_into=looked_into
+        )
+        if isinstance(result, Rejected):
+            self.look_at_disk()
+            return result
+        waiting = self.waiting
+        self.counts.appends += 1
+        self.bytes_in += len(records)
+        waiting.uncommitted_bytes += len(records)
+        if self._synced:
+            self._commit.want(self)
+        else:
+            log = self.log
+            if log.end_offset - log.synced_end_offset >= log.configs.flush_messages:
+                self._commit.want(self)
+            if self._alone:
+                log.high_watermark = log.end_offset
+                waiting.committed(log.end_offset)
+            elif len(self.state.isr) == 1:
+                self.advance()
+            if not self.is_leader:
+                return self._refuse()
+            if self._alone:
+                return result
+        if waiting.followers:
+            wake(waiting.followers, len(records))
+        return result
+
+    def when_committed(self, offset: int, committed: Committed, *, patient: bool = True) -> None:
+        """Call ``committed`` once: when ``offset`` is below the high watermark, or it ends.
+
+        Who is not ``patient`` does not wait while the ISR is too small either.
+        """
+        if not self.is_leader:
+            committed(self._refuse().error)
+        elif offset < self.log.high_watermark:
+            committed(ErrorCode.NONE)
+        else:
+            self.waiting.commits.add(offset, committed, patient=patient)
+
+    def _refuse(self) -> Rejected:
+        if self.offline_reason is not None:
+            return Rejected(ErrorCode.KAFKA_STORAGE_ERROR, self.offline_reason)
+        return Rejected(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker does not lead {self.key}")
+
+    def look_at_disk(self) -> None:
+        """Go offline when the log's disk has failed."""
+        failed = self.log.failed
+        if failed is not None:
+            self.go_offline(failed)
+
+    # -- the high watermark
+
+    def synced(self) -> None:
+        """The log was synced: with ``log.durability=sync`` more is stored now."""
+        if self.is_leader and self._synced:
+            self.advance()
+        elif self._synced and self.is_following and self._marked_generation == self.log.generation:
+            # The leader tells its watermark once, before what came with it is synced.
+            self._take_over_mark()
+
+    @property
+    def stored_end(self) -> int:
+        """Where what this broker has stored ends: written or, with ``log.durability=sync``, synced.
+
+        A follower claims no more, and its high watermark does not pass it.
+        """
+        log = self.log
+        return min(log.synced_end_offset, log.end_offset) if self._synced else log.end_offset
+
+    # -- as a follower
+
+    def replicated(self, size: int, leader_watermark: int) -> None:
+        """Take over the leader's high watermark, after its bytes were appended.
+
+        Only for an answer that did not say where the logs part: else the watermark could pass
+        records that are to be cut.
+        """
+        self.bytes_in += size
+        self.counts.replicated_in += size
+        self.waiting.uncommitted_bytes += size
+        self._leader_mark = leader_watermark
+        self._marked_generation = self.log.generation
+        self._take_over_mark()
+
+    def _take_over_mark(self) -> None:
+        mark = min(self._leader_mark, self.stored_end)
+        if mark > self.log.high_watermark and not self.log.cutting:
+            if self._is_short:
+                # Before anybody hears of it: what only some replicas have may be lost with them.
+                self.log.watermark_note.write(mark)
+            self.log.high_watermark = mark
+            self.waiting.committed(mark)
+
+    def follower_fetched(
+        self,
+        node_id: int,
+        offset: int,
+        broker_epoch: int = -1,
+        now_ms: int = 0,
+        log_start: int = -1,
+    ) -> None:
+        """A follower's life holds all from ``log_start`` to ``offset`` of this leader's log."""
+        leadership = self.leadership
+        if leadership is None or node_id not in leadership.replicas:
+            return
+        follower = leadership.followers.get(node_id)
+        if follower is None:
+            follower = leadership.followers[node_id] = Follower()
+        if broker_epoch < follower.broker_epoch:
+            # A fetch of a former life that was under way: it says nothing of the present one.
+            return
+        follower.fetched(offset, self.log.end_offset, broker_epoch, now_ms)
+        if log_start > follower.start_offset:
+            follower.start_offset = log_start
+            if self.waiting.deletions:
+                wake(self.waiting.deletions)
+        if offset > self.log.high_watermark:
+            self.advance()
+
+    def advance(self) -> None:
+        """Move the high watermark as far as the rules allow, and tell who waits."""
+        log, leadership = self.log, self.leadership
+        if leadership is None:
+            return
+        own = self.stored_end
+        if self._alone:
+            moved = max(own, log.high_watermark)
+        else:
+            isr, change = self.state.isr, leadership.change
+            ends = {node_id: each.end_offset for node_id, each in leadership.followers.items()}
+            ends[self._node_id] = own
+            moved = high_watermark(
+                log.high_watermark,
+                isr if change is None else maximal(isr, change.isr),
+                ends,
+                len(isr),
+                self.required_in_sync,
+            )
+        if moved > log.high_watermark and self._note(moved):
+            log.high_watermark = moved
+            self.waiting.committed(moved)
+
+    def _note(self, mark: int) -> bool:
+        """Put a watermark on disk, if need be, before it is told; whether the disk lives."""
+        if self._is_short and self.offline_reason is None:
+            self.log.watermark_note.write(mark)
+            self.look_at_disk()
+        return self.offline_reason is None
+
+    # -- reading
+
+    def read(
+        self, offset: int, max_bytes: int, *, committed: bool = True, at_least_one: bool = True
+    ) -> memoryview | Rejected:
+        """Return whole batches from ``offset`` on, up to the high watermark (or the log's end).
+
+        With ``at_least_one`` a first batch above ``max_bytes`` is given whole.
+        """
+        log = self.log
+        limit = log.high_watermark if committed else None
+        found = log.read(offset, max_bytes, limit, at_least_one=at_least_one)
+        if isinstance(found, Rejected):
+            if found.error is ErrorCode.KAFKA_STORAGE_ERROR:
+                self.look_at_disk()
+            return found
+        self.bytes_out += len(found)
+        return found

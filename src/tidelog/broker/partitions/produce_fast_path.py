@@ -1,0 +1,136 @@
+"""Produce on the short way: from the request's bytes to the answer's, without messages between.
+
+Owns one shape of a Produce request, the one that librdkafka always and others mostly send on busy
+connections: version 9-11, acks 1 or all, one partition, no tags. It costs half of the way through
+``handlers.produce`` (docs/internals/broker.md has the figures), which serves everything else and
+gives every refusal: whatever is not plain here returns None, with nothing done.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tidelog.broker.fetching.delayed_requests import DelayedFrame, refuse
+from tidelog.broker.metadata import leader_hints
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import INTERNAL_TOPICS
+from tidelog.protocol import codec, messages
+from tidelog.protocol.primitives import DecodeError, read_uvarint
+from tidelog.records.batch import HEADER_SIZE, LENGTH_OVERHEAD
+from tidelog.storage.log.inspecting import ONE_BATCH
+from tidelog.storage.log.results import Appended
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from tidelog.broker.broker import Broker
+
+ALL_IN_SYNC = -1
+ONE_ELEMENT = 2
+"""A compact array's length field with one element: it is the length plus one."""
+
+_NO_TAGS = b"\0\0\0"
+"""The tag buffers behind the records: of the partition, the topic and the request."""
+
+_LONGEST_NAME = 126
+"""Longer names have a length field of two bytes."""
+
+_before_name = struct.Struct(">BhiBB").unpack_from
+"""Length fields of the transactional id, of the topics and of the topic's name; acks, timeout."""
+
+_behind_name = struct.Struct(">BiB").unpack_from
+"""Length fields of the partitions and (its first byte) of the records; the partition."""
+
+_length_in_batch = struct.Struct(">i").unpack_from
+_packers = tuple(
+    struct.Struct(f">iixBB{size}sBi2xqqqB8x").pack for size in range(_LONGEST_NAME + 1)
+)
+"""Answers by the length of the topic's name; what is always zero is padding."""
+
+_FIXED_BYTES = 4 + 3 + 1 + 4 + 2 + 24 + 4 + 4 + 1
+"""Bytes of an answer behind its size, but for the topic's name."""
+
+
+def answer(
+    broker: Broker, request: memoryview, position: int, version: int, correlation_id: int
+) -> bytes | asyncio.Future[bytes] | None:
+    """Append and return the answer's whole frame, or a future of it; None: not plain."""
+    if version < 9:
+        return None
+    try:
+        found = _read(request, position)
+        if found is None:
+            return None
+        acks, timeout_ms, name, index, records = found
+        topic = name.decode()
+    except (struct.error, IndexError, ValueError, DecodeError):
+        return None
+    hosted = broker.partitions.by_topic.get(topic)
+    partition = None if hosted is None else hosted.get(index)
+    if partition is None or not partition.is_leader or topic in INTERNAL_TOPICS:
+        return None
+    if acks == ALL_IN_SYNC and len(partition.state.isr) < partition.required_in_sync:
+        return None
+    result = partition.append(records, broker.clock.wall_ms(), looks=ONE_BATCH)
+    if result.__class__ is not Appended:
+        # Nothing was appended: the long way tries again, and words the refusal.
+        return None
+    first, last, append_time_ms, start, _ = result
+    size = len(name)
+    frame = _packers[size](
+        _FIXED_BYTES + size,
+        correlation_id,
+        ONE_ELEMENT,
+        size + 1,
+        name,
+        ONE_ELEMENT,
+        index,
+        first,
+        append_time_ms,
+        start,
+        1,
+    )
+    if acks != ALL_IN_SYNC or last < partition.log.high_watermark:
+        return frame
+    refused = partial(_refused, broker, version, correlation_id, topic, index)
+    return DelayedFrame(partition, last, timeout_ms, frame, refused).future
+
+
+def _refused(
+    broker: Broker, version: int, correlation_id: int, topic: str, index: int, error: ErrorCode
+) -> bytes:
+    response = messages.ProduceResponse
+    part = response.PartitionProduceResponse(index)
+    refuse(part, error)
+    whole = response([response.TopicProduceResponse(topic, [part])])
+    listeners = broker.configs.broker_listeners
+    if version >= leader_hints.FIRST_PRODUCE_VERSION and len(listeners) == 1:
+        # By which of several the client came in is not known here: then it asks Metadata.
+        leader_hints.name_leaders(broker, whole, listeners[0].name)
+    return b"".join(codec.encode_response(ApiKey.PRODUCE, version, correlation_id, whole))
+
+
+def _read(frame: memoryview, at: int) -> tuple[int, int, bytes, int, memoryview] | None:
+    """Return (acks, timeout, topic, partition, records) of a plain request."""
+    transactional_id, acks, timeout_ms, topics, length = _before_name(frame, at)
+    if transactional_id or topics != ONE_ELEMENT or not 1 < length <= _LONGEST_NAME + 1:
+        return None
+    end = at + 8 + length
+    partitions, index, size = _behind_name(frame, end)
+    start = end + 6
+    if size > 127:
+        size, start = read_uvarint(frame, start, size)
+    stop = start + size - 1
+    if (
+        size <= HEADER_SIZE
+        or partitions != ONE_ELEMENT
+        or frame[stop:] != _NO_TAGS
+        or acks not in (1, ALL_IN_SYNC)
+    ):
+        return None
+    if _length_in_batch(frame, start + 8)[0] != stop - start - LENGTH_OVERHEAD:
+        return None  # more than one batch, or a damaged one
+    return acks, timeout_ms, bytes(frame[at + 9 : end]), index, frame[start:stop]

@@ -1,0 +1,499 @@
+"""All partitions that this broker hosts: found, made, changed, stopped, set aside.
+
+Owns the map from (topic, partition) to ``HostedPartition`` and in which log directory each one's
+log is. What the controller may order is judged before (``control``). Those who depend on leadership
+(the groups' coordinator) are told afterwards: through ``when_leader`` once in each leader epoch in
+which this broker leads, through ``when_not_leader`` when it leads no more. Who follows
+(``followers``) is told through ``when_applied`` and ``when_stopped``; who keeps notes of a replica
+through ``when_removed``, before it goes. Each is told whatever becomes of the others: a bug in one
+is logged, and keeps neither the rest nor another partition's order from being carried out.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeVarTuple
+from uuid import UUID
+
+from tidelog.broker.partitions.counts import Past
+from tidelog.broker.partitions.partition import HostedPartition, PartitionState, StorageFailed
+from tidelog.broker.partitions.placement import Room, choices
+from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
+from tidelog.protocol.primitives import NO_UUID
+from tidelog.replication.control import LocalReplica
+from tidelog.runtime.turns import Pieces, at_once
+from tidelog.storage.checkpoints import Created, PartitionMetadata
+from tidelog.storage.directory.log_directory import LogDirectory
+from tidelog.storage.log.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from tidelog.broker.metadata.configurations import ConfigCache
+    from tidelog.broker.partitions.group_commit import GroupCommit
+
+logger = logging.getLogger(__name__)
+
+Told = TypeVarTuple("Told")
+
+
+class NotSetAside(StorageFailed):
+    """What was deleted, or is stale, may be there again after a power loss: ``keys``."""
+
+    def __init__(self, reason: str, keys: Sequence[TopicPartition]) -> None:
+        super().__init__(reason)
+        self.keys = frozenset(keys)
+
+
+CONFIGURED_AT_ONCE = 50
+"""Partitions that take over a configuration before others have their turn: 1 to 5 ms."""
+
+
+class Partitions:
+    """The hosted partitions of one broker."""
+
+    def __init__(
+        self,
+        node_id: int,
+        directories: Sequence[LogDirectory],
+        configs: ConfigCache,
+        commit: GroupCommit,
+        stale_delay_ms: int,
+    ) -> None:
+        self.by_topic: dict[str, dict[int, HostedPartition]] = {}
+        self.when_leader: list[Callable[[HostedPartition], None]] = []
+        self.when_not_leader: list[Callable[[TopicPartition, int], None]] = []
+        self.when_applied: list[Callable[[HostedPartition], None]] = []
+        self.when_stopped: list[Callable[[TopicPartition], None]] = []
+        self.when_removed: list[Callable[[TopicPartition], None]] = []
+        self.directories = directories
+        self._renamed: dict[LogDirectory, list[HostedPartition]] = {}
+        """What was set aside and is not durable yet."""
+        self._refused: dict[LogDirectory, int] = {}
+        """What was free where a new replica was refused for want of room."""
+        self._undecided: dict[TopicPartition, list[HostedPartition]] = {}
+        """Replicas of other topics under the name of one that is hosted: the controller's next word
+        on that name says which one lives (docs/decisions/0045)."""
+        self._left: dict[TopicPartition, set[Created]] = {}
+        """Directories of partitions that may be there at the next start, and are not to be."""
+        self._made = 0
+        """How many replicas were made in this life."""
+        self.past = Past()
+        """What is counted of replicas that are here no more."""
+        self.away: Sequence[str] = ()
+        """Sentences about log directories that could not be used at the start. What is not known
+        here may lie in them, unless it is in its first leader epoch: it is not made anew."""
+        self.commit = commit
+        self._node_id = node_id
+        self._configs = configs
+        self._stale_delay_ms = stale_delay_ms
+        for directory in directories:
+            directory.resources.on_failure = lambda reason, d=directory: self._failed(d, reason)
+            directory.resources.on_damage = lambda key, d=directory: self._damaged(d, key)
+            directory.resources.sync_soon = self._sync_soon
+            for key, log in directory.logs.items():
+                if self.get(*key) is None:
+                    self._host(key, log)
+                else:
+                    other = HostedPartition(key, log, node_id, commit)
+                    self._undecided.setdefault(key, []).append(other)
+
+    # -- looking
+
+    def get(self, topic: str, partition: int) -> HostedPartition | None:
+        """Return a hosted partition."""
+        hosted = self.by_topic.get(topic)
+        return None if hosted is None else hosted.get(partition)
+
+    def all(self) -> Iterator[HostedPartition]:
+        """Yield every hosted partition; the map must not change meanwhile."""
+        for hosted in self.by_topic.values():
+            yield from hosted.values()
+
+    def local(self, topic: str, partition: int) -> LocalReplica | None:
+        """Return what the rules of ``replication.control`` ask of a local replica."""
+        found = self.get(topic, partition)
+        return None if found is None else local_replica(found)
+
+    def directory_of(self, partition: HostedPartition) -> LogDirectory:
+        """Return the log directory that a partition's log is in. O(directories)."""
+        for directory in self.directories:
+            if directory.logs.get(partition.key) is partition.log:
+                return directory
+        raise KeyError(str(partition.key))
+
+    def inventory(self) -> list[Any]:
+        """Return the local replicas for BrokerRegistration (tag 10002).
+
+        Damaged ones, and those on a failed disk, have the end offset -1, and what is undecided is
+        there with each of its topics' ids. Each topic comes with
+        its own configurations as the first of its replicas keeps them (docs/decisions/0024).
+        """
+        request = messages.BrokerRegistrationRequest
+        found: dict[tuple[str, UUID], Any] = {}
+        for partition in chain(self.all(), *self._undecided.values()):
+            key = (partition.topic, partition.topic_id)
+            if key not in found:
+                found[key] = request.InventoryTopic(*key, [], kept_configs(partition))
+            log = partition.log
+            ends = (log.latest_epoch, log.end_offset)
+            if _may_be_named(partition):
+                ends = (-1, -1)
+            found[key].partitions.append(
+                request.InventoryPartition(partition.partition, partition.partition_epoch, *ends)
+            )
+        return list(found.values())
+
+    def failures(self) -> Any:
+        """Return what heartbeats tell (tag 10000): all damaged replicas; None when all is well.
+
+        Each once the note of its damage is durable: what the controller was told, the next start
+        knows, too.
+        """
+        damaged = [each for each in self.all() if _may_be_named(each)]
+        failed = [each for each in self.directories if each.failed is not None]
+        if not damaged and not failed:
+            return None
+        request = messages.BrokerHeartbeatRequest
+        return request.Failures(
+            [UUID(int=each.meta.directory_id.int) for each in failed],
+            [request.DamagedReplica(x.topic, x.topic_id, x.partition) for x in damaged],
+        )
+
+    # -- changing
+
+    def create(self, topic: str, partition: int, state: PartitionState) -> HostedPartition:
+        """Host a partition, with a new log if there is none. Raises StorageFailed."""
+        key = TopicPartition(topic, partition)
+        existing = self.get(topic, partition)
+        if existing is not None:
+            return existing
+        if state.topic_id != NO_UUID and (decided := self._decide(key, state)) is not None:
+            self.by_topic.setdefault(topic, {})[partition] = decided
+            if state.leader_epoch < decided.leader_epoch:
+                raise StorageFailed(f"leader epoch {state.leader_epoch} is older than its log's")
+            return decided
+        if self.away and state.leader_epoch > 0:
+            # It may lie there: a second one would be in the way when the disk is back.
+            raise StorageFailed(f"{key} may lie in what cannot be used: {'; '.join(self.away)}")
+        return self._host(key, self._made_somewhere(key, state))
+
+    def _made_somewhere(self, key: TopicPartition, state: PartitionState) -> PartitionLog:
+        """Make a new log where there is room for it. Grows with the directories that refuse it."""
+        healthy = [each for each in self.directories if each.failed is None]
+        if not healthy:
+            raise StorageFailed("every log directory has failed")
+        refusals = []
+        for at in choices(map(self._room, healthy)):
+            directory = healthy[at]
+            try:
+                log = directory.create(
+                    key, self._configs.topic(key.topic), self._metadata_for(key, state, directory)
+                )
+            except OSError as error:
+                refusals.append(f"{directory.path} cannot take {key}: {error}")
+                if not directory.resources.is_full(error):
+                    directory.resources.fail(refusals[-1])
+                    break
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    self._refused[directory] = self._room(directory).free_bytes
+                continue
+            self._refused.pop(directory, None)
+            return log
+        raise StorageFailed("; ".join(refusals))
+
+    def _metadata_for(
+        self, key: TopicPartition, state: PartitionState, directory: LogDirectory
+    ) -> PartitionMetadata | None:
+        if state.topic_id == NO_UUID:
+            return None
+        self._made += 1
+        return PartitionMetadata(
+            state.topic_id,
+            state.partition_epoch,
+            self._configs.own(key.topic),
+            created=(directory.now_ms(), self._made),
+            replaces=tuple(sorted(self._left.get(key, ()))),
+        )
+
+    def _room(self, directory: LogDirectory) -> Room:
+        replicas, refused_at = len(directory.logs), self._refused.get(directory)
+        try:
+            free, total = directory.free_bytes(), directory.total_bytes()
+        except OSError:
+            return Room(replicas, 0, 1, refused_at)  # who cannot say it is asked last
+        return Room(replicas, free, total, refused_at)
+
+    def _decide(self, key: TopicPartition, state: PartitionState) -> HostedPartition | None:
+        """Return the undecided replica that the controller's word means; set the others aside."""
+        decided = None
+        for other in self._undecided.pop(key, ()):
+            is_meant = other.topic_id == state.topic_id
+            if is_meant and state.partition_epoch in (-1, other.partition_epoch):
+                decided = other
+                continue
+            delay_ms, why = self._stale_delay_ms, f"the topic of that name is {state.topic_id}"
+            logger.warning(
+                "%(path)s: set aside, removed in %(delay_ms)d ms: %(why)s",
+                {"path": other.log.path, "delay_ms": delay_ms, "why": why},
+            )
+            directory = self.directory_of(other)
+            try:
+                directory.mark_stray(key, remove_after_ms=delay_ms, durable=False)
+            except OSError as error:
+                # Nothing of it is served, and the next start asks the controller again.
+                directory.leave(key)
+                directory.resources.fail(f"{other.log.path} cannot be set aside: {error}")
+        return decided
+
+    def apply(self, partition: HostedPartition, state: PartitionState) -> None:
+        """Lead or follow as ``state`` says, and tell who depends on it."""
+        if partition.key in self._undecided and state.topic_id != NO_UUID:
+            self._decide(partition.key, state)
+        led, epoch = partition.is_leader, partition.leader_epoch
+        partition.become(state)
+        if led and not partition.is_leader:
+            _tell(self.when_not_leader, partition.key, epoch)
+        if partition.is_leader and not (led and partition.leader_epoch == epoch):
+            _tell(self.when_leader, partition)
+        _tell(self.when_applied, partition)
+
+    def stop(self, topic: str, partition: int, *, delete: bool, reason: str) -> None:
+        """Stop serving at once; with ``delete`` the log is renamed now and removed later.
+
+        Durable with ``sync_names``, once for many. Raises StorageFailed when the renaming fails;
+        the partition does not serve in any case.
+        """
+        hosted = self._stop(topic, partition)
+        if hosted is not None and delete:
+            logger.info(
+                "%(partition)s: deleting its log: %(why)s", {"partition": hosted.key, "why": reason}
+            )
+            _tell(self.when_removed, hosted.key)
+            self._set_aside(hosted, lambda directory: directory.delete(hosted.key, durable=False))
+
+    def sync_names(self) -> None:
+        """Do as ``syncing_names``, at once. Blocks."""
+        at_once(self.syncing_names())
+
+    def syncing_names(self) -> Pieces[None]:
+        """Make the deletions of ``stop`` durable, in pieces. Raises NotSetAside, for what lies in
+        directories that fail, when all of them were synced."""
+        failed: list[TopicPartition] = []
+        reason = ""
+        for directory in self.directories:
+            renamed = self._renamed.pop(directory, [])
+            try:
+                yield from directory.syncing_names()
+            except OSError as error:
+                reason = f"deletions in {directory.path} cannot be made durable: {error}"
+                directory.resources.fail(reason)
+                for hosted in renamed:
+                    self._may_come_back(hosted)
+                    failed.append(hosted.key)
+        if reason:
+            raise NotSetAside(reason, failed)
+
+    def make_stale(self, topic: str, partition: int, reason: str, *, durable: bool = True) -> None:
+        """Stop serving; the log is set aside and removed after a delay (KIP-516).
+
+        Not ``durable``: before anybody is told, call ``sync_names``, once for many.
+        """
+        hosted = self._stop(topic, partition)
+        if hosted is None:
+            return
+        _tell(self.when_removed, hosted.key)
+        delay_ms = self._stale_delay_ms
+        logger.warning(
+            "%(partition)s: set aside, removed in %(delay_ms)d ms: %(why)s",
+            {"partition": hosted.key, "delay_ms": delay_ms, "why": reason},
+        )
+        self._set_aside(
+            hosted,
+            lambda d: d.mark_stray(hosted.key, remove_after_ms=delay_ms, durable=durable),
+        )
+
+    def keep_aside(self, hosted: HostedPartition) -> tuple[LogDirectory, str]:
+        """Stop serving; the log is set aside for as long as it takes, in the place returned.
+
+        Durable with ``sync_names``. Raises StorageFailed.
+        """
+        directory = self.directory_of(hosted)
+        self._stop(*hosted.key)
+        paths: list[str] = []
+        self._set_aside(
+            hosted, lambda found: paths.append(found.mark_stray(hosted.key, durable=False))
+        )
+        return directory, paths[0]
+
+    def adopt_topic_id(
+        self, topic: str, partition: int, topic_id: UUID, partition_epoch: int
+    ) -> None:
+        """Write the id of a topic that existed before ids to a local replica.
+
+        Durable with ``syncing_topic_id``. Raises StorageFailed.
+        """
+        hosted = self.get(topic, partition)
+        if hosted is None:
+            return
+        if (failed := self.directory_of(hosted).failed) is not None:
+            # Promise 25: nothing is written or synced there any more.
+            raise StorageFailed(f"{hosted.log.path} cannot take its topic id: {failed}")
+        try:
+            own = self._configs.own(topic)
+            metadata = PartitionMetadata(topic_id, partition_epoch, own)
+            hosted.log.set_metadata(metadata, durable=False)
+        except OSError as error:
+            raise self._topic_id_failed(hosted, error) from error
+
+    def syncing_topic_id(self, hosted: HostedPartition) -> Pieces[None]:
+        """Make what ``adopt_topic_id`` wrote durable, in pieces. Raises StorageFailed."""
+        try:
+            yield from hosted.log.syncing_metadata()
+        except OSError as error:
+            raise self._topic_id_failed(hosted, error) from error
+
+    def _topic_id_failed(self, hosted: HostedPartition, error: OSError) -> StorageFailed:
+        reason = f"{hosted.log.path} cannot take its topic id: {error}"
+        resources = hosted.log.resources
+        if not resources.is_full(error):
+            resources.fail(reason)
+        return StorageFailed(reason)
+
+    def reconfigure(self, topics: Collection[str] | None) -> Pieces[None]:
+        """Apply the changed configuration of topics (None: of all) to what is hosted, in pieces.
+
+        Grows with their partitions. What a later change says of one meanwhile holds.
+        """
+        for done, partition in enumerate(self._hosted_of(topics), 1):
+            # It may have been removed since; what came since has the new configuration.
+            if self.get(*partition.key) is partition:
+                partition.log.configure(self._configs.topic(partition.topic))
+                partition.configure()
+            if not done % CONFIGURED_AT_ONCE:
+                yield None
+
+    def _hosted_of(self, topics: Collection[str] | None) -> list[HostedPartition]:
+        if topics is None:
+            return list(self.all())
+        of_topics = [self.by_topic.get(name, {}) for name in topics]
+        return [partition for hosted in of_topics for partition in hosted.values()]
+
+    def close(self) -> None:
+        """Stop serving all; the logs stay as they are."""
+        for partition in list(self.all()):
+            self._stop(*partition.key)
+
+    def _host(self, key: TopicPartition, log: PartitionLog) -> HostedPartition:
+        hosted = HostedPartition(key, log, self._node_id, self.commit)
+        self.by_topic.setdefault(key.topic, {})[key.partition] = hosted
+        return hosted
+
+    def _sync_soon(self, key: TopicPartition) -> bool:
+        hosted = self.get(*key)
+        if hosted is None:
+            return False
+        self.commit.want(hosted, closed_only=True)
+        return True
+
+    def _stop(self, topic: str, partition: int) -> HostedPartition | None:
+        hosted = self.get(topic, partition)
+        if hosted is None:
+            return None
+        led, epoch = hosted.is_leader, hosted.leader_epoch
+        hosted.stop()
+        _tell(self.when_stopped, hosted.key)
+        if led:
+            _tell(self.when_not_leader, hosted.key, epoch)
+        return hosted
+
+    def _set_aside(self, hosted: HostedPartition, action: Callable[[LogDirectory], object]) -> None:
+        key = hosted.key
+        directory = self.directory_of(hosted)
+        of_topic = self.by_topic[key.topic]
+        del of_topic[key.partition]
+        self.past.went(hosted, is_last=not of_topic)
+        if not of_topic:
+            del self.by_topic[key.topic]
+            self._configs.forget(key.topic)
+        metadata = hosted.log.metadata
+        if metadata is not None and metadata.replaces:
+            # What this one was to replace is not to be there instead of the next one either.
+            self._left.setdefault(key, set()).update(metadata.replaces)
+        try:
+            action(directory)
+            self._renamed.setdefault(directory, []).append(hosted)
+        except OSError as error:
+            self._may_come_back(hosted)
+            directory.resources.fail(f"{hosted.log.path} cannot be set aside: {error}")
+            raise StorageFailed(f"{hosted.log.path} cannot be set aside: {error}") from error
+
+    def _may_come_back(self, hosted: HostedPartition) -> None:
+        """Have a new replica say that this one, which stays on a failing disk, was to go."""
+        metadata = hosted.log.metadata
+        if metadata is not None and metadata.created is not None:
+            self._left.setdefault(hosted.key, set()).add(metadata.created)
+
+    def _failed(self, directory: LogDirectory, reason: str) -> None:
+        logger.error(
+            "%(log_dir)s is out of service: %(why)s", {"log_dir": directory.path, "why": reason}
+        )
+        for partition in list(self.all()):
+            if directory.logs.get(partition.key) is partition.log:
+                self._take_offline(partition, reason)
+
+    def _damaged(self, directory: LogDirectory, key: TopicPartition) -> None:
+        """A log was found damaged while it served; the heartbeats name it when a thread has synced
+        the note of that."""
+        hosted = self.get(*key)
+        log = directory.logs.get(key)
+        if hosted is None or log is not hosted.log or log.damaged is None:
+            return
+        logger.error(
+            "%(partition)s is out of service: %(why)s", {"partition": key, "why": log.damaged}
+        )
+        self._take_offline(hosted, log.damaged)
+        self.commit.want(hosted)
+
+    def _take_offline(self, partition: HostedPartition, reason: str) -> None:
+        led, epoch = partition.is_leader, partition.leader_epoch
+        partition.go_offline(reason)
+        _tell(self.when_stopped, partition.key)
+        if led:
+            _tell(self.when_not_leader, partition.key, epoch)
+
+
+def local_replica(partition: HostedPartition) -> LocalReplica:
+    """Return what the rules of LeaderAndIsr and StopReplica ask of a local replica."""
+    return LocalReplica(
+        topic_id=partition.topic_id,
+        partition_epoch=partition.partition_epoch,
+        leader_epoch=partition.leader_epoch,
+        isr_version=partition.state.isr_version,
+    )
+
+
+def _may_be_named(partition: HostedPartition) -> bool:
+    """Whether a controller may be told that a replica is out of service."""
+    if partition.offline_reason is None:
+        return False
+    log = partition.log
+    return not log.damage_unsynced or log.resources.failed is not None
+
+
+def kept_configs(partition: HostedPartition) -> list[Any]:
+    """Return what a replica keeps of its topic's own configurations, for the inventory."""
+    metadata = partition.log.metadata
+    config = messages.BrokerRegistrationRequest.InventoryConfig
+    return [] if metadata is None else [config(*each) for each in metadata.configs]
+
+
+def _tell(callbacks: Sequence[Callable[[*Told], None]], *what: *Told) -> None:
+    for callback in callbacks:
+        try:
+            callback(*what)
+        except Exception:
+            # What it was told of has happened, whoever fails to hear of it.
+            logger.exception("%r failed", callback)

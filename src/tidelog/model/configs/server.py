@@ -1,0 +1,458 @@
+"""A process's own configuration: ``server.properties`` text to typed, checked values.
+
+Owns the syntax (``parse_properties``) and the rules between configurations (listeners and roles);
+names, types and defaults are the table's (``configs.broker``). Reads no file itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from tidelog.model.configs.broker import BROKER, RACK_AWARE_SELECTOR
+from tidelog.model.configs.resolve import BrokerLayers, resolve_topic
+from tidelog.model.configs.session_times import silence_suspect_ms
+from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.types import Refused, Value, parse, unknown
+from tidelog.model.levels import Level, level_of
+
+EVERY_INTERFACE = ("", "0.0.0.0", "::")
+"""Hosts that a listener may have, and no client can connect to."""
+
+SPOKEN_PROTOCOLS = ("PLAINTEXT",)
+"""Security protocols that listeners can have so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One address to listen on or to advertise. ``host`` "" is every interface; port 0 is any."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: str = "PLAINTEXT"
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfigs:
+    """One process's configuration, typed. Each field is the configuration of that name with dots;
+    times in ms and sizes in bytes unless the name says another unit.
+
+    ``texts`` is what the file said, name to text (the static layer of DescribeConfigs).
+    ``controller_quorum_bootstrap_servers`` is empty when a process with both roles left it out:
+    then its own controller is meant. An advertised port of 0 means the port really bound, and an
+    advertised host of "" this machine's name, which the process looks up.
+    """
+
+    texts: Mapping[str, str]
+    node_id: int
+    process_roles: frozenset[str]
+    broker_rack: str | None
+    metadata_store: str
+    cluster_secret_file: str | None
+    cluster_secret_optional: bool
+    inter_broker_protocol_version: str
+    logging_format: str
+    metrics_address: tuple[str, int] | None
+    listeners: tuple[Listener, ...]
+    advertised_listeners: tuple[Listener, ...]
+    inter_broker_listener_name: str
+    controller_listener_names: tuple[str, ...]
+    controller_quorum_bootstrap_servers: tuple[tuple[str, int], ...]
+    log_dirs: tuple[str, ...]
+    log_durability: str
+
+    socket_request_max_bytes: int
+    queued_max_request_bytes: int
+    max_connections: int
+    max_connections_per_ip: int
+    connections_max_idle_ms: int
+    request_timeout_ms: int
+    max_incremental_fetch_session_cache_slots: int
+    fetch_max_bytes: int
+    socket_listen_backlog_size: int
+
+    auto_create_topics_enable: bool
+    num_partitions: int
+    default_replication_factor: int
+    delete_topic_enable: bool
+    delete_topic_retry_ms: int
+    stale_partition_delete_delay_ms: int
+
+    log_retention_check_interval_ms: int
+    log_flush_scheduler_interval_ms: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    num_recovery_threads_per_data_dir: int
+    producer_id_expiration_ms: int
+    log_cleaner_enable: bool
+    log_cleaner_backoff_ms: int
+
+    offsets_topic_num_partitions: int
+    offsets_topic_replication_factor: int
+    offsets_topic_segment_bytes: int
+    offsets_retention_minutes: int
+    offsets_retention_check_interval_ms: int
+    offset_metadata_max_bytes: int
+    offsets_commit_timeout_ms: int
+    group_min_session_timeout_ms: int
+    group_max_session_timeout_ms: int
+    group_initial_rebalance_delay_ms: int
+    group_max_size: int
+
+    replica_lag_time_max_ms: int
+    replica_fetch_max_bytes: int
+    replica_fetch_wait_max_ms: int
+    replica_selector_class: str | None
+    replica_fetch_min_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_backoff_ms: int
+    replica_socket_timeout_ms: int
+    replica_high_watermark_checkpoint_interval_ms: int
+
+    broker_session_timeout_ms: int
+    broker_heartbeat_interval_ms: int
+    broker_silence_suspect_ms: int
+    broker_session_grace_ms: int
+    controlled_shutdown_enable: bool
+    controlled_shutdown_max_retries: int
+    controlled_shutdown_retry_backoff_ms: int
+    controller_socket_timeout_ms: int
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
+    leader_imbalance_per_broker_percentage: int
+
+    @property
+    def level(self) -> Level:
+        """The level of the requests that this process sends to controllers and brokers."""
+        return level_of(self.inter_broker_protocol_version)
+
+    @property
+    def reads_from_closest(self) -> bool:
+        """Whether consumers are sent to a replica of their rack (KIP-392)."""
+        return self.replica_selector_class == RACK_AWARE_SELECTOR
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether this process hosts replicas."""
+        return "broker" in self.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        """Whether this process can own the metadata."""
+        return "controller" in self.process_roles
+
+    @property
+    def broker_listeners(self) -> tuple[Listener, ...]:
+        """The listeners for clients and brokers."""
+        return tuple(x for x in self.listeners if x.name not in self.controller_listener_names)
+
+    @property
+    def controller_listeners(self) -> tuple[Listener, ...]:
+        """The listeners for brokers that talk to the controller."""
+        return tuple(x for x in self.listeners if x.name in self.controller_listener_names)
+
+    @property
+    def topic_defaults(self) -> TopicConfigs:
+        """What a topic without configurations of its own gets from this file alone."""
+        return resolve_topic({}, BrokerLayers(static=self.texts)).configs
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Parse Java's properties syntax: comments with # or !, = or : or white space between key and
+    value, backslash escapes (also \\uXXXX), and lines that a last backslash continues.
+
+    The last of two equal keys holds, as in Java. Any text parses.
+    """
+    found: dict[str, str] = {}
+    for line in _logical_lines(text):
+        key, value = _split(line)
+        found[_unescape(key)] = _unescape(value)
+    return found
+
+
+def load(text: str) -> ServerConfigs | tuple[Refused, ...]:
+    """Parse and check the text of a ``server.properties`` file."""
+    return from_mapping(parse_properties(text))
+
+
+def from_mapping(texts: Mapping[str, str]) -> ServerConfigs | tuple[Refused, ...]:
+    """Check a process's configurations; return them typed, or every refusal there is."""
+    refusals = [_unknown(name) for name in texts if name not in BROKER]
+    values: dict[str, Value] = {}
+    for name, definition in BROKER.items():
+        value = parse(definition, texts.get(name, definition.default))
+        if isinstance(value, Refused):
+            refusals.append(value)
+        else:
+            values[name] = value
+    if refusals:
+        return tuple(refusals)
+    topic = resolve_topic({}, BrokerLayers(static=texts))
+    if topic.problems:
+        return topic.problems
+    special = _Special(values, texts)
+    made = special.fields()
+    if special.refusals:
+        return tuple(special.refusals)
+    for entry in fields(ServerConfigs):
+        if entry.name not in made and entry.name != "texts":
+            made[entry.name] = values[entry.name.replace("_", ".")]
+    return ServerConfigs(texts=dict(texts), **made)
+
+
+def _unknown(name: str) -> Refused:
+    if name == "zookeeper.connect":
+        sentence = f"Unknown server configuration {name}: say metadata.store=zookeeper://HOST:PORT."
+        return Refused(name, sentence)
+    return unknown(name, BROKER, "server")
+
+
+class _Special:
+    # The fields that need more than their own text. Each method appends to `refusals` what it
+    # cannot accept and then returns something harmless.
+
+    def __init__(self, values: Mapping[str, Value], texts: Mapping[str, str]) -> None:
+        self._values: Mapping[str, Any] = values
+        self._texts = texts
+        self.refusals: list[Refused] = []
+
+    def fields(self) -> dict[str, Any]:
+        values = self._values
+        roles = frozenset(values["process.roles"])
+        log_dirs = values["log.dirs"] or (values["log.dir"],)
+        controllers = values["controller.listener.names"]
+        listeners = self._listeners(roles)
+        inter_broker = self._inter_broker_name(listeners, controllers)
+        return {
+            "node_id": self._node_id(),
+            "process_roles": roles,
+            "log_dirs": log_dirs,
+            "metadata_store": values["metadata.store"] or f"sqlite:{log_dirs[0]}/metadata.sqlite",
+            "metrics_address": self._metrics(),
+            "listeners": listeners,
+            "advertised_listeners": self._advertised(listeners),
+            "inter_broker_listener_name": inter_broker,
+            "controller_listener_names": controllers,
+            "controller_quorum_bootstrap_servers": self._bootstrap(roles),
+            "broker_silence_suspect_ms": self._silence_suspect_ms(),
+        }
+
+    def _refuse(self, name: str, sentence: str) -> None:
+        self.refusals.append(Refused(name, sentence))
+
+    def _node_id(self) -> int:
+        node, broker = self._values["node.id"], self._values["broker.id"]
+        if node is None and broker is None:
+            self._refuse("node.id", "node.id is missing: every node needs a number of its own.")
+        elif node is not None and broker is not None and node != broker:
+            self._refuse("node.id", f"node.id is {node}, but broker.id is {broker}.")
+        return int(node if node is not None else broker or 0)
+
+    def _listeners(self, roles: frozenset[str]) -> tuple[Listener, ...]:
+        if not roles:
+            self._refuse("process.roles", "process.roles is empty: say broker, controller or both.")
+        controllers = self._values["controller.listener.names"]
+        given = self._values["listeners"]
+        if given is None:
+            first = ("PLAINTEXT://:9092",) if "broker" in roles else ()
+            given = first + ((f"{controllers[0]}://:9093",) if "controller" in roles else ())
+        found = self._parse_listeners("listeners", given)
+        names = [entry.name for entry in found]
+        if "controller" in roles and not set(names) & set(controllers):
+            wanted = " or ".join(controllers)
+            self._refuse(
+                "listeners", f"listeners has no {wanted}, but this process is a controller."
+            )
+        if "broker" in roles and not set(names) - set(controllers):
+            self._refuse("listeners", "listeners has none for brokers and clients.")
+        return found
+
+    def _parse_listeners(self, config: str, texts: tuple[str, ...]) -> tuple[Listener, ...]:
+        protocols = self._protocols()
+        found: list[Listener] = []
+        for text in texts:
+            name, separator, address = text.partition("://")
+            where = split_address(address)
+            if not (name and separator) or where is None:
+                self._refuse(config, f"{config}: {text} is not of the form NAME://HOST:PORT.")
+                continue
+            if any(entry.name == name for entry in found):
+                self._refuse(config, f"{config}: the name {name} is there twice.")
+            protocol = protocols.get(name, name)
+            if protocol not in SPOKEN_PROTOCOLS:
+                spoken = ", ".join(SPOKEN_PROTOCOLS)
+                self._refuse(
+                    config,
+                    f"{config}: {name} has the security protocol {protocol} (see "
+                    f"listener.security.protocol.map); this version speaks {spoken}.",
+                )
+            found.append(Listener(name, where[0], where[1], protocol))
+        return tuple(found)
+
+    def _protocols(self) -> dict[str, str]:
+        name = "listener.security.protocol.map"
+        found: dict[str, str] = {"CONTROLLER": "PLAINTEXT"}
+        for entry in self._values[name]:
+            listener, colon, protocol = entry.partition(":")
+            if not colon:
+                self._refuse(name, f"{name}: {entry} is not of the form NAME:PROTOCOL.")
+            found[listener] = protocol
+        return found
+
+    def _advertised(self, listeners: tuple[Listener, ...]) -> tuple[Listener, ...]:
+        controllers = self._values["controller.listener.names"]
+        own = [entry for entry in listeners if entry.name not in controllers]
+        given = self._values["advertised.listeners"]
+        if given is None:
+            return tuple(replace(x, host="" if x.host in EVERY_INTERFACE else x.host) for x in own)
+        found = self._parse_listeners("advertised.listeners", given)
+        for entry in found:
+            if entry.host and entry.host in EVERY_INTERFACE:
+                self._refuse(
+                    "advertised.listeners",
+                    f"advertised.listeners: nobody can connect to {entry}: name an address or a "
+                    "host by which clients reach this machine.",
+                )
+        names = {entry.name for entry in listeners}
+        for entry in found:
+            if entry.name not in names:
+                self._refuse(
+                    "advertised.listeners",
+                    f"advertised.listeners: {entry.name} is not among the listeners.",
+                )
+        # Kafka's own files advertise the controller, too (KIP-853); brokers here are told where
+        # it is by controller.quorum.bootstrap.servers alone.
+        found = tuple(entry for entry in found if entry.name not in controllers)
+        if own and not found:
+            sentence = "advertised.listeners has none for brokers and clients."
+            self._refuse("advertised.listeners", sentence)
+        return found
+
+    def _inter_broker_name(
+        self, listeners: tuple[Listener, ...], controllers: tuple[str, ...]
+    ) -> str:
+        own = [entry.name for entry in listeners if entry.name not in controllers]
+        name: str | None = self._values["inter.broker.listener.name"]
+        if name is None:
+            return "PLAINTEXT" if "PLAINTEXT" in own or not own else own[0]
+        if name not in own and "broker" in self._values["process.roles"]:
+            self._refuse(
+                "inter.broker.listener.name",
+                f"inter.broker.listener.name: {name} is not among the broker's listeners.",
+            )
+        return name
+
+    def _bootstrap(self, roles: frozenset[str]) -> tuple[tuple[str, int], ...]:
+        name = "controller.quorum.bootstrap.servers"
+        found = []
+        for text in self._values[name]:
+            where = split_address(text)
+            if where is None or not where[0]:
+                self._refuse(name, f"{name}: {text} is not of the form HOST:PORT.")
+                continue
+            found.append(where)
+        if not self._values[name] and "controller" not in roles:
+            self._refuse(name, f"{name} is missing: a broker alone must know its controllers.")
+        store = self._values["metadata.store"] or "sqlite:"
+        if "controller" in roles and len(found) > 1 and store.startswith("sqlite:"):
+            self._refuse(
+                name,
+                f"{name} names {len(found)} controllers, but a SQLite store serves one: several "
+                "need metadata.store=zookeeper://HOST:PORT.",
+            )
+        return tuple(found)
+
+    def _silence_suspect_ms(self) -> int:
+        found = silence_suspect_ms(self._values, "broker.silence.suspect.ms" in self._texts)
+        if isinstance(found, Refused):
+            self.refusals.append(found)
+            return 0
+        return found
+
+    def _metrics(self) -> tuple[str, int] | None:
+        text = self._values["metrics_port"]
+        if not text:
+            return None
+        where = split_address(text if ":" in text else f"127.0.0.1:{text}")
+        if where is None:
+            self._refuse("metrics_port", f"metrics_port: {text} is not PORT or HOST:PORT.")
+        return where
+
+
+def split_address(text: str) -> tuple[str, int] | None:
+    """Split ``HOST:PORT`` (an IPv6 host in brackets, the host may be empty); None if it is not."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        return None
+    if not colon or not (port.isascii() and port.isdigit()) or len(port) > 5:
+        return None
+    number = int(port)
+    return (host, number) if number <= 65535 else None
+
+
+_BLANK = " \t\f"
+
+
+def _logical_lines(text: str) -> list[str]:
+    lines: list[str] = []
+    open_line: str | None = None
+    for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        line = raw.lstrip(_BLANK)
+        if open_line is None and (not line or line[0] in "#!"):
+            continue
+        joined = (open_line or "") + line
+        trailing = len(joined) - len(joined.rstrip("\\"))
+        if trailing % 2:
+            open_line = joined[:-1]
+        else:
+            lines.append(joined)
+            open_line = None
+    if open_line is not None:
+        lines.append(open_line)
+    return lines
+
+
+def _split(line: str) -> tuple[str, str]:
+    position = 0
+    while position < len(line) and line[position] not in "=:" + _BLANK:
+        position += 2 if line[position] == "\\" else 1
+    key, rest = line[:position], line[position:].lstrip(_BLANK)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANK)
+    return key, rest
+
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    position = 0
+    while position < len(text):
+        character = text[position]
+        position += 1
+        if character != "\\" or position == len(text):
+            out.append(character)
+            continue
+        escaped = text[position]
+        position += 1
+        digits = text[position : position + 4]
+        if escaped == "u" and len(digits) == 4 and all(x in _HEX for x in digits):
+            out.append(chr(int(digits, 16)))
+            position += 4
+        else:
+            out.append(_ESCAPES.get(escaped, escaped))
+    return "".join(out)
+
+
+_HEX = frozenset("0123456789abcdefABCDEF")

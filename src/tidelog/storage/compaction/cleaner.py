@@ -1,0 +1,325 @@
+"""Rewriting segments by key, in a helper process: the newest record of each key stays.
+
+Owns ``compact``: reads the segments of a plan, writes ``.cleaned`` files beside them, syncs them,
+and changes nothing else. Rules, as Apache Kafka's cleaner has them:
+
+| record                                              | kept                                     |
+|-----------------------------------------------------|------------------------------------------|
+| not the newest of its key within the cleaned range  | no                                       |
+| newest of its key, has a value                      | yes                                      |
+| newest of its key, no value (tombstone)             | until its batch's delete horizon         |
+| no key                                              | no: a compacted topic has none           |
+| in a control batch                                  | yes                                      |
+| last of an idempotent producer in the cleaned range | if it goes, its batch stays, empty       |
+| in a batch that is not what its header says         | yes, the batch as it is                  |
+| last of the group of segments                       | the same: neighbouring segments stay     |
+|                                                     | without a gap, so a lost tail is seen    |
+
+Offsets never change: a batch keeps its base offset and last offset. The delete horizon (the time
+of the first cleaning that saw a tombstone + ``delete.retention.ms``) is kept in the batch:
+attribute bit 6, and the base timestamp, to which the records' timestamps are then relative.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import lt
+
+from tidelog.records.batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    DELETE_HORIZON_BIT,
+    LOG_APPEND_TIME_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    read_header,
+    seal_batch,
+)
+from tidelog.records.compression import compress
+from tidelog.records.reader import payload_of
+from tidelog.records.record import CorruptRecords, RecordSpan, spans, write_varint
+from tidelog.runtime.disk import Disk
+from tidelog.storage import names
+from tidelog.storage.compaction.plan import (
+    CleanedGroup,
+    CompactionPlan,
+    CompactionResult,
+    SourceSegment,
+)
+from tidelog.storage.segments.resources import Resources
+from tidelog.storage.segments.scan import HEADERS_BYTES, scan, sound_batches
+from tidelog.storage.segments.segment import Segment
+
+_DIGEST_BYTES = 16
+
+MOST_RECORDS = 1_000_000
+"""Of a batch that is taken apart: some 200 MB. A compacted topic takes 131,072 of a client."""
+
+FURTHEST_MS = 2**62
+"""Of a record's time, or a delete horizon, from 1970: beyond it there is no room for the delta from
+one to the other."""
+
+
+@dataclass(slots=True)
+class _Counts:
+    records_read: int = 0
+    records_kept: int = 0
+    bytes_read: int = 0
+    bytes_kept: int = 0
+
+
+def compact(disk: Disk, plan: CompactionPlan) -> CompactionResult:
+    """Do what the plan says; return what was made. Runs for long: give it to a helper process.
+
+    CorruptRecords when a batch is damaged, OSError from the disk: then nothing is to be applied
+    (``discard_cleaned`` removes what was written). Time grows with the bytes of the plan, memory
+    with the keys in its dirty part, up to ``max_keys``.
+    """
+    shared = Resources.of(disk, 8)
+    try:
+        newest, clean_end = _newest_offsets(shared, plan)
+        lasts = _last_of_producers(shared, plan)
+        counts = _Counts()
+        groups = []
+        for group in plan.groups:
+            if group[0].base_offset >= clean_end:
+                break
+            cleaned = _clean_group(shared, plan, group, newest, lasts, counts)
+            if cleaned is not None:
+                groups.append(cleaned)
+        disk.sync_directory(plan.directory)
+    finally:
+        shared.files.close()
+    return CompactionResult(
+        plan,
+        tuple(groups),
+        clean_end,
+        counts.records_read,
+        counts.records_kept,
+        counts.bytes_read,
+        counts.bytes_kept,
+    )
+
+
+def discard_cleaned(disk: Disk, plan: CompactionPlan) -> None:
+    """Remove the ``.cleaned`` files of a plan that is not applied."""
+    for group in plan.groups:
+        for suffix in names.SEGMENT_SUFFIXES:
+            name = names.file_name(group[0].base_offset, suffix + names.CLEANED)
+            if disk.exists(f"{plan.directory}/{name}"):
+                disk.remove(f"{plan.directory}/{name}")
+
+
+def _newest_offsets(shared: Resources, plan: CompactionPlan) -> tuple[dict[bytes, int], int]:
+    """Return key -> newest offset over the dirty part, and where that part ends."""
+    newest: dict[bytes, int] = {}
+    for group in plan.groups:
+        for source in group:
+            if source.next_offset <= plan.first_dirty_offset:
+                continue
+            for header, batch in _batches(shared, plan, source):
+                if header.last_offset < plan.first_dirty_offset or header.control:
+                    continue
+                base = header.base_offset
+                opened = _opened(header, batch)
+                if opened is None:
+                    continue
+                for _, _, delta, _, key, _, _ in opened[1]:
+                    if key is not None:
+                        short = key if len(key) < _DIGEST_BYTES else _digest(key)
+                        newest[short] = base + delta
+                if len(newest) >= plan.max_keys:
+                    return newest, header.next_offset
+    return newest, plan.end_offset
+
+
+def _last_of_producers(shared: Resources, plan: CompactionPlan) -> dict[int, int]:
+    """Return producer id -> last offset of its last batch in the cleaned range.
+
+    Not the last of all: what is behind the range may be cut or lost with a power loss, and then
+    this batch is the one that says where its producer stands.
+    """
+    lasts: dict[int, int] = {}
+    for group in plan.groups:
+        for source in group:
+            path = f"{plan.directory}/{names.file_name(source.base_offset, names.LOG)}"
+            file = shared.files.get(path)
+            for _, header in scan(file, 0, source.size, check=False, chunk_bytes=HEADERS_BYTES):
+                if header.producer_id in plan.producers:
+                    lasts[header.producer_id] = header.last_offset
+    return lasts
+
+
+def _digest(key: bytes) -> bytes:
+    """Return what stands for a long key in memory; short ones stand for themselves."""
+    return hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
+
+
+def _batches(
+    shared: Resources, plan: CompactionPlan, source: SourceSegment
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    path = f"{plan.directory}/{names.file_name(source.base_offset, names.LOG)}"
+    return sound_batches(shared.files.get(path), source.size)
+
+
+def _clean_group(
+    shared: Resources,
+    plan: CompactionPlan,
+    group: tuple[SourceSegment, ...],
+    newest: dict[bytes, int],
+    lasts: dict[int, int],
+    counts: _Counts,
+) -> CleanedGroup | None:
+    """Write the group's ``.cleaned`` segment; None when it would be the same as before."""
+    base = group[0].base_offset
+    target = Segment(shared, plan.directory, base, 0, base, ending=names.CLEANED)
+    target.restart_indexes()
+    log = shared.files.get(target.log_path, create=True)
+    log.truncate(0)
+    changed = len(group) > 1
+    for source in group:
+        for header, batch in _batches(shared, plan, source):
+            ends_group = header.next_offset >= group[-1].next_offset
+            kept = _clean_batch(plan, header, batch, newest, lasts, counts, ends_group)
+            changed = changed or kept is not batch
+            if kept is None:
+                continue
+            counts.bytes_kept += len(kept)
+            now = read_header(kept)
+            position = target.write([kept], len(kept))
+            target.note(
+                position, len(kept), now.last_offset, now.newest_time, plan.index_interval_bytes
+            )
+        counts.bytes_read += source.size
+    if not changed:
+        shared.files.forget(target.log_path)
+        shared.disk.remove(target.log_path)
+        return None
+    target.close_indexes()
+    for path in (target.index_path, target.time_index_path, target.log_path):
+        shared.files.get(path).sync()
+    return CleanedGroup(group, target.size)
+
+
+def _clean_batch(
+    plan: CompactionPlan,
+    header: BatchHeader,
+    batch: memoryview,
+    newest: dict[bytes, int],
+    lasts: dict[int, int],
+    counts: _Counts,
+    ends_group: bool,
+) -> bytes | memoryview | None:
+    """Return what stays of a batch: itself, a smaller one, an empty one, or None."""
+    counts.records_read += header.record_count
+    if header.control:
+        counts.records_kept += header.record_count
+        return batch
+    opened = _opened(header, batch)
+    if opened is None:
+        counts.records_kept += header.record_count
+        return batch
+    payload, records = opened
+    horizon = header.delete_horizon_ms
+    tombstones_go = horizon is not None and plan.now_ms >= horizon
+    kept: list[RecordSpan] = []
+    has_tombstone = False
+    base = header.base_offset
+    for span in records:
+        _, _, delta, _, key, has_value, _ = span
+        if key is None:
+            continue
+        short = key if len(key) < _DIGEST_BYTES else _digest(key)
+        if base + delta < newest.get(short, -1):
+            continue
+        if not has_value:
+            if tombstones_go:
+                continue
+            has_tombstone = True
+        kept.append(span)
+    counts.records_kept += len(kept)
+    if not kept:
+        if not ends_group and lasts.get(header.producer_id) != header.last_offset:
+            return None
+        return _empty_batch(header) if header.record_count else batch
+    needs_horizon = has_tombstone and horizon is None
+    if len(kept) == header.record_count and not needs_horizon:
+        return batch
+    return _smaller_batch(plan, header, payload, kept, needs_horizon)
+
+
+def _opened(header: BatchHeader, batch: memoryview) -> tuple[bytes, list[RecordSpan]] | None:
+    """Return a batch's payload and its records; None when they are not what the header says.
+
+    Such a batch is as its producer sent it (its CRC is right), and stays so. Above all no offset is
+    believed that the batch does not have: it would let the newer records of its key go.
+    """
+    if header.record_count > MOST_RECORDS:
+        return None
+    try:
+        payload = payload_of(header, batch)
+        records = spans(payload, header.record_count)
+    except CorruptRecords:
+        return None
+    deltas = [span.offset_delta for span in records]
+    times = [span.timestamp_delta for span in records]
+    if records and not (
+        deltas[0] >= 0
+        and deltas[-1] <= header.last_offset_delta
+        and all(map(lt, deltas, deltas[1:]))
+        and header.base_timestamp + min(times) >= -FURTHEST_MS
+        and header.base_timestamp + max(times) <= FURTHEST_MS
+    ):
+        return None
+    return payload, records
+
+
+def _empty_batch(header: BatchHeader) -> bytes:
+    """Return the batch with its offsets, producer and newest time, but without records."""
+    kept_bits = TRANSACTIONAL_BIT | CONTROL_BIT | LOG_APPEND_TIME_BIT
+    emptied = header._replace(
+        attributes=header.attributes & kept_bits,
+        base_timestamp=header.max_timestamp,
+        record_count=0,
+    )
+    return seal_batch(emptied, b"")
+
+
+def _smaller_batch(
+    plan: CompactionPlan,
+    header: BatchHeader,
+    payload: bytes,
+    kept: list[RecordSpan],
+    needs_horizon: bool,
+) -> bytes:
+    attributes = header.attributes
+    base_timestamp = header.base_timestamp
+    if needs_horizon:
+        attributes |= DELETE_HORIZON_BIT
+        # "For ever" is a common value: it must leave room for the deltas.
+        base_timestamp = min(plan.now_ms + plan.delete_retention_ms, FURTHEST_MS)
+        shift = header.base_timestamp - base_timestamp
+        records = b"".join(_moved(payload, span, shift) for span in kept)
+    else:
+        records = b"".join(payload[span.start : span.end] for span in kept)
+    max_timestamp = header.max_timestamp
+    if not header.log_append_time:
+        newest = header.base_timestamp + max(span.timestamp_delta for span in kept)
+        max_timestamp = min(newest, header.max_timestamp)
+    smaller = header._replace(
+        attributes=attributes,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        record_count=len(kept),
+    )
+    codec = attributes & CODEC_MASK
+    return seal_batch(smaller, compress(codec, records) if codec else records)
+
+
+def _moved(payload: bytes, span: RecordSpan, shift: int) -> bytes:
+    """Return a record whose timestamp delta counts from another base timestamp."""
+    rest = payload[span.after_timestamp : span.end]
+    time = write_varint(span.timestamp_delta + shift)
+    return b"".join((write_varint(1 + len(time) + len(rest)), b"\0", time, rest))

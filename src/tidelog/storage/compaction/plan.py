@@ -1,0 +1,168 @@
+"""Log compaction: what to clean, and the plan and result that travel to a helper process and back.
+
+Owns the decision, as Apache Kafka's cleaner makes it, and the values. ``cleaner`` rewrites,
+``swap`` puts the result in place. Pure.
+
+Never touched: the active segment, anything at or above the high watermark, anything not synced,
+and segments younger than ``min.compaction.lag.ms``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog.records.batch import MAX_INT32
+from tidelog.storage.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
+
+if TYPE_CHECKING:
+    from tidelog.storage.log.partition_log import PartitionLog
+    from tidelog.storage.segments.segment import Segment
+
+MAX_KEYS = 1_000_000
+"""Most keys one run remembers: some 200 MB in the helper process. More keys take more runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSegment:
+    """One segment to be cleaned, as it was when the plan was made."""
+
+    base_offset: int
+    size: int
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """What one run does. Each group of segments becomes one segment. Picklable."""
+
+    directory: str
+    generation: int
+    groups: tuple[tuple[SourceSegment, ...], ...]
+    first_dirty_offset: int
+    end_offset: int
+    producers: frozenset[int]
+    """Those that are remembered: the last batch of each stays, if need be without its records."""
+    now_ms: int
+    delete_retention_ms: int
+    index_interval_bytes: int
+    dirty_ratio: float
+    max_keys: int = MAX_KEYS
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedGroup:
+    """A group that was rewritten into ``.cleaned`` files at its first base offset."""
+
+    sources: tuple[SourceSegment, ...]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionResult:
+    """What a run made. Picklable. ``groups`` has only those that changed."""
+
+    plan: CompactionPlan
+    groups: tuple[CleanedGroup, ...]
+    clean_end_offset: int
+    """The next run's first dirty offset."""
+    records_read: int
+    records_kept: int
+    bytes_read: int
+    bytes_kept: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dirtiness:
+    """How much of a log is dirty; ``overdue`` by ``max.compaction.lag.ms``."""
+
+    clean_bytes: int
+    dirty_bytes: int
+    overdue: bool
+
+    @property
+    def ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+def cleanable(log: PartitionLog, now_ms: int) -> list[Segment]:
+    """Return the segments that a run may rewrite: a prefix of the log."""
+    bound = min(log.high_watermark, log.synced_end_offset)
+    lag = log.configs.min_compaction_lag_ms
+    found: list[Segment] = []
+    for segment in log.segments[:-1]:
+        if segment.next_offset > bound:
+            break
+        dirty = segment.next_offset > log.first_dirty_offset
+        if dirty and lag > 0 and segment.largest_timestamp > now_ms - lag:
+            break
+        found.append(segment)
+    return found
+
+
+def dirtiness(log: PartitionLog, now_ms: int) -> Dirtiness:
+    """Say how dirty a log is. Grows with the number of segments."""
+    clean = dirty = 0
+    overdue = False
+    for segment in cleanable(log, now_ms):
+        if segment.next_offset <= log.first_dirty_offset:
+            clean += segment.size
+            continue
+        dirty += segment.size
+        first = segment.first_timestamp
+        if first is not None and first >= 0:
+            overdue = overdue or now_ms - first > log.configs.max_compaction_lag_ms
+    return Dirtiness(clean, dirty, overdue)
+
+
+def plan_compaction(
+    log: PartitionLog, now_ms: int, *, max_keys: int = MAX_KEYS
+) -> CompactionPlan | None:
+    """Return what to do now; None unless the log is dirty enough or overdue."""
+    configs = log.configs
+    if not configs.compacted or log.failed or log.closed:
+        return None
+    dirty = dirtiness(log, now_ms)
+    due = dirty.ratio > configs.min_cleanable_dirty_ratio or dirty.overdue
+    if not dirty.dirty_bytes or not due:
+        return None
+    segments = cleanable(log, now_ms)
+    groups = _groups(segments, configs.segment_bytes, configs.segment_index_bytes)
+    return CompactionPlan(
+        directory=log.path,
+        generation=log.generation,
+        groups=groups,
+        first_dirty_offset=max(log.first_dirty_offset, log.start_offset),
+        end_offset=segments[-1].next_offset,
+        producers=frozenset(log.producers.entries),
+        now_ms=now_ms,
+        delete_retention_ms=configs.delete_retention_ms,
+        index_interval_bytes=configs.index_interval_bytes,
+        dirty_ratio=dirty.ratio,
+        max_keys=max_keys,
+    )
+
+
+def _groups(
+    segments: Sequence[Segment], max_bytes: int, max_index_bytes: int
+) -> tuple[tuple[SourceSegment, ...], ...]:
+    """Put neighbours together while one segment can hold them."""
+    groups: list[list[SourceSegment]] = []
+    size = entries = times = 0
+    for segment in segments:
+        index, time_index = len(segment.index), len(segment.time_index)
+        fits = (
+            groups
+            and size + segment.size <= max_bytes
+            and (entries + index) * OFFSET_ENTRY_BYTES <= max_index_bytes
+            and (times + time_index) * TIME_ENTRY_BYTES <= max_index_bytes
+            and segment.next_offset - groups[-1][0].base_offset <= MAX_INT32
+        )
+        if not fits:
+            groups.append([])
+            size = entries = times = 0
+        groups[-1].append(SourceSegment(segment.base_offset, segment.size, segment.next_offset))
+        size, entries, times = size + segment.size, entries + index, times + time_index
+    return tuple(tuple(group) for group in groups)

@@ -1,0 +1,188 @@
+"""Putting cleaned segments in the place of the old ones, so that a crash at any moment is harmless.
+
+Owns the order of renames, in pieces (``runtime.turns``): a thread waits for the disk.
+
+| step | where | a crash after it finds |
+|---|---|---|
+| ``.cleaned`` -> ``.swap``, the log file last; the names are synced | a thread | the new segments |
+| readers find the ``.swap`` files, and the old ones no more | the owner, in turns | the same |
+| the old files -> ``.deleted`` | a thread | the same |
+| the names are synced: an old segment that came back would hold its offsets twice | a thread | |
+| ``.swap`` -> the final names, the log file last; readers try both | a thread | the same |
+| readers go by the final names alone | the owner, in turns | the same |
+
+Before the first sync the old segments count, after it the new ones do: a start completes the swap.
+A turn is a group's. What is appended meanwhile stays; no other change of the log comes in between
+(``PartitionLog.changing``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from tidelog.runtime.disk import Directory, Disk
+from tidelog.runtime.turns import Pieces, at_once
+from tidelog.storage import names
+from tidelog.storage.compaction.cleaner import discard_cleaned
+from tidelog.storage.compaction.plan import CleanedGroup, CompactionResult
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.segments.segment import Segment
+
+_LOG_LAST = (names.INDEX, names.TIME_INDEX, names.LOG)
+
+
+def apply_compaction(log: PartitionLog, result: CompactionResult, now_ms: int) -> str | None:
+    """Do as ``applying``, at once. Blocks."""
+    return at_once(applying(log, result, now_ms))
+
+
+def applying(log: PartitionLog, result: CompactionResult, now_ms: int) -> Pieces[str | None]:
+    """Swap in what ``compact`` made, in pieces; a sentence for the log, or None when it no longer
+    fits. What has begun must be gone through to its end.
+
+    It no longer fits when the log was cut, or lost or changed a segment of the plan, meanwhile:
+    then the ``.cleaned`` files are removed. Two directory syncs.
+    """
+    if log.failed or log.closed or not _fits(log, result):
+        yield partial(discard_cleaned, log.resources.disk, result.plan)
+        return None
+    log.changing = True
+    try:
+        return (yield from _apply(log, result, now_ms))
+    finally:
+        log.changing = False
+
+
+def _apply(log: PartitionLog, result: CompactionResult, now_ms: int) -> Pieces[str | None]:
+    files, discard = log.resources.files, partial(discard_cleaned, log.resources.disk, result.plan)
+    try:
+        if not (yield from _keeps_producers(log, result)) or log.failed or log.closed:
+            yield discard
+            return None
+        directory = files.pin_directory(log.path)
+    except OSError as error:
+        # Nothing has begun: a want of descriptors passes, and the plan is made anew.
+        if log.resources.is_full(error):
+            yield discard
+        else:
+            log.resources.fail(f"compaction of {log.path} failed: {error}")
+        return None
+    try:
+        if result.groups:
+            yield from _swap(log, result.groups, directory, now_ms)
+        log.first_dirty_offset = max(log.first_dirty_offset, result.clean_end_offset)
+    except OSError as error:
+        # Half-renamed files are completed by the next start, not by this life.
+        log.resources.fail(f"swapping cleaned segments of {log.path} failed: {error}")
+        return None
+    finally:
+        files.release(directory)
+    return (
+        f"{log.partition}: compacted to offset {result.clean_end_offset}, "
+        f"{result.records_kept} of {result.records_read} records and "
+        f"{result.bytes_kept} of {result.bytes_read} bytes kept"
+    )
+
+
+def _swap(
+    log: PartitionLog, groups: Sequence[CleanedGroup], directory: Directory, now_ms: int
+) -> Pieces[None]:
+    disk = log.resources.disk
+
+    def make_ready() -> None:
+        for group in groups:
+            _rename(log, group, names.CLEANED, names.SWAP)
+        directory.sync()
+
+    yield make_ready
+    old = _OldFiles(disk)
+    for group in groups:
+        bases = {source.base_offset for source in group.sources}
+        former = [segment for segment in log.segments if segment.base_offset in bases]
+        fresh = _segment(log, group, former[0].created_ms, names.SWAP)
+        old.paths += log.exchange(former, fresh)
+        yield None
+    yield old.set_aside
+    log.remove_renamed(old.renamed, now_ms)
+    yield from log.syncing_names(directory)
+    yield from _settle(log, groups)
+
+
+def _settle(log: PartitionLog, groups: Sequence[CleanedGroup]) -> Pieces[None]:
+    """Give the new segments their final names.
+
+    Where that fails half-way the files are still found under the names that they have.
+    """
+
+    def rename() -> None:
+        for group in groups:
+            _rename(log, group, names.SWAP, "")
+
+    files = log.resources.files
+    final = {path + names.SWAP: path for group in groups for path in _paths(log, group)}
+    files.begin_renaming(final)
+    yield rename
+    log._note_names()
+    for group in groups:
+        base = group.sources[0].base_offset
+        former = [segment for segment in log.segments if segment.base_offset == base]
+        log.exchange(former, _segment(log, group, former[0].created_ms))
+        yield None
+    files.end_renaming(final)
+
+
+class _OldFiles:
+    # The files of the segments that the new ones replace.
+    def __init__(self, disk: Disk) -> None:
+        self.paths: list[str] = []
+        self.renamed: list[str] = []
+        self._disk = disk
+
+    def set_aside(self) -> None:
+        """Rename them. Blocks."""
+        for path in self.paths:
+            if self._disk.exists(path):
+                self._disk.rename(path, path + names.DELETED)
+                self.renamed.append(path + names.DELETED)
+
+
+def _keeps_producers(log: PartitionLog, result: CompactionResult) -> Pieces[bool]:
+    """Whether what goes is known of its producers: of five batches only the last one stays."""
+    if not result.groups:
+        return True
+    try:
+        return (yield from log.keeping_producers(result.plan.end_offset))
+    except OSError as error:
+        if log.resources.is_full(error):
+            return False
+        raise
+
+
+def _fits(log: PartitionLog, result: CompactionResult) -> bool:
+    if log.changing or log.generation != result.plan.generation:
+        return False
+    sizes = {segment.base_offset: segment.size for segment in log.segments[:-1]}
+    return all(
+        sizes.get(source.base_offset) == source.size
+        for group in result.groups
+        for source in group.sources
+    )
+
+
+def _rename(log: PartitionLog, group: CleanedGroup, old: str, new: str) -> None:
+    for path in _paths(log, group):
+        log.resources.disk.rename(path + old, path + new)
+
+
+def _paths(log: PartitionLog, group: CleanedGroup) -> list[str]:
+    """Return the final paths of a group's files, in the order in which they get them."""
+    base = group.sources[0].base_offset
+    return [f"{log.path}/{names.file_name(base, suffix)}" for suffix in _LOG_LAST]
+
+
+def _segment(log: PartitionLog, group: CleanedGroup, created_ms: int, ending: str = "") -> Segment:
+    base, end = group.sources[0].base_offset, group.sources[-1].next_offset
+    fresh = Segment(log.resources, log.path, base, group.size, end, ending=ending)
+    fresh.created_ms = created_ms
+    return fresh

@@ -1,0 +1,490 @@
+"""All logs of one ``log.dirs`` entry: the lock, whose directory it is, loading, checkpoints.
+
+Owns the directory's own files (``meta.properties``, checkpoints, the marker of a clean stop) and
+the life of partition directories: created, loaded, renamed to ``-delete`` or ``-stray``, removed
+after a delay. Does not know which replicas should exist.
+
+How the last life ended: ``clean`` (its marker is there), ``crashed`` (no marker, the operating
+system has not been started since: whatever was written is still there), ``unclean`` (no marker,
+another boot: unsynced bytes may be gone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from functools import partial
+
+from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.topics import TopicPartition
+from tidelog.runtime.disk import Directory, File
+from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import Pieces, at_once
+from tidelog.storage import names
+from tidelog.storage.checkpoints import (
+    DamagedFile,
+    MetaProperties,
+    PartitionMetadata,
+    decode_offsets,
+    encode_clean_shutdown,
+)
+from tidelog.storage.directory.checkpointing import Checkpoint, Checkpoints
+from tidelog.storage.directory.claims import CLAIMS, Offsets, claims_of
+from tidelog.storage.directory.identity import DirectoryRefused as DirectoryRefused
+from tidelog.storage.directory.identity import LastLife as LastLife
+from tidelog.storage.directory.identity import claim
+from tidelog.storage.directory.side_by_side import Opening
+from tidelog.storage.loaded import Loaded as Loaded
+from tidelog.storage.log.checking import Checks
+from tidelog.storage.log.closing import close_all
+from tidelog.storage.log.logfiles import PRODUCER_EXPIRATION_MS
+from tidelog.storage.log.opening import ConfigsOf, create_log, open_log
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.rewriting import sync_anew
+from tidelog.storage.removals import Removal
+from tidelog.storage.segments.open_files import DEFAULT_OPEN_FILES
+from tidelog.storage.segments.resources import Resources
+
+
+class LogDirectory:
+    """One locked directory. Synchronous; used by one thread, but for what ``run`` methods do."""
+
+    def __init__(
+        self,
+        seams: Seams,
+        path: str,
+        lock: File,
+        meta: MetaProperties,
+        last_life: LastLife,
+        names_of_directory: Directory,
+        *,
+        ran_synced: bool,
+        open_files: int,
+        producer_expiration_ms: int,
+    ) -> None:
+        self.path = path
+        self.meta = meta
+        self.last_life = last_life
+        self.ran_synced = ran_synced
+        """Whether the last life ran with ``log.durability=sync``: acked means synced."""
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.resources = Resources.of(seams.disk, open_files)
+        self.resources.random = seams.random
+        self.resources.before_cut = self._writing_checkpoint
+        self._seams = seams
+        self._disk = seams.disk
+        self._lock = lock
+        self._names = names_of_directory
+        """The directory, open for its syncs: it does not fail for want of a descriptor."""
+        self._producer_expiration_ms = producer_expiration_ms
+        self._noted: set[TopicPartition] = set()
+        """Partitions that the checkpoint files may name, living or not."""
+        self._checkpoints = Checkpoints(seams.disk)
+        self._loaded = False
+        self._claims_what_is_gone = False
+        """Whether a power loss took records that the checkpoint files tell of."""
+        self._registered = False
+        self._life: bytes | None = None
+        """What ``record_life`` could not write on a full disk."""
+        self._renamed = False
+
+    @property
+    def failed(self) -> str | None:
+        """The sentence of the fatal fault that took the directory out of service, or None."""
+        return self.resources.failed
+
+    # Loading ---------------------------------------------------------------------------------
+
+    def load(
+        self,
+        configs_of: ConfigsOf,
+        helpers: Executor | None = None,
+        most_helpers: int = 1,
+        *,
+        delete_delay_ms: int = 60_000,
+    ) -> Loaded:
+        """Open all logs; ``-delete`` directories are taken for removal, ``-stray`` ones listed.
+
+        No controller has spoken yet: ``configs_of`` makes a topic's configuration of what each
+        replica keeps of it on disk. ``helpers``, processes, check ``most_helpers`` logs at a time
+        where that takes long.
+
+        The clean marker is removed, durably, at the end: from then on this life counts. Blocks
+        for as long as recovery takes; damage is listed, not raised. OSError for an unreadable disk,
+        LoadAbandoned after ``abandon_load``.
+        """
+        found = Loaded()
+        now_ms = self._seams.clock.wall_ms()
+        recovery, starts, watermarks, cleaned = (self._offsets(name, found) for name in CLAIMS)
+        self._noted = {*recovery, *starts, *watermarks, *cleaned}
+        living: list[tuple[TopicPartition, str]] = []
+        for name in self._disk.list(self.path):
+            path = f"{self.path}/{name}"
+            if not self._disk.is_directory(path):
+                continue
+            parsed = names.parse_directory(name)
+            if parsed is None:
+                found.unknown.append(name)
+            elif parsed.ending == names.DELETE_DIRECTORY:
+                self.resources.removals.add(path, now_ms + delete_delay_ms)
+            elif parsed.ending == names.STRAY_DIRECTORY:
+                found.strays.append(name)
+            else:
+                living.append((parsed.partition, path))
+        clean, unclean = (self.last_life is each for each in (LastLife.CLEAN, LastLife.UNCLEAN))
+
+        def ending_of(key: TopicPartition) -> Ending:
+            at = recovery.get(key, 0), watermarks.get(key, 0), starts.get(key, 0)
+            return Ending(*at, clean=clean, unsynced_may_be_gone=unclean)
+
+        self.resources.loading.logs = len(living)
+        Opening(self._disk, self.resources.loading, helpers, most_helpers).open_all(
+            self._load_one(found, partition, path, configs_of, ending_of(partition), cleaned)
+            for partition, path in living
+        )
+        self._remove_clean_marker()
+        self._loaded = True
+        self._claims_what_is_gone = any(
+            log.failed is None and watermarks.get(partition, 0) > log.end_offset
+            for partition, log in self.logs.items()
+        )
+        return found
+
+    def abandon_load(self) -> None:
+        """Have a ``load`` that runs in another thread end before its next read."""
+        self.resources.loading.abandoned = True
+
+    def _load_one(
+        self,
+        found: Loaded,
+        partition: TopicPartition,
+        path: str,
+        configs_of: ConfigsOf,
+        ending: Ending,
+        cleaned: Offsets,
+    ) -> Checks[None]:
+        self.resources.loading.begin(path)
+        log = yield from open_log(
+            self.resources,
+            path,
+            partition,
+            configs_of,
+            ending,
+            now_ms=self._seams.clock.wall_ms(),
+            first_dirty_offset=cleaned.get(partition, 0),
+        )
+        log.producer_expiration_ms = self._producer_expiration_ms
+        self.logs[partition] = log
+        if self.ran_synced and self.last_life is not LastLife.CLEAN and not log.failed:
+            # It led up to what was synced; now that must be known again before it is read.
+            sync_anew(log)
+        self.resources.loading.opened += 1
+        found.logs += 1
+        found.recovered_bytes += log.recovered.scanned_bytes
+        found.mended += log.mended
+        found.compared += log.compared
+        if log.damaged is not None:
+            found.damaged.append((partition, log.damaged))
+
+    def _offsets(self, name: str, found: Loaded) -> Offsets:
+        try:
+            return decode_offsets(self._disk.read(f"{self.path}/{name}"))
+        except FileNotFoundError:
+            return {}
+        except DamagedFile as error:
+            # Zero is always a safe checkpoint: more is read, nothing is lost.
+            found.mended.append(f"{self.path}/{name}: {error}: every offset in it counts as 0")
+            return {}
+
+    # Partitions ------------------------------------------------------------------------------
+
+    def create(
+        self,
+        partition: TopicPartition,
+        configs: TopicConfigs,
+        metadata: PartitionMetadata | None = None,
+        *,
+        start_offset: int = 0,
+    ) -> PartitionLog:
+        """Create the log of a new replica, or return the existing one.
+
+        OSError if it fails, ``names.InvalidName`` for what can have no directory.
+        """
+        existing = self.logs.get(partition)
+        if existing is not None:
+            return existing
+        path = f"{self.path}/{names.directory_name(partition)}"
+        if partition in self._noted:
+            # A former life of the same name: its recovery point must not be taken for this one's.
+            # Once for many: the files name none of the dead afterwards.
+            at_once(self._writing_checkpoint())
+            self._noted.discard(partition)
+        log = create_log(
+            self.resources,
+            path,
+            partition,
+            configs,
+            now_ms=self._seams.clock.wall_ms(),
+            metadata=metadata,
+            start_offset=start_offset,
+        )
+        log.producer_expiration_ms = self._producer_expiration_ms
+        self.logs[partition] = log
+        return log
+
+    def is_unfinished(self, partition: TopicPartition) -> bool:
+        """Whether a log is no more than the beginning of a creation: no id, and never a record."""
+        log = self.logs[partition]
+        is_empty = log.start_offset == log.end_offset == log.size == 0
+        return is_empty and log.metadata is None and log.failed is None
+
+    def is_noted(self, partition: TopicPartition) -> bool:
+        """Whether the checkpoint files may name a former replica: then ``create`` writes them anew,
+        and blocks for that long. A ``checkpoint`` that was run before spares it."""
+        return partition in self._noted and partition not in self.logs
+
+    def delete(
+        self, partition: TopicPartition, *, delay_ms: int | None = None, durable: bool = True
+    ) -> None:
+        """Take a replica away: its directory is renamed now, and removed after a delay.
+
+        ``delay_ms`` None: the topic's ``file.delete.delay.ms``. Not ``durable``: before anybody is
+        told, call ``sync_names``, once for many. KeyError for an unknown partition.
+        """
+        log = self.logs[partition]
+        path = self._set_aside(log, names.DELETE_DIRECTORY)
+        if durable:
+            self.sync_names()
+        delay = log.configs.file_delete_delay_ms if delay_ms is None else delay_ms
+        self.resources.removals.add(path, self._seams.clock.wall_ms() + delay)
+
+    def mark_stray(
+        self,
+        partition: TopicPartition,
+        *,
+        remove_after_ms: int | None = None,
+        durable: bool = True,
+    ) -> str:
+        """Set a stale replica aside as ``-stray``; removed after a delay, or kept (None).
+
+        ``durable`` as with ``delete``.
+        """
+        path = self._set_aside(self.logs[partition], names.STRAY_DIRECTORY)
+        if durable:
+            self.sync_names()
+        if remove_after_ms is not None:
+            due = self._seams.clock.wall_ms() + remove_after_ms
+            self.resources.removals.add(path, due)
+        return path
+
+    def leave(self, partition: TopicPartition) -> None:
+        """Let a replica's directory lie as if it was none of ours, until the next start."""
+        self.logs[partition].forget_files()
+        del self.logs[partition]
+
+    def remove_later(self, path: str, delay_ms: int) -> None:
+        """Remove a directory that was set aside without an end, after a delay."""
+        self.resources.removals.add(path, self._seams.clock.wall_ms() + delay_ms)
+
+    def _set_aside(self, log: PartitionLog, ending: str) -> str:
+        unique = self._seams.new_uuid().hex
+        target = f"{self.path}/{names.marked_name(log.partition, unique, ending)}"
+        log.forget_files()
+        self._disk.rename(log.path, target)
+        self._renamed = True
+        del self.logs[log.partition]
+        return target
+
+    def sync_names(self) -> None:
+        """Do as ``syncing_names``, at once. Blocks."""
+        at_once(self.syncing_names())
+
+    def syncing_names(self) -> Pieces[None]:
+        """Make what was set aside durable, in pieces. OSError if it fails."""
+        if self._renamed:
+            self._renamed = False
+            yield self._names.sync
+
+    def due_removal(self) -> Removal | None:
+        """Return what of all logs is to be removed now: ``run`` it anywhere, then ``removed``."""
+        self.resources.files.take_up()  # asked here every few seconds, also where nothing is read
+        return self.resources.removals.due(self._seams.clock.wall_ms())
+
+    def removed(self, removal: Removal) -> None:
+        """Take back a removal that was run; a failure is final, what is left is tried again."""
+        self.resources.removals.finished(removal, self._seams.clock.wall_ms())
+        if removal.error is not None and not self.resources.is_full(removal.error):
+            self.resources.fail(f"removing from {self.path} failed: {removal.error}")
+
+    def remove_due(self) -> int:
+        """Remove what is due, now; return how many files and directories. Blocks."""
+        removal = self.due_removal()
+        if removal is None:
+            return 0
+        removal.run()
+        self.removed(removal)
+        return len(removal.paths) - len(removal.left)
+
+    # Checkpoints -----------------------------------------------------------------------------
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint files as they should be now; None when nothing changed.
+
+        ``run`` it anywhere, then hand it to ``checkpointed``. Recovery points are those that syncs
+        have returned for. None before all logs are loaded: the files would forget the others.
+        """
+        return at_once(self.checkpointing())
+
+    def checkpointing(self) -> Pieces[Checkpoint | None]:
+        """Do as ``checkpoint``, in turns: asking thousands of logs takes long."""
+        if not self._loaded:
+            return None
+        return self._changed((yield from claims_of(self.logs)))
+
+    def _changed(self, claims: Mapping[str, Offsets]) -> Checkpoint | None:
+        contents: dict[str, bytes | Offsets] = {
+            f"{self.path}/{name}": offsets for name, offsets in claims.items()
+        }
+        if self._life is not None:
+            contents[f"{self.path}/{names.LIFE}"] = self._life
+        named = frozenset(claims[names.RECOVERY_POINTS])
+        # From now on the files may say it: a thread may write them at any later moment.
+        self._noted |= named
+        return self._checkpoints.changed(contents, named)
+
+    def _writing_checkpoint(self) -> Pieces[None]:
+        checkpoint = yield from self.checkpointing()
+        if checkpoint is not None:
+            yield checkpoint.run
+            if checkpoint.error is not None:
+                raise checkpoint.error
+            self.checkpointed(checkpoint)
+
+    def checkpointed(self, checkpoint: Checkpoint) -> None:
+        """Take back a checkpoint that was run; a failure other than a full disk is final."""
+        if checkpoint.error is None:
+            if self._checkpoints.finished(checkpoint):
+                # No other is under way, and an older one that is late writes nothing.
+                self._noted = set(checkpoint.named)
+        elif not self.resources.is_full(checkpoint.error):
+            self.resources.fail(f"writing checkpoints in {self.path} failed: {checkpoint.error}")
+
+    # Life ------------------------------------------------------------------------------------
+
+    def record_life(self, boot_id: str, *, durability: str) -> bool:
+        """Do as ``recording_life``, at once. Blocks."""
+        return at_once(self.recording_life(boot_id, durability=durability))
+
+    def recording_life(self, boot_id: str, *, durability: str) -> Pieces[bool]:
+        """Put this boot of the operating system on record (when the registration was answered), in
+        pieces.
+
+        False when the disk is too full for it: it is written with the checkpoints, then. What is
+        on record makes the next start more careful meanwhile, not less; else OSError.
+
+        The next start trusts what this boot has written. So before that the checkpoints forget what
+        a power loss took: else what comes in its place would count as committed after a kill, and
+        its torn tail as damage. Not at the load: until it is reported, the files keep what went.
+        """
+        path = f"{self.path}/{names.LIFE}"
+        content = f"boot.id={boot_id}\nlog.durability={durability}\n".encode()
+        self._registered = True
+        try:
+            if self._claims_what_is_gone:
+                yield from self._writing_checkpoint()
+                self._claims_what_is_gone = False
+            if self._disk.exists(path) and self._disk.read(path) == content:
+                return True
+            yield partial(self._disk.replace, path, content)
+        except OSError as error:
+            claims_more = self.ran_synced and durability != "sync"
+            if claims_more or not self.resources.is_full(error):
+                raise
+            self._life = content
+            return False
+        self._life = None
+        return True
+
+    def now_ms(self) -> int:
+        """Return the wall clock, in ms."""
+        return self._seams.clock.wall_ms()
+
+    def free_bytes(self) -> int:
+        """Return the bytes that the file system still has for us."""
+        return self._disk.free_bytes(self.path)
+
+    def total_bytes(self) -> int:
+        """Return the size of the file system in bytes."""
+        return self._disk.total_bytes(self.path)
+
+    def close(self, broker_epoch: int = -1) -> bool:
+        """Stop cleanly: all logs synced, checkpoints, then the marker, durably; unlock.
+
+        False (and no marker) when anything failed: the next start recovers. A directory that was
+        not loaded stays as it is. One that was, but by a life that never registered, gets a marker
+        only if it had one: that an earlier life ended uncleanly was not reported yet.
+        """
+        if not self._loaded:
+            for log in self.logs.values():
+                log.forget_files()
+            self._unlock()
+            return self.failed is None
+        clean = close_all(self.logs.values(), self._seams.threads) and self.failed is None
+        checkpoint = self.checkpoint()
+        if checkpoint is not None and clean:
+            checkpoint.run()
+            self.checkpointed(checkpoint)
+            clean = checkpoint.error is None
+        reported = self._registered or self.last_life in (LastLife.NEW, LastLife.CLEAN)
+        if clean and reported:
+            marker = f"{self.path}/{names.CLEAN_SHUTDOWN}"
+            try:
+                self._disk.replace(marker, encode_clean_shutdown(broker_epoch))
+            except OSError as error:
+                self.resources.fail(f"writing {marker} failed: {error}")
+                clean = False
+        self._unlock()
+        return clean
+
+    def _unlock(self) -> None:
+        self.resources.files.close()
+        self._names.close()
+        self._lock.close()
+
+    def _remove_clean_marker(self) -> None:
+        marker = f"{self.path}/{names.CLEAN_SHUTDOWN}"
+        if self._disk.exists(marker):
+            self._disk.remove(marker)
+            self._names.sync()
+
+
+def open_directory(
+    seams: Seams,
+    path: str,
+    *,
+    cluster_id: str,
+    node_id: int,
+    boot_id: str,
+    open_files: int = DEFAULT_OPEN_FILES,
+    producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+) -> LogDirectory | DirectoryRefused:
+    """Lock a directory and see whose it is; a fresh one becomes ours. Logs come with ``load``.
+
+    Refused: another process has it, or it belongs to another cluster or node. OSError when the
+    directory cannot be made or read.
+    """
+    claimed = claim(seams, path, cluster_id, node_id, boot_id)
+    if isinstance(claimed, DirectoryRefused):
+        return claimed
+    return LogDirectory(
+        seams,
+        path,
+        claimed.lock,
+        claimed.meta,
+        claimed.last_life,
+        claimed.names,
+        ran_synced=claimed.ran_synced,
+        open_files=open_files,
+        producer_expiration_ms=producer_expiration_ms,
+    )

@@ -1,0 +1,113 @@
+"""Reads of what is not in the page cache: found out before, and done by a thread.
+
+Owns the question whether a read would wait for the disk. What a log has written lately is not asked
+about: it costs two comparisons. Of the rest a byte in each 128 KiB is asked for (``in_memory``: the
+kernel reads ahead in such pieces), which costs some microseconds; a file that cannot be asked (of a
+simulation) counts as in memory. A ``ColdRead`` has a thread read the bytes, whoever wants them asks
+again, and reads then, be they there or not: nobody waits twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tidelog.runtime.disk import File
+from tidelog.storage.segments.open_files import OpenFiles
+from tidelog.storage.segments.soundness import Unsound
+
+if TYPE_CHECKING:
+    from tidelog.storage.log.partition_log import PartitionLog
+    from tidelog.storage.segments.segment import Segment
+
+HOT_BYTES = 16 * 1024 * 1024
+"""The end of a log, as far as it was written in this life, counts as in memory."""
+
+WARMED_BYTES = 8 * 1024 * 1024
+"""A thread reads so much at most for one read; the kernel reads on ahead."""
+
+PIECE_BYTES = 1024 * 1024
+LOOK_BYTES = 16 * 1024
+"""What looking an offset up reads of the batches behind an index entry."""
+
+
+class ColdRead:
+    """A part of a file to be read by ``run`` in any thread; ``done`` on the owner's, always."""
+
+    __slots__ = ("_file", "_files", "position", "size")
+
+    def __init__(self, files: OpenFiles, path: str, position: int, size: int) -> None:
+        self._files = files
+        self._file = files.pin(path)
+        self.position = position
+        self.size = size
+
+    def run(self) -> None:
+        """Read it, for the page cache. Blocks; who reads it afterwards meets the errors."""
+        position, end = self.position, self.position + self.size
+        try:
+            while position < end:
+                if not self._file.read_at(position, min(PIECE_BYTES, end - position)):
+                    break
+                position += PIECE_BYTES
+        except OSError:
+            pass
+
+    def done(self) -> None:
+        """Let the file go."""
+        self._files.release(self._file)
+
+
+def run_all(reads: Sequence[ColdRead]) -> None:
+    """Run many, in any thread."""
+    for each in reads:
+        each.run()
+
+
+def cold_read(
+    log: PartitionLog, offset: int, max_bytes: int, known: tuple[Segment, int] | None = None
+) -> ColdRead | None:
+    """Return what a thread should read before the log is read from ``offset`` on; None: nothing.
+    ``known`` is what ``log.remembered`` said of it.
+
+    First what says where the offset is (the index, the batches behind its entry), then, when that
+    is in memory, the bytes themselves.
+    """
+    if log.damaged or log.closed or not log.start_offset <= offset < log.end_offset:
+        return None
+    known = known or log.remembered(offset)
+    segment = log.segments[log.segment_at(offset)] if known is None else known[0]
+    try:
+        if known is not None:
+            position = known[1]
+        elif segment.active:
+            position = segment.index.position_for(offset)
+        else:
+            size = segment.resources.files.size(segment.index_path)
+            found = _unless_in_memory(segment, segment.index_path, 0, size)
+            if found is not None:
+                return found
+            position = segment.index.position_for(offset)
+        size = segment.size - position
+        if segment.active and size <= HOT_BYTES and position >= segment.opened_size:
+            return None
+        if known is None:
+            looked = _unless_in_memory(segment, segment.log_path, position, min(size, LOOK_BYTES))
+            if looked is not None:
+                return looked
+        # Behind what is sent the next header is looked at.
+        wanted = min(size, max_bytes + LOOK_BYTES, WARMED_BYTES)
+        return _unless_in_memory(segment, segment.log_path, position, wanted)
+    except (OSError, Unsound):
+        return None  # the read meets it too, and says what follows from it
+
+
+def _unless_in_memory(segment: Segment, path: str, position: int, size: int) -> ColdRead | None:
+    if size <= 0:
+        return None
+    files = segment.resources.files
+    file: File = files.get(path)
+    in_memory = getattr(file, "in_memory", None)
+    if in_memory is None or in_memory(position, size):
+        return None
+    return ColdRead(files, path, position, size)

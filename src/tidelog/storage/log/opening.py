@@ -1,0 +1,178 @@
+"""Making a partition's log: a new one, or one that an earlier life left on disk.
+
+Owns the order of start: segments are recovered, then epochs, then producers, then offsets are
+fitted to what is there. Judges no batch itself (``recovery``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+
+from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.topics import TopicPartition
+from tidelog.storage import names
+from tidelog.storage.checkpoints import (
+    DamagedFile,
+    KeptConfigs,
+    PartitionMetadata,
+    decode_partition_metadata,
+)
+from tidelog.storage.log.checking import Checks, Told
+from tidelog.storage.log.epoch_file import find_epochs
+from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.producers import ProducerState
+from tidelog.storage.log.recovery import Ending, recover
+from tidelog.storage.log.small_files import note_damage
+from tidelog.storage.log.snapshots import load_producers
+from tidelog.storage.segments.fresh_segments import first_segment, new_segment
+from tidelog.storage.segments.neighbours import missing_between
+from tidelog.storage.segments.resources import Resources
+from tidelog.storage.segments.soundness import Unsound
+
+ConfigsOf = Callable[[KeptConfigs], TopicConfigs]
+
+
+def create_log(
+    resources: Resources,
+    path: str,
+    partition: TopicPartition,
+    configs: TopicConfigs,
+    *,
+    now_ms: int,
+    metadata: PartitionMetadata | None = None,
+    start_offset: int = 0,
+) -> PartitionLog:
+    """Make the directory of a new replica and its empty log. OSError as the disk gives it: then
+    what was made is removed, if the disk does so.
+
+    Durable with the log's next sync, which includes the directory above.
+    """
+    is_new = not resources.disk.exists(path)
+    try:
+        resources.disk.make_directory(path)
+        if start_offset:
+            segment = new_segment(resources, path, start_offset, now_ms)
+        else:
+            segment = first_segment(resources, path, now_ms)
+        log = PartitionLog(resources, path, partition, configs, [segment])
+        log.mark_created()
+        if metadata is not None:
+            log.set_metadata(metadata, durable=False)
+    except OSError:
+        if is_new:
+            # It may be created in another directory next: a start must not find it in both.
+            with contextlib.suppress(OSError):
+                resources.disk.remove_tree(path)
+        raise
+    return log
+
+
+def open_log(
+    resources: Resources,
+    path: str,
+    partition: TopicPartition,
+    configs_of: ConfigsOf,
+    ending: Ending,
+    *,
+    now_ms: int,
+    first_dirty_offset: int = 0,
+) -> Checks[PartitionLog]:
+    """Open an existing replica's directory; damage is named in ``log.damaged``, not raised.
+
+    ``configs_of`` makes the topic's configuration of what the replica keeps of it. Two
+    small reads for each segment; after an unclean end it grows with what is to be checked, too.
+    """
+    marker = f"{path}/{names.DAMAGED}"
+    if resources.disk.exists(marker):
+        ending = replace(ending, clean=False, was_damaged=True)
+    metadata, unreadable = _read_metadata(resources, path)
+    configs = configs_of(() if metadata is None else metadata.configs)
+    found = yield from recover(resources, path, ending, configs.index_interval_bytes, now_ms)
+    if not found.segments:
+        if ending.recovery_point > ending.log_start:
+            found.damaged = f"{path} has no segment, its recovery point is {ending.recovery_point}"
+        elif ending.must_have:
+            found.damaged = f"{path} has no segment, its high watermark is {ending.high_watermark}"
+        # A log that never was written to has no file (``first_segment``).
+        found.segments = [
+            new_segment(resources, path, ending.log_start, now_ms)
+            if ending.log_start
+            else first_segment(resources, path, now_ms)
+        ]
+    if found.damaged is None:
+        found.damaged = missing_between(
+            resources, found.segments, first_dirty_offset, ending.log_start
+        )
+    log = PartitionLog(resources, path, partition, configs, found.segments)
+    log.recovered = found
+    log.damaged = found.damaged
+    log.start_offset = max(ending.log_start, log.start_offset)
+    if log.damaged is None and log.start_offset > log.end_offset:
+        # Offsets are never given out twice: what was deleted stays behind the log's start.
+        log.restart_at(log.start_offset, now_ms)
+        if found.told is not None:
+            found.told.producers = ProducerState()
+    log.metadata = metadata
+    if unreadable is not None:
+        _judge_metadata(resources, log, ending, unreadable)
+    if log.damaged is not None:
+        # The checkpoints stay what they were: the next start must see the damage again.
+        log.synced_end_offset = ending.recovery_point
+        log.high_watermark = ending.high_watermark
+        note_damage(resources, path, log.damaged, durable=True)
+        return log
+    if resources.disk.exists(marker):
+        resources.disk.remove(marker)
+    synced = log.end_offset if ending.clean else ending.recovery_point
+    log.synced_end_offset = min(synced, log.end_offset)
+    known = max(ending.high_watermark, log.start_offset, log.watermark_note.read())
+    log.watermark_note.begin(known, log.end_offset)
+    log.high_watermark = min(known, log.end_offset)
+    log.first_dirty_offset = min(max(first_dirty_offset, log.start_offset), log.end_offset)
+    if _knows_its_past(log, found.told, now_ms) and not ending.clean:
+        log.mark_recovered()
+    found.told = None  # what it holds of producers takes memory
+    return log
+
+
+def _knows_its_past(log: PartitionLog, told: Told | None, now_ms: int) -> bool:
+    """Give a log its leader epochs and producers; False when its batches are damaged."""
+    try:
+        log.epochs, epochs_are_on_disk = find_epochs(log, told)
+        log.producers = load_producers(
+            log.resources.disk, log.path, log.segments, log.end_offset, now_ms, told
+        )
+    except Unsound as error:
+        log.found_damaged(f"{log.path}: {error}")
+        return False
+    if not epochs_are_on_disk:
+        # The recovery point will pass the batches that told them: then only the file does.
+        log.mark_epochs_unwritten()
+    return True
+
+
+def _read_metadata(
+    resources: Resources, directory: str
+) -> tuple[PartitionMetadata | None, DamagedFile | None]:
+    """Return what ``partition.metadata`` says, None without it, or why it cannot be read."""
+    try:
+        return decode_partition_metadata(
+            resources.disk.read(f"{directory}/{names.PARTITION_METADATA}")
+        ), None
+    except FileNotFoundError:
+        return None, None
+    except DamagedFile as error:
+        return None, error
+
+
+def _judge_metadata(
+    resources: Resources, log: PartitionLog, ending: Ending, error: DamagedFile
+) -> None:
+    path = f"{log.path}/{names.PARTITION_METADATA}"
+    if ending.unsynced_may_be_gone and ending.recovery_point <= log.start_offset:
+        # Torn by the power loss: it becomes durable with the log's first sync.
+        resources.disk.remove(path)
+    else:
+        log.damaged = log.damaged or f"{path}: {error}"

@@ -1,0 +1,298 @@
+"""Opening the segments of a partition after any end: clean stop, kill -9, power loss.
+
+Owns the judgement of what is on disk; ``opening`` builds the log from it. Rules:
+
+- Unfinished work of the cleaner (``.cleaned``) goes, finished work (``.swap``) is completed,
+  ``.deleted`` and ``.tmp`` files go.
+- After a clean stop nothing is scanned (``neighbours`` looks at where segments end). Otherwise
+  everything from the recovery point on is read and its CRCs checked: cost grows with the bytes
+  behind the recovery point only.
+- A torn tail (a last batch that is incomplete or has a wrong CRC) is cut, nothing else: sound
+  batches behind the damage, or an end below the recovery point or the high watermark, inside a
+  batch or between two, are damage (promise 26) and leave the files as they are.
+- When the operating system has been started anew since (``unsynced_may_be_gone``), what was never
+  synced may be missing anywhere: then the log is cut at the first hole, and says so. What is read
+  begins at the last entry of the time index, if that ends before the recovery point.
+- What lies wholly below the log's start may be a file that was removed and that a power loss
+  brought back torn: nothing is missed there, by ``neighbours`` and ``epoch_file`` either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tidelog.records.batch import HEADER_SIZE
+from tidelog.storage import names
+from tidelog.storage.log.checking import Check, Checks, Told
+from tidelog.storage.segments.index_files import open_indexes, read_indexes
+from tidelog.storage.segments.resources import Resources
+from tidelog.storage.segments.scan import HEADERS_BYTES, scan, sound_batch_after
+from tidelog.storage.segments.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is known of the log's last life."""
+
+    recovery_point: int = 0
+    """Every offset below was synced."""
+    high_watermark: int = 0
+    log_start: int = 0
+    clean: bool = False
+    unsynced_may_be_gone: bool = False
+    was_damaged: bool = False
+    """An earlier life found damage: all is read, and nothing is taken for a torn tail."""
+
+    @property
+    def must_have(self) -> int:
+        """The offset up to which the log must reach, whatever was synced: its high watermark,
+        unless a power loss may have taken what was written, or all below it was deleted."""
+        if self.unsynced_may_be_gone or self.high_watermark <= self.log_start:
+            return 0
+        return self.high_watermark
+
+
+@dataclass(slots=True)
+class Recovered:
+    """The segments found, and what had to be done."""
+
+    segments: list[Segment] = field(default_factory=list)
+    damaged: str | None = None
+    scanned_bytes: int = 0
+    cut_bytes: int = 0
+    cut_at: int | None = None
+    """The end offset after a cut."""
+    told: Told | None = None
+    """By the batches that were checked, which are all from one on; None without any."""
+    lost_sound_batches: bool = False
+    """Whether the cut (after a power loss) had sound batches behind it."""
+
+
+def recover(
+    resources: Resources, directory: str, ending: Ending, interval: int, now_ms: int
+) -> Checks[Recovered]:
+    """Return the sound segments of a directory in order; none when it has no log file yet."""
+    _tidy(resources, directory)
+    found = Recovered()
+    found.segments = _segments(resources, directory)
+    if not found.segments:
+        return found
+    segments = found.segments
+    segments[-1].active = True
+    if not (ending.clean and _open_last_clean(resources, segments[-1])):
+        yield from _check_from_recovery_point(resources, found, ending, interval, now_ms)
+    end = found.segments[-1].next_offset
+    if found.damaged is None:
+        found.damaged = _why_too_short(directory, end, ending)
+    return found
+
+
+def _why_too_short(directory: str, end: int, ending: Ending) -> str | None:
+    """Return why a sound log that ends at ``end`` is damaged all the same: whole batches that must
+    be there are missing. None where nothing is."""
+    if end < ending.recovery_point:
+        return f"{directory} ends at offset {end}, below its recovery point {ending.recovery_point}"
+    if end < ending.must_have:
+        return f"{directory} ends at offset {end}, below the high watermark {ending.high_watermark}"
+    return None
+
+
+def _tidy(resources: Resources, directory: str) -> None:
+    """Finish or undo what an earlier life had begun with files."""
+    disk = resources.disk
+    found = disk.list(directory)
+    for name in found:
+        if name.endswith((names.DELETED, names.CLEANED, names.TEMPORARY)):
+            disk.remove(f"{directory}/{name}")
+    swaps = [
+        offset
+        for name in found
+        if (offset := names.offset_of(name, names.LOG + names.SWAP)) is not None
+    ]
+    for offset in swaps:
+        _complete_swap(resources, directory, offset)
+    for name in disk.list(directory):
+        if name.endswith(names.SWAP):
+            disk.remove(f"{directory}/{name}")
+    present = set(disk.list(directory))
+    for suffix in (names.INDEX, names.TIME_INDEX):
+        for name in sorted(present):
+            base = names.offset_of(name, suffix)
+            if base is not None and names.file_name(base, names.LOG) not in present:
+                disk.remove(f"{directory}/{name}")
+
+
+def _complete_swap(resources: Resources, directory: str, base: int) -> None:
+    """Put a finished rewriting in the place of the segments that it covers."""
+    disk = resources.disk
+    source = f"{directory}/{names.file_name(base, names.LOG + names.SWAP)}"
+    end = base + 1
+    file = disk.open(source, read_only=True)
+    try:
+        for _, header in scan(file, 0, file.size(), check=False, chunk_bytes=HEADERS_BYTES):
+            end = header.next_offset
+    finally:
+        file.close()
+    present = set(disk.list(directory))
+    for name in sorted(present):
+        for suffix in names.SEGMENT_SUFFIXES:
+            offset = names.offset_of(name, suffix)
+            if offset is not None and base <= offset < end:
+                disk.remove(f"{directory}/{name}")
+    for suffix in (names.INDEX, names.TIME_INDEX, names.LOG):
+        swap = names.file_name(base, suffix + names.SWAP)
+        if swap in present:
+            disk.rename(f"{directory}/{swap}", f"{directory}/{names.file_name(base, suffix)}")
+    disk.sync_directory(directory)
+
+
+def _segments(resources: Resources, directory: str) -> list[Segment]:
+    disk = resources.disk
+    bases = sorted(
+        base
+        for name in disk.list(directory)
+        if (base := names.offset_of(name, names.LOG)) is not None
+    )
+    segments = []
+    for at, base in enumerate(bases):
+        following = bases[at + 1] if at + 1 < len(bases) else base
+        path = f"{directory}/{names.file_name(base, names.LOG)}"
+        segments.append(Segment(resources, directory, base, disk.size(path), following))
+        segments[-1].created_ms = disk.modified_ms(path)
+    return segments
+
+
+def _open_last_clean(resources: Resources, last: Segment) -> bool:
+    """Find the end of the last segment from its index; False when it is not as a stop left it."""
+    both = open_indexes(resources, last.base_offset, *last.index_paths)
+    if both is None:
+        return False
+    last.set_indexes(*both)
+    start = end = both[0].last_position()
+    file = resources.files.get(last.log_path)
+    for position, header in scan(file, start, last.size, check=False, chunk_bytes=HEADERS_BYTES):
+        end = position + header.size
+        last.next_offset = header.next_offset
+    return end == last.size
+
+
+def _check_from_recovery_point(
+    resources: Resources, found: Recovered, ending: Ending, interval: int, now_ms: int
+) -> Checks[None]:
+    segments = found.segments
+    for at, segment in enumerate(segments):
+        last = at + 1 == len(segments)
+        if not last and segment.next_offset <= ending.recovery_point and not ending.was_damaged:
+            continue
+        begins_next = segment.next_offset
+        start = _begin_check(resources, segment, ending)
+        if found.told is None:
+            found.told = Told(segment.base_offset, start, now_ms)
+        position = yield from _check_segment(found, segment, start, interval, found.told)
+        if found.damaged is not None:
+            return
+        if not last and segment.next_offset == begins_next:
+            if position < segment.size:
+                # All its records are there: behind them lies what a full disk cut off and a
+                # power loss brought back.
+                found.cut_bytes += segment.size - position
+                segment.truncate(position, begins_next)
+            segment.close_indexes()
+            continue
+        if last and position == segment.size:
+            continue
+        _judge(resources, found, at, position, ending)
+        return
+
+
+def _begin_check(resources: Resources, segment: Segment, ending: Ending) -> int:
+    """Return where the batches of a segment are to be checked from; it is as if it ended there."""
+    start = 0 if ending.was_damaged else _trusted_start(resources, segment, ending)
+    segment.next_offset = segment.base_offset
+    if start:
+        segment.next_offset = segment.header_at(start).base_offset
+        segment.truncate_indexes(start, segment.next_offset)
+    else:
+        segment.restart_indexes()
+    return start
+
+
+def _check_segment(
+    found: Recovered, segment: Segment, start: int, interval: int, told: Told
+) -> Checks[int]:
+    """Check a segment's batches from ``start`` on; return where the sound ones end."""
+    newest, next_offset = segment.newest, segment.next_offset
+    path, base_offset = segment.log_path, segment.base_offset
+    check = yield Check(path, segment.size, base_offset, interval, told, start, next_offset, newest)
+    found.told = check.told
+    segment.index.extend(*check.entries)
+    segment.time_index.extend(*check.times)
+    segment.noted(check.next_offset, check.newest, check.bytes_since_entry)
+    found.scanned_bytes += check.position - start
+    if check.falling_epoch is not None:
+        # No leader epoch follows a higher one, and no CRC covers it.
+        epoch, offset = check.falling_epoch
+        found.damaged = (
+            f"{segment.log_path} says leader epoch {epoch} at offset {offset}, "
+            f"behind epoch {check.told.epochs[-1][0]}"
+        )
+    return check.position
+
+
+def _trusted_start(resources: Resources, segment: Segment, ending: Ending) -> int:
+    """Return the position of an index entry below the recovery point that is true, or 0."""
+    trusted = ending.recovery_point - 1
+    if trusted < segment.base_offset:
+        return 0
+    both = read_indexes(resources, segment.base_offset, *segment.index_paths, segment.size)
+    if both is None:
+        return 0
+    index, time_index = both
+    if ending.unsynced_may_be_gone:
+        # No sync covers the indexes of an active segment: the times may end before the offsets do,
+        # and a newest time that is too old would let retention remove the segment too early.
+        trusted = min(trusted, (time_index.last() or (0, -1))[1])
+    position, expected = index.entry_for(trusted) or (0, -1)
+    if position == 0 or position + HEADER_SIZE > segment.size:
+        return 0
+    header = segment.header_at(position)
+    if header.magic != 2 or header.last_offset != expected:
+        return 0
+    segment.set_indexes(index, time_index)
+    return position
+
+
+def _judge(resources: Resources, found: Recovered, at: int, position: int, ending: Ending) -> None:
+    """Cut a torn tail at ``position`` of segment ``at``, or name the damage."""
+    segment = found.segments[at]
+    later = found.segments[at + 1 :]
+    end = segment.next_offset
+    file = resources.files.get(segment.log_path)
+    behind = any(one.size for one in later)
+    if not behind and position < segment.size:
+        behind = sound_batch_after(file, position, segment.size, end) is not None
+    where = f"{segment.log_path} has a damaged batch at position {position} (offset {end})"
+    if end < ending.recovery_point:
+        found.damaged = f"{where}, below its recovery point {ending.recovery_point}"
+    elif ending.was_damaged and not ending.unsynced_may_be_gone:
+        found.damaged = where
+    elif not ending.unsynced_may_be_gone and behind:
+        found.damaged = f"{where}, and sound batches behind it"
+    elif end < ending.must_have:
+        found.damaged = f"{where}, below the high watermark {ending.high_watermark}"
+    if found.damaged is not None:
+        return
+    found.lost_sound_batches = behind
+    found.cut_bytes = segment.size - position + sum(one.size for one in later)
+    found.cut_at = end
+    for one in later:
+        for suffix in names.SEGMENT_SUFFIXES:
+            if resources.disk.exists(one.path(suffix)):
+                resources.files.forget(one.path(suffix))
+                resources.disk.remove(one.path(suffix))
+    del found.segments[at + 1 :]
+    segment.active = True
+    segment.truncate(position, end)
+    # Durable at once: new batches must never be followed by old bytes after a power loss.
+    segment.open_log().sync()
+    resources.disk.sync_directory(segment.directory)

@@ -1,0 +1,124 @@
+"""A part of a segment's file that holds whole batches, to be sent without passing through memory.
+
+Owns finding it from the index alone, and keeping its file open while it is in use. What is not
+plain (batches above the limit, the bytes behind the last index entry) ``PartitionLog.read`` reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tidelog.records.batch import HEADER_SIZE, read_header
+from tidelog.storage.segments.soundness import Unsound
+
+if TYPE_CHECKING:
+    from tidelog.storage.log.partition_log import PartitionLog
+    from tidelog.storage.segments.segment import Segment
+
+LEAST_BYTES = 65_536
+"""Below this a copy costs less than the system call and the bookkeeping that it saves."""
+
+UNCHECKED_BYTES = 1024 * 1024
+"""Most that is checked for one region; of what was checked before it may have any size."""
+
+
+class FileRegion:
+    """``size`` bytes of an open file from ``position`` on; the file stays open until it is gone.
+
+    The bytes never change: a log is only appended to, and what retention or compaction replaces
+    stays in the open file. A truncation may cut them short. ``more_follows``: committed batches lie
+    behind them.
+    """
+
+    __slots__ = ("_release", "fileno", "more_follows", "position", "size")
+
+    def __init__(
+        self,
+        fileno: int,
+        position: int,
+        size: int,
+        release: Callable[[], None],
+        *,
+        more_follows: bool = False,
+    ) -> None:
+        self.fileno = fileno
+        self.position = position
+        self.size = size
+        self.more_follows = more_follows
+        self._release = release
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __del__(self) -> None:
+        # By the garbage collector it may be in any thread, and in the midst of anything.
+        self._release()
+
+
+def find_region(
+    log: PartitionLog, offset: int, max_bytes: int, known: tuple[Segment, int] | None = None
+) -> FileRegion | None:
+    """Return at most ``max_bytes`` of committed batches from the one that holds ``offset``.
+
+    None when it is to be read instead: fewer than ``LEAST_BYTES``, a segment that is not wholly
+    committed, an offset that is not there, a disk whose files are not the system's. ``known`` is
+    what ``log.remembered`` said of the offset.
+    """
+    if max_bytes < LEAST_BYTES or log.damaged or log.closed or offset < log.start_offset:
+        return None
+    known = known or log.remembered(offset)
+    segment = log.segments[log.segment_at(offset)] if known is None else known[0]
+    if segment.next_offset > log.high_watermark or offset >= segment.next_offset:
+        return None
+    last_offset = -1
+    try:
+        start = _start_of(segment, offset) if known is None else known[1]
+        end = segment.size
+        most = min(start + max_bytes, segment.checked_until(start) + UNCHECKED_BYTES)
+        if end > most:
+            end, last_offset = segment.index.entry_before(most)
+        if end - start < LEAST_BYTES:
+            return None
+        boundary, end = end, segment.sound_until(start, end, log.epochs)
+        if end - start < LEAST_BYTES:
+            return None
+        if last_offset >= 0 and end == boundary and not _remember(log, segment, end, last_offset):
+            segment.remake_indexes()
+            return None
+        files = log.resources.files
+        file = files.pin(segment.log_path)
+    except (OSError, Unsound):
+        # The ordinary read meets it too, and says what follows from it.
+        return None
+    fileno = getattr(file, "fileno", None)
+    if fileno is None:
+        files.release(file)
+        return None
+    more = end < segment.size or segment.next_offset < log.high_watermark
+    return FileRegion(fileno(), start, end - start, lambda: files.let_go(file), more_follows=more)
+
+
+def _start_of(segment: Segment, offset: int) -> int:
+    """Return where the batch that holds ``offset`` begins; the segment's end when it is not to be
+    looked for: too near to it, or not there."""
+    if segment.size - segment.index.position_for(offset) < LEAST_BYTES:
+        return segment.size  # near the end: seen without touching the file
+    located = segment.locate(offset)
+    return segment.size if located is None else located[0]
+
+
+def _remember(log: PartitionLog, segment: Segment, position: int, last_offset: int) -> bool:
+    """Note where whoever reads on will begin; False when the batch there is not the one that the
+    index names: then no batch need end there.
+
+    One read of a header in place of a look-up and a walk from the index entry on.
+    """
+    data = segment.read_bytes(position, HEADER_SIZE)
+    if len(data) < HEADER_SIZE:
+        return False
+    header = read_header(data)
+    if header.magic != 2 or header.last_offset != last_offset:
+        return False
+    log.remember(header.base_offset, segment, position)
+    return True

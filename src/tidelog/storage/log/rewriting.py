@@ -1,0 +1,57 @@
+"""Writing what an earlier life could not sync once more, as it is, and syncing it."""
+
+from __future__ import annotations
+
+from tidelog.storage.log.logfiles import LogFiles
+from tidelog.storage.segments.soundness import Unsound
+
+REWRITE_BYTES = 1024 * 1024
+
+
+def write_again(log: LogFiles) -> None:
+    """Write everything above the recovery point once more, as it is. OSError as usual,
+    LoadAbandoned.
+
+    After an fsync that failed in an earlier life the page cache may hold bytes that are not on
+    the disk and count as clean: no later fsync writes them, unless they are written anew.
+    """
+    for segment in log.segments:
+        located = segment.locate(max(log.synced_end_offset, segment.base_offset))
+        position = segment.size if located is None else located[0]
+        while position < segment.size:
+            content = segment.read_bytes(position, min(REWRITE_BYTES, segment.size - position))
+            segment.open_log().write_at(position, [content])
+            position += len(content)
+            log.resources.loading.note(0)
+    for path in sorted(log._dirty_files - {log._active.log_path}):
+        content = log.resources.disk.read(path)
+        log.resources.files.get(path).write_at(0, [content])
+    if log.end_offset <= log.synced_end_offset and log.resources.disk.exists(log._active.log_path):
+        # No sync covers it, yet it may have been cut there, and the cut not be synced: a power
+        # loss would bring back what was cut off. Its length is made anew, as its bytes are, and
+        # the sync behind this, a thread's where the log serves, is to cover it.
+        file = log._active.open_log()
+        file.truncate(log._active.size + 1)
+        file.truncate(log._active.size)
+        log._dirty_files.add(log._active.log_path)
+
+
+def sync_anew(log: LogFiles) -> None:
+    """Do as ``write_again``, and sync; what fails takes the log or its directory out of service.
+    LoadAbandoned.
+
+    A want that heals (room, file descriptors) does not: the recovery point stays where it is, so
+    nothing above counts as stored, and the log's next sync writes it again.
+    """
+    log.write_again = write_again
+    try:
+        write_again(log)
+    except OSError as error:
+        if log.resources.refused_for(error) is None:
+            log.resources.fail(f"a write to {log.path} failed: {error}")
+        return
+    except Unsound as error:
+        log.found_damaged(f"{log.path}: {error}")
+        return
+    log.write_again = None
+    log.sync()

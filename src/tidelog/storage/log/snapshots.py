@@ -1,0 +1,349 @@
+"""The producer snapshot files of a partition: written at roll and stop, read at start.
+
+Owns finding, writing, reading and removing them. A torn one is removed and an older one used; what
+it lacks is rebuilt from the batch headers behind it. A snapshot is taken by the log's owner as a
+value (``PendingSnapshot``), which a thread encodes and writes with the next sync.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+
+from tidelog.runtime.disk import Disk
+from tidelog.runtime.turns import Pieces
+from tidelog.storage import names
+from tidelog.storage.checkpoints import DamagedFile
+from tidelog.storage.log.checking import Told
+from tidelog.storage.log.producers import ProducerEntry, ProducerState, encode
+from tidelog.storage.segments.resources import Resources
+from tidelog.storage.segments.scan import HEADERS_BYTES, scan
+from tidelog.storage.segments.segment import Segment
+
+SNAPSHOTS_KEPT = 2
+"""Beside those at the base of a living segment."""
+
+SNAPSHOTS_WAITING = 8
+"""Most snapshots that wait for a sync: of more rolls than that the oldest have none."""
+
+
+def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
+    """Return the offsets of the snapshot files in a directory, rising."""
+    return sorted(
+        offset
+        for name in disk.list(directory)
+        if (offset := names.offset_of(name, names.SNAPSHOT)) is not None
+    )
+
+
+def snapshot_path(directory: str, offset: int) -> str:
+    """Return the path of the snapshot of what was before ``offset``."""
+    return f"{directory}/{names.file_name(offset, names.SNAPSHOT)}"
+
+
+class PendingSnapshot:
+    """The producers of one partition as they were before ``offset``, still to be written.
+
+    ``write`` runs in any thread; ``cancel`` (before a cut below ``offset``) has it write nothing.
+    """
+
+    __slots__ = (
+        "_disk",
+        "_entries",
+        "_lock",
+        "_temporary",
+        "bases",
+        "cancelled",
+        "directory",
+        "error",
+        "offset",
+        "thinned_out",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        offset: int,
+        entries: Sequence[ProducerEntry],
+        number: int = 0,
+    ) -> None:
+        """``number``: no two of one log that may be written at the same time have the same."""
+        self.directory = directory
+        self.offset = offset
+        self.error: OSError | None = None
+        self.bases: Collection[int] = ()
+        """Where the log's segments begin: snapshots there stay."""
+        self.thinned_out: list[str] = []
+        """The paths of older ones that are not needed any more, and went."""
+        self._disk = disk
+        self._entries = entries
+        # Not by the offset alone: another of the same offset, by another thread, would fill it too.
+        stem = f"{directory}/{names.file_name(offset, '')}"
+        self._temporary = f"{stem}.{number}{names.SNAPSHOT}{names.TEMPORARY}"
+        self._lock = threading.Lock()
+        self.cancelled = False
+
+    @property
+    def path(self) -> str:
+        return snapshot_path(self.directory, self.offset)
+
+    @property
+    def count(self) -> int:
+        """Return how many producers it tells of."""
+        return len(self._entries)
+
+    def write(self) -> None:
+        """Write and sync the file; its name becomes durable with the directory. Blocks.
+
+        A failure is kept in ``error``: the same snapshot may be written again.
+        """
+        self.error = None
+        try:
+            self._write()
+        except OSError as error:
+            self.error = error
+
+    def _write(self) -> None:
+        if self.cancelled:
+            return
+        content = encode(self._entries)
+        file = self._disk.open(self._temporary, create=True)
+        try:
+            if file.size():
+                # Only then: ext4 writes a file out at its close that was cut to nothing.
+                file.truncate(0)
+            file.write_at(0, [content])
+            file.sync()
+        finally:
+            file.close()
+        with self._lock:
+            if not self.cancelled:
+                self._disk.rename(self._temporary, self.path)
+
+    def thin_out(self) -> None:
+        """Remove older ones that this one makes needless, once its name is durable. Blocks."""
+        if self.error is None:
+            with self._lock:
+                if not self.cancelled:
+                    self.thinned_out = thin_out(self._disk, self.directory, self.bases)
+
+    def cancel(self) -> None:
+        """Write nothing that is not written yet: what it tells of is to be cut."""
+        with self._lock:
+            self.cancelled = True
+
+
+class WaitingSnapshots:
+    """The snapshots of one log that no sync has written yet. Used by one thread."""
+
+    def __init__(self, resources: Resources, directory: str) -> None:
+        self._resources = resources
+        self._disk = resources.disk
+        self._directory = directory
+        self._waiting: list[PendingSnapshot] = []
+        """The oldest first."""
+        self._in_flight: list[PendingSnapshot] = []
+        self._taken = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def take(self, offset: int, producers: ProducerState) -> None:
+        """Have the next sync write the producers as they are at ``offset``."""
+        if not any(each.offset == offset for each in self._waiting):
+            self._taken += 1
+            self._waiting.append(
+                PendingSnapshot(
+                    self._disk, self._directory, offset, producers.copied(), self._taken
+                )
+            )
+            del self._waiting[:-SNAPSHOTS_WAITING]
+
+    def for_sync(self, bases: Collection[int] = ()) -> list[PendingSnapshot]:
+        """Return those that wait; give them back with ``written``. ``bases``: where the segments
+        of the log begin."""
+        taken, self._waiting = self._waiting, []
+        for each in taken:
+            each.bases = bases
+        self._in_flight += taken
+        return taken
+
+    def written(self, taken: Sequence[PendingSnapshot]) -> list[OSError]:
+        """Take back what a sync has tried to write; what failed waits again, and is told why."""
+        self._in_flight = [each for each in self._in_flight if each not in taken]
+        failed = [each for each in taken if each.error is not None and not each.cancelled]
+        self._waiting = (failed + self._waiting)[-SNAPSHOTS_WAITING:]
+        return [each.error for each in failed if each.error is not None]
+
+    def cancel(self, *, above: int = -1) -> None:
+        """Have no thread write one of more than ``above``: it would tell of what is gone."""
+        for each in self._waiting + self._in_flight:
+            if each.offset > above:
+                each.cancel()
+        self._waiting = [each for each in self._waiting if each.offset <= above]
+
+    def keep(
+        self,
+        start: int,
+        synced_end: int,
+        present: Callable[[], tuple[int, ProducerState]],
+        when_written: Callable[[], object],
+    ) -> Pieces[bool]:
+        """Whether a durable snapshot tells of the producers of all before ``start``, or there are
+        none, in pieces; OSError if the disk fails.
+
+        One of records that are not synced does not count: a power loss would take it along. One
+        that is missing (a roll, and then a kill) is written, unless there is no room for it; one
+        that has to wait for its records is left to the next sync. ``present`` says where the log
+        ends and what its producers are: both anew, for appends go on while a thread looks.
+        ``when_written``: there is a new name, which no sync has covered yet.
+        """
+        if not present()[1].entries:
+            return True
+        limit = max(start, synced_end)
+        look = _Kept(self._disk, self._directory, start, limit)
+        yield look.run
+        if look.is_there:
+            return True
+        if any(start <= each.offset <= limit for each in self._in_flight):
+            return False
+        if not any(start <= each.offset <= limit for each in self._waiting):
+            self.take(*present())
+        waiting = next(each for each in self._waiting if each.offset >= start)
+        if waiting.offset > limit:
+            return False
+        # No sync takes it meanwhile: two would write one file.
+        self._waiting.remove(waiting)
+        self._in_flight.append(waiting)
+        yield waiting.write
+        for error in self.written([waiting]):
+            if not self._resources.is_full(error):
+                raise error
+        if waiting.error is not None or waiting.cancelled:
+            return False
+        when_written()
+        return True
+
+
+class _Kept:
+    # Looks for a snapshot of what is between two offsets and makes it durable, in any thread.
+    def __init__(self, disk: Disk, directory: str, start: int, limit: int) -> None:
+        self._disk, self._directory = disk, directory
+        self._start, self._limit = start, limit
+        self.is_there = False
+
+    def run(self) -> None:
+        for offset in snapshot_offsets(self._disk, self._directory):
+            if self._start <= offset <= self._limit:
+                try:
+                    file = self._disk.open(snapshot_path(self._directory, offset))
+                except FileNotFoundError:
+                    continue  # a sync has thinned them out
+                try:
+                    file.sync()
+                finally:
+                    file.close()
+                self.is_there = True
+                return
+
+
+def remove_snapshots(
+    disk: Disk, directory: str, *, below: int = 0, above: int | None = None
+) -> list[str]:
+    """Remove snapshots below one offset or above another; return their paths. In any thread."""
+    return _remove(
+        disk,
+        directory,
+        [
+            offset
+            for offset in snapshot_offsets(disk, directory)
+            if offset < below or (above is not None and offset > above)
+        ],
+    )
+
+
+def thin_out(disk: Disk, directory: str, bases: Collection[int]) -> list[str]:
+    """Keep the newest snapshots and those where a segment begins; return the paths of those that
+    went. In any thread."""
+    old = snapshot_offsets(disk, directory)[:-SNAPSHOTS_KEPT]
+    return _remove(disk, directory, [offset for offset in old if offset not in bases])
+
+
+def _remove(disk: Disk, directory: str, offsets: Sequence[int]) -> list[str]:
+    paths = [snapshot_path(directory, offset) for offset in offsets]
+    for path in paths:
+        # Another thread may be at it.
+        with suppress(FileNotFoundError):
+            disk.remove(path)
+    return paths
+
+
+def load_producers(
+    disk: Disk,
+    directory: str,
+    segments: Sequence[Segment],
+    end_offset: int,
+    now_ms: int,
+    told: Told | None = None,
+) -> ProducerState:
+    """Return the producers as of ``end_offset``: the newest usable snapshot and what follows it.
+
+    Grows with the batches behind that snapshot that have not ``told`` of themselves already. A
+    batch found in the log counts as taken now: its own timestamp may be years old, and must not
+    make its producer expire.
+    """
+    offsets = snapshot_offsets(disk, directory)
+    if offsets and offsets[-1] > end_offset:
+        remove_snapshots(disk, directory, above=end_offset)
+        # Durable at once: what they tell of is not in the log. If a power loss brought one back
+        # when the log is as long again, a batch would be taken for a duplicate of what is lost.
+        disk.sync_directory(directory)
+    state = ProducerState()
+    start = segments[0].base_offset
+    for offset in reversed(offsets):
+        path = snapshot_path(directory, offset)
+        if offset > end_offset:
+            continue
+        if offset < start:
+            break
+        try:
+            state = ProducerState.decode(disk.read(path))
+        except DamagedFile:
+            # If it comes back, it is as damaged as it is now.
+            disk.remove(path)
+            continue
+        except FileNotFoundError:
+            continue  # a sync has thinned them out
+        start = offset
+        break
+    _note_from(state, segments, start, end_offset, now_ms, told)
+    return state
+
+
+def _note_from(
+    state: ProducerState,
+    segments: Sequence[Segment],
+    start: int,
+    end_offset: int,
+    now_ms: int,
+    told: Told | None,
+) -> None:
+    for segment in segments:
+        if segment.next_offset <= start:
+            continue
+        limit = segment.size if told is None else told.limit(segment.base_offset, segment.size)
+        if not limit:
+            continue
+        located = segment.locate(start) if start > segment.base_offset else None
+        position = 0 if located is None else located[0]
+        for _, header in scan(
+            segment.open_log(), position, limit, check=False, chunk_bytes=HEADERS_BYTES
+        ):
+            if header.base_offset >= end_offset:
+                return
+            if header.base_offset >= start and header.producer_id >= 0:
+                state.note(header, header.base_offset, now_ms)
+    if told is not None:
+        state.follow(told.producers, start)

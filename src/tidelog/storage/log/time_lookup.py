@@ -1,0 +1,255 @@
+"""Finding a record by its time, in pieces that an event loop can take turns with.
+
+Owns the search over segments, their time indexes and batch headers, and the look into the one batch
+that may hold the answer: its beginning first, more only while the answer is not there. Works on a
+log that changes between two pieces: it goes on by offset. Source: ListOffsets (KIP-79), max
+timestamp (KIP-734).
+
+A batch is its sender's word. One that claims a time which none of its records has, or that does not
+decompress, is passed over. Where a request's ``Allowance`` is spent, or a batch is larger inside
+than ``MOST_SEARCHED_BYTES``, the answer is what the header claims: the batch's first offset (of the
+newest record: its last) with its greatest time. Readers then begin a little too early, never too
+late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidelog.records.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer
+from tidelog.records.compression import Codec, decompress_start
+from tidelog.records.record import CorruptRecords
+from tidelog.records.scanning import TimeScan
+from tidelog.runtime.turns import Pieces
+from tidelog.storage.log.results import TimeOffset
+from tidelog.storage.segments.segment import Segment
+from tidelog.storage.segments.soundness import Unsound, check_batch
+
+if TYPE_CHECKING:
+    from tidelog.storage.log.reading import LogReading
+
+MOST_SEARCHED_BYTES = 16 * 1024 * 1024
+"""Decompressed bytes of one batch that are searched."""
+
+REQUEST_BYTES, REQUEST_RECORDS, REQUEST_BATCHES = 256 * 1024 * 1024, 1_000_000, 1000
+"""What the look-ups of one request may decompress, look at, and find fruitless."""
+
+HEADERS_AT_ONCE = 1000
+RECORDS_AT_ONCE = 1000
+"""About a millisecond of the event loop each."""
+
+FIRST_LOOK_BYTES = 64 * 1024
+SMALL_BYTES = 16 * 1024
+"""Compressed: the first look into so few bytes takes less time than a thread does to begin."""
+
+CHECKED_BYTES = 4 * 1024 * 1024
+"""Of a larger batch a thread checks the CRC."""
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What is left to the look-ups of one request. Each look-up has one look in any case."""
+
+    bytes: int = REQUEST_BYTES
+    records: int = REQUEST_RECORDS
+    batches: int = REQUEST_BATCHES
+
+
+class _Candidate(NamedTuple):
+    segment: Segment
+    position: int
+    header: BatchHeader
+
+
+class _Start:
+    """The beginning of a payload, made by ``__call__``, be it in a thread."""
+
+    __slots__ = ("_codec", "_limit", "_payload", "complete", "plain")
+
+    def __init__(self, codec: int, payload: Buffer, limit: int) -> None:
+        self._codec, self._payload, self._limit = codec, payload, limit
+        self.plain: Buffer = payload
+        self.complete = True
+
+    def __call__(self) -> None:
+        self.plain, self.complete = decompress_start(self._codec, self._payload, self._limit)
+
+
+def first_at_or_after(
+    log: LogReading, timestamp: int, allowance: Allowance
+) -> Pieces[TimeOffset | None]:
+    """Return the first record not older than ``timestamp`` (ms) from the log's start on.
+
+    Grows with the number of segments and one index interval of headers. Unsound when batches are
+    not what was written.
+    """
+    offset = log.start_offset
+    while not (log.damaged or log.closed):
+        start = max(offset, log.start_offset)
+        found = _next_candidate(log.segments, timestamp, start)
+        if found is None:
+            return None
+        if isinstance(found, int):
+            offset = found
+            yield None
+            continue
+        claimed = max(found.header.base_offset, start)
+        fallback = TimeOffset(found.header.max_timestamp, claimed, found.header.leader_epoch)
+        scan = TimeScan(found.header, timestamp, start)
+        spent = yield from _look_into(found, scan, allowance)
+        if spent or scan.found is not None:
+            return fallback if scan.found is None else _answer(scan.found, found.header)
+        offset = found.header.next_offset
+    return None
+
+
+def newest(log: LogReading, limit_offset: int, allowance: Allowance) -> Pieces[TimeOffset | None]:
+    """Return the first record with the greatest timestamp from the log's start up to, not with,
+    ``limit_offset``; None when no record there has a time.
+
+    Grows with the number of segments; where the newest of a segment is outside, by the headers
+    between the last entry of its time index that is inside and the end.
+    """
+    start = offset = log.start_offset
+    best, best_offset = NO_TIMESTAMP, -1
+    while offset < limit_offset and not (log.damaged or log.closed):
+        segment = log.segments[log.segment_at(offset)]
+        if segment.next_offset <= offset:
+            break
+        best, best_offset, offset = _newer(segment, start, offset, limit_offset, best, best_offset)
+        yield None
+    cut = yield from _newest_of_cut_batch(log, start, limit_offset, best, allowance)
+    if cut is not None or best_offset < 0 or log.damaged or log.closed:
+        return cut
+    found = _candidate_at(log, best_offset)
+    if found is None or found.header.newest_time != best:
+        return None  # it went in this moment
+    scan = TimeScan(found.header, best, start)
+    yield from _look_into(found, scan, allowance)
+    header = found.header
+    if scan.found is None:
+        return TimeOffset(header.max_timestamp, header.last_offset, header.leader_epoch)
+    return _answer(scan.found, header)
+
+
+def _answer(found: tuple[int, int], header: BatchHeader) -> TimeOffset:
+    return TimeOffset(*found, header.leader_epoch)
+
+
+def _next_candidate(
+    segments: list[Segment], timestamp: int, start_offset: int
+) -> _Candidate | int | None:
+    """Return the next batch that claims the time; an offset to go on from after many headers."""
+    for segment in segments:
+        if segment.next_offset <= start_offset or segment.sound_newest[0] < timestamp:
+            continue
+        walk = segment.from_time(timestamp, start_offset)
+        for number, (position, header) in enumerate(walk, 1):
+            claims = header.newest_time >= timestamp and header.record_count
+            if claims and header.last_offset >= start_offset:
+                return _Candidate(segment, position, header)
+            if number >= HEADERS_AT_ONCE and header.next_offset > start_offset:
+                return header.next_offset
+    return None
+
+
+def _newer(
+    segment: Segment, start: int, offset: int, limit: int, best: int, best_offset: int
+) -> tuple[int, int, int]:
+    """Look at one segment, or a part of it: the greatest time, its batch, where to go on.
+
+    A batch that begins before ``start`` is left out: what is deleted of it may be its newest.
+    """
+    timestamp, last = segment.sound_newest
+    if timestamp <= best:
+        return best, best_offset, segment.next_offset
+    if offset <= last < limit:
+        located = segment.locate(last)
+        if located is not None and located[1].base_offset >= start:
+            return timestamp, located[1].base_offset, segment.next_offset
+    for number, (_, header) in enumerate(segment.from_newest(offset, limit), 1):
+        if header.next_offset > limit:
+            return best, best_offset, limit
+        if header.newest_time > best and header.base_offset >= start:
+            best, best_offset = header.newest_time, header.base_offset
+        if number >= HEADERS_AT_ONCE and header.next_offset > offset:
+            return best, best_offset, header.next_offset
+    return best, best_offset, segment.next_offset
+
+
+def _newest_of_cut_batch(
+    log: LogReading, start: int, limit: int, best: int, allowance: Allowance
+) -> Pieces[TimeOffset | None]:
+    """Return the newest record of the batch that ``start`` is in the midst of, if it is the one."""
+    found = None if start >= limit else _candidate_at(log, start)
+    if found is None or found.header.next_offset > limit:
+        return None
+    header = found.header
+    if header.base_offset >= start or header.newest_time < max(best, 0):
+        return None
+    scan = TimeScan(header, header.newest_time, start)
+    yield from _look_into(found, scan, allowance)
+    newest_there = scan.found or scan.greatest
+    if newest_there is None or newest_there[0] < max(best, 0):
+        return None
+    return _answer(newest_there, header)
+
+
+def _candidate_at(log: LogReading, offset: int) -> _Candidate | None:
+    for segment in log.segments[log.segment_at(offset) :]:
+        located = segment.locate(offset)
+        if located is not None:
+            return _Candidate(segment, *located)
+    return None
+
+
+def _look_into(candidate: _Candidate, scan: TimeScan, allowance: Allowance) -> Pieces[bool]:
+    """Look for a record in one batch; return whether the allowance ended before the batch did.
+
+    Not so for what does not decode: nothing is found there. Unsound when the CRC is wrong.
+    """
+    if allowance.batches <= 0:
+        return True
+    allowance.batches -= 1
+    segment, position, header = candidate
+    data = segment.read_bytes(position, header.size)
+    if len(data) > CHECKED_BYTES:
+        yield partial(check_batch, data)
+    else:
+        check_batch(data)
+    try:
+        return (yield from _scan(memoryview(data)[HEADER_SIZE:], header, scan, allowance))
+    except Unsound:
+        raise
+    except CorruptRecords:
+        return False
+
+
+def _scan(
+    payload: memoryview, header: BatchHeader, scan: TimeScan, allowance: Allowance
+) -> Pieces[bool]:
+    limit = FIRST_LOOK_BYTES
+    while True:
+        start = _Start(header.codec, payload, limit)
+        if header.codec != Codec.NONE:
+            if limit == FIRST_LOOK_BYTES and len(payload) <= SMALL_BYTES:
+                start()
+            else:
+                yield start
+            allowance.bytes -= len(start.plain)
+        while True:
+            before = scan.index
+            wants_more = not scan.scan(start.plain, start.complete, RECORDS_AT_ONCE)
+            allowance.records -= scan.index - before
+            if scan.is_over:
+                return False
+            if wants_more:
+                break
+            if allowance.records <= 0:
+                return True
+            yield None
+        if limit >= MOST_SEARCHED_BYTES or allowance.bytes <= 0:
+            return True
+        limit = min(4 * limit, MOST_SEARCHED_BYTES)

@@ -1,0 +1,143 @@
+"""The high watermark of one replica as of now, in a file of 16 bytes beside its log.
+
+Owns that file, ``tidelog.high-watermark``. The checkpoint of all watermarks is written every few
+seconds; a replica that was killed and must cut its log knows by this note which committed records
+go (KIP-704). It is written in place and not synced: exact after a kill, a lower bound after a power
+loss. Before a cut it is lowered, durably, for what follows may not be committed.
+
+After a power loss that took committed records the file has 16 bytes more: up to where they went
+(docs/decisions/0046). That stands until it is in the notes of what was lost, or is none any more.
+
+Whoever moves the watermark decides when it is worth a write; an older note is a true one.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from tidelog.runtime.disk import Disk
+from tidelog.runtime.turns import Pieces, at_once
+from tidelog.storage.segments.resources import Resources
+
+FILE = "tidelog.high-watermark"
+
+_PAIR = struct.Struct(">qq")
+"""An offset and its complement: a torn or damaged note is told from a sound one."""
+
+NOTHING = -1
+
+
+class WatermarkNote:
+    """The note of one replica, whose directory is ``folder``."""
+
+    __slots__ = ("_closed", "_lost", "_resources", "known", "offset", "path")
+
+    def __init__(self, resources: Resources, folder: str) -> None:
+        self._resources = resources
+        self.path = f"{folder}/{FILE}"
+        self.offset = NOTHING
+        """What the file says, as far as we know."""
+        self.known = NOTHING
+        """The watermark that earlier lives knew of, by note or checkpoint. Above the log's end:
+        committed records went."""
+        self._lost = NOTHING
+        """What the file says of ``known``; ``NOTHING`` where nothing went."""
+        self._closed = False
+
+    def read(self) -> int:
+        """Return what an earlier life noted, -1 for nothing sound. OSError for a bad disk."""
+        self.offset, self._lost = _read(self._resources.disk, self.path)
+        return self.offset
+
+    def begin(self, known: int, end: int) -> None:
+        """Begin a life with a log that ends at ``end``, of which ``known`` was committed once.
+
+        The note claims no more than the log has; what went stays on the disk, durably. OSError.
+        """
+        self.known = max(known, self._lost)
+        lost = self.known if self.known > end else NOTHING
+        if lost == self._lost and self.offset <= end:
+            return
+        claims_more = self.offset > end
+        try:
+            self._put(min(self.offset, end), lost)
+            at_once(self._syncing())
+        except OSError as error:
+            # This life knows what went, and what is on the disk claims nothing that is not there.
+            if claims_more or not self._resources.is_full(error):
+                raise
+
+    def write(self, offset: int) -> None:
+        """Note a watermark. A full disk keeps the older one; another failure is final."""
+        if offset != self.offset:
+            # What is committed again, or has another's record by now, is not lost.
+            self._try_to_put(offset, NOTHING if offset >= self._lost else self._lost)
+
+    def on_record(self) -> None:
+        """What went stands in the notes of what was lost, durably: it is not told again."""
+        self.known = NOTHING
+        if self._lost != NOTHING:
+            self._try_to_put(self.offset, NOTHING)
+
+    def lower(self, offset: int) -> None:
+        """Do as ``lowering``, at once."""
+        at_once(self.lowering(offset))
+
+    def lowering(self, offset: int) -> Pieces[None]:
+        """Let the note claim no more than ``offset``, durably, in pieces. OSError: it is to be done
+        again."""
+        former = self.offset, self._lost
+        if offset < max(former):
+            try:
+                self._put(min(self.offset, offset), NOTHING)
+                yield from self._syncing()
+            except OSError:
+                # Not durable: the next time must not take it for done.
+                self.offset, self._lost = former
+                raise
+        self.known = min(self.known, offset)
+
+    def _syncing(self) -> Pieces[None]:
+        files = self._resources.files
+        file = files.pin(self.path)
+        try:
+            yield file.sync
+        finally:
+            files.release(file)
+
+    def _try_to_put(self, offset: int, lost: int) -> None:
+        if self._closed:
+            return
+        try:
+            self._put(offset, lost)
+        except OSError as error:
+            if not self._resources.is_full(error):
+                self._resources.fail(f"writing {self.path} failed: {error}")
+
+    def _put(self, offset: int, lost: int) -> None:
+        file = self._resources.files.get(self.path, create=True)
+        pair = _PAIR.pack(offset, ~offset)
+        # Most notes never had the second pair, and it stays where it did not change.
+        both = pair if lost == self._lost else pair + _PAIR.pack(lost, ~lost)
+        file.write_at(0, [both])
+        self.offset, self._lost = offset, lost
+
+    def close(self) -> None:
+        """Close the file, before its directory is renamed; nothing is noted any more."""
+        self._closed = True
+        self._resources.files.forget(self.path)
+
+
+def _read(disk: Disk, path: str) -> tuple[int, int]:
+    if not disk.exists(path):
+        return NOTHING, NOTHING
+    content = disk.read(path)
+    if len(content) not in (_PAIR.size, 2 * _PAIR.size):
+        return NOTHING, NOTHING
+    offset, lost, *_ = *map(_sound, _PAIR.iter_unpack(content)), NOTHING
+    return offset, lost
+
+
+def _sound(pair: tuple[int, int]) -> int:
+    offset, complement = pair
+    return offset if offset == ~complement and offset >= 0 else NOTHING

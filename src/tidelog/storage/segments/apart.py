@@ -1,0 +1,80 @@
+"""A segment for a thread: files of its own, and indexes that stay in memory.
+
+Owns the copy. The log's owner goes on reading the segment itself; neither sees what the other opens
+or makes anew.
+"""
+
+from __future__ import annotations
+
+from tidelog.records.batch import BatchHeader
+from tidelog.runtime.disk import Disk
+from tidelog.storage.segments.index_files import reader_of
+from tidelog.storage.segments.resources import Resources
+from tidelog.storage.segments.room import NO_ROOM
+from tidelog.storage.segments.segment import Segment
+
+OPEN_FILES = 8
+"""A look at one segment has three open."""
+
+
+def own_files(disk: Disk) -> Resources:
+    """Return resources for the segments of one thread; close their files."""
+    return Resources.of(disk, OPEN_FILES)
+
+
+class SegmentApart(Segment):
+    """A segment as it is now, read by one thread. Changes no file."""
+
+    def __init__(self, segment: Segment, own: Resources) -> None:
+        """To be made by the segment's owner."""
+        super().__init__(
+            own, segment.directory, segment.base_offset, segment.size, segment.next_offset
+        )
+        self._bytes_since_entry = segment._bytes_since_entry
+        if segment._index is not None and segment._time_index is not None:
+            self.set_indexes(
+                segment._index.copied(reader_of(own, self.index_path)),
+                segment._time_index.copied(reader_of(own, self.time_index_path)),
+            )
+
+    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """See ``Segment``. Index files that are gone, though their owner has them open, are done
+        without."""
+        paths = (self._index, self.index_path), (self._time_index, self.time_index_path)
+        for index, path in paths:
+            if index is not None and index.stored.count and not self._disk.exists(path):
+                self._index = self._time_index = None
+        return super().locate(offset)
+
+    def restart_indexes(self) -> None:
+        """Begin both indexes anew, in memory alone."""
+        self.start_indexes()
+
+    def close_indexes(self) -> None:
+        """Complete the indexes, in memory alone."""
+        self.time_index.add(*self.newest)
+
+    def cut_at(self, size: int, end_offset: int) -> None:
+        """Drop, in memory, what is at or behind a position."""
+        self.index.truncate(size)
+        self.time_index.truncate(end_offset)
+        self.size, self.next_offset = size, end_offset
+        self._newest = self._unsound = self._first_time = None
+        if not size:
+            self._bytes_since_entry = 0
+        _ = self.newest
+
+    def hand_over(self, segment: Segment) -> None:
+        """Have the segment itself be as this one is, for its owner. Its files are not touched."""
+        own = segment.resources
+        own.indexes.forget(segment)
+        segment.set_indexes(
+            self.index.copied(reader_of(own, self.index_path)),
+            self.time_index.copied(reader_of(own, self.time_index_path)),
+        )
+        low, high = segment._checked
+        segment._checked = (min(low, self.size), min(high, self.size))
+        segment.size, segment.next_offset = self.size, self.next_offset
+        segment._newest, segment._unsound, segment._first_time = self._newest, self._unsound, None
+        segment._bytes_since_entry = self._bytes_since_entry
+        segment.room = NO_ROOM

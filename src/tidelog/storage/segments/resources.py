@@ -1,0 +1,124 @@
+"""What all logs of one directory share: the disk, open files, the index cache, the fatal fault.
+
+Owns the sharing, no log. Promise 25: a failed write or fsync is final for the directory, so the
+first one is kept here and every log of the directory refuses appends from then on.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidelog.model.topics import TopicPartition
+from tidelog.runtime.disk import Disk
+from tidelog.runtime.turns import Pieces
+from tidelog.storage.loaded import Loading
+from tidelog.storage.removals import Removals
+from tidelog.storage.segments.open_files import DEFAULT_OPEN_FILES, OpenFiles
+
+if TYPE_CHECKING:
+    from tidelog.storage.segments.segment import Segment
+
+DEFAULT_INDEX_CACHE_BYTES = 64 * 1024 * 1024
+
+
+_HEALS = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EMFILE: "this process has too many open files",
+    errno.ENFILE: "this machine has too many open files",
+}
+
+
+class IndexCache:
+    """Which closed segments hold their indexes in memory: the least used give them up first."""
+
+    def __init__(self, limit_bytes: int = DEFAULT_INDEX_CACHE_BYTES) -> None:
+        self._limit = limit_bytes
+        self._held: OrderedDict[Segment, int] = OrderedDict()
+        self.bytes = 0
+
+    def hold(self, segment: Segment, size: int) -> None:
+        """Count a segment's freshly loaded indexes."""
+        self.bytes += size - self._held.pop(segment, 0)
+        self._held[segment] = size
+        while self.bytes > self._limit and len(self._held) > 1:
+            oldest, freed = self._held.popitem(last=False)
+            self.bytes -= freed
+            oldest.drop_indexes()
+
+    def used(self, segment: Segment) -> None:
+        """Move a segment to the young end."""
+        if segment in self._held:
+            self._held.move_to_end(segment)
+
+    def forget(self, segment: Segment) -> None:
+        """Stop counting a segment (it was removed, or is the active one)."""
+        self.bytes -= self._held.pop(segment, 0)
+
+
+@dataclass
+class Resources:
+    """Shared by all logs of one directory; ``failed`` is the sentence of the fatal fault."""
+
+    disk: Disk
+    files: OpenFiles
+    indexes: IndexCache = field(default_factory=IndexCache)
+    random: random.Random = field(default_factory=random.Random)
+    removals: Removals = field(init=False)
+    """What is removed after a delay, in a thread."""
+    failed: str | None = None
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    """No two are the same: for the names of files that two threads may write at the same time."""
+    loading: Loading = field(default_factory=Loading)
+    """How far the start has come with the directory."""
+    on_failure: Callable[[str], None] | None = None
+    """Called once, with the sentence, when the directory fails."""
+    on_refused: Callable[[str], None] | None = None
+    """Called with the want, each time that one which heals refused a write or a read."""
+    sync_soon: Callable[[TopicPartition], bool] | None = None
+    """Has a thread sync what a log holds now; whether it will."""
+    on_damage: Callable[[TopicPartition], None] | None = None
+    """Called when a log is found to be damaged: it has the note of that synced by a thread, as all
+    that a log has ``unsynced``. Where nobody is called, the note is synced at once."""
+    before_cut: Callable[[], Pieces[None]] | None = None
+    """Makes lowered checkpoints durable before a log is cut below them, in pieces. OSError if it
+    fails."""
+
+    def __post_init__(self) -> None:
+        self.removals = Removals(self.disk)
+
+    @classmethod
+    def of(cls, disk: Disk, open_files: int = DEFAULT_OPEN_FILES) -> Resources:
+        return cls(disk, OpenFiles(disk, open_files))
+
+    def passing(self, error: OSError) -> str | None:
+        """Name a want that heals (a full disk); None for any other failed write, which is final."""
+        return _HEALS.get(error.errno or 0)
+
+    def refused_for(self, error: OSError) -> str | None:
+        """As ``passing``, of what is refused now: it is told, too."""
+        want = self.passing(error)
+        if want is not None and self.on_refused is not None:
+            self.on_refused(want)
+        return want
+
+    def is_full(self, error: OSError) -> bool:
+        """Whether the want heals: the same work may be tried again later."""
+        return self.passing(error) is not None
+
+    def asks_for_sync(self, partition: TopicPartition) -> bool:
+        """Have a thread sync what a log holds now; False where nobody does such a thing."""
+        return self.sync_soon is not None and self.sync_soon(partition)
+
+    def fail(self, reason: str) -> None:
+        """Take the directory out of service for good; only the first reason is kept."""
+        if self.failed is None:
+            self.failed = reason
+            if self.on_failure is not None:
+                self.on_failure(reason)

@@ -1,0 +1,496 @@
+"""One segment: a log file, its two indexes, and the newest timestamp in it.
+
+Owns appending to the file, finding positions and reading whole batches. Does not decide when to
+roll, keep or cut (``log``, ``retention``, ``recovery``). A closed segment loads its indexes when
+they are asked for; the shared cache makes it drop them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from tidelog.records.batch import HEADER_SIZE, BatchHeader, read_header
+from tidelog.runtime.disk import Buffer, File
+from tidelog.storage import names
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.segments.index import (
+    OFFSET_ENTRY_BYTES,
+    TIME_ENTRY_BYTES,
+    OffsetIndex,
+    TimeIndex,
+)
+from tidelog.storage.segments.index_files import open_indexes
+from tidelog.storage.segments.resources import Resources
+from tidelog.storage.segments.room import NO_ROOM
+from tidelog.storage.segments.scan import HEADERS_BYTES, indexable, scan
+from tidelog.storage.segments.slice import Slice
+from tidelog.storage.segments.soundness import Unsound, sound_part
+
+UNKNOWN_TIME = -1
+
+
+class Segment:
+    """``size`` bytes of batches from ``base_offset`` up to (not including) ``next_offset``."""
+
+    def __init__(
+        self,
+        resources: Resources,
+        directory: str,
+        base_offset: int,
+        size: int,
+        next_offset: int,
+        *,
+        ending: str = "",
+    ) -> None:
+        self.resources = resources
+        self._disk = resources.disk
+        self.directory = directory
+        self._ending = ending
+        self.base_offset = base_offset
+        self.size = size
+        self.next_offset = next_offset
+        self.created_ms = 0
+        self.active = False
+        """Whether this is the log's last segment, whose indexes stay in memory."""
+        self.log_path = self.path(names.LOG)
+        self.index_path = self.path(names.INDEX)
+        self.time_index_path = self.path(names.TIME_INDEX)
+        self.index_paths = self.index_path, self.time_index_path
+        self._index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._newest: tuple[int, int] | None = None
+        self._unsound: Unsound | None = None
+        """Why ``newest`` may not be true."""
+        self._first_time: int | None = None
+        self._bytes_since_entry = 0
+        self.opened_size = size
+        self._checked = (size, size)
+        """The part of the file that was written or checked in this life of the process."""
+        self.room = NO_ROOM
+        """How far it may grow before the log asks again whether to roll."""
+
+    def path(self, suffix: str) -> str:
+        """Return the path of the segment's file with this suffix."""
+        return f"{self.directory}/{names.file_name(self.base_offset, suffix)}{self._ending}"
+
+    # Writing ---------------------------------------------------------------------------------
+
+    def write(self, chunks: Sequence[Buffer], size: int) -> int:
+        """Append bytes; return their position. OSError leaves ``size`` as it was."""
+        position = self.size
+        # As ``open_log``, without the call: this is the way of every append.
+        file = self.resources.files.get(self.log_path, create=not position)
+        file.write_at(position, chunks)
+        self.size = end = position + size
+        if self._checked[1] == position:
+            self._checked = (self._checked[0], end)
+        return position
+
+    def note(
+        self, position: int, size: int, last_offset: int, max_timestamp: int, interval: int
+    ) -> None:
+        """Account for one batch just written at ``position``: end, newest time, index entry."""
+        self.next_offset = last_offset + 1
+        newest = self._newest
+        if newest is None:
+            newest = self.newest
+        if max_timestamp > newest[0]:
+            self._newest = newest = (max_timestamp, last_offset)
+        if position == 0:
+            self._first_time = max_timestamp
+        if self._bytes_since_entry <= interval:
+            self._bytes_since_entry += size
+            return
+        self.index.add(last_offset, position)
+        self.time_index.add(*newest)
+        self._bytes_since_entry = size
+
+    def noted(self, next_offset: int, newest: tuple[int, int], bytes_since_entry: int) -> None:
+        """Account for batches and their entries that were checked, as ``note`` does for each."""
+        self.next_offset, self._newest, self._first_time = next_offset, newest, None
+        self._bytes_since_entry = bytes_since_entry
+
+    def write_indexes(self) -> None:
+        """Bring the index files up to what is in memory; OSError leaves the rest for later.
+
+        The times first: where they stop is taken from the offsets (``newest``).
+        """
+        both = (self.time_index_path, self._time_index), (self.index_path, self._index)
+        for path, index in both:
+            if index is not None and index.written < len(index):
+                position, content = index.unwritten()
+                self.resources.files.get(path, create=True).write_at(position, [content])
+                index.written = len(index)
+
+    def close_indexes(self) -> None:
+        """Write the indexes with the newest time as last entry, as a closed segment has them."""
+        self.time_index.add(*self.newest)
+        self.write_indexes()
+        for path in (self.index_path, self.time_index_path):
+            self.resources.files.get(path, create=True)
+
+    def indexes_are_complete(self) -> bool:
+        """Whether the index files are as ``close_indexes`` leaves them."""
+        index, time_index = self.index, self.time_index
+        newest = self.newest
+        return (
+            index.written == len(index)
+            and time_index.written == len(time_index)
+            and (newest[0] < 0 or time_index.last() == newest)
+            and self._disk.exists(self.index_path)
+            and self._disk.exists(self.time_index_path)
+        )
+
+    def truncate(self, size: int, end_offset: int) -> None:
+        """Cut the segment to ``size`` bytes and ``end_offset``; the indexes follow."""
+        self.truncate_indexes(size, end_offset)
+        self.open_log().truncate(size)
+        self.size = size
+        self.next_offset = end_offset
+        self._checked = (min(self._checked[0], size), min(self._checked[1], size))
+        self._newest = self._unsound = self._first_time = None
+        self.room = NO_ROOM
+        if not size:
+            self._bytes_since_entry = 0
+
+    # Indexes ---------------------------------------------------------------------------------
+
+    @property
+    def index(self) -> OffsetIndex:
+        """Positions by offset; loaded, or rebuilt from the batches, when it is not in memory."""
+        if self._index is None:
+            self._load_indexes()
+        elif not self.active:
+            self.resources.indexes.used(self)
+        assert self._index is not None
+        return self._index
+
+    @property
+    def entry_count(self) -> int:
+        """The entries of the offset index."""
+        return len(self.index if self._index is None else self._index)
+
+    @property
+    def time_index(self) -> TimeIndex:
+        """Offsets by time; it comes and goes with ``index``."""
+        if self._time_index is None:
+            self._load_indexes()
+        assert self._time_index is not None
+        return self._time_index
+
+    def set_indexes(self, index: OffsetIndex, time_index: TimeIndex) -> None:
+        """Give the segment indexes that were built from its batches."""
+        self._index, self._time_index = index, time_index
+
+    def drop_indexes(self) -> None:
+        """Give up the memory of indexes that their files have completely."""
+        both = self._index, self._time_index
+        if all(index is not None and index.written == len(index) for index in both):
+            self._index = self._time_index = None
+
+    def hold_in_cache(self) -> None:
+        """Let the shared cache decide from now on how long the indexes stay in memory."""
+        if self._index is not None and self._time_index is not None and not self.active:
+            size = self._index.memory_bytes + self._time_index.memory_bytes
+            self.resources.indexes.hold(self, size)
+
+    def _load_indexes(self) -> None:
+        both = open_indexes(self.resources, self.base_offset, *self.index_paths)
+        if both is None:
+            self.rebuild_indexes()
+        else:
+            self.set_indexes(*both)
+        self.hold_in_cache()
+
+    def rebuild_indexes(self, interval: int = 4096) -> bool:
+        """Make both indexes anew from the headers of all batches, and write them; False when the
+        batches end before the file does. What a full disk has no room for stays in memory.
+        """
+        end, next_offset = 0, self.next_offset
+        try:
+            self.restart_indexes()
+            found = scan(self.open_log(), 0, self.size, check=False, chunk_bytes=HEADERS_BYTES)
+            for at, header in indexable(found, self.base_offset):
+                self.note(at, header.size, header.last_offset, header.newest_time, interval)
+                end = at + header.size
+        except OSError:
+            self._index = self._time_index = self._newest = None  # a part of them would mislead
+            self.room = NO_ROOM
+            raise
+        finally:
+            self.next_offset = next_offset
+        try:
+            self.close_indexes()
+        except OSError as error:
+            if not self.resources.is_full(error):
+                raise
+        if end != self.size:
+            self._unsound = Unsound(f"{self.log_path} has no batch at position {end}")
+        return end == self.size
+
+    def restart_indexes(self) -> None:
+        """Begin both indexes and the newest time anew, in memory and on disk."""
+        self.start_indexes()
+        # The files of a fresh segment come with their first entries: creating files costs.
+        for path in self.index_paths:
+            if self.resources.files.exists(path):
+                self.resources.files.get(path).truncate(0)
+
+    def start_indexes(self) -> None:
+        """Begin both indexes and the newest time, in memory."""
+        self._index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        self._newest = (UNKNOWN_TIME, self.base_offset)
+        self._unsound = None
+        self._first_time = None
+        self._bytes_since_entry = 0
+
+    def truncate_indexes(self, size: int, end_offset: int) -> None:
+        """Drop the entries of batches at or behind a position, in memory and on disk.
+
+        The newest time is then that of the last entry: batches behind it are to be noted again.
+        """
+        index, time_index = self.index, self.time_index
+        index.truncate(size)
+        time_index.truncate(end_offset)
+        for path, written in (
+            (self.index_path, index.written * OFFSET_ENTRY_BYTES),
+            (self.time_index_path, time_index.written * TIME_ENTRY_BYTES),
+        ):
+            # One that is not there holds nothing, and a full disk may have no room for it.
+            if self._disk.exists(path):
+                self.resources.files.get(path).truncate(written)
+        self._newest = self.time_index.last() or (UNKNOWN_TIME, self.base_offset)
+
+    # Times -----------------------------------------------------------------------------------
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """The greatest timestamp (-1: none) and the last offset of the batch that has it."""
+        if self._newest is None:
+            self._check_newest_entry()
+            index, time_index = self.index, self.time_index
+            self._newest = time_index.last() or (UNKNOWN_TIME, self.base_offset)
+            # Batches behind the last entry may be newer.
+            end = index.last_position()
+            file = self.open_log()
+            for at, header in scan(file, end, self.size, check=False, chunk_bytes=HEADERS_BYTES):
+                end = at + header.size
+                if header.newest_time > self._newest[0]:
+                    self._newest = (header.newest_time, header.last_offset)
+            if end != self.size:
+                self.rebuild_indexes()  # its last entry may lie; a bad batch makes it unsound
+        return self._newest
+
+    @property
+    def sound_newest(self) -> tuple[int, int]:
+        """What ``newest`` says. Unsound when that may not be true, for a bad batch."""
+        newest = self.newest
+        if self._unsound is not None:
+            raise self._unsound
+        return newest
+
+    def _check_newest_entry(self) -> None:
+        """Retention goes by the last entry of the time index: it must be that of its batch."""
+        try:
+            self._true_entry(TimeIndex.last)
+        except Unsound as error:
+            self._unsound = error  # who reads it says so
+
+    def _true_entry(
+        self, pick: Callable[[TimeIndex], tuple[int, int] | None]
+    ) -> tuple[int, int] | None:
+        """Return an entry of the time index that is that of its batch: else the indexes are made
+        anew. Unsound for a bad batch."""
+        entry = pick(self.time_index)
+        located = None if entry is None else self.locate(entry[1])
+        if entry is None or (
+            located is not None and (located[1].newest_time, located[1].last_offset) == entry
+        ):
+            return entry
+        self.remake_indexes()
+        return pick(self.time_index)
+
+    @property
+    def largest_timestamp(self) -> int:
+        """The time retention goes by: the newest timestamp, or the file's when there is none.
+
+        Batches that compaction has emptied still have the time of their records. Where batches
+        cannot be walked the file's counts, too: what is behind them may be newer.
+        """
+        newest = self.newest[0]
+        if self._unsound is not None:
+            return max(newest, self._disk.modified_ms(self.log_path))
+        if newest >= 0:
+            return newest
+        if not self.size:
+            return self.created_ms
+        batches = scan(self.open_log(), 0, self.size, check=False, chunk_bytes=HEADERS_BYTES)
+        emptied = max((header.max_timestamp for _, header in batches), default=UNKNOWN_TIME)
+        return emptied if emptied >= 0 else self._disk.modified_ms(self.log_path)
+
+    @property
+    def first_timestamp(self) -> int | None:
+        """The greatest timestamp of the first batch, None in an empty segment."""
+        if self._first_time is None and self.size:
+            self._first_time = self.header_at(0).max_timestamp
+        return self._first_time
+
+    def from_time(self, timestamp: int, start_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield positions and headers of batches that end at or behind an offset, from one on
+        before which all are older than ``timestamp``. Unsound when they cannot be walked."""
+        entry = self._true_entry(lambda index: index.entry_below(timestamp))
+        return self._batches(start_offset if entry is None else max(entry[1], start_offset))
+
+    def from_newest(self, start_offset: int, limit: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield them likewise, from one on that is as new as all from the offset to it, and that
+        is before ``limit``."""
+        entry = self._true_entry(lambda index: index.entry_before(limit))
+        return self._batches(start_offset if entry is None else max(entry[1], start_offset))
+
+    def _batches(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        located = self.locate(offset)
+        if located is None:
+            return
+        file, end = self.open_log(), located[0]
+        for position, header in scan(file, end, self.size, check=False, chunk_bytes=HEADERS_BYTES):
+            end = position + header.size
+            yield position, header
+        if end != self.size:
+            raise Unsound(f"{self.log_path} has no batch at position {end}")
+
+    # Reading ---------------------------------------------------------------------------------
+
+    def open_log(self) -> File:
+        """Return the open log file, made if it is new; valid until the next file is asked for."""
+        return self.resources.files.get(self.log_path, create=not self.size)
+
+    def header_at(self, position: int) -> BatchHeader:
+        """Return the header of the batch at ``position``."""
+        return read_header(self.read_bytes(position, HEADER_SIZE))
+
+    def read_bytes(self, position: int, size: int) -> bytes:
+        """Return bytes of the log file; fewer only at its end."""
+        return self.open_log().read_at(position, size)
+
+    def locate(self, offset: int) -> tuple[int, BatchHeader] | None:
+        """Return position and header of the first batch that ends at or behind ``offset``.
+
+        None when all end before. An index that does not name what it should is made anew; Unsound
+        when the batches themselves cannot be walked.
+        """
+        if not self.size:
+            return None
+        entry = self.index.entry_for(offset)
+        found, is_true = self._walk_to(offset, entry)
+        if not is_true and entry is not None:
+            self.remake_indexes()
+            found, is_true = self._walk_to(offset, self.index.entry_for(offset))
+        if not is_true:
+            raise Unsound(f"{self.log_path} has no batch that ends at or behind {offset}")
+        return found
+
+    def cut_for(self, offset: int) -> tuple[int, int]:
+        """Return position and end of what stays when all from ``offset`` on goes, whole batches.
+
+        In a gap the end is that of the batch before it: a start would find no other. Unsound when
+        the batches cannot be walked.
+        """
+        located = self.locate(offset)
+        position = self.size if located is None else located[0]
+        self.locate(offset - 1)  # that entry is true, then
+        entry = self.index.entry_for(offset - 1)
+        start, end = (0, self.base_offset) if entry is None else (entry[0], entry[1] + 1)
+        for _, header in scan(self.open_log(), start, position, check=False):
+            end = header.next_offset
+        return position, end
+
+    def _walk_to(
+        self, offset: int, entry: tuple[int, int] | None
+    ) -> tuple[tuple[int, BatchHeader] | None, bool]:
+        """Walk from an index entry on; return what is found, and whether the walk can be true."""
+        start, last_offset = (0, None) if entry is None else entry
+        end = start
+        file = self.open_log()
+        for position, header in scan(file, start, self.size, check=False, chunk_bytes=8192):
+            if last_offset is None:
+                if position == 0 and header.base_offset < self.base_offset:
+                    return None, False
+            elif header.last_offset != last_offset:
+                return None, False
+            last_offset = None
+            if header.last_offset >= offset:
+                return (position, header), True
+            end = position + header.size
+        return None, end == self.size
+
+    def sound_until(self, start: int, end: int, epochs: LeaderEpochs) -> int:
+        """Return where the whole batches between two positions end. Unsound for a bad one.
+
+        Each is read and checked once in a life of the process, those written in it not at all.
+        """
+        low, high = self._checked
+        if low <= start and end <= high:
+            return end
+        if low <= start < high:
+            start = high
+        data = self.read_bytes(start, end - start)
+        last = self.next_offset
+        size, next_offset = sound_part(data, self.base_offset, last, last, epochs)
+        end = start + size
+        self._check_behind(end, next_offset)
+        apart = start > high or end < low
+        self._checked = (start, end) if apart else (min(low, start), max(high, end))
+        return end
+
+    def checked_until(self, start: int) -> int:
+        """Return up to where ``sound_until`` from a position on has nothing to read."""
+        low, high = self._checked
+        return high if low <= start < high else start
+
+    def remake_indexes(self) -> None:
+        """Make both indexes anew: what their files had is not true. Unsound for a bad batch."""
+        if not self.rebuild_indexes():
+            raise Unsound(f"{self.log_path} has a damaged batch")
+
+    def read(
+        self,
+        position: int,
+        max_bytes: int,
+        limit_offset: int,
+        at_least_one: bool,
+        epochs: LeaderEpochs,
+        least_offset: int = 0,
+    ) -> Slice | None:
+        """Return whole, sound batches from a batch's position that end before ``limit_offset``.
+
+        At most ``max_bytes``, but with ``at_least_one`` the first batch whole. None when there is
+        no such batch. One read; Unsound when a batch is not what was written.
+        """
+        available = self.size - position
+        if available < HEADER_SIZE:
+            return None
+        least, end = max(least_offset, self.base_offset), self.next_offset
+        data = self.read_bytes(position, min(available, max(max_bytes, HEADER_SIZE)))
+        if len(data) < HEADER_SIZE:
+            raise Unsound(f"{self.log_path} ends before position {position}")
+        size, next_offset = sound_part(data, least, limit_offset, end, epochs)
+        if not size:
+            first = read_header(data)
+            if first.size > available:
+                raise Unsound(f"the batch at offset {first.base_offset} ends behind its file")
+            if first.size <= len(data) or not at_least_one:
+                return None
+            data = self.read_bytes(position, first.size)
+            size, next_offset = sound_part(data, least, limit_offset, end, epochs)
+            if not size:
+                return None
+        if size + HEADER_SIZE > len(data):
+            self._check_behind(position + size, next_offset)
+        return Slice(memoryview(data)[:size], next_offset, position + size)
+
+    def _check_behind(self, position: int, next_offset: int) -> None:
+        """Raise Unsound when the batch at a position begins before the one in front of it ends."""
+        if position + HEADER_SIZE <= self.size:
+            found = self.header_at(position).base_offset
+            if found < next_offset:
+                raise Unsound(f"{self.log_path} has offset {found} behind {next_offset - 1}")
