@@ -7,6 +7,7 @@ positive control, which shows that a test asks for what Kafka does.
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import tempfile
@@ -15,10 +16,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import loop_guard
 from tests.support.java import ToolRunner, missing
 from tests.support.node import Node
+
+# Hypothesis judges results, never how long a machine takes for them.
+settings.register_profile("results", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("results")
 
 LONG_S = 30
 """How many seconds a file with the mark `long` takes, if that does not say more."""
@@ -60,6 +66,14 @@ def pytest_collection_finish() -> None:
 
 def pytest_unconfigure() -> None:
     Path(os.environ.pop(loop_guard.FILE)).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Suppress log lines: simulated servers log their own deaths and planted faults."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 from tests.support.lone_broker import Peer
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import TidelogNode
-
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import confluent_kafka
+
 from tests.support.processes import DEADLINE_S
 
 ROOT = Path(__file__).resolve().parents[2]

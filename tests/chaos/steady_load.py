@@ -21,6 +21,7 @@ from pathlib import Path
 import confluent_kafka
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewTopic
+
 from tests.chaos.produce_probe import ProduceProbe
 from tests.support.acked_stream import SOMEWHERE, GroupReader, Place, Writer
 from tests.support.clients import admin

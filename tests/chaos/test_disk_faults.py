@@ -13,6 +13,7 @@ import random
 from pathlib import Path
 
 import pytest
+
 from tests.chaos.disk_course import KEYED, STREAM, Books, Course, Strike, sample, seed_of_run
 from tests.conftest import TARGET
 

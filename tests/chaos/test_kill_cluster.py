@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+
 from tests.conftest import TARGET
 from tests.support.acked_stream import GroupReader, Writer, read_all, violations
 from tests.support.cluster import TidelogCluster, differing_replicas

@@ -16,6 +16,7 @@ from signal import SIGTERM
 import pytest
 from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v8.response import MetadataResponse
+
 from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.acked_stream import GroupReader, Writer, lost_acks, read_all, violations

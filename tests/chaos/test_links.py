@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+
 from tests.support.links import Network
 from tests.support.processes import DEADLINE_S, wait_until
 

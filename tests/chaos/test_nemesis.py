@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.chaos.harm import LONG, harm
 from tests.chaos.schedule import DISKS, EVERYTHING
 from tests.conftest import TARGET

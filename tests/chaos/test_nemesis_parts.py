@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.chaos.harm import harm
 from tests.chaos.schedule import LINKS, PROCESSES, Kind
 from tests.conftest import TARGET

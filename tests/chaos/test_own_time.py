@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
+
 from tests.support.own_time import (
     OwnTime,
     Starvation,

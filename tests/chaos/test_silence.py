@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
+
 from tests.conftest import TARGET
 from tests.support.acked_stream import Writer, lost_acks, read_all
 from tests.support.cluster import TidelogCluster

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from benchmarks.clusters import kafka_cluster
 from benchmarks.nodes import apache_kafka
+
 from tests.chaos.steady_load import (
     COMPACTED,
     DELETE_DELAY_MS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
 from tests.support import clients
 from tests.support.node import Node
 from tests.support.wire import Wire

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import confluent_kafka
 import pytest
+
 from tests.conftest import TARGET
 from tests.support.cluster import TidelogCluster
 from tests.support.java import missing, start_java

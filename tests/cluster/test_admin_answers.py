@@ -22,6 +22,7 @@ from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v10 import request as metadata_v10
 from kio.schema.types import ProducerId
 from kio.static.primitive import i8, i16, i32Timedelta
+
 from tests.support import clients
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.wire import Wire

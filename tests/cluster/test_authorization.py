@@ -20,13 +20,13 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+
 from tests.support import clients
 from tests.support.cluster import TidelogCluster
 from tests.support.lone_broker import Peer
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.proofs import prove, proven, secret_in, write_secret
 from tests.support.server import TidelogNode, run_tidelog
-
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages

@@ -12,6 +12,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
+
 from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record

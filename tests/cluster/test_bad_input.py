@@ -38,6 +38,7 @@ from kio.schema.offset_commit.v7.request import (
 )
 from kio.schema.sync_group.v3.request import SyncGroupRequest
 from kio.static.primitive import i8, i32, i32Timedelta, i64
+
 from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record

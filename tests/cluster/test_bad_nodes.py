@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
 from tests.support.clients import create_topic
 from tests.support.processes import DEADLINE_S, free_ports, wait_until
 from tests.support.server import run_tidelog, tidelog_command
-
 from tidelog.cli import main
 
 pytestmark = pytest.mark.long(60)

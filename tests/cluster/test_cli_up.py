@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.support.node import answers_metadata
 from tests.support.processes import DEADLINE_S, Program, free_ports, wait_until
 from tests.support.server import TidelogNode, run_tidelog, tidelog_command
 from tests.support.up import Up, is_alive
-
 from tidelog import __version__
 from tidelog.model.levels import LATEST
 

@@ -22,6 +22,7 @@ from aiokafka.errors import for_code
 from kafka import errors
 from kafka.admin import AlterConfigOp, ConfigResource, OffsetSpec, OffsetTimestamp
 from kafka.structs import OffsetAndMetadata
+
 from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record

@@ -10,6 +10,7 @@ import aiokafka
 import confluent_kafka
 import kafka
 import pytest
+
 from tests.support import clients
 from tests.support.clients import Record
 from tests.support.node import Node

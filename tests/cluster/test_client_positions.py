@@ -9,7 +9,6 @@ import asyncio
 
 from tests.support.clients import create_topic
 from tests.support.processes import DEADLINE_S
-
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.fetcher import Fetcher, OffsetReset
 from tidelog.client.group_offsets import committed_offsets

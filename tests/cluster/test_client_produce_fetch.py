@@ -18,6 +18,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
+
 from tests.support import clients
 from tests.support.clients import Record
 from tests.support.log_files import batches

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+
 from tests.support import clients
 from tests.support.clients import COMPRESSIONS, Record
 from tests.support.java import ToolRunner, missing

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.conftest import TARGET
 from tests.support.acked_stream import Writer, lost_acks, read_all
 from tests.support.cluster import TidelogCluster, differing_replicas

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+
 from tests.support import clients
 from tests.support.clients import COMPRESSIONS
 from tests.support.java import ToolRunner

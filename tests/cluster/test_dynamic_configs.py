@@ -19,6 +19,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
+
 from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record

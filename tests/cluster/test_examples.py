@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.processes import DEADLINE_S, free_ports, wait_until
 
+from tests.support.processes import DEADLINE_S, free_ports, wait_until
 from tidelog.cli.connecting import SERVER_VARIABLE
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+
 from tests.support import clients
 from tests.support.java import ToolResult, ToolRunner
 from tests.support.processes import DEADLINE_S, wait_until

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.java import ToolRunner, start_java

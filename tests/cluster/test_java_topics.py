@@ -7,6 +7,7 @@ import urllib.request
 from collections.abc import Callable
 
 import pytest
+
 from tests.support import clients
 from tests.support.clients import Record
 from tests.support.java import ToolResult, ToolRunner

@@ -17,6 +17,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import NewTopic
+
 from tests.conftest import TARGET
 from tests.support.acked_stream import GroupReader, Writer, settled
 from tests.support.clients import admin

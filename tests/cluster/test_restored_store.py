@@ -14,6 +14,7 @@ from typing import Any
 
 import confluent_kafka
 import pytest
+
 from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record

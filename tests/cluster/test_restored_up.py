@@ -13,6 +13,7 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from tests.conftest import TARGET
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog

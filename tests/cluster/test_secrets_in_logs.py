@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+
 from tests.support.cluster import TidelogCluster
 from tests.support.lone_broker import Peer
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.proofs import begin, proven, secret_in, step, write_secret
 from tests.support.server import run_tidelog
 from tests.support.up import Up
-
 from tidelog.protocol.secret_exchange import NONCE_BYTES, client_code
 
 pytestmark = pytest.mark.long(20)

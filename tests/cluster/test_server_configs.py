@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from kio.schema.errors import ErrorCode
+
 from tests.cluster.test_bad_input import closed_unanswered, coordinated, join
 from tests.conftest import new_node
 from tests.support import clients

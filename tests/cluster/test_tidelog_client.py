@@ -14,10 +14,10 @@ from typing import Any
 import aiokafka
 import pytest
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+
 from tests.support.clients import COMPRESSIONS, create_topic
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, free_ports
-
 from tidelog.client import offsets
 from tidelog.client.admin.groups import describe_group
 from tidelog.client.admin.topics import create_partitions, delete_records

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
-from tests.support.processes import DEADLINE_S, free_ports
 
+from tests.support.processes import DEADLINE_S, free_ports
 from tidelog.client.connection import Connection, connect
 from tidelog.client.errors import (
     ConnectionLost,

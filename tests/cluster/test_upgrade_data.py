@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.conftest import TARGET
 from tests.support.clients import Record, write_confluent
 from tests.support.old_release import (
@@ -23,7 +24,6 @@ from tests.support.old_release import (
     unpack_fixture,
 )
 from tests.support.server import TidelogNode
-
 from tidelog.storage.checkpoints import decode_epochs, decode_partition_metadata
 from tidelog.storage.names import EPOCH_CHECKPOINT, EPOCH_CHECKSUM, LIFE
 

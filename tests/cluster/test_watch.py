@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record

@@ -10,13 +10,13 @@ import json
 from pathlib import Path
 
 import pytest
+
 from tests.cluster.test_zookeeper_outside import World, run, zookeeper
 from tests.support.cluster import ControllerNode
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.zookeeper import PATIENT_SESSION_S, ZooKeeper, end_session, needed
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
-
 from tidelog.controller.process import Controller
 from tidelog.metadata.zookeeper import ZookeeperStore
 from tidelog.model.errors import ErrorCode

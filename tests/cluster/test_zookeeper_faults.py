@@ -3,7 +3,7 @@
 The connection is cut before the write leaves or while its answer is on the way; another writes a
 node of it just before; or it is held for 3 s, after which kazoo has given the connection up and the
 write may be made all the same. The same over other stores, and for each kind of decision and each
-call, is `tests/simulation/test_simulation_store_faults.py`.
+call, is `tests/simulation/test_store_faults.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+
 from tests.cluster.test_zookeeper_outside import zookeeper
 from tests.simulation.store_stage import STORED
 from tests.simulation.striking_store import LATE_S, Fault
@@ -24,7 +25,6 @@ from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import Door, ZooKeeper
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
-
 from tidelog.client.errors import ClientError
 from tidelog.controller.decisions.cluster import Cluster, load
 from tidelog.controller.process import Controller

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
+
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import PATIENT_SESSION_S, Door, ZooKeeper, needed
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
-
 from tidelog.controller.process import Controller
 from tidelog.metadata.zookeeper import ZookeeperStore
 from tidelog.model.topics import TopicPartition

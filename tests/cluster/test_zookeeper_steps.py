@@ -11,12 +11,12 @@ import uuid
 from collections.abc import Sequence
 
 import pytest
+
 from tests.cluster.test_zookeeper_outside import zookeeper
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import PATIENT_SESSION_S, ZooKeeper
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
-
 from tidelog.controller.decisions import journal
 from tidelog.controller.process import Controller
 from tidelog.metadata.store import Conflict, Operation, StoreUnavailable

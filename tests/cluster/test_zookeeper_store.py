@@ -7,10 +7,10 @@ import threading
 from pathlib import Path
 
 import pytest
+
 from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.zookeeper import PATIENT_SESSION_S, Door, ZooKeeper, end_session, needed
-
 from tidelog.metadata import zookeeper
 from tidelog.metadata.store import Conflict, Create, Node, Reason, Set, StoreUnavailable
 from tidelog.metadata.zookeeper import MAX_WRITE_BYTES, ZookeeperStore

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+
 from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record

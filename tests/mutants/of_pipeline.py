@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 PIPELINE = "src/tidelog/pipeline"
-LAKE = "tests/unit/test_pipeline_lake.py"
-READING = "tests/unit/test_pipeline_reading.py"
-PLANNER = "tests/unit/test_pipeline_planner.py"
+LAKE = "tests/unit/pipeline/test_lake.py"
+READING = "tests/broker/test_pipeline_reading.py"
+PLANNER = "tests/unit/pipeline/test_planner.py"
 
 MUTANTS = (
     Mutant(
@@ -22,7 +22,7 @@ MUTANTS = (
         f"{PIPELINE}/lake/commit.py",
         "    for name in stray:\n        (layout.root / name).unlink()\n",
         "",
-        f"{LAKE} tests/unit/test_pipeline_archive.py",
+        f"{LAKE} tests/unit/pipeline/test_archive.py",
     ),
     Mutant(
         "T11: folders are not synced before a manifest",
@@ -57,7 +57,7 @@ MUTANTS = (
         f"{PIPELINE}/lake/chain.py",
         "layout.manifest(batch).exists() or batch <= _listing(layout).folded",
         "layout.manifest(batch).exists()",
-        "tests/unit/test_pipeline_lake_chain.py tests/unit/test_pipeline_archive.py",
+        "tests/unit/pipeline/test_lake_chain.py tests/unit/pipeline/test_archive.py",
     ),
     Mutant(
         "what one broker calls lost is believed",

@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 STORAGE = "src/tidelog/storage"
 RECORDS = "src/tidelog/records"
-STORIES = "tests/simulation/test_simulation_log_seeds.py"
+STORIES = "tests/simulation/test_log_seeds.py"
 
 MUTANTS = (
     Mutant(
@@ -28,7 +28,7 @@ MUTANTS = (
         "src/tidelog/storage/log/syncing.py",
         "        pending.error = failed.get(pending.log_directory)\n",
         "        pending.error = None\n",
-        "tests/unit/test_storage_faults.py tests/unit/test_broker_durability.py",
+        "tests/unit/storage/test_faults.py tests/broker/test_group_commit.py",
     ),
     Mutant(
         "T11: what an earlier life found damaged is cut as a torn tail",
@@ -36,35 +36,35 @@ MUTANTS = (
         "    elif ending.was_damaged and not ending.unsynced_may_be_gone:\n"
         "        found.damaged = where\n",
         "",
-        "tests/unit/test_storage_recovery.py",
+        "tests/unit/storage/test_recovery.py",
     ),
     Mutant(
         "T11: damage is cut off, and then named",
         "src/tidelog/storage/log/recovery.py",
         "    if found.damaged is not None:\n        return\n    found.lost_sound_batches",
         "    found.lost_sound_batches",
-        "tests/unit/test_storage_recovery.py",
+        "tests/unit/storage/test_recovery.py",
     ),
     Mutant(
         "T11: a retry with the same first and another last sequence is a duplicate",
         "src/tidelog/storage/log/producers.py",
         "batch.first_sequence == first and batch.last_sequence == last",
         "batch.first_sequence == first",
-        "tests/unit/test_storage_producers.py",
+        "tests/unit/storage/test_producers.py",
     ),
     Mutant(
         "T11: of several batches in one request each begins one offset behind the last",
         "src/tidelog/storage/log/appending.py",
         "        offset += header.last_offset_delta + 1\n",
         "        offset += 1\n",
-        "tests/unit/test_storage_producers.py tests/unit/test_storage_log.py",
+        "tests/unit/storage/test_producers.py tests/unit/storage/test_partition_log.py",
     ),
     Mutant(
         "T11: the watermark stays where it was when a log begins anew",
         "src/tidelog/storage/log/cutting.py",
         "            self.start_offset = self.high_watermark = offset\n",
         "            self.start_offset = offset\n",
-        "tests/unit/test_storage_cutting.py tests/unit/test_storage_log.py",
+        "tests/unit/storage/test_cutting.py tests/unit/storage/test_partition_log.py",
     ),
     Mutant(
         "a checkpoint is not lowered before a cut",
@@ -80,7 +80,7 @@ MUTANTS = (
         "        if self.cutting or pending.generation != self.generation:\n"
         "            return  # what is cut may be given out again\n",
         "",
-        "tests/unit/test_storage_faults.py",
+        "tests/unit/storage/test_faults.py",
     ),
     Mutant(
         "a length that an earlier life cut is not made durable",
@@ -95,21 +95,21 @@ MUTANTS = (
         "src/tidelog/storage/log/retention.py",
         "        if segment.next_offset > high_watermark or (last and segment.size == 0):\n",
         "        if last and segment.size == 0:\n",
-        "tests/unit/test_storage_retention.py",
+        "tests/unit/storage/test_retention.py",
     ),
     Mutant(
         "compaction rewrites what is not synced",
         "src/tidelog/storage/compaction/plan.py",
         "    bound = min(log.high_watermark, log.synced_end_offset)\n",
         "    bound = log.high_watermark\n",
-        "tests/unit/test_storage_compaction.py",
+        "tests/unit/storage/test_compaction.py",
     ),
     Mutant(
         "compaction forgets where a silent producer stands",
         "src/tidelog/storage/compaction/cleaner.py",
         "                    lasts[header.producer_id] = header.last_offset\n",
         "                    pass\n",
-        "tests/unit/test_storage_compaction.py",
+        "tests/unit/storage/test_compaction.py",
     ),
     Mutant(
         "an epoch without records keeps its place before the next one",
@@ -117,104 +117,104 @@ MUTANTS = (
         "        while self.entries and self.entries[-1][1] >= start_offset:\n"
         "            self.entries.pop()\n",
         "",
-        "tests/unit/test_storage_epochs.py",
+        "tests/unit/storage/test_epochs.py",
     ),
     Mutant(
         "a cut leaves the epochs behind it",
         "src/tidelog/storage/epochs.py",
         "        del self.entries[keep:]\n",
         "",
-        "tests/unit/test_storage_epochs.py",
+        "tests/unit/storage/test_epochs.py",
     ),
     Mutant(
         "the log start passes the high watermark",
         "src/tidelog/storage/log/expiring.py",
         "        if offset > self.high_watermark:\n",
         "        if offset > self.end_offset:\n",
-        "tests/unit/test_storage_log.py tests/unit/test_storage_retention.py",
+        "tests/unit/storage/test_partition_log.py tests/unit/storage/test_retention.py",
     ),
     Mutant(
         "a client's CRC is not looked at",
         f"{RECORDS}/batch.py",
         "    if crc32c(batch[ATTRIBUTES_POSITION:]) != crc:\n",
         "    if False:\n",
-        "tests/unit/test_records_batch.py",
+        "tests/unit/records/test_batch.py",
     ),
     Mutant(
         "a client's batch may claim more records than it can hold",
         f"{RECORDS}/batch.py",
         "    if count * LEAST_RECORD_BYTES > len(batch) - HEADER_SIZE and (\n",
         "    if False and (\n",
-        "tests/unit/test_storage_lying_batches.py tests/unit/test_records_batch.py",
+        "tests/unit/storage/test_lying_batches.py tests/unit/records/test_batch.py",
     ),
     Mutant(
         "a client may write control batches",
         f"{RECORDS}/batch.py",
         "    if attributes & (CONTROL_BIT | DELETE_HORIZON_BIT):\n",
         "    if attributes & DELETE_HORIZON_BIT:\n",
-        "tests/unit/test_records_batch.py",
+        "tests/unit/records/test_batch.py",
     ),
     Mutant(
         "the fifth batch of a producer is forgotten",
         "src/tidelog/storage/log/producers.py",
         "            if len(batches) > BATCHES_REMEMBERED:\n",
         "            if len(batches) >= BATCHES_REMEMBERED:\n",
-        "tests/unit/test_storage_producers.py",
+        "tests/unit/storage/test_producers.py",
     ),
     Mutant(
         "whole batches that are missing below the recovery point are not missed",
         "src/tidelog/storage/log/recovery.py",
         "    if end < ending.recovery_point:\n        return",
         "    if end < 0:\n        return",
-        "tests/unit/test_storage_recovery.py",
+        "tests/unit/storage/test_recovery.py",
     ),
     Mutant(
         "what stands behind the end of a clean stop is appended to",
         "src/tidelog/storage/log/recovery.py",
         "    return end == last.size",
         "    return True",
-        "tests/unit/test_storage_recovery.py",
+        "tests/unit/storage/test_recovery.py",
     ),
     Mutant(
         "a topic without a time limit loses all",
         "src/tidelog/storage/log/retention.py",
         "    if retention_ms < 0:\n        return 0\n",
         "",
-        "tests/unit/test_storage_retention.py",
+        "tests/unit/storage/test_retention.py",
     ),
     Mutant(
         "retention takes batches whose producers no snapshot knows",
         "src/tidelog/storage/log/expiring.py",
         "        while count and not (yield from self.keeping_producers(",
         "        while False and not (yield from self.keeping_producers(",
-        "tests/unit/test_storage_retention.py",
+        "tests/unit/storage/test_retention.py",
     ),
     Mutant(
         "a producer's newer epoch does not end the former one",
         "src/tidelog/storage/log/producers.py",
         "        if entry is None or entry.epoch != epoch:",
         "        if entry is None:",
-        "tests/unit/test_storage_producers.py",
+        "tests/unit/storage/test_producers.py",
     ),
     Mutant(
         "what was cleaned takes the place of other records, written since",
         "src/tidelog/storage/compaction/swap.py",
         "    if log.changing or log.generation != result.plan.generation:",
         "    if log.changing:",
-        "tests/unit/test_storage_compaction.py",
+        "tests/unit/storage/test_compaction.py",
     ),
     Mutant(
         "compaction takes batches whose producers no snapshot knows",
         "src/tidelog/storage/compaction/swap.py",
         "        return (yield from log.keeping_producers(result.plan.end_offset))",
         "        return True; yield",
-        "tests/unit/test_storage_compaction.py",
+        "tests/unit/storage/test_compaction.py",
     ),
     Mutant(
         "a boot without a name counts as the same one",
         "src/tidelog/storage/directory/identity.py",
         'same_boot = boot_id != "" and fields.get("boot.id") == boot_id',
         'same_boot = fields.get("boot.id") == boot_id',
-        "tests/unit/test_storage_directory.py",
+        "tests/unit/storage/test_directory.py",
     ),
 )

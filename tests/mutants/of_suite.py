@@ -22,7 +22,7 @@ MUTANTS = (
     Mutant(
         "T14: a promise names a test that is not there",
         "docs/promises.md",
-        "`tests/unit/test_broker_stray_orders.py`",
+        "`tests/broker/test_stray_commands.py`",
         "`tests/unit/test_broker_strange_orders.py`",
         "tests/tidy/test_tidy_promises.py",
     ),

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.support.installed import BIN, ROOT, environment, lend, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.kill, pytest.mark.long(35)]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.support import zookeeper
 from tests.support.handbook import (
     COMMAND,

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from tests.support.installed import BIN, LENT, ROOT, run
 from tests.support.processes import DEADLINE_S, free_ports
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tests.simulation.kernel import UNLIMITED, Machine, Process, World
 from tests.simulation.kernel.world import VirtualClock
-
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.disk import Disk
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from tests.simulation.store_stage import Stage
 from tests.wire.test_controller_process import topic
-
 from tidelog.controller.decisions.cluster import NO_LEADER
 from tidelog.controller.decisions.elections import ElectionType
 from tidelog.controller.decisions.restoration import accept

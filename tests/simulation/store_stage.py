@@ -15,7 +15,6 @@ from tests.simulation.striking_store import Strikes, StrikingStore
 from tests.simulation.struck_stores import Place
 from tests.support.lone_broker import until
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
-
 from tidelog.client.errors import ClientError
 from tidelog.controller.decisions.cluster import _DRAFTED, Cluster, load
 from tidelog.controller.process import Controller

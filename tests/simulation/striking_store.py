@@ -14,9 +14,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.simulation.struck_stores import Place
-
 import tidelog.controller
+from tests.simulation.struck_stores import Place
 from tidelog.controller.slices import perform_in_slices
 from tidelog.metadata import layout
 from tidelog.metadata.store import Create, Operation, Set, StoreUnavailable, Watch

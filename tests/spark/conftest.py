@@ -13,11 +13,11 @@ import confluent_kafka
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+
 from tests.support import java
 from tests.support.clients import create_topic
 from tests.support.compiled_pyspark import compile_pyspark
 from tests.support.kafka import KafkaNode
-
 from tidelog.pipeline.session import session
 
 JVM = " ".join(java.START_FAST)

@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
+
 from tests.spark.conftest import Topic
 from tests.spark.test_spark_source import delete_records, numbered
 from tests.support.processes import DEADLINE_S
-
 from tidelog.pipeline.errors import LakeRefused, PipelineError
 from tidelog.pipeline.jobs import archive, audit
 from tidelog.pipeline.lake.chain import read_manifests

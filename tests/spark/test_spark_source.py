@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
 from tests.spark.conftest import Topic
 from tests.support import old_checkpoint
 from tests.support.processes import DEADLINE_S, wait_until
-
 from tidelog.pipeline.errors import DataLost, TopicChanged
 from tidelog.pipeline.lag import LagListener, lag_of
 from tidelog.pipeline.options import Mode, parse

@@ -16,11 +16,11 @@ import pytest
 from confluent_kafka.admin import NewPartitions, NewTopic
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+
 from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster
 from tests.support.links import Network
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
-
 from tidelog.pipeline import brokers
 from tidelog.pipeline.options import Mode, parse
 from tidelog.pipeline.planning.positions import Positions

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
 from tests.spark.conftest import Topic
 from tests.spark.stock import stock_environment, stock_python
 from tests.support import java

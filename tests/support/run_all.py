@@ -63,16 +63,26 @@ LONG_FORMS = {
 }
 """The files with tests that only `make chaos` runs, and where their short form is."""
 
-SEEDS_OF_CLUSTERS = "tests/simulation/test_simulation_cluster.py"
+SEEDS_OF_CLUSTERS = "tests/simulation/test_cluster.py"
 """It uses both cores itself."""
 
+REGRESSIONS = ("tests/regressions/test_broker.py", "tests/regressions/test_controller.py")
+SIMULATED_REGRESSIONS = tuple(
+    f"tests/regressions/test_simulated_{what}.py" for what in ("broker", "cluster", "groups")
+)
+
 PARTS = (
-    Part("unit", ("tests/unit",), 130, 3),
+    Part("unit", ("tests/unit", "tests/broker", "tests/component", *REGRESSIONS), 130, 3),
     Part("wire", ("tests/wire",), 95, 2),
     Part("simulated clusters", (SEEDS_OF_CLUSTERS,), 100),
-    Part("simulation", ("tests/simulation", f"--ignore={SEEDS_OF_CLUSTERS}"), 130, 2),
+    Part(
+        "simulation",
+        ("tests/simulation", *SIMULATED_REGRESSIONS, f"--ignore={SEEDS_OF_CLUSTERS}"),
+        130,
+        2,
+    ),
     Part("stock clients and tools", ("tests/cluster",), 190, 6),
-    Part("kill", ("tests/chaos",), 130, 3),
+    Part("kill", ("tests/chaos", "tests/regressions/test_processes.py"), 130, 3),
     Part("spark", ("tests/spark",), 138, 2),
     Part("package", ("tests/package",), 60, 2),
 )

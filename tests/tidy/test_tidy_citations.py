@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from tests.tidy.test_tidy_code import ROOT, text_of, tracked
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))

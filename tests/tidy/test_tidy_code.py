@@ -150,6 +150,7 @@ def test_no_test_sleeps() -> None:
         for path in PYTHON
         if path.is_relative_to(ROOT / "tests")
         and not path.is_relative_to(ROOT / "tests" / "simulation")
+        and not path.match("tests/regressions/test_simulated_*.py")
         and "sleep" in text_of(path)
         for line in sleeps_in(parsed(path))
     ]

@@ -1,8 +1,8 @@
 """What README.md and the operator's pages name is there: links, flags, configurations, tests, the
 doctor's kinds of findings; and the numbers of limits.md are those of the code.
 
-`tests/cluster/test_watch.py` does the same for the metrics, `tests/unit/test_config_page.py` for
-the page of configurations.
+`tests/cluster/test_watch.py` does the same for the metrics,
+`tests/tidy/test_tidy_configuration_page.py` for the page of configurations.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import click
 import pytest
-from tests.tidy.test_tidy_code import PRODUCT, ROOT, text_of, tracked
 
+from tests.tidy.test_tidy_code import PRODUCT, ROOT, text_of, tracked
 from tidelog.broker.control_plane import forwarding
 from tidelog.broker.fetching import client_sessions
 from tidelog.broker.handlers import metadata

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import MUTANTS, PAGE, why_not_there
 from tests.tidy.test_tidy_code import ROOT

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from tests.tidy.test_tidy_code import ROOT
 from tests.tidy.test_tidy_kips import defines
 

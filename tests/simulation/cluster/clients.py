@@ -19,7 +19,6 @@ from tests.simulation.clients import Target
 from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.nodes import PORT, Cluster
 from tests.simulation.secret import secret_outside
-
 from tidelog.client.connection import Connection, connect
 from tidelog.client.errors import ClientError, ConnectionLost
 from tidelog.metadata import layout

@@ -16,7 +16,6 @@ from tests.simulation.cluster.disks import batches
 from tests.simulation.cluster.nodes import LOGS, BrokerNode, Cluster
 from tests.simulation.history import History
 from tests.simulation.kernel.inodes import DirectoryNode, FileNode
-
 from tidelog.storage import names
 from tidelog.storage.names import offset_of, parse_directory
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from crc32c import crc32c
+
 from tests.simulation.cluster.nodes import LOGS, BrokerNode, Node
 from tests.simulation.kernel import SimulatedDisk
 from tests.simulation.kernel.inodes import DirectoryNode, FileNode
-
 from tidelog.storage.names import (
     DAMAGED,
     LOG,

@@ -12,7 +12,6 @@ from tests.simulation.cluster.node_control import Hands
 from tests.simulation.cluster.nodes import PORT
 from tests.simulation.kernel.connection import Endpoint
 from tests.simulation.kernel.network import NetworkProfile
-
 from tidelog.model.api_keys import ApiKey
 
 

@@ -11,10 +11,10 @@ import asyncio
 import contextlib
 
 import msgspec
+
 from tests.simulation.cluster.node_control import Hands
 from tests.simulation.cluster.nodes import BrokerNode
 from tests.simulation.cluster.store import SESSION_SECONDS, TOOL
-
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode, PartitionState
 from tidelog.metadata.store import Create, Operation, Set

@@ -12,7 +12,6 @@ from tests.simulation.cluster.nodes import LOGS
 from tests.simulation.group_history import StoredGeneration, StoredOffset
 from tests.simulation.kernel import SimulatedDisk
 from tests.simulation.kernel.inodes import DirectoryNode
-
 from tidelog.groups.records import GroupRecord, OffsetRecord, decode
 from tidelog.records.reader import read_all
 from tidelog.storage.names import LOG, offset_of

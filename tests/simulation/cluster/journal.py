@@ -13,7 +13,6 @@ from typing import NamedTuple
 from tests.simulation.cluster.disks import topic_id_in
 from tests.simulation.cluster.nodes import LOGS, Cluster, Node
 from tests.simulation.cluster.store import TOOL, Commit
-
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
     BrokerNode,

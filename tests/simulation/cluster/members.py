@@ -19,7 +19,6 @@ from tests.simulation.cluster.nodes import PORT
 from tests.simulation.group_history import GroupCommit, GroupHistory, Jump, Look, Share
 from tests.simulation.history import History, Outcome
 from tests.simulation.kernel import Process
-
 from tidelog.client.assignors import decode_assignment
 from tidelog.client.batches import Fetched
 from tidelog.client.cluster import COORDINATOR_PURPOSE, Cluster, ClusterSettings

@@ -12,7 +12,6 @@ from typing import Any
 from tests.simulation.cluster.store import SESSION_SECONDS, JournalTree, SimulatedStore
 from tests.simulation.kernel import UNLIMITED, Machine, Process, World
 from tests.simulation.secret import put_secret, secret_of
-
 from tidelog.broker.process import BOOT_ID, BrokerProcess, StartFailed
 from tidelog.controller.process import Controller
 from tidelog.metadata.store import StoreRefused, StoreUnavailable

@@ -13,7 +13,6 @@ from tests.simulation.cluster.clients import Administrator
 from tests.simulation.cluster.corruption import HarmBook
 from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.nodes import Cluster
-
 from tidelog.storage import names
 
 WITH_ONE_COPY = "loose"

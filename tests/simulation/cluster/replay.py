@@ -24,7 +24,6 @@ from tests.simulation.cluster.clients import TEMPORARY
 from tests.simulation.cluster.nodes import CONTROLLER_PORT, PORT, BrokerNode, Cluster
 from tests.simulation.kernel.connection import Endpoint
 from tests.simulation.secret import secret_outside
-
 from tidelog.broker.handlers import leader_and_isr, stop_replica
 from tidelog.client.connection import connect
 from tidelog.client.errors import ClientError

@@ -9,7 +9,6 @@ from tests.simulation.cluster.disks import Batch, replica_log
 from tests.simulation.cluster.nodes import LOGS
 from tests.simulation.kernel import SimulatedDisk
 from tests.simulation.kernel.inodes import DirectoryNode
-
 from tidelog.storage.names import LOG, offset_of
 
 

@@ -14,7 +14,6 @@ import random
 
 from tests.simulation.cluster.node_control import Hands
 from tests.simulation.cluster.nodes import Cluster, ControllerNode, Node
-
 from tidelog.model.levels import LATEST, LEVEL_NAMES
 
 PATIENCE_SECONDS = 8.0

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.kernel import Process, ProcessKilled, World
-
 from tidelog.metadata.memory import MemoryStore, MemoryTree
 from tidelog.metadata.store import (
     ROOT,

@@ -29,7 +29,6 @@ from tests.simulation.cluster.nodes import LOGS, Cluster
 from tests.simulation.cluster.replica_ends import end_offset, epoch_start, from_start
 from tests.simulation.history import Final, History, Outcome, Write
 from tests.simulation.kernel import SimulatedDisk
-
 from tidelog.metadata import layout
 from tidelog.protocol.primitives import NO_UUID
 

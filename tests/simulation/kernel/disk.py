@@ -27,7 +27,6 @@ from tests.simulation.kernel.inodes import (
 )
 from tests.simulation.kernel.trace import Trace, fingerprint
 from tests.support.loop_guard import look
-
 from tidelog.runtime.disk import Buffer, replace_durably
 
 UNLIMITED = 1 << 40

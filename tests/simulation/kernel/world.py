@@ -20,7 +20,6 @@ from tests.simulation.kernel.disk import UNLIMITED, DiskView, SimulatedDisk
 from tests.simulation.kernel.faults import ProcessKilled
 from tests.simulation.kernel.loop import CURRENT, MAX_STEPS, START_SECONDS, SimulatedLoop
 from tests.simulation.kernel.network import Network, NetworkProfile
-
 from tidelog.runtime.seams import Seams
 
 COLLECTED_AFTER = 100_000

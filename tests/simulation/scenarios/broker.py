@@ -41,7 +41,6 @@ from tests.simulation.kernel import (
 from tests.simulation.kernel.loop import Failure
 from tests.simulation.scenarios.result import Result
 from tests.simulation.secret import put_secret, secret_of
-
 from tidelog.broker.process import BOOT_ID, BrokerProcess
 from tidelog.controller.process import Controller
 from tidelog.metadata.memory import MemoryStore, MemoryTree

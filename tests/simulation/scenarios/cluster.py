@@ -39,7 +39,6 @@ from tests.simulation.history import History
 from tests.simulation.kernel import NetworkProfile, ProcessKilled, World
 from tests.simulation.kernel.loop import START_SECONDS
 from tests.simulation.scenarios.result import Findings, Result
-
 from tidelog.metadata import layout
 from tidelog.model.levels import LATEST
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from tests.simulation.history import History, Outcome
 from tests.simulation.kernel import UNLIMITED, DiskView, SimulatedDisk
 from tests.simulation.scenarios.log_model import REMEMBERED, Batch, ModelPartition, new_batch
-
 from tidelog.records.batch import Rejected
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.reader import read_all

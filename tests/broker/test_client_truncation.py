@@ -1,0 +1,162 @@
+"""A reader notices that a log was cut behind it, and not where it was not (KIP-320)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.lone_broker import LoneBroker
+from tests.support.processes import DEADLINE_S
+from tidelog.client.assigned import Assigned
+from tidelog.client.batches import Fetched
+from tidelog.client.cluster import Cluster
+from tidelog.client.fetcher import Fetcher, LogTruncated, OffsetReset
+from tidelog.client.offsets import EpochEnd
+from tidelog.client.producing import RecordSender
+from tidelog.client.truncation import must_ask, was_cut
+from tidelog.model.topics import TopicPartition
+
+T = TopicPartition("t", 0)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "leader_epoch", "asked_in", "expected"),
+    [
+        (-1, 5, -1, False),  # Nothing is known of what was read.
+        (5, 5, -1, False),  # The leader itself wrote it.
+        (4, 5, -1, True),
+        (4, 5, 4, True),
+        (4, 5, 5, False),
+        (0, 1, -1, True),
+        (4, -1, -1, False),  # Brokers that name no epochs.
+    ],
+)
+def test_who_is_asked(epoch: int, leader_epoch: int, asked_in: int, expected: bool) -> None:
+    assert must_ask(epoch, leader_epoch, asked_in) is expected
+
+
+@pytest.mark.parametrize(
+    ("offset", "end", "expected"),
+    [
+        (5, EpochEnd(3, 5), False),
+        (5, EpochEnd(3, 9), False),
+        (5, EpochEnd(3, 4), True),
+        (5, EpochEnd(2, 0), True),
+        (0, EpochEnd(2, 0), False),
+        (5, EpochEnd(-1, -1), False),
+    ],
+)
+def test_what_counts_as_cut(offset: int, end: EpochEnd, expected: bool) -> None:
+    assert was_cut(offset, end) is expected
+
+
+def piece(offset: int, next_offset: int, epoch: int, size: int) -> Fetched:
+    records = memoryview(bytes(size))
+    return Fetched(T, offset, next_offset, records, 99, 99, 0, None, epoch)
+
+
+def assigned() -> Assigned:
+    """Handed out up to 3 (epoch 1), fetched up to 9 in two pieces."""
+    state = Assigned(T, 3, 9, epoch=1, fetch_epoch=3)
+    state.buffered += [piece(3, 6, 2, 10), piece(6, 9, 3, 20)]
+    state.buffered_bytes = 30
+    return state
+
+
+@pytest.mark.parametrize(
+    ("end", "dropped", "position", "fetch"),
+    [
+        (EpochEnd(3, 8), 20, (3, 1), (6, 2)),
+        (EpochEnd(2, 6), 20, (3, 1), (6, 2)),
+        (EpochEnd(2, 5), 30, (3, 1), (3, 1)),
+        (EpochEnd(1, 3), 30, (3, 1), (3, 1)),
+        (EpochEnd(0, 2), 30, (2, 0), (2, 0)),
+    ],
+)
+def test_what_is_left_of_what_was_fetched(
+    end: EpochEnd, dropped: int, position: tuple[int, int], fetch: tuple[int, int]
+) -> None:
+    state = assigned()
+    assert state.cut_back(end) == dropped
+    assert state.buffered_bytes == 30 - dropped
+    assert (state.position, state.epoch) == position
+    assert (state.fetch_offset, state.fetch_epoch) == fetch
+
+
+def with_reader(
+    folder: Path,
+    reset: OffsetReset,
+    story: Callable[[LoneBroker, Cluster, Fetcher], Awaitable[None]],
+) -> None:
+    """Run ``story`` with five records of epoch 0 that a reader has read."""
+
+    async def main() -> None:
+        lone = LoneBroker(folder)
+        await lone.start()
+        lone.lead("t")
+        async with asyncio.timeout(DEADLINE_S), Cluster(lone.bootstrap) as cluster:
+            await write(cluster, "former", 5)
+            fetcher = Fetcher(cluster, reset=reset)
+            fetcher.assign({T: 0})
+            assert await read(fetcher, 5) == [(n, b"former") for n in range(5)]
+            await story(lone, cluster, fetcher)
+            await fetcher.close()
+        await lone.stop()
+
+    asyncio.run(main())
+
+
+async def write(cluster: Cluster, value: str, count: int) -> None:
+    async with RecordSender(cluster) as sender:
+        for _ in range(count):
+            await (await sender.send("t", value.encode()))
+
+
+async def read(fetcher: Fetcher, count: int) -> list[tuple[int, bytes | None]]:
+    found: list[tuple[int, bytes | None]] = []
+    while len(found) < count:
+        for piece in await fetcher.poll(100):
+            found += [(row.offset, row.value) for row in piece.rows()]
+    return found
+
+
+async def lose_and_grow(lone: LoneBroker, cluster: Cluster) -> None:
+    """Let the next leader be one that has nothing of epoch 0, and more records than were read."""
+    lone.broker.partitions.stop("t", 0, delete=True, reason="lost")
+    lone.lead("t", epoch=1)
+    await write(cluster, "later", 8)
+
+
+def test_a_log_that_was_cut_and_grew_again_is_noticed(tmp_path: Path) -> None:
+    async def story(lone: LoneBroker, cluster: Cluster, fetcher: Fetcher) -> None:
+        await lose_and_grow(lone, cluster)
+        with pytest.raises(LogTruncated, match="t-0 was cut at offset 0, before 5") as caught:
+            await read(fetcher, 1)
+        assert (caught.value.offset, caught.value.end_offset) == (5, 0)
+
+    with_reader(tmp_path, OffsetReset.NONE, story)
+
+
+@pytest.mark.parametrize("reset", [OffsetReset.EARLIEST, OffsetReset.LATEST])
+def test_a_reader_that_may_goes_on_where_the_log_was_cut(
+    tmp_path: Path, reset: OffsetReset
+) -> None:
+    async def story(lone: LoneBroker, cluster: Cluster, fetcher: Fetcher) -> None:
+        await lose_and_grow(lone, cluster)
+        assert await read(fetcher, 8) == [(n, b"later") for n in range(8)]
+
+    with_reader(tmp_path, reset, story)
+
+
+def test_another_leader_that_has_all_is_read_on(tmp_path: Path) -> None:
+    async def story(lone: LoneBroker, cluster: Cluster, fetcher: Fetcher) -> None:
+        for epoch in (1, 2):
+            lone.lead("t", epoch=epoch)
+            await write(cluster, "later", 1)
+            assert await read(fetcher, 1) == [(4 + epoch, b"later")]
+        assert fetcher.epoch_before(T, 7) == 2
+
+    with_reader(tmp_path, OffsetReset.NONE, story)

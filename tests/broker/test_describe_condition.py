@@ -1,0 +1,44 @@
+"""What a broker says of itself when it is asked as such: version, level, what it has set aside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.support.lone_broker import LoneBroker
+from tidelog import __version__
+from tidelog.broker.handlers import describe_condition
+from tidelog.model.levels import LATEST
+from tidelog.protocol import messages
+from tidelog.runtime.loop import run
+
+
+def test_a_broker_tells_what_it_is_and_what_it_has_set_aside(tmp_path: Path) -> None:
+    """U15: what was set aside before a restart stays, and nobody said so."""
+
+    async def main() -> None:
+        lone = LoneBroker(tmp_path)
+        await lone.start()
+        (directory,) = lone.broker.directories
+        passes, stays = (tmp_path / f"{name}-0.abc-stray" for name in ("passes", "stays"))
+        for path in (passes, stays):
+            path.mkdir()
+        (tmp_path / "gone-0.abc-delete").mkdir()
+        directory.remove_later(str(passes), 1_000_000)
+        request = messages.DescribeConditionRequest(subjects=["broker"])
+        answer = await describe_condition.handle(lone.broker, request, None)  # type: ignore[arg-type]
+        assert answer.error_code == 0
+        found = json.loads(answer.condition)
+        aside = {each["path"]: each["removed_at_ms"] for each in found.pop("set_aside")}
+        assert aside.keys() == {str(passes), str(stays)}
+        assert aside[str(passes)] > 1_000_000 and aside[str(stays)] is None
+        assert found == {
+            "role": "broker",
+            "node_id": 1,
+            "version": __version__,
+            "level": LATEST.name,
+            "highest_level": LATEST.name,
+        }
+        await lone.stop()
+
+    run(main())

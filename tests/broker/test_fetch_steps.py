@@ -1,0 +1,197 @@
+"""Fetches of very many partitions: sessions begin, are read and told in turns of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import random
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker.test_follower_sessions import LIFE, ask, session_of, told
+from tests.broker.test_leading import append, lead, running
+from tests.support.lone_broker import LoneBroker
+from tests.support.turn_costs import TurnCosts
+from tests.unit.broker.test_client_sessions import Client
+from tidelog.broker.fetching.client_sessions import AT_ONCE, FINAL_EPOCH, FetchSessions, Plan
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import codec, messages
+
+MANY = 60_000
+LONGEST_S = 0.1
+"""What one turn may take (issue 11, 2), in CPU seconds."""
+
+Request = messages.FetchRequest
+
+
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """A collection of all objects is nobody's turn, and takes long beside other tests' objects."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def asked(lone: LoneBroker, request: Any) -> tuple[Any, TurnCosts]:
+    """The answer over a connection of its own, and how long the turns were until it was there."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", lone.port, limit=2**26)
+    frame = b"".join(codec.encode_request(ApiKey.FETCH, 12, 1, "test", request))
+    async with TurnCosts() as turns:
+        writer.write(frame)
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        answer = await reader.readexactly(size)
+    writer.close()
+    return codec.decode_response(ApiKey.FETCH, 12, memoryview(answer))[1], turns
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_a_follower_with_many_partitions_begins_a_session_in_turns(tmp_path: Path) -> None:
+    """All of it was one turn of 200 ms and more, for a session of 200,000 partitions."""
+
+    async def main() -> None:
+        async with running(tmp_path) as lone:
+            lead(lone, (1, 2), partitions=2)
+            offsets = dict.fromkeys(range(MANY), 0)
+            first, turns = await asked(lone, ask((0, 0), offsets))
+            assert len(told(first)) == MANY and turns.longest_s < LONGEST_S
+            # Its next life: all is news again, and nothing is named.
+            next_life = ask((first.session_id, 1), life=LIFE + 1)
+            answer, turns = await asked(lone, next_life)
+            assert len(told(answer)) >= MANY - 2 and answer.error_code == 0
+            assert turns.longest_s < LONGEST_S
+            assert len(session_of(lone).feeds) == MANY
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("no_collection")
+def test_a_consumer_with_many_partitions_is_told_in_turns(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as lone:
+            for epoch, session in ((0, 0), (FINAL_EPOCH, 0)):
+                request = ask((session, epoch), dict.fromkeys(range(MANY), 0))
+                request.replica_id = -1
+                request.topics[0].topic_id = messages.FetchRequest.FetchTopic().topic_id
+                answer, turns = await asked(lone, request)
+                assert len(told(answer)) == MANY
+                assert turns.longest_s < LONGEST_S
+
+    asyncio.run(main())
+
+
+def consumer(session: int, epoch: int, indexes: range, forgotten: range = range(0)) -> Any:
+    """A Fetch of partitions of one topic."""
+    parts = [Request.FetchPartition(partition=index) for index in indexes]
+    return Request(
+        session_id=session,
+        session_epoch=epoch,
+        topics=[Request.FetchTopic("t", parts)] if parts else [],
+        forgotten_topics_data=[Request.ForgottenTopic("t", list(forgotten))] if forgotten else [],
+    )
+
+
+def finished(steps: Any) -> Any:
+    """Do the steps that are left; return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def one_session(count: int) -> tuple[FetchSessions, Client, Plan]:
+    """Sessions of which there is one, of a client with room for ``4 * count`` partitions."""
+    sessions, client = FetchSessions(10, random.Random(1)), Client()
+    client.account.limit *= 1000
+    plan = finished(sessions.plan(consumer(0, 0, range(count)), 0, client))
+    assert isinstance(plan, Plan) and plan.session is not None
+    return sessions, client, plan
+
+
+def test_a_session_is_nobodys_while_a_request_is_taken_over() -> None:
+    sessions, client, plan = one_session(10)
+    assert plan.session is not None
+    request = consumer(plan.session.id, 1, range(3 * AT_ONCE), range(5))
+    steps = sessions.plan(request, 0, client)
+    next(steps)
+    for epoch in (1, 2):
+        again = finished(sessions.plan(consumer(plan.session.id, epoch, range(1)), 0, client))
+        assert again is ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert sessions.held == client.account.used
+    grown = finished(steps)
+    assert isinstance(grown, Plan) and len(grown.wanted) == 3 * AT_ONCE - 5
+    assert sessions.held == client.account.used == plan.session.held
+    assert isinstance(
+        finished(sessions.plan(consumer(plan.session.id, 2, range(1)), 0, client)), Plan
+    )
+
+
+@pytest.mark.parametrize("how", ["given up", "ended by its client", "gone by time"])
+def test_a_session_that_ends_while_a_request_is_taken_over_holds_nothing(how: str) -> None:
+    sessions, client, plan = one_session(10)
+    assert plan.session is not None
+    steps = sessions.plan(consumer(plan.session.id, 1, range(3 * AT_ONCE)), 0, client)
+    next(steps)
+    assert sessions.held > 0
+    if how == "given up":
+        steps.close()
+    else:
+        if how == "gone by time":
+            sessions.expire(10**9)
+        else:
+            finished(sessions.plan(consumer(plan.session.id, FINAL_EPOCH, range(1)), 0, client))
+        assert finished(steps) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(sessions) == sessions.held == client.account.used == 0
+
+
+def test_what_moves_while_a_session_is_read_and_told_is_told_next(tmp_path: Path) -> None:
+    """Between being read and being told its watermark moved: it was taken off as told."""
+
+    async def main() -> None:
+        async with running(tmp_path) as lone:
+            told_now: list[int] = []
+            for at in itertools.count():
+                lead(lone, (1, 2, 3), partitions=at + 1)
+                partition = lone.broker.partitions.get("t", at)
+                assert partition is not None
+                append(partition)
+                # Those that are not here are told, too: enough of them for several steps.
+                offsets = {at: 1} | dict.fromkeys(range(10_000, 12_000), 0)
+                context: Any = Context()
+                steps = lone.broker.feeds.handle(ask((0, 0), offsets), context)
+                for _ in range(at):
+                    next(steps, None)
+                partition.follower_fetched(3, 1, LIFE, lone.broker.clock.monotonic_ms(), 0)
+                answer = finished(steps)
+                assert partition.high_watermark == 1
+                if answer is None:
+                    break
+                mark = told(answer)[at].high_watermark
+                told_now.append(mark)
+                assert mark == 1 or at in {feed.index for feed in session_of(lone).news}
+            assert {0, 1} == set(told_now), "at some steps it was read before, at some after"
+
+    asyncio.run(main())
+
+
+class Context:
+    """What a Fetch asks of its connection, which is nobody's here."""
+
+    version = 12
+    connection = property(lambda self: self)
+
+    def may_name_replica(self, *_: object) -> bool:
+        return True
+
+    def answer_budget(self) -> int:
+        return 2**30
+
+    def can_send_files(self) -> bool:
+        return False

@@ -1,0 +1,289 @@
+"""What a follower tells clients of a leader whose connection broke (decisions 0009 and 0013)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.broker.test_following import Pair, append, run, running
+from tests.support.lone_broker import Peer, until
+from tidelog.broker.following import source_fetcher
+from tidelog.broker.metadata import lost_leaders
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.limits import Limits
+from tidelog.network.server import Server
+from tidelog.protocol import messages
+
+TOLD = messages.UpdateMetadataRequest
+
+
+def know_the_leader(pair: Pair, port: int, leader: int = 1) -> None:
+    """Tell the follower of both brokers, and who leads t-0."""
+    ends = {
+        node_id: TOLD.UpdateMetadataEndpoint(port=at, host="127.0.0.1", listener="PLAINTEXT")
+        for node_id, at in ((1, port), (2, pair.follower.port))
+    }
+    state = TOLD.UpdateMetadataPartitionState(
+        partition_index=0, leader=leader, leader_epoch=leader, isr=[1, 2], replicas=[1, 2]
+    )
+    update = TOLD(
+        controller_id=1,
+        topic_states=[TOLD.UpdateMetadataTopicState(topic_name="t", partition_states=[state])],
+        live_brokers=[
+            TOLD.UpdateMetadataBroker(id=node_id, endpoints=[end]) for node_id, end in ends.items()
+        ],
+    )
+    pair.follower.broker.metadata.apply(update, complete=False)
+
+
+async def answered(peer: Peer, *, creates: bool = False) -> Any:
+    """What a client hears of t."""
+    topic = messages.MetadataRequest.MetadataRequestTopic(name="t")
+    request: Any = messages.MetadataRequest(topics=[topic], allow_auto_topic_creation=creates)
+    (found,) = (await peer.ask(request, 8)).topics
+    return found
+
+
+async def told(peer: Peer) -> tuple[ErrorCode, int]:
+    """What a client hears of t-0: the error and the leader."""
+    (partition,) = (await answered(peer)).partitions
+    return ErrorCode(partition.error_code), partition.leader_id
+
+
+LED = (ErrorCode.NONE, 1)
+REPLACED = (ErrorCode.NONE, 2)
+LOST = (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+LONG_MS = 60_000
+"""Longer than any test: what ends a wait is what the test says."""
+
+
+@asynccontextmanager
+async def following(folder: Path) -> AsyncIterator[tuple[Pair, Peer]]:
+    """Broker 2 has copied a record from broker 1; a client is connected to broker 2."""
+    async with running(folder) as pair:
+        leads, follows = pair.lead(), pair.follow()
+        append(leads, "a")
+        know_the_leader(pair, pair.leader.port)
+        await until(lambda: follows.end_offset == 1)
+        peer = await Peer.connect(pair.follower.port)
+        yield pair, peer
+        peer.writer.close()
+
+
+async def lose_the_leader(pair: Pair) -> None:
+    await pair.leader.server.stop(grace_s=0)
+    await until(lambda: pair.follower.broker.followers.has_lost(1))
+
+
+async def asked(pair: Pair, peer: Peer) -> asyncio.Task[tuple[ErrorCode, int]]:
+    """A question that the follower has read, and not answered."""
+    router = pair.follower.server.router
+    before = router.tallies[ApiKey.METADATA].parked
+    question = asyncio.create_task(told(peer))
+    await until(lambda: router.tallies[ApiKey.METADATA].parked > before)
+    assert not question.done()
+    return question
+
+
+def test_an_answer_waits_until_a_lost_leader_is_replaced(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
+            assert await told(peer) == LED
+            await lose_the_leader(pair)
+            question = await asked(pair, peer)
+            know_the_leader(pair, pair.leader.port, leader=2)
+            assert await question == REPLACED
+
+    run(main())
+
+
+def test_an_answer_waits_until_a_lost_leader_is_found_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
+            await lose_the_leader(pair)
+            question = await asked(pair, peer)
+            again = Server(pair.leader.router(), pair.leader.broker, Limits())
+            pair.leader.server = again
+            know_the_leader(pair, await again.listen("PLAINTEXT", "127.0.0.1", 0))
+            assert await question == LED
+            assert not pair.follower.broker.followers.has_lost(1)
+
+    run(main())
+
+
+def test_a_leader_that_does_not_answer_is_lost_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stopped process closes no connection."""
+    monkeypatch.setattr(source_fetcher, "UNANSWERED_MS", 20)
+    monkeypatch.setattr(source_fetcher, "LOST_SHOWN_MS", 0)
+    questions: list[bytes] = []
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(1000):
+            questions.append(piece)
+        writer.close()
+
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
+            mute = await asyncio.start_server(swallow, "127.0.0.1", 0)
+            know_the_leader(pair, mute.sockets[0].getsockname()[1])
+            await pair.leader.server.stop(grace_s=0)
+            await until(lambda: bool(questions))
+            await until(lambda: pair.follower.broker.followers.has_lost(1))
+            question = await asked(pair, peer)
+            know_the_leader(pair, pair.leader.port, leader=2)
+            assert await question == REPLACED
+            monkeypatch.setattr(source_fetcher, "SILENT_SHOWN_MS", 0)
+            assert not pair.follower.broker.followers.has_lost(1), "it may only be slow"
+            mute.close()
+
+    run(main())
+
+
+def test_a_client_that_noticed_first_is_not_told_of_the_dead_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its question was read before the end of the follower's own connection."""
+    monkeypatch.setattr(lost_leaders, "NOTICED_WITHIN_MS", LONG_MS)
+
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
+            question = await asked(pair, peer)
+            await lose_the_leader(pair)
+            assert not question.done()
+            know_the_leader(pair, pair.leader.port, leader=2)
+            assert await question == REPLACED
+
+    run(main())
+
+
+def test_a_leader_that_answers_the_follower_is_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lost_leaders, "NOTICED_WITHIN_MS", LONG_MS)
+
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
+            question = await asked(pair, peer)
+            hosted = pair.leader.broker.partitions.get("t", 0)
+            assert hosted is not None
+            # The first answers a question of before; it could have been on its way from a dead one.
+            append(hosted, "b")
+            append(hosted, "c")
+            assert await question == LED
+
+    run(main())
+
+
+def test_a_leader_of_an_idle_cluster_is_named_after_a_moment(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with following(tmp_path) as (_, peer):
+            assert await told(peer) == LED
+
+    run(main())
+
+
+def test_nobody_waits_once_a_loss_was_noticed_and_the_leader_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lost_leaders, "NOTICED_WITHIN_MS", LONG_MS)
+
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
+            await lose_the_leader(pair)
+            know_the_leader(pair, pair.leader.port, leader=2)
+            assert await told(peer) == REPLACED
+
+    run(main())
+
+
+def test_who_has_waited_long_enough_is_told_of_no_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_fetcher, "LOST_SHOWN_MS", LONG_MS)
+    monkeypatch.setattr(lost_leaders, "LONGEST_MS", 50)
+
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
+            await lose_the_leader(pair)
+            assert await told(peer) == LOST
+
+    run(main())
+
+
+def test_one_that_stays_away_is_named_again_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be alive and only cut off from here."""
+    monkeypatch.setattr(source_fetcher, "LOST_SHOWN_MS", LONG_MS)
+
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
+            await lose_the_leader(pair)
+            monkeypatch.setattr(source_fetcher, "LOST_SHOWN_MS", 50)
+            assert await told(peer) == LED
+            assert not pair.follower.broker.followers.has_lost(1)
+
+    run(main())
+
+
+def test_one_that_was_never_reached_is_what_the_controller_says(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            port = pair.leader.port
+            await pair.leader.server.stop(grace_s=0)
+            pair.follow()
+            know_the_leader(pair, port)
+            peer = await Peer.connect(pair.follower.port)
+            assert await told(peer) == LED
+            peer.writer.close()
+
+    run(main())
+
+
+def test_a_leader_that_nobody_follows_here_is_what_the_controller_says(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as pair:
+            know_the_leader(pair, pair.leader.port)
+            peer = await Peer.connect(pair.follower.port)
+            await pair.leader.server.stop(grace_s=0)
+            assert await told(peer) == LED
+            peer.writer.close()
+
+    run(main())
+
+
+def test_a_topic_that_is_deleted_while_an_answer_waits_is_not_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lost_leaders, "NOTICED_WITHIN_MS", LONG_MS)
+
+    created: list[str] = []
+
+    async def create(name: str) -> ErrorCode:
+        created.append(name)
+        return ErrorCode.NONE
+
+    async def main() -> None:
+        async with following(tmp_path) as (pair, peer):
+            follower = pair.follower.broker
+            creating = replace(follower.configs, auto_create_topics_enable=True)
+            monkeypatch.setattr(follower, "configs", creating)
+            monkeypatch.setattr(follower.topic_creation, "ensure", create)
+            tally = pair.follower.server.router.tallies[ApiKey.METADATA]
+            before = tally.parked
+            question = asyncio.create_task(answered(peer, creates=True))
+            await until(lambda: tally.parked > before)
+            follower.metadata.apply(TOLD(controller_id=1), complete=True)
+            assert (await question).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert created == []
+
+    run(main())

@@ -1,0 +1,105 @@
+"""What Metadata tells the clients of one listener."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.lone_broker import LoneBroker, Peer
+from tidelog.model.errors import ErrorCode
+from tidelog.protocol import messages
+
+TOLD = messages.UpdateMetadataRequest
+HERE, INSIDE_ONLY, GONE = 1, 2, 3
+"""A broker with the client's listener, one without it, and one that does not live."""
+
+
+def endpoint(listener: str) -> TOLD.UpdateMetadataEndpoint:
+    return TOLD.UpdateMetadataEndpoint(port=9, host="host", listener=listener)
+
+
+def tell(broker: LoneBroker) -> None:
+    """Tell of partitions that are led by each of the three; all three replicate each."""
+    listeners = {HERE: ("PLAINTEXT", "INSIDE"), INSIDE_ONLY: ("INSIDE",)}
+    states = [
+        TOLD.UpdateMetadataPartitionState(
+            partition_index=leader,
+            leader=leader,
+            leader_epoch=5,
+            isr=[HERE, INSIDE_ONLY],
+            replicas=[GONE, INSIDE_ONLY, HERE],
+            offline_replicas=[GONE],
+        )
+        for leader in (HERE, INSIDE_ONLY, GONE)
+    ]
+    update = TOLD(
+        controller_id=HERE,
+        topic_states=[TOLD.UpdateMetadataTopicState(topic_name="t", partition_states=states)],
+        live_brokers=[
+            TOLD.UpdateMetadataBroker(id=node, endpoints=[endpoint(name) for name in names])
+            for node, names in listeners.items()
+        ],
+    )
+    broker.broker.metadata.apply(update, complete=True)
+
+
+@asynccontextmanager
+async def asking(folder: Path, config: dict[str, object] | None = None) -> AsyncIterator[Peer]:
+    broker = LoneBroker(folder, config)
+    await broker.start()
+    try:
+        tell(broker)
+        peer = await Peer.connect(broker.port)
+        yield peer
+        peer.writer.close()
+    finally:
+        await broker.stop()
+
+
+@pytest.mark.parametrize(
+    ("version", "without_listener"),
+    [(1, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.LEADER_NOT_AVAILABLE)]
+    + [(version, ErrorCode.LISTENER_NOT_FOUND) for version in (6, 12)],
+)
+@pytest.mark.parametrize("everything", [True, False])
+def test_a_leader_without_the_listener_of_the_client(
+    tmp_path: Path, version: int, without_listener: ErrorCode, everything: bool
+) -> None:
+    async def scenario() -> None:
+        async with asking(tmp_path) as peer:
+            named = [messages.MetadataRequest.MetadataRequestTopic(name="t")]
+            request: Any = messages.MetadataRequest(topics=None if everything else named)
+            answer = await peer.ask(request, version)
+        assert [broker.node_id for broker in answer.brokers] == [HERE]
+        found = answer.topics[0].partitions
+        assert [(x.partition_index, x.error_code, x.leader_id) for x in found] == [
+            (HERE, ErrorCode.NONE, HERE),
+            (INSIDE_ONLY, without_listener, -1),
+            (GONE, ErrorCode.LEADER_NOT_AVAILABLE, -1),
+        ]
+        for partition in found:
+            assert partition.replica_nodes == [GONE, INSIDE_ONLY, HERE]
+            assert partition.isr_nodes == [HERE, INSIDE_ONLY]
+            if version >= 5:
+                assert partition.offline_replicas == [GONE, INSIDE_ONLY]
+
+    asyncio.run(scenario())
+
+
+def test_nobody_makes_the_controllers_topic_by_asking_for_it(tmp_path: Path) -> None:
+    """There is no controller: an attempt to create it would not be answered so."""
+
+    async def scenario() -> None:
+        async with asking(tmp_path, {"auto.create.topics.enable": "true"}) as peer:
+            topic = messages.MetadataRequest.MetadataRequestTopic(name="__cluster_metadata")
+            request: Any = messages.MetadataRequest(topics=[topic])
+            answer = await peer.ask(request, 8)
+        found = [(x.name, x.error_code, x.is_internal) for x in answer.topics]
+        assert found == [("__cluster_metadata", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False)]
+
+    asyncio.run(scenario())

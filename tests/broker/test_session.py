@@ -1,0 +1,483 @@
+"""A broker's session with controllers that hang or answer nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import uuid
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.support.lone_broker import until
+from tests.support.processes import DEADLINE_S
+from tidelog.broker.control_plane.session import (
+    MAX_FORWARDING,
+    MAX_UNANSWERED,
+    RETRY_MS,
+    ControllerSession,
+    ControllerUnreachable,
+    ForwardingRefused,
+    Identity,
+    Reported,
+)
+from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, RequestTimedOut
+from tidelog.client.patience import Patience, is_over, patience_ms
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network.router import Handler, Router, Scope
+from tidelog.network.server import Server
+from tidelog.protocol import codec, messages
+from tidelog.replication.former_life import LastLife
+
+SESSION_TIMEOUT_MS = 60_000
+"""So long that no answer is late because the machine is busy."""
+
+
+class Controller:
+    """Answers registrations and heartbeats as it is told; a heartbeat, once told to hang, never."""
+
+    def __init__(self) -> None:
+        self.registration_errors: list[int] = []
+        self.registrations = 0
+        self.keeps_registrations = False
+        self.heartbeats = 0
+        self.heartbeat_ms = -1
+        self.hangs = False
+        self.active = True
+        self.envelopes = 0
+        self.keeps_envelopes = False
+        self.pauses: asyncio.Future[None] | None = None
+
+    async def listen(self) -> int:
+        handlers = [
+            Handler(ApiKey.BROKER_REGISTRATION, range(1), Scope.BROKER, self._register),
+            Handler(ApiKey.BROKER_HEARTBEAT, range(1), Scope.BROKER, self._beat, pipelined=True),
+            Handler(ApiKey.ENVELOPE, range(1), Scope.BROKER, self._unpack),
+            Handler(ApiKey.DESCRIBE_CLUSTER, range(1), Scope.CLIENT, self._describe),
+        ]
+        self.server = Server(Router(handlers), self)
+        return await self.server.listen("CONTROLLER", "127.0.0.1", 0)
+
+    def _register(self, *_: object) -> Any:
+        if self.keeps_registrations:
+            return asyncio.get_running_loop().create_future()
+        self.registrations += 1
+        error = self.registration_errors.pop(0) if self.registration_errors else 0
+        response = messages.BrokerRegistrationResponse
+        return response(
+            error_code=error, broker_epoch=self.registrations, heartbeat_ms=self.heartbeat_ms
+        )
+
+    def _describe(self, *_: object) -> Any:
+        is_standby = bool(self.registration_errors) or not self.active
+        error = ErrorCode.NOT_CONTROLLER if is_standby else ErrorCode.NONE
+        return messages.DescribeClusterResponse(error_code=error, cluster_id="c")
+
+    def _beat(self, _: object, request: Any, __: object) -> Any:
+        self.heartbeats += 1
+        if self.hangs:
+            return asyncio.get_running_loop().create_future()
+        if self.pauses is not None:
+            return self._later(self.pauses)
+        return messages.BrokerHeartbeatResponse(
+            error_code=0 if self.active else ErrorCode.NOT_CONTROLLER,
+            should_shut_down=request.want_shut_down,
+        )
+
+    async def _later(self, event: asyncio.Future[None]) -> Any:
+        await event
+        return messages.BrokerHeartbeatResponse()
+
+    def _unpack(self, _: object, request: Any, __: object) -> Any:
+        self.envelopes += 1
+        if self.keeps_envelopes:
+            return asyncio.get_running_loop().create_future()
+        if not self.active:
+            return messages.EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+        answer = messages.DeleteTopicsResponse(responses=[])
+        chunks = codec.encode_response(ApiKey.DELETE_TOPICS, 4, 0, answer)
+        return messages.EnvelopeResponse(response_data=b"".join(chunks)[4:])
+
+
+async def _registered(_broker_epoch: int) -> None:
+    pass
+
+
+def run(
+    story: Callable[[list[Controller], ControllerSession], Coroutine[Any, Any, None]],
+    heartbeat_ms: int = 50,
+    count: int = 2,
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    silence_ms: int | None = None,
+) -> None:
+    async def main() -> None:
+        controllers = [Controller() for _ in range(count)]
+        addresses = [("127.0.0.1", await each.listen()) for each in controllers]
+        session = ControllerSession(
+            addresses,
+            heartbeat_ms,
+            session_timeout_ms,
+            30_000,
+            lambda: Reported(LastLife.CLEAN, -1, -1, []),
+            _registered,
+            silence_ms=silence_ms,
+        )
+        session.start(Identity(1, "c", uuid.uuid4(), uuid.uuid4(), [], None))
+        try:
+            await asyncio.wait_for(story(controllers, session), DEADLINE_S)
+        finally:
+            await session.stop()
+            for each in controllers:
+                await each.server.stop(0.1)
+
+    asyncio.run(main())
+
+
+def test_a_controller_that_hangs_is_left_before_the_session_ends() -> None:
+    """Promise 24."""
+    short_ms = 1_000
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first, second = controllers
+        await until(lambda: first.heartbeats > 2)
+        session._search.least_ms = short_ms * 2 // 3
+        first.hangs = True
+        hung_at = first.heartbeats
+        await until(lambda: first.heartbeats > hung_at)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await until(lambda: second.registrations)
+        assert loop.time() - began < 10 * short_ms / 1000
+        await until(lambda: second.heartbeats > 2)
+        assert session.broker_epoch == second.registrations
+
+    run(story)
+
+
+def test_patience_doubles_to_a_bound() -> None:
+    asked = (0, 1, 2, 3, 4, 10**9)
+    assert [patience_ms(2_000, each) for each in asked] == [2_000, 4_000, 8_000] + [16_000] * 3
+
+
+def test_time_outs_are_counted_until_an_answer_and_nothing_else_is() -> None:
+    patience = Patience(100)
+    for failure, expected in (
+        (RequestTimedOut("slow"), 200),
+        (ConnectionLost("it did not accept"), 200),
+        (RequestTimedOut("slow"), 400),
+        (ProofFailed("another secret"), 400),
+    ):
+        with pytest.raises(type(failure)), patience.counted():
+            raise failure
+        assert patience.now_ms == expected
+    patience.answered()
+    assert (patience.now_ms, patience.least_ms) == (100, 100)
+
+
+def waited(caplog: pytest.LogCaptureFixture, port: int | None = None) -> list[int]:
+    """How long the session waited, in ms, in each try to begin (with one controller) that timed
+    out."""
+    said = r"did not (?:answer BROKER_REGISTRATION|complete .+) within (\d+) ms"
+    said = said if port is None else f":{port} {said}"
+    found = (re.search(said, each) for each in caplog.messages)
+    return [int(each[1]) for each in found if each is not None]
+
+
+def test_a_controller_that_is_slow_to_register_a_broker_gets_longer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A broker that always gave up after the same time never registered."""
+    caplog.set_level(logging.INFO)
+    growing = [60, 120, 240, 480, 480]
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        (controller,) = controllers
+        # Said before the session's first connection can be open.
+        controller.keeps_registrations = True
+        await until(lambda: len(waited(caplog)) >= 5)
+        controller.keeps_registrations = False
+        await until(lambda: session.registrations == 1)
+        # Registered, it begins anew with the next failure.
+        controller.keeps_registrations = True
+        for connection in list(controller.server.connections):
+            connection.abort()
+        tries = len(waited(caplog))
+        await until(lambda: len(waited(caplog)) >= tries + 2)
+        assert waited(caplog)[tries : tries + 2] == growing[:2]
+
+    run(story, heartbeat_ms=3_600_000, count=1, session_timeout_ms=90)
+    assert waited(caplog)[:5] == growing
+
+
+def test_a_controller_that_is_slow_to_greet_gets_longer(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def main() -> None:
+        server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        session = ControllerSession(
+            [("127.0.0.1", server.sockets[0].getsockname()[1])],
+            *(50, 90, 30_000),
+            lambda: Reported(LastLife.CLEAN, -1, -1, []),
+            _registered,
+        )
+        session.start(Identity(1, "c", uuid.uuid4(), uuid.uuid4(), [], None))
+        try:
+            await until(lambda: len(waited(caplog)) >= 3)
+        finally:
+            await session.stop()
+            server.close()
+
+    asyncio.run(main())
+    assert waited(caplog)[:3] == [60, 120, 240]
+
+
+def test_a_controller_that_hangs_costs_the_least_time_while_another_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Promise 24: who takes over is found as fast as ever, however long that takes."""
+    caplog.set_level(logging.INFO)
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first, second = controllers
+        first.keeps_registrations = True
+        second.registration_errors = [int(ErrorCode.NOT_CONTROLLER)]
+        await until(lambda: session.registrations == 1)
+
+    run(story, heartbeat_ms=3_600_000, session_timeout_ms=1_500)
+    assert waited(caplog) == [1_000, 1_000]
+
+
+@pytest.mark.parametrize(
+    ("waited_ms", "another", "expected"),
+    [
+        (399, True, False),
+        (400, True, True),
+        (400, False, False),
+        (1_599, False, False),
+        (1_600, False, True),
+        (1_600, True, True),
+    ],
+)
+def test_when_a_wait_for_one_of_several_is_over(
+    waited_ms: int, another: bool, expected: bool
+) -> None:
+    assert is_over(waited_ms, 1_600, 400, another) is expected
+    # Where it is the least patience that is left, nobody else matters.
+    assert is_over(waited_ms, 400, 400, another) is (waited_ms >= 400)
+
+
+def test_a_slow_controller_gets_longer_though_a_fast_standby_answers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is the active one: nobody else will register this broker."""
+    caplog.set_level(logging.INFO)
+    ports: list[int] = []
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        slow, standby = controllers
+        slow.keeps_registrations = True
+        standby.registration_errors = [int(ErrorCode.NOT_CONTROLLER)] * 1_000
+        ports.append(session._search.address[1])
+        await until(lambda: len(waited(caplog, ports[0])) >= 3)
+        slow.keeps_registrations = False
+        await until(lambda: session.registrations == 1)
+        assert (slow.registrations, standby.registrations > 2) == (1, True)
+
+    run(story, heartbeat_ms=3_600_000, session_timeout_ms=900)
+    assert waited(caplog, ports[0])[:3] == [600, 1_200, 2_400]
+
+
+def test_a_takeover_is_found_in_the_midst_of_a_long_wait(caplog: pytest.LogCaptureFixture) -> None:
+    """Promise 24: the wait for one that hangs is over when another says that it is active."""
+    caplog.set_level(logging.INFO)
+    ports: list[int] = []
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        hung, standby = controllers
+        hung.keeps_registrations = True
+        standby.registration_errors = [int(ErrorCode.NOT_CONTROLLER)] * 1_000
+        ports.append(session._search.address[1])
+        await until(lambda: len(waited(caplog, ports[0])) >= 2)
+        refused = standby.registrations
+        await until(lambda: standby.registrations > refused)
+        standby.registration_errors = []
+        await until(lambda: session.registrations == 1)
+
+    run(story, heartbeat_ms=3_600_000, session_timeout_ms=900)
+    # At the first look of the third wait, or a later one if the standby answered none in time.
+    assert waited(caplog, ports[0])[:2] == [600, 1_200]
+    assert waited(caplog, ports[0])[2] < 2_400
+
+
+@pytest.mark.parametrize(("asked_ms", "warnings"), [(666, 0), (20, 1), (-1, 0)])
+def test_times_that_differ_from_the_controllers_are_said_once(
+    asked_ms: int, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first, second = controllers
+        first.heartbeat_ms = second.heartbeat_ms = asked_ms
+        for count in (1, 2):
+            await until(lambda count=count: session.registrations == count and session.is_open)
+            assert session._connection is not None
+            session._connection.close()
+        await until(lambda: session.registrations == 3)
+
+    run(story, silence_ms=2_000)
+    said = [x.message for x in caplog.records if "wants a heartbeat every" in x.message]
+    assert len(said) == warnings
+    assert all("20 ms" in line and "broker.session.timeout.ms" in line for line in said)
+
+
+def test_a_broker_beats_as_often_as_its_controller_asks_for() -> None:
+    """Its own file has a longer interval, and the controller's says that so long is a silence."""
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first, second = controllers
+        # Said before the session's first connection can be open.
+        first.heartbeat_ms = 20
+        await until(lambda: first.heartbeats > 3)
+        # One that does not say leaves it to the broker, and a longer interval is not asked for.
+        for other, asked_ms in ((second, -1), (first, 90_000)):
+            beaten = other.heartbeats
+            other.heartbeat_ms = asked_ms
+            connection = session._connection
+            assert connection is not None
+            for each in controllers:
+                each.active = each is other
+            connection.close()
+            await until(lambda other=other, beaten=beaten: other.heartbeats > beaten)
+            assert session._pace.ms == 60_000
+
+    run(story, heartbeat_ms=60_000)
+
+
+def test_an_answer_that_makes_no_sense_is_not_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        # Said before the session's first connection can be open.
+        controllers[0].registration_errors = [12_345]
+        await until(lambda: controllers[1].heartbeats > 0)
+        assert controllers[0].registrations == 1
+
+    run(story)
+    assert "12345" in caplog.text
+
+
+def test_a_broker_that_leaves_does_not_wait_for_its_next_heartbeat() -> None:
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        await until(lambda: controllers[0].heartbeats == 1)
+        session.ask_to_leave()
+        await session.should_shut_down.wait()
+
+    run(story, heartbeat_ms=3_600_000)
+
+
+def test_a_connection_that_ends_is_noticed_before_the_next_heartbeat() -> None:
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first, second = controllers
+        await until(lambda: first.heartbeats == 1)
+        for connection in list(first.server.connections):
+            connection.abort()
+        await until(lambda: second.registrations == 1)
+
+    run(story, heartbeat_ms=3_600_000)
+
+
+async def forwarded(session: ControllerSession, timeout_ms: int) -> Any:
+    request = messages.DeleteTopicsRequest(topic_names=[], timeout_ms=0)
+    return await session.forward(ApiKey.DELETE_TOPICS, 4, request, "127.0.0.1", timeout_ms)
+
+
+def test_a_forwarded_request_finds_the_next_controller() -> None:
+    """A paused controller wakes, and brokers are still with it: no client is told of that."""
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first, second = controllers
+        await forwarded(session, 10_000)
+        first.active = False
+        await forwarded(session, 10_000)
+        assert (first.envelopes, second.envelopes) == (2, 1)
+        assert second.registrations == 1
+
+    run(story, heartbeat_ms=3_600_000)
+
+
+def test_a_forwarded_request_does_not_wait_for_a_controller_longer_than_it_may() -> None:
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        for each in controllers:
+            each.active = False
+        # What it is told depends on where it was when its time was over.
+        with pytest.raises((ForwardingRefused, ControllerUnreachable, ClientError)):
+            await forwarded(session, 1_000)
+        assert 2 <= sum(each.envelopes for each in controllers) <= 1_000 / RETRY_MS + 1
+
+    run(story, heartbeat_ms=3_600_000)
+
+
+def test_a_request_does_not_wait_for_a_forwarding_slot_longer_than_it_may() -> None:
+    """B13: nothing was sent for it, so its client may ask again; the slots are free afterwards."""
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first = controllers[0]
+        await forwarded(session, 10_000)
+        first.keeps_envelopes = True
+        held = [asyncio.ensure_future(forwarded(session, 600_000)) for _ in range(MAX_FORWARDING)]
+        await until(lambda: first.envelopes == 1 + MAX_FORWARDING)
+        with pytest.raises(ControllerUnreachable, match="64 requests wait"):
+            await forwarded(session, 300)
+        assert first.envelopes == 1 + MAX_FORWARDING, "it was sent all the same"
+        for each in held:
+            each.cancel()
+        await asyncio.gather(*held, return_exceptions=True)
+        first.keeps_envelopes = False
+        await forwarded(session, 10_000)
+
+    run(story, heartbeat_ms=3_600_000)
+
+
+def test_the_time_that_a_request_waits_for_a_forwarding_slot_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """B13: else a client may wait twice as long as it said."""
+    waits_s, limit_ms = 0.05, 10_000
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        loop = asyncio.get_running_loop()
+        take_place, left_ms = session._take_place, []
+
+        async def late(timeout_ms: int) -> None:
+            await take_place(timeout_ms)
+            began = loop.time()
+            await until(lambda: loop.time() >= began + waits_s)
+
+        async def sent(envelope: Any, timeout_ms: int) -> Any:
+            left_ms.append(timeout_ms)
+            raise RequestTimedOut("no answer")
+
+        monkeypatch.setattr(session, "_take_place", late)
+        monkeypatch.setattr(session, "_send_apart", sent)
+        with pytest.raises(RequestTimedOut):
+            await forwarded(session, limit_ms)
+        assert left_ms[0] <= limit_ms - waits_s * 1000
+
+    run(story)
+
+
+def test_heartbeats_go_on_while_an_answer_is_waited_for() -> None:
+    """A broker that waits for an answer is not silent: nobody must lead in its stead for that."""
+
+    async def story(controllers: list[Controller], session: ControllerSession) -> None:
+        first = controllers[0]
+        await until(lambda: first.heartbeats > 1)
+        first.pauses = asyncio.get_running_loop().create_future()
+        asked = first.heartbeats
+        await until(lambda: first.heartbeats > asked + 3)
+        first.pauses.set_result(None)
+        first.pauses = None
+        asked = first.heartbeats
+        await until(lambda: first.heartbeats > asked + MAX_UNANSWERED)
+        assert session.registrations == 1
+
+    run(story)

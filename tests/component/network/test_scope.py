@@ -1,0 +1,270 @@
+"""Who may use which API: scopes, what ApiVersions shows, and the bounded lines for the audit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.support.lone_broker import Peer, until
+from tidelog.broker import handlers
+from tidelog.broker.control_plane.forwarding import MOST_FORWARDED
+from tidelog.controller.routing import make_router
+from tidelog.model.api_keys import ApiKey
+from tidelog.model.errors import ErrorCode
+from tidelog.network import frames
+from tidelog.network.audit import ELSEWHERE, MAX_PLACES, Audit
+from tidelog.network.router import FOLLOWERS, Handler, RequestContext, Router, Scope
+from tidelog.network.server import Server
+from tidelog.protocol import codec, messages
+from tidelog.protocol.primitives import TooManyElements
+
+CLIENT, BROKER, CONTROLLER = Scope.CLIENT, Scope.BROKER, Scope.CONTROLLER
+
+BETWEEN_PROCESSES = {
+    "broker": {
+        ApiKey.LEADER_AND_ISR: CONTROLLER,
+        ApiKey.STOP_REPLICA: CONTROLLER,
+        ApiKey.UPDATE_METADATA: CONTROLLER,
+        ApiKey.UPDATE_CONFIGS: CONTROLLER,
+        ApiKey.OPEN_CONTROL_CHANNEL: CONTROLLER,
+        ApiKey.RESTORED_STORE: BROKER,
+    },
+    "controller": {
+        ApiKey.ALTER_ISR: BROKER,
+        ApiKey.ENVELOPE: BROKER,
+        ApiKey.BROKER_REGISTRATION: BROKER,
+        ApiKey.BROKER_HEARTBEAT: BROKER,
+        ApiKey.ALLOCATE_PRODUCER_IDS: BROKER,
+        ApiKey.REPORT_TRUNCATION: BROKER,
+        ApiKey.RESTORED_STORE: BROKER,
+    },
+}
+"""Every API that is served and is not a client's."""
+
+FOR_CLIENTS = {
+    "broker": """
+        PRODUCE FETCH LIST_OFFSETS METADATA OFFSET_COMMIT OFFSET_FETCH FIND_COORDINATOR JOIN_GROUP
+        HEARTBEAT LEAVE_GROUP SYNC_GROUP DESCRIBE_GROUPS LIST_GROUPS API_VERSIONS CREATE_TOPICS
+        DELETE_TOPICS DELETE_RECORDS INIT_PRODUCER_ID OFFSET_FOR_LEADER_EPOCH DESCRIBE_CONFIGS
+        ALTER_CONFIGS DESCRIBE_LOG_DIRS CREATE_PARTITIONS DELETE_GROUPS ELECT_LEADERS
+        INCREMENTAL_ALTER_CONFIGS OFFSET_DELETE DESCRIBE_CLUSTER LIST_CONFIG_RESOURCES
+        DESCRIBE_CONDITION DESCRIBE_TOPIC_PARTITIONS
+    """,
+    "controller": """
+        API_VERSIONS CREATE_TOPICS DELETE_TOPICS CREATE_PARTITIONS ALTER_CONFIGS ELECT_LEADERS
+        INCREMENTAL_ALTER_CONFIGS DESCRIBE_CLUSTER DESCRIBE_CONDITION
+    """,
+}
+"""Every API that anybody may use. A new one stands in one of the two tables, on purpose: denial is
+the default (promise 29)."""
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(work)
+
+
+@pytest.mark.parametrize("role", ["broker", "controller"])
+def test_the_scope_of_every_api(role: str) -> None:
+    router = Router(handlers.load()) if role == "broker" else make_router()
+    found = {key: handler.scope for key in ApiKey if (handler := router.handler(key)) is not None}
+    allowed = {ApiKey[name]: CLIENT for name in FOR_CLIENTS[role].split()}
+    assert found == {**BETWEEN_PROCESSES[role], **allowed}
+    shown = {entry.api_key for entry in router.api_versions(trusted=False)}
+    assert shown == {key for key, scope in found.items() if scope is CLIENT}
+    assert {entry.api_key for entry in router.api_versions(trusted=True)} == set(found)
+
+
+def test_the_controller_takes_no_longer_requests_than_brokers_forward() -> None:
+    """A CreateTopics of 24,000 names, sent to the controller itself, blocked its loop for 5 s."""
+    brokers, controllers = Router(handlers.load()), make_router()
+    for name in FOR_CLIENTS["controller"].split():
+        key = ApiKey[name]
+        ours, theirs = controllers.handler(key), brokers.handler(key)
+        assert ours is not None and theirs is not None
+        if key is not ApiKey.API_VERSIONS:
+            assert ours.most_elements <= min(theirs.most_elements, MOST_FORWARDED), name
+
+
+def test_an_api_that_cannot_be_refused_has_client_scope() -> None:
+    with pytest.raises(ValueError, match="cannot be refused"):
+        Router([Handler(ApiKey.METADATA, range(13), BROKER, lambda *_: None)])
+
+
+class Served:
+    """One API of each scope, and a count of what reached the handlers."""
+
+    def __init__(self) -> None:
+        self.reached: list[str] = []
+
+    def router(self) -> Router:
+        def handle(_: Any, request: Any, context: RequestContext) -> Any:
+            name = type(request).__name__.removesuffix("Request")
+            self.reached.append(name)
+            return getattr(messages, f"{name}Response")()
+
+        return Router(
+            [
+                Handler(ApiKey.HEARTBEAT, range(5), CLIENT, handle),
+                Handler(ApiKey.BROKER_HEARTBEAT, range(1), BROKER, handle),
+                Handler(ApiKey.STOP_REPLICA, range(5), CONTROLLER, handle),
+            ]
+        )
+
+
+@asynccontextmanager
+async def serving(trusts_all: bool) -> AsyncIterator[tuple[Server, Served, Peer]]:
+    served = Served()
+    server = Server(served.router(), None)
+    server.trusts_all = trusts_all
+    port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
+    try:
+        yield server, served, await Peer.connect(port)
+    finally:
+        await server.stop(grace_s=0.2)
+
+
+def test_out_of_scope_is_refused_and_does_not_reach_the_handler(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        async with serving(trusts_all=False) as (server, served, peer):
+            for version in range(5):
+                answer = await peer.ask(messages.StopReplicaRequest(), version)
+                assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            answer = await peer.ask(messages.BrokerHeartbeatRequest(), 0)
+            assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            assert (await peer.ask(messages.HeartbeatRequest(), 4)).error_code == 0
+            assert served.reached == ["Heartbeat"]
+            refused = server.audit.refused_by_api
+            assert refused == {ApiKey.STOP_REPLICA: 5, ApiKey.BROKER_HEARTBEAT: 1}
+
+    with caplog.at_level(logging.WARNING, "tidelog.audit"):
+        run(work())
+    lines = [r.getMessage() for r in caplog.records if r.name == "tidelog.audit"]
+    assert len(lines) == 2
+    assert lines[0] == (
+        "refused STOP_REPLICA from 127.0.0.1: it is for controllers, and was asked without a proof "
+        "of the cluster secret, on PLAINTEXT"
+    )
+
+
+def test_a_refused_request_is_not_read() -> None:
+    async def work() -> None:
+        async with serving(trusts_all=False) as (_, served, peer):
+            # Bytes that no decoder takes: a refusal costs the same whatever came.
+            peer.send(messages.StopReplicaRequest(), 4)
+            await peer.receive()
+            for size in (100, 1_000_000):
+                frame = b"\0\5\0\4\0\0\0\7\xff\xff\0" + b"\xff" * size
+                peer.asked(7, ApiKey.STOP_REPLICA, 4)
+                peer.writer.write(len(frame).to_bytes(4, "big") + frame)
+                answer = await peer.receive()
+                assert answer.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            assert served.reached == []
+
+    run(work())
+
+
+def test_from_its_proof_on_a_connection_may_use_all() -> None:
+    async def work() -> None:
+        async with serving(trusts_all=False) as (server, served, peer):
+            keys = [x.api_key for x in (await peer.ask(messages.ApiVersionsRequest(), 3)).api_keys]
+            assert keys == [ApiKey.HEARTBEAT, ApiKey.API_VERSIONS]
+            (connection,) = server.connections
+            connection.trust()
+            keys = [x.api_key for x in (await peer.ask(messages.ApiVersionsRequest(), 3)).api_keys]
+            assert set(keys) >= {ApiKey.STOP_REPLICA, ApiKey.BROKER_HEARTBEAT}
+            assert (await peer.ask(messages.StopReplicaRequest(), 4)).error_code == 0
+            assert served.reached == ["StopReplica"]
+
+    run(work())
+
+
+class Caller:
+    def __init__(self, host: str) -> None:
+        self.client_host = host
+        self.listener_name = "PLAINTEXT"
+
+
+def audited(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.name == "tidelog.audit"]
+
+
+def test_one_line_a_second_for_each_address_and_api(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    audit = Audit(lambda: now)
+    here, there = Caller("10.0.0.1"), Caller("10.0.0.2")
+    with caplog.at_level(logging.WARNING, "tidelog.audit"):
+        for step in range(5000):
+            now = step / 1000
+            for caller in (here, there):
+                for key in (ApiKey.FETCH, ApiKey.ENVELOPE):
+                    audit.refused(caller, key, "planted")  # type: ignore[arg-type]
+        lines = audited(caplog)
+        assert len(lines) == 5 * 4
+        assert lines[4].endswith("(and 999 more since the last line)")
+        caplog.clear()
+        now = 6.0
+        audit.say_rest()
+        assert len(audited(caplog)) == 4
+        caplog.clear()
+        now = 60.0
+        audit.say_rest()
+        assert audited(caplog) == []
+    assert audit.refused_by_api == {ApiKey.FETCH: 10_000, ApiKey.ENVELOPE: 10_000}
+
+
+def test_many_addresses_fill_neither_memory_nor_log(caplog: pytest.LogCaptureFixture) -> None:
+    audit = Audit(lambda: 5.0)
+    with caplog.at_level(logging.WARNING, "tidelog.audit"):
+        for number in range(3 * MAX_PLACES):
+            audit.refused(Caller(f"10.{number}"), ApiKey.FETCH, "planted")  # type: ignore[arg-type]
+    lines = audited(caplog)
+    assert len(lines) == MAX_PLACES + 1
+    assert ELSEWHERE in lines[-1]
+    assert audit.refused_by_api[ApiKey.FETCH] == 3 * MAX_PLACES
+    assert len(audit._said) <= MAX_PLACES + 1
+
+
+def test_the_rest_is_said_by_the_sweep(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        async with serving(trusts_all=False) as (server, _, peer):
+            for _ in range(3):
+                await peer.ask(messages.BrokerHeartbeatRequest(), 0)
+            began = server.loop.time()
+            await until(lambda: server.loop.time() > began + 1.1)
+            server._sweep()
+
+    with caplog.at_level(logging.WARNING, "tidelog.audit"):
+        run(work())
+    lines = audited(caplog)
+    assert len(lines) == 2
+    assert "(and 1 more" in lines[1]
+
+
+@pytest.mark.parametrize("key", sorted(FOLLOWERS))
+def test_what_followers_may_ask_of_all_has_a_limit_for_clients(key: ApiKey) -> None:
+    router = Router(handlers.load())
+    request = messages.classes_of(codec.api_of(key).request)[""]
+    topic = {
+        ApiKey.FETCH: messages.FetchRequest.FetchTopic,
+        ApiKey.LIST_OFFSETS: messages.ListOffsetsRequest.ListOffsetsTopic,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: (messages.OffsetForLeaderEpochRequest.OffsetForLeaderTopic),
+    }[key]
+    version = 4
+    head = codec.encode_request(key, version, 1, "", request(topics=[topic()] * 60_000))
+    frame = memoryview(b"".join(head))
+    handler = router.handler(key)
+    assert handler is not None
+    for trusted in (True, False):
+        route = router.route(key, version, trusted)
+        assert route is not None
+        position = frames.read_rest(frames.header_at(frame[4:]), route, frame[4:])[1]
+        with pytest.raises(TooManyElements) if not trusted else contextlib.nullcontext():
+            route.decode(frame[4:], position)

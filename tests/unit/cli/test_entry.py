@@ -1,0 +1,158 @@
+"""How the commands are reached and told of their cluster: completion, slips, defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.test_arguments import CONSUME, PRODUCE, status_of
+from tidelog.cli import connecting, consume, main, produce, server_arguments
+from tidelog.cli.client_names import check_unused
+from tidelog.cli.connecting import SERVER_VARIABLE, settings_from
+from tidelog.cli.failures import WrongUsage
+from tidelog.cli.up_files import DECIDED, Plan, server_properties, why_not_config
+
+SERVER = ["--bootstrap-server", "127.0.0.1:1"]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["top"], ["topics"]),
+        (["topics", "--un"], ["--unavailable-partitions", "--under-min-isr-partitions",
+                              "--under-replicated-partitions"]),
+        (["doctor", "rep"], ["replicas"]),
+        (["server", "--o"], ["--override"]),
+        (["server", "--until"], ["--until-stdin-closes"]),
+        (["consume", "--isolation-level", "read_c"], ["read_committed"]),
+    ],
+)  # fmt: skip
+def test_a_shell_completes_words(
+    words: list[str],
+    offered: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COMP_WORDS", " ".join(["tidelog", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    monkeypatch.setenv(main.COMPLETE, "bash_complete")
+    status, out, _ = status_of([], capsys)
+    assert status == 0
+    assert sorted(out.split()) == [f"plain,{word}" for word in offered]
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["topcs", "--list"], "'topics'"),
+        (["serve", "x.properties"], "'server'"),
+        (["produce", *SERVER, "--compresion-codec", "lz4"], "'--compression-codec'"),
+        (["doctor", "replcas"], "'replicas'"),
+        (["server", "x.properties", "--overide", "a=b"], "--override"),
+        (["server", "x.properties", "--until-stdin-close=1"], "--until-stdin-closes"),
+    ],
+)
+def test_a_slip_of_the_hand_is_told_what_was_meant(
+    words: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, out, err = status_of(words, capsys)
+    assert (status, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert err.startswith("error: ") and f"id you mean {meant}" in err and "--help" in err
+
+
+def test_the_servers_arguments(capsys: pytest.CaptureFixture[str]) -> None:
+    given = server_arguments.parse(["--override", "a=b", "f", "--override", "c=d"])
+    assert (given.file, given.override, given.until_stdin_closes) == ("f", ["a=b", "c=d"], False)
+    assert server_arguments.parse(["f", "--until-stdin-closes"]).until_stdin_closes
+    status, _, err = status_of(["server"], capsys)
+    assert (status, len(err.splitlines())) == (2, 1)
+    named = {name for each in server_arguments.as_command().params for name in each.opts}
+    assert named == {"file", *server_arguments.HELP}
+
+
+def test_where_the_cluster_is_comes_from_flag_properties_or_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(SERVER_VARIABLE, raising=False)
+    for words in (["topics", "--list"], ["doctor"], ["consume", "--topic", "t"]):
+        status, _, err = status_of(words, capsys)
+        assert (status, len(err.splitlines())) == (2, 1)
+        assert "--bootstrap-server" in err and SERVER_VARIABLE in err
+    monkeypatch.setenv(SERVER_VARIABLE, "environment:port")
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=properties:port\n")
+    at = ["--command-config", str(file)]
+    flag = ["--bootstrap-server", "flag:port"]
+    for words, used in (
+        (["topics", "--list"], SERVER_VARIABLE),
+        (["doctor"], SERVER_VARIABLE),
+        (["topics", "--list", *at], "bootstrap.servers"),
+        (["consume", "--topic", "t", *at], "bootstrap.servers"),
+        (["topics", "--list", *at, *flag], "--bootstrap-server"),
+    ):
+        status, _, err = status_of(words, capsys)
+        assert (status, err.startswith(f"error: {used}: ")) == (2, True), err
+    monkeypatch.setenv(SERVER_VARIABLE, "127.0.0.1:1")
+    assert connecting._servers(None, {}) == "127.0.0.1:1"
+
+
+def test_properties_of_stock_clients_are_accepted() -> None:
+    """U10: a file with max.poll.records was refused."""
+    ours = {"max.poll.records": "5", "fetch.min.bytes": "1", "ssl.truststore.location": "x"}
+    plan = consume.plan_of({**CONSUME, "client_properties": {**ours, "group.id": "g"}})
+    assert (plan.group, plan.commits) == ("g", True)
+    uncommitted = {"group.id": "g", "enable.auto.commit": "false", "group.protocol": "classic"}
+    assert not consume.plan_of({**CONSUME, "client_properties": uncommitted}).commits
+    serializers = {"key.serializer": "x", "partitioner.class": "y", "retries": "7"}
+    chosen = {**serializers, "linger.ms": "9"}
+    assert produce.send_settings({**PRODUCE, "client_properties": chosen}).linger_ms == 9
+    assert settings_from({"retry.backoff.ms": "5", "client.id": "me"}).client_id == "me"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "said"),
+    [
+        ("consumer", "max.pol.records", "5", "did you mean 'max.poll.records'?"),
+        ("consumer", "group.protocol", "consumer", "only the classic protocol"),
+        ("producer", "transactional.id", "x", "transactions are not supported"),
+        ("producer", "max.poll.records", "5", "is unknown"),
+        ("client", "max.poll.records", "5", "is unknown"),
+    ],
+)
+def test_properties_that_are_unknown_or_would_change_what_is_done_are_refused(
+    kind: str, name: str, value: str, said: str
+) -> None:
+    with pytest.raises(WrongUsage) as refused:
+        check_unused(name, value, kind, ("client.id",))
+    assert said in refused.value.message
+
+
+def test_up_refuses_what_each_process_has_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """U18: `--config log.dirs=…` was taken in silence, and all brokers had the same."""
+    data = tmp_path / "data"
+    status, _, err = status_of(
+        ["up", "--data", str(data), "--config", "log.dirs=/somewhere"], capsys
+    )
+    assert (status, len(err.splitlines()), data.exists()) == (2, 1, False)
+    assert "log.dirs" in err and "--data" in err
+    assert why_not_config(["num.partitions", "log.retention.ms"]) is None
+    plan = Plan(tmp_path, brokers=2, controllers=2, store="zookeeper://127.0.0.1:1/t")
+    written: dict[str, set[str]] = {}
+    for member in plan.members():
+        for line in server_properties(plan, member, [("127.0.0.1", 1)]).splitlines():
+            name, _, value = line.partition("=")
+            written.setdefault(name, set()).add(value)
+    different = {name for name, values in written.items() if len(values) > 1}
+    assert different - set(DECIDED) == set()
+
+
+def test_only_sqlite_stores_are_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """U18: it looked for a file of that name."""
+    at = ["--store", "zookeeper://127.0.0.1:2181/tidelog"]
+    status, _, err = status_of(["doctor", "backup", str(tmp_path / "copy"), *at], capsys)
+    assert (status, len(err.splitlines())) == (2, 1)
+    assert "only a SQLite store is copied" in err

@@ -1,0 +1,258 @@
+"""What the controller says is wrong: every problem from a cluster that has it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from tests.support.controller_world import World
+from tidelog.controller.decisions.cluster import Cluster, Put
+from tidelog.controller.decisions.condition import (
+    AT_ONCE,
+    NAMES_LISTED,
+    NAMES_SHOWN,
+    condition,
+    condition_steps,
+    counts,
+)
+from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.deletion import Doomed, delete_topics
+from tidelog.controller.decisions.elections import put_state
+from tidelog.metadata import layout
+from tidelog.metadata.records import PartitionState, UncleanDebt
+from tidelog.model.topics import TopicPartition
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+
+
+def world() -> World:
+    made = World(1, 2, 3)
+    made.create(NewTopic("t", 2, 3, configs=(("min.insync.replicas", "2"),)))
+    return made
+
+
+def in_state(made: World, leader: int, isr: list[int]) -> None:
+    made.commit((put_state(made.cluster, T0, PartitionState(leader, 1, 1, isr)),))
+
+
+def offline(made: World) -> None:
+    made.cluster.suspected.add(2)
+    in_state(made, -1, [2])
+
+
+def below(made: World) -> None:
+    in_state(made, 1, [1])
+
+
+def under(made: World) -> None:
+    in_state(made, 1, [1, 2])
+
+
+def elsewhere(made: World) -> None:
+    in_state(made, 2, [1, 2, 3])
+
+
+def unclean(made: World) -> None:
+    memory = msgspec.structs.replace(made.cluster.memories["t"], unclean={1: UncleanDebt(1, 1)})
+    made.commit((Put(layout.memory("t"), memory),))
+
+
+def damaged_replica(made: World) -> None:
+    made.cluster.broken.add((2, T1))
+
+
+def damaged_node(made: World) -> None:
+    made.cluster.damaged["/x"] = layout.Damaged("/x", "it is torn")
+
+
+def gone_back(made: World) -> None:
+    made.cluster.went_back = "The metadata store has gone back in time."
+
+
+def without_id(made: World) -> None:
+    node = msgspec.structs.replace(made.cluster.topics["t"], topic_id=None)
+    made.cluster.topics["t"] = node
+
+
+def without_state(made: World) -> None:
+    del made.cluster.states[T1]
+
+
+def dead(made: World) -> None:
+    del made.cluster.brokers[3]
+
+
+def suspected(made: World) -> None:
+    made.cluster.suspected.add(2)
+
+
+def leaving(made: World) -> None:
+    made.cluster.shutting_down.add(2)
+
+
+def presumed(made: World) -> None:
+    made.cluster.presumed.add(2)
+
+
+def damaged_everywhere(made: World) -> None:
+    in_state(made, -1, [2])
+    made.cluster.broken.update((broker, T0) for broker in (1, 2, 3))
+
+
+def deleted(made: World) -> None:
+    made.do(delete_topics(made.cluster, [Doomed("t")]))
+
+
+def deleted_of_the_dead(made: World) -> None:
+    deleted(made)
+    del made.cluster.brokers[3]
+
+
+CASES: list[tuple[Callable[[World], None], str, str, str, str]] = [
+    # how it comes about, kind, level, words of the sentence, words of the advice
+    (offline, "offline", "bad", "1 partition without a leader", "Start broker 2"),
+    (below, "below_min_insync", "bad", "acks=all is refused: t-0", "wait while replicas"),
+    (under, "under_replicated", "bad", "1 partition under-replicated", "wait while replicas"),
+    (elsewhere, "not_preferred", "notice", "not led by the preferred", "elect-leaders"),
+    (unclean, "unclean", "bad", "may lack committed records: t-1", "doctor unclean"),
+    (damaged_replica, "replicas_damaged", "bad", "damaged replica, on broker 2: t-1", "log"),
+    (
+        damaged_everywhere,
+        "offline_damaged",
+        "bad",
+        "every replica damaged: neither read nor written: t-0",
+        "See the log of brokers 1, 2, 3: an election cannot help",
+    ),
+    (damaged_node, "node_damaged", "bad", "/x cannot be read: it is torn", "Repair"),
+    (gone_back, "store_went_back", "bad", "gone back in time", "doctor restored"),
+    (without_id, "topics_without_id", "bad", "no complete orders: t", "Start every broker"),
+    (without_state, "partitions_without_state", "bad", "on record: t-1", "put the node back"),
+    (dead, "brokers_dead", "bad", "Dead, with replicas: broker 3", "Start"),
+    (
+        suspected,
+        "brokers_suspected",
+        "bad",
+        "or it was silent: broker 2",
+        "log",
+    ),
+    (leaving, "brokers_shutting_down", "notice", "About to shut down: broker 2", "Nothing"),
+    (
+        presumed,
+        "brokers_presumed",
+        "notice",
+        "controller yet: broker 2",
+        "Nothing",
+    ),
+    (deleted, "deletions_running", "notice", "Being deleted: t", "by itself"),
+    (deleted_of_the_dead, "deletions_unconfirmed", "bad", "broker 3 may still hold", "Start"),
+]
+
+
+@pytest.mark.parametrize(
+    ("happens", "kind", "level", "what", "advice"), CASES, ids=[case[1] for case in CASES]
+)
+def test_every_problem_is_named_with_what_to_do(
+    happens: Callable[[World], None], kind: str, level: str, what: str, advice: str
+) -> None:
+    made = world()
+    assert condition(made.cluster)["problems"] == []
+    happens(made)
+    found = condition(made.cluster)
+    (problem,) = (each for each in found["problems"] if each["kind"] == kind)
+    assert problem["level"] == level
+    assert what in problem["what"]
+    assert advice in problem["advice"]
+    assert json.loads(json.dumps(found)) == found
+
+
+def test_a_partition_is_named_once_by_the_worst_that_is_wrong_with_it() -> None:
+    made = world()
+    offline(made)
+    kinds = [problem["kind"] for problem in condition(made.cluster)["problems"]]
+    assert kinds == ["brokers_suspected", "offline"]
+    counted = counts(made.cluster)
+    names = ("offline", "under_replicated", "below_min_insync")
+    assert [counted[f"partitions_{name}"] for name in names] == [1, 1, 1]
+
+
+def test_no_election_is_advised_where_every_replica_is_damaged() -> None:
+    """A damaged replica leads nothing (promise 16); with one that is not, an election helps."""
+    made = world()
+    damaged_everywhere(made)
+    (problem,) = condition(made.cluster)["problems"]
+    assert problem["kind"] == "offline_damaged" and "elect-leaders" not in problem["advice"]
+    made.cluster.broken.discard((1, T0))
+    problems = {each["kind"]: each["advice"] for each in condition(made.cluster)["problems"]}
+    assert problems.keys() == {"offline", "replicas_damaged"}
+    assert "--election-type unclean" in problems["offline"]
+
+
+def test_brokers_with_replicas_are_listed_dead_or_alive() -> None:
+    made = world()
+    dead(made)
+    suspected(made)
+    found = condition(made.cluster)["brokers"]
+    conditions = {broker: entry["condition"] for broker, entry in found.items()}
+    assert conditions == {"1": "alive", "2": "suspected", "3": "dead"}
+    assert condition(made.cluster)["counts"]["brokers_dead"] == 1
+
+
+def test_long_lists_are_counted_in_the_sentence_and_listed_beside_it() -> None:
+    made = World(1, 2)
+    made.create(NewTopic("t", 2 * NAMES_SHOWN, 2))
+    del made.cluster.brokers[2]
+    states = {where: PartitionState(1, 1, 1, [1]) for where in made.cluster.states}
+    made.commit(tuple(put_state(made.cluster, where, each) for where, each in states.items()))
+    (_, problem) = condition(made.cluster)["problems"]
+    assert problem["what"].endswith(f"and {NAMES_SHOWN} more.")
+    assert len(problem["partitions"]) == 2 * NAMES_SHOWN
+    assert "Start broker 2" in problem["advice"]
+
+
+def test_an_empty_cluster_has_no_problem() -> None:
+    assert condition(Cluster())["problems"] == []
+
+
+def test_partitions_of_users_are_named_before_internal_ones() -> None:
+    """U15: fifty of __consumer_offsets hid them."""
+    made = World(1, 2, 3)
+    made.create(NewTopic("__consumer_offsets", 50, 1), NewTopic("zebra", 1, 1))
+    for where, state in sorted(made.cluster.states.items()):
+        made.commit((put_state(made.cluster, where, msgspec.structs.replace(state, leader=-1)),))
+    (problem,) = (x for x in condition(made.cluster)["problems"] if x["kind"] == "offline")
+    assert problem["what"].startswith("51 partitions without a leader")
+    assert ": zebra-0, __consumer_offsets-0, " in problem["what"]
+    assert problem["partitions"][0] == "zebra-0"
+
+
+def test_a_look_is_made_in_steps_of_the_state_as_it_was() -> None:
+    """Of very many partitions it would hold the loop for a second."""
+    made = World(1, 2)
+    made.create(NewTopic("t", 10 * AT_ONCE, 1))
+    states = made.cluster.states
+    for where, state in states.items():
+        states[where] = msgspec.structs.replace(state, leader=-1)
+    expected = condition(made.cluster)
+    steps = condition_steps(made.cluster)
+    for _ in range(10):
+        next(steps)
+    states.clear()
+    made.cluster.topics.clear()
+    made.cluster.suspected.add(1)
+    done = 10
+    while True:
+        try:
+            next(steps)
+            done += 1
+        except StopIteration as end:
+            assert end.value == expected
+            break
+    assert done >= 10 * 2
+    (offline,) = (each for each in expected["problems"] if each["kind"] == "offline")
+    assert len(offline["partitions"]) == NAMES_LISTED
+    assert offline["partitions"][:2] == ["t-0", "t-1"]
+    assert offline["what"].endswith(f"and {10 * AT_ONCE - NAMES_SHOWN} more.")

@@ -1,0 +1,334 @@
+"""What tools write to the store: one row per case of ``decisions.outside`` and ``completion``.
+
+"Known traps": a topic node overwritten without its id by an old tool: the id is restored, never
+replaced by a new one. Promise 20: what is missing or damaged deletes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from uuid import UUID
+
+import msgspec
+import pytest
+
+from tests.support.controller_world import World
+from tidelog.controller import requests
+from tidelog.controller.decisions.cluster import Cluster, Decision, LogEnd, load
+from tidelog.controller.decisions.completion import complete
+from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.elections import put_state
+from tidelog.controller.decisions.external_changes import Taken, changed, take_up
+from tidelog.metadata import layout
+from tidelog.metadata.records import PartitionState
+from tidelog.metadata.store import Create, Delete, Operation, Set
+from tidelog.model.topics import TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+OTHER_ID = layout.id_text(UUID(int=77))
+
+
+def made() -> World:
+    world = World(1, 2)
+    world.create(NewTopic("t", 2, 2))
+    return world
+
+
+def outside(world: World, *operations: Operation, deletes: bool = True) -> Taken:
+    """A tool writes; the controller notices and acts."""
+    assert world.tree.apply(world.session, operations) is None
+    nodes = world.nodes()
+    found = changed(world.cluster, {x.path: nodes.get(x.path) for x in operations})
+    decision: Decision[Taken] = take_up(world.cluster, found, world.chance, deletes)
+    taken: Taken = world.do(decision)
+    return taken
+
+
+def node(text: str) -> bytes:
+    return text.replace("'", '"').encode()
+
+
+OLD_NODE = node("{'version':1,'partitions':{'0':[1,2],'1':[2,1]}}")
+
+
+def test_an_old_tool_that_rewrites_a_topic_loses_nothing() -> None:
+    world = made()
+    before = world.cluster.topics["t"]
+    taken = outside(world, Set(layout.topic("t"), OLD_NODE))
+    assert world.cluster.topics["t"] == msgspec.structs.replace(before, version=1)
+    assert taken.errors == []
+    assert requests.why_no_full(world.cluster) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{'version':3,'partitions':{'0':[2],'1':[2,1]}}", "other replicas"),
+        ("{'version':3,'partitions':{'0':[1,2]}}", "fewer partitions"),
+        (f"{{'partitions':{{'0':[1,2],'1':[2,1]}},'topic_id':'{OTHER_ID}'}}", OTHER_ID),
+    ],
+)
+def test_what_a_tool_must_not_change_is_put_back(text: str, error: str) -> None:
+    world = made()
+    before = world.cluster.topics["t"]
+    taken = outside(world, Set(layout.topic("t"), node(text)))
+    assert world.cluster.topics["t"] == before
+    assert world.cluster.names == {world.cluster.topic_id("t"): "t"}
+    assert error in taken.errors[0]
+
+
+def test_partitions_that_a_tool_adds_get_leaders_and_epochs() -> None:
+    world = made()
+    outside(world, Set(layout.topic("t"), node("{'partitions':{'0':[1,2],'1':[2,1],'2':[2]}}")))
+    cluster = world.cluster
+    now = cluster.topics["t"]
+    assert (now.initial_partition_count, now.undeleted_partition_count) == (3, 3)
+    assert cluster.memories["t"].initial_partition_count == 3
+    new = TopicPartition("t", 2)
+    assert (cluster.states[new].leader, cluster.lives[new].partition_epoch) == (2, 3)
+
+
+def test_a_topic_that_a_tool_creates() -> None:
+    world = made()
+    text = node("{'version':1,'partitions':{'0':[2,1],'1':[9]}}")
+    outside(world, Create(layout.topic("u"), text))
+    cluster = world.cluster
+    assert cluster.topic_id("u") == UUID(int=2)
+    assert not cluster.memories["u"].migrated
+    assert cluster.states[TopicPartition("u", 0)].leader == 2
+    # Nobody is there to lead the other one; it is born when its broker comes.
+    assert TopicPartition("u", 1) not in cluster.states
+    cluster.brokers[9] = cluster.brokers[1]
+    world.do(complete(cluster, world.chance))
+    assert cluster.states[TopicPartition("u", 1)].leader == 9
+    assert world.do(complete(cluster, world.chance)) == []
+
+
+def test_a_topic_that_a_tool_creates_while_its_brokers_have_not_registered_waits() -> None:
+    world = made()
+    world.cluster.presumed = {2}
+    outside(world, Create(layout.topic("u"), node("{'partitions':{'0':[2,1]}}")))
+    where = TopicPartition("u", 0)
+    assert where not in world.cluster.states
+    world.cluster.presumed = set()
+    world.do(complete(world.cluster, world.chance))
+    assert world.cluster.states[where].isr == [2, 1]
+
+
+def old_store(*, presumed: set[int] | None = None) -> World:
+    """A store from before ids, loaded by a controller: nothing of ours remembers the topic."""
+    world = made()
+    world.do(Decision(None, (put_state(world.cluster, T0, PartitionState(1, 7, 1, [1, 2])),)))
+    path = layout.memory("t")
+    written: list[Operation] = [Set(layout.topic("t"), OLD_NODE), Delete(path)]
+    assert world.tree.apply(world.session, written) is None
+    loaded = Cluster(brokers=world.cluster.brokers)
+    load(loaded, world.nodes())
+    loaded.presumed = presumed or set()
+    world.cluster = loaded
+    return world
+
+
+def test_ids_come_back_from_the_replicas() -> None:
+    world = old_store(presumed={1, 2})
+    cluster = world.cluster
+    assert requests.why_no_full(cluster) == "The topic t has no id yet."
+    known, former = UUID(int=5), UUID(int=4)
+    cluster.held = {known: "t", former: "t", UUID(int=6): "other"}
+    cluster.inventories[1] = {(known, 0): LogEnd(1, 7, 10), (known, 1): LogEnd(1, 7, 10)}
+    cluster.presumed = {2}
+    assert world.do(complete(cluster, world.chance)) == []
+    cluster.inventories[2] = {(former, 0): LogEnd(1, 9, 99), (UUID(int=6), 0): LogEnd(1, 9, 9)}
+    cluster.presumed = set()
+    world.do(complete(cluster, world.chance))
+    assert cluster.topic_id("t") == known
+    memory = cluster.memories["t"]
+    assert (memory.migrated, memory.initial_partition_count) == (False, 2)
+    assert requests.why_no_full(cluster) is None
+
+
+def test_topics_from_before_ids_are_migrated() -> None:
+    world = old_store()
+    cluster = world.cluster
+    cluster.nameless[1] = {T0: LogEnd(-1, 7, 10)}
+    world.do(complete(cluster, world.chance))
+    assert cluster.topic_id("t") == UUID(int=2)
+    assert cluster.memories["t"].migrated
+    assert cluster.log_end(1, T0) == LogEnd(-1, 7, 10), "it adopts the id: nothing is lost"
+    count = cluster.topics["t"].initial_partition_count
+    assert count == cluster.topics["t"].undeleted_partition_count == 2
+
+
+def test_partitions_from_before_epochs_get_one() -> None:
+    world = made()
+    for index in (0, 1):
+        assert world.tree.apply(world.session, [Set(layout.partition("t", index), b"")]) is None
+    loaded = Cluster(brokers=world.cluster.brokers)
+    load(loaded, world.nodes())
+    assert loaded.lives == {}
+    world.cluster = loaded
+    world.do(complete(loaded, world.chance))
+    assert {where.partition: x.partition_epoch for where, x in loaded.lives.items()} == {0: 3, 1: 4}
+    assert loaded.counters[layout.PARTITION_EPOCH] == 4
+
+
+def test_no_new_id_while_a_broker_that_may_know_it_is_away() -> None:
+    world = old_store()
+    cluster = world.cluster
+    del cluster.brokers[2]
+    assert world.do(complete(cluster, world.chance)) == []
+    assert requests.why_no_full(cluster) is not None
+    cluster.nameless[1] = {T0: LogEnd(-1, 7, 10)}
+    world.do(complete(cluster, world.chance))
+    assert requests.why_no_full(cluster) is None
+
+
+def test_a_partition_whose_state_is_gone_is_not_born_again() -> None:
+    world = made()
+    assert world.tree.apply(world.session, [Delete(layout.state("t", 1))]) is None
+    loaded = Cluster(brokers=world.cluster.brokers)
+    load(loaded, world.nodes())
+    assert complete(loaded, world.chance).writes == ()
+    full = requests.leader_and_isr(loaded, requests.Sender(1, "PLAINTEXT"), 1, [T0, T1], 2)
+    states = full.topic_states[0].partition_states
+    assert [(x.leader, x.leader_epoch) for x in states] == [(1, 0), (-1, -1)]
+
+
+@pytest.mark.parametrize(
+    ("operations", "why"),
+    [
+        ([Set(layout.topic("t"), b"{")], "/brokers/topics/t cannot be read"),
+        ([Set(layout.topic("t"), b'{"partitions":{"0":[]}}')], "without replicas"),
+        ([Set(layout.memory("t"), b"{")], None),
+        ([Set(layout.state("t", 0), b"{")], None),
+    ],
+)
+def test_a_damaged_node_is_named_and_healed_later(operations: list[Set], why: str | None) -> None:
+    world = made()
+    path = operations[0].path
+    healthy = world.nodes()[path].data
+    before = world.cluster.topics["t"]
+    taken = outside(world, *operations)
+    assert path in taken.errors[0]
+    said = requests.why_no_full(world.cluster)
+    assert (said is None) if why is None else (why in (said or ""))
+    outside(world, Set(path, healthy))
+    assert world.cluster.damaged == {}
+    assert world.cluster.topics["t"] == before
+    assert requests.why_no_full(world.cluster) is None
+
+
+def test_a_topic_node_that_is_gone_deletes_nothing() -> None:
+    world = made()
+    gone = [Delete(layout.state("t", i)) for i in (0, 1)]
+    gone += [Delete(layout.partition("t", i)) for i in (0, 1)]
+    gone += [Delete(layout.partitions("t")), Delete(layout.topic("t"))]
+    taken = outside(world, *gone)
+    assert "it is missing, but /tidelog/topics/t is there" in taken.errors[0]
+    assert "/brokers/topics/t" in (requests.why_no_full(world.cluster) or "")
+    outside(world, Delete(layout.memory("t")))
+    assert requests.why_no_full(world.cluster) is None
+
+
+def test_a_partition_missing_from_a_loaded_node_deletes_nothing() -> None:
+    world = made()
+    text = node("{'partitions':{'0':[1,2]}}")
+    assert world.tree.apply(world.session, [Set(layout.topic("t"), text)]) is None
+    loaded = Cluster()
+    load(loaded, world.nodes())
+    assert "lacks the partition 1" in (requests.why_no_full(loaded) or "")
+
+
+def test_a_deletion_that_a_tool_asks_for() -> None:
+    world = made()
+    outside(world, Create("/admin/delete_topics/t", b""))
+    cluster = world.cluster
+    assert cluster.topics == {} and cluster.marked == set()
+    assert [x.name for x in cluster.deletions.values()] == ["t"]
+    assert "/admin/delete_topics/t" not in world.tree.nodes
+    outside(world, Create("/admin/delete_topics/none", b""))
+    assert "/admin/delete_topics/none" not in world.tree.nodes
+
+
+def test_a_deletion_is_not_done_while_deletion_is_switched_off() -> None:
+    world = made()
+    outside(world, Create("/admin/delete_topics/t", b""), deletes=False)
+    assert set(world.cluster.topics) == {"t"}
+    assert "/admin/delete_topics/t" not in world.tree.nodes
+
+
+def test_a_topic_that_is_rewritten_and_deleted_at_once() -> None:
+    world = made()
+    written = node("{'partitions':{'0':[1,2],'1':[2,1],'2':[1]}}")
+    outside(world, Set(layout.topic("t"), written), Create("/admin/delete_topics/t", b""))
+    assert world.cluster.topics == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ("{'version':2,'entity_path':'topics/t'}", "/config/topics/t"),
+        ("{'version':1,'entity_type':'topics','entity_name':'t'}", "/config/topics/t"),
+        ("{'version':2,'entity_path':'brokers/<default>'}", "/config/brokers/<default>"),
+        ("{'version':2,'entity_path':'users/u'}", None),
+        ("nonsense", None),
+    ],
+)
+def test_notes_of_config_changes_name_what_to_look_at(change: str, path: str | None) -> None:
+    world = made()
+    note = "/config/changes/config_change_0000000001"
+    taken = outside(world, Create(note, node(change)))
+    assert taken.look_at == ([] if path is None else [path])
+    assert note not in world.tree.nodes
+
+
+def test_configurations_that_a_tool_writes() -> None:
+    world = made()
+    cluster = world.cluster
+    shrunk = PartitionState(1, 0, 1, [1], eligible_replicas=[2])
+    world.commit((put_state(cluster, T0, shrunk),))
+    path = layout.topic_configs("t")
+    outside(world, Create(path, node("{'version':1,'config':{'min.insync.replicas':'1'}}")))
+    assert cluster.topic_configs["t"] == {"min.insync.replicas": "1"}
+    # Cleared before brokers hear of a lowered minimum.
+    assert cluster.states[T0].eligible_replicas == []
+    outside(world, Set(path, node("{'version':1,'config':{'retention.ms':'5'}}")))
+    assert cluster.topic_configs["t"] == {"retention.ms": "5"}
+    outside(world, Delete(path))
+    assert "t" not in cluster.topic_configs
+    world.commit((put_state(cluster, T0, PartitionState(-1, 0, 1, [9])),))
+    defaults = node("{'config':{'unclean.leader.election.enable':'true'}}")
+    outside(world, Create(layout.broker_configs(layout.ALL_BROKERS), defaults))
+    assert cluster.states[T0].is_unclean_leader
+    outside(world, Delete(layout.broker_configs(layout.ALL_BROKERS)))
+    outside(world, Create(layout.broker_configs("7"), node("{'version':1,'config':{'a':'b'}}")))
+    assert cluster.broker_configs == {"7": {"a": "b"}}
+
+
+def test_what_the_controller_wrote_itself_is_not_taken_for_anothers() -> None:
+    world = made()
+    nodes = world.nodes()
+    paths = [layout.topic("t"), layout.memory("t"), "/config/topics/t", "/brokers/topics/none"]
+    assert changed(world.cluster, {path: nodes.get(path) for path in paths}) == {}
+
+
+def test_a_look_at_many_topics_walks_over_the_states_a_few_times_in_all() -> None:
+    class Counted(dict[TopicPartition, PartitionState]):
+        walks = 0
+
+        def __iter__(self) -> Iterator[TopicPartition]:
+            self.walks += 1
+            return super().__iter__()
+
+    world = World(1)
+    names = [f"t{number}" for number in range(50)]
+    world.create(*(NewTopic(name) for name in names))
+    states = world.cluster.states = Counted(world.cluster.states)
+    bare = node("{'version':1,'partitions':{'0':[1]}}")
+    operations = [Set(layout.topic(name), bare) for name in names]
+    assert world.tree.apply(world.session, operations) is None
+    nodes = world.nodes()
+    found = changed(world.cluster, {x.path: nodes.get(x.path) for x in operations})
+    assert len(found) == len(names)
+    take_up(world.cluster, found, world.chance, True)
+    assert states.walks < 10

@@ -1,0 +1,330 @@
+"""Brokers that return without certainty, and damaged replicas: who may still lead (promise 16, 26).
+
+After a power cut only members of the last ISR and the eligible replicas count, and the highest
+(leader epoch, end offset) among them leads, flagged (docs/design/who-may-lead.md).
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from uuid import UUID
+
+import pytest
+
+from tests.support.controller_world import World
+from tidelog.controller.decisions.cluster import NO_ID, LogEnd
+from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.elections import (
+    ElectionType,
+    elect_awaited,
+    elect_on_request,
+    put_state,
+)
+from tidelog.controller.decisions.isr import Proposal, alter_isr
+from tidelog.controller.decisions.registration import (
+    Address,
+    LifeEnded,
+    Registration,
+    bury,
+    note_damaged,
+    register,
+    replace_unfit,
+    take_out,
+)
+from tidelog.metadata import layout
+from tidelog.metadata.records import PartitionState
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+T0 = TopicPartition("t", 0)
+_incarnations = count(1)
+
+
+def came(
+    world: World,
+    broker: int,
+    ended: LifeEnded = LifeEnded.UNCLEAN,
+    end: tuple[int, int] | None = (5, 100),
+    *,
+    damaged: bool = False,
+    nameless: bool = False,
+    presumed: set[int] | None = None,
+    again: bool = False,
+) -> PartitionState | None:
+    """A new life of a broker registers, or the same ``again``; the state of t-0 afterwards."""
+    cluster = world.cluster
+    topic_id = cluster.topic_id("t")
+    there = end is not None and not damaged
+    log_end = LogEnd(1, *(end or (-1, -1)))
+    asked = Registration(
+        broker,
+        "",
+        _life(world, broker) if again else UUID(int=next(_incarnations)),
+        UUID(int=broker),
+        (Address("PLAINTEXT", "h", 1, "PLAINTEXT"),),
+        None,
+        ended,
+        {(topic_id, 0): log_end} if there and not nameless else {},
+        {T0: log_end} if there and nameless else {},
+        frozenset({(topic_id, T0)}) if damaged else frozenset(),
+    )
+    cluster.presumed.discard(broker)
+    cluster.inventories[broker] = asked.inventory
+    cluster.nameless[broker] = asked.nameless
+    note_damaged(cluster, broker, asked.damaged)
+    assert isinstance(world.do(register(cluster, asked, 1)), int)
+    return cluster.states.get(T0)
+
+
+def _life(world: World, broker: int) -> UUID:
+    incarnation = world.cluster.brokers[broker].incarnation_id
+    assert incarnation is not None
+    found = layout.parse_id(incarnation)
+    assert found is not None
+    return found
+
+
+def world_with(state: PartitionState) -> World:
+    world = World()
+    for broker in (1, 2, 3):
+        came(world, broker, LifeEnded.CLEAN)
+    (created,) = world.create(NewTopic("t", 1, 3))
+    assert created.refusal is None
+    world.commit((put_state(world.cluster, T0, state),))
+    return world
+
+
+def cut(world: World) -> None:
+    """Power is lost everywhere: a new controller presumes all brokers."""
+    cluster = world.cluster
+    cluster.presumed = set(cluster.brokers)
+    cluster.inventories.clear()
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (2, 1, 3), (3, 2, 1), (2, 3, 1)])
+def test_after_a_power_cut_the_longest_member_leads_in_whatever_order_they_return(
+    order: tuple[int, ...],
+) -> None:
+    world = world_with(PartitionState(1, 5, 1, [1, 2, 3]))
+    cut(world)
+    ends = {1: (5, 90), 2: (5, 120), 3: (4, 500)}
+    for broker in order[:-1]:
+        now = came(world, broker, end=ends[broker])
+        assert now is not None and not now.is_unclean_leader
+    now = came(world, order[-1], end=ends[order[-1]])
+    assert now is not None
+    assert (now.leader, now.isr, now.is_unclean_leader) == (2, [2], True)
+    assert now.unclean_members == [] and now.leader_epoch > 5
+    assert world.cluster.memories["t"].unclean[0].leader == 2
+
+
+def test_a_replica_outside_the_last_union_is_not_considered() -> None:
+    world = world_with(PartitionState(1, 5, 1, [1], eligible_replicas=[2]))
+    cut(world)
+    came(world, 3, end=(9, 900))
+    came(world, 1, end=(5, 10))
+    now = came(world, 2, end=(5, 20))
+    assert now is not None and (now.leader, now.isr) == (2, [2])
+
+
+def test_who_returned_before_a_leader_changed_the_isr_does_not_count_any_more() -> None:
+    world = world_with(PartitionState(2, 5, 1, [1, 2, 3]))
+    now = came(world, 1, end=(5, 1000))
+    assert now is not None and (now.leader, now.isr, now.unclean_members) == (2, [2, 3], [1])
+    cluster = world.cluster
+    asked = Proposal(T0, cluster.topic_id("t"), 5, (2,), cluster.isr_version(T0))
+    (outcome,) = world.do(alter_isr(cluster, 2, [asked]))
+    assert outcome.error is ErrorCode.NONE
+    assert cluster.states[T0].unclean_members == []
+    now = came(world, 2, end=(5, 70))
+    assert now is not None and (now.leader, now.is_unclean_leader) == (2, True)
+
+
+def test_a_damaged_replica_leaves_and_is_never_elected() -> None:
+    world = world_with(PartitionState(1, 5, 1, [1, 2]))
+    now = came(world, 1, LifeEnded.CLEAN, damaged=True)
+    assert now is not None and (now.leader, now.isr, now.eligible_replicas) == (2, [2], [])
+    assert (1, T0) in world.cluster.broken
+    # Made anew it is an ordinary follower: no longer damaged, and in no ISR.
+    assert note_damaged(world.cluster, 1, []) == ([], [T0])
+    assert world.cluster.broken == set()
+
+
+def test_a_damaged_only_replica_does_not_lead_while_an_empty_one_does() -> None:
+    for damaged, leader in ((True, -1), (False, 1)):
+        world = world_with(PartitionState(1, 5, 1, [1]))
+        now = came(world, 1, LifeEnded.CLEAN, None, damaged=damaged)
+        assert now is not None and (now.leader, now.isr) == (leader, [1])
+        # The last one that had the data stays damaged, whatever its broker makes of it.
+        assert note_damaged(world.cluster, 1, []) == ([], [])
+        assert ((1, T0) in world.cluster.broken) is damaged
+
+
+def test_damage_that_is_found_later_takes_the_replica_out_and_keeps_it_from_the_eligible() -> None:
+    world = world_with(PartitionState(1, 5, 1, [1, 2]))
+    cluster = world.cluster
+    cluster.topic_configs["t"] = {"min.insync.replicas": "2"}
+    damaged = [(cluster.topic_id("t"), T0)]
+    assert note_damaged(cluster, 1, damaged) == ([T0], [])
+    assert note_damaged(cluster, 1, damaged) == ([], [])
+    assert note_damaged(cluster, 1, [(UUID(int=99), T0)]) == ([], [])
+    world.commit_only(take_out(cluster, [T0]).writes)
+    now = cluster.states[T0]
+    assert (now.leader, now.isr, now.eligible_replicas) == (2, [2], [])
+    assert now.leader_epoch == 6
+    world.commit_only(bury(cluster, [2]).writes)
+    assert cluster.states[T0].leader == -1
+
+
+@pytest.mark.parametrize("isr", [[1, 2], [1]])
+def test_damage_begins_a_new_epoch_of_the_same_leader(isr: list[int]) -> None:
+    """What the damaged replica had fetched would let the empty one in its place join the ISR."""
+    world = world_with(PartitionState(1, 5, 1, isr))
+    cluster = world.cluster
+    new, _ = note_damaged(cluster, 2, [(cluster.topic_id("t"), T0)])
+    world.commit_only(take_out(cluster, new).writes)
+    now = cluster.states[T0]
+    assert (now.leader, now.leader_epoch, now.isr) == (1, 6, [1])
+    assert take_out(cluster, []).writes == (), "once"
+
+
+def test_a_new_epoch_of_an_unclean_leader_has_its_record_and_keeps_the_former_one() -> None:
+    world = world_with(PartitionState(1, 5, 1, [1], is_unclean_leader=True))
+    cluster = world.cluster
+    for broker, epoch in ((2, 6), (3, 7)):
+        new, _ = note_damaged(cluster, broker, [(cluster.topic_id("t"), T0)])
+        world.commit_only(take_out(cluster, new).writes)
+        now, memory = cluster.states[T0], cluster.memories["t"]
+        assert (now.leader, now.leader_epoch, now.is_unclean_leader) == (1, epoch, True)
+        assert memory.unclean[0].leader_epoch == epoch
+    assert [debt.leader_epoch for debt in cluster.memories["t"].unclean_past[0]] == [6]
+
+
+@pytest.mark.parametrize(("again", "epoch"), [(False, 5), (True, 6)])
+def test_damage_named_at_a_registration_begins_a_new_epoch_in_the_same_life(
+    again: bool, epoch: int
+) -> None:
+    """Of another life a leader does not count what the former one had fetched."""
+    world = world_with(PartitionState(1, 5, 1, [1]))
+    now = came(world, 2, LifeEnded.CLEAN, None, damaged=True, again=again)
+    assert now is not None and (now.leader, now.leader_epoch) == (1, epoch)
+
+
+def test_a_replica_without_a_topic_id_counts_where_the_topic_takes_it() -> None:
+    world = world_with(PartitionState(1, 5, 1, [1]))
+    cluster = world.cluster
+    assert not cluster.takes_nameless("t"), "it was born with its id"
+    now = came(world, 1, LifeEnded.CLEAN, (5, 7), nameless=True)
+    assert now is not None and now.is_unclean_leader, "a replica of a former life is none"
+
+    world = world_with(PartitionState(1, 5, 1, [1]))
+    memory = world.cluster.memories["t"]
+    world.cluster.memories["t"] = type(memory)(memory.topic_id, 1, migrated=True)
+    world.cluster.nameless[1] = {T0: LogEnd(-1, 5, 7)}
+    assert world.cluster.log_end(1, T0) == LogEnd(-1, 5, 7)
+    assert world.cluster.log_end(2, T0) == world.cluster.inventories[2].get(
+        (world.cluster.topic_id("t"), 0)
+    )
+    assert NO_ID not in world.cluster.held
+
+
+def returned_under_the_former_controller() -> World:
+    """Broker 1 came back with 200 records; then another controller took over, and 2 is away."""
+    world = world_with(PartitionState(2, 5, 1, [1, 2]))
+    now = came(world, 1, end=(5, 200))
+    assert now is not None and (now.isr, now.unclean_members) == ([2], [1])
+    cut(world)
+    return world
+
+
+def same_life(world: World, broker: int, end: int) -> PartitionState:
+    """A broker that is registered in the store registers with this controller too."""
+    cluster = world.cluster
+    known = cluster.brokers[broker]
+    assert known.incarnation_id is not None
+    incarnation = layout.parse_id(known.incarnation_id)
+    assert incarnation is not None
+    inventory = {(cluster.topic_id("t"), 0): LogEnd(1, 5, end)}
+    cluster.inventories[broker] = inventory
+    addresses = (Address("PLAINTEXT", "h", 1, "PLAINTEXT"),)
+    asked = Registration(
+        broker, "", incarnation, UUID(int=broker), addresses, None, LifeEnded.SAME_LIFE, inventory
+    )
+    assert world.do(register(cluster, asked, 1)) == known.broker_epoch
+    cluster.presumed.discard(broker)
+    return cluster.states[T0]
+
+
+def test_who_has_not_registered_with_a_new_controller_is_waited_for_before_the_comparison() -> None:
+    world = returned_under_the_former_controller()
+    for _ in range(2):
+        now = came(world, 2, end=(5, 100))
+        assert now is not None and (now.leader, now.isr, now.unclean_members) == (-1, [2], [1, 2])
+    world.commit(replace_unfit(world.cluster).writes)
+    for kind in ElectionType:
+        (refused,) = world.do(elect_on_request(world.cluster, kind, [T0])).values()
+        assert refused is not None
+    now = same_life(world, 1, 200)
+    assert (now.leader, now.isr, now.unclean_members, now.is_unclean_leader) == (1, [1], [], True)
+    assert world.cluster.memories["t"].unclean[0].leader == 1
+
+
+def test_who_dies_before_the_comparison_does_not_count() -> None:
+    world = returned_under_the_former_controller()
+    came(world, 2, end=(5, 100))
+    world.commit(bury(world.cluster, [1]).writes)
+    now = world.cluster.states[T0]
+    assert (now.leader, now.isr, now.unclean_members, now.is_unclean_leader) == (2, [2], [], True)
+
+
+def test_a_comparison_that_was_put_off_outlives_the_next_controller() -> None:
+    world = returned_under_the_former_controller()
+    came(world, 2, end=(5, 100))
+    cut(world)
+    now = same_life(world, 1, 200)
+    assert (now.leader, now.isr, now.unclean_members) == (-1, [2], [1, 2])
+    # The last member had the data: a death of it leaves nobody to compare.
+    again = dict(world.cluster.brokers)
+    world.commit(bury(world.cluster, [2]).writes)
+    assert world.cluster.states[T0].leader == -1
+    assert world.cluster.brokers.keys() == again.keys() - {2}
+    now_or_none = came(world, 2, LifeEnded.CLEAN, end=(5, 300))
+    assert now_or_none is not None and (now_or_none.leader, now_or_none.isr) == (2, [2])
+
+
+def test_a_suspected_one_is_waited_for_too() -> None:
+    world = world_with(PartitionState(2, 5, 1, [1, 2]))
+    came(world, 1, end=(5, 200))
+    world.cluster.suspected.add(1)
+    now = came(world, 2, end=(5, 100))
+    assert now is not None and now.leader == -1
+    now = same_life(world, 1, 200)
+    assert (now.leader, now.isr) == (1, [1])
+
+
+@pytest.mark.parametrize("mark", ["suspected", "presumed"])
+def test_one_whose_session_begins_after_the_last_registration_ends_the_wait(mark: str) -> None:
+    world = world_with(PartitionState(2, 5, 1, [1, 2]))
+    came(world, 1, end=(5, 200))
+    # Written, but the session of 1 has not begun when 2 is decided.
+    marked: set[int] = getattr(world.cluster, mark)
+    marked.add(1)
+    now = came(world, 2, end=(5, 100))
+    assert now is not None and (now.leader, now.unclean_members) == (-1, [1, 2])
+    marked.discard(1)
+    world.do(elect_awaited(world.cluster, 1))
+    now = world.cluster.states[T0]
+    assert (now.leader, now.isr, now.is_unclean_leader) == (1, [1], True)
+    assert world.cluster.memories["t"].unclean[0].leader == 1
+    assert elect_awaited(world.cluster, 2).writes == ()
+
+
+def test_an_operator_has_another_lead_where_the_last_in_sync_one_is_damaged() -> None:
+    world = world_with(PartitionState(3, 5, 1, [3]))
+    note_damaged(world.cluster, 3, [(world.cluster.topic_id("t"), T0)])
+    world.do(take_out(world.cluster, [T0]))
+    assert (world.cluster.states[T0].leader, world.cluster.states[T0].isr) == (-1, [3])
+    (refused,) = world.do(elect_on_request(world.cluster, ElectionType.UNCLEAN, [T0])).values()
+    assert refused is None
+    now = world.cluster.states[T0]
+    assert (now.leader, now.isr, now.is_unclean_leader) == (1, [1], True)
