@@ -146,7 +146,10 @@ def test_a_state_that_is_not_durable_is_found(monkeypatch: pytest.MonkeyPatch) -
     assert any("stale" in line for line in found), found
 
 
-ONLY_SHARED = {("outside.py", "_wanted", "children"), ("outside.py", "_look", "get")}
+ONLY_SHARED = {
+    ("store_watches.py", "_wanted", "children"),
+    ("store_watches.py", "_look", "get"),
+}
 """What tools have written is looked for on a store that they may write to."""
 
 

@@ -38,8 +38,8 @@ ALLOWED = {
 }
 """By file and name of the function: whatever is called below it."""
 
-PLANTED = "_planted"
-"""In the names of the files of tests that put bugs into the product."""
+PLANTED = os.sep + "planted" + os.sep
+"""In the paths of the tests that put bugs into the product."""
 
 _SLOW = ("fsync", "fdatasync", "sync")
 _LOOPS_OWN = ("/asyncio/runners.py", "/asyncio/events.py", "/asyncio/base_events.py")
