@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from tests.support.lone_broker import Peer, until
+from tests.support.lone_controller import LoneController
 from tests.support.processes import DEADLINE_S
 from tests.support.standing_clock import silence, stand_still
 from tidelog.broker import process
 from tidelog.broker.process import BrokerProcess, StartFailed
 from tidelog.controller.decisions.cluster import Decision, Put
-from tidelog.controller.process import Controller
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore
 from tidelog.metadata.records import WentBack
@@ -51,8 +51,10 @@ def configs_for(folder: Path, **changes: object) -> ServerConfigs:
 
 
 @asynccontextmanager
-async def controller_for(configs: ServerConfigs, store: MemoryStore) -> AsyncIterator[Controller]:
-    controller = Controller(configs, Seams(), store)
+async def controller_for(
+    configs: ServerConfigs, store: MemoryStore
+) -> AsyncIterator[LoneController]:
+    controller = LoneController(configs, Seams(), store)
     await controller.start()
     try:
         yield controller
@@ -60,12 +62,12 @@ async def controller_for(configs: ServerConfigs, store: MemoryStore) -> AsyncIte
         await controller.stop()
 
 
-def broker_of(configs: ServerConfigs, controller: Controller) -> BrokerProcess:
+def broker_of(configs: ServerConfigs, controller: LoneController) -> BrokerProcess:
     return BrokerProcess(configs, Seams(), [("127.0.0.1", controller.listener_port)])
 
 
 @asynccontextmanager
-async def at_work(folder: Path) -> AsyncIterator[tuple[BrokerProcess, Controller]]:
+async def at_work(folder: Path) -> AsyncIterator[tuple[BrokerProcess, LoneController]]:
     """A broker with its default settings, and its controller."""
     configs = configs_for(folder)
     async with controller_for(configs, MemoryStore()) as controller:

@@ -14,10 +14,10 @@ import pytest
 from tests.cluster.test_zookeeper_outside import World, run, zookeeper
 from tests.support.cluster import ControllerNode
 from tests.support.lone_broker import until
+from tests.support.lone_controller import LoneController
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.zookeeper import PATIENT_SESSION_S, ZooKeeper, end_session, needed
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
-from tidelog.controller.process import Controller
 from tidelog.metadata.zookeeper import ZookeeperStore
 from tidelog.model.errors import ErrorCode
 from tidelog.runtime.seams import Seams
@@ -81,12 +81,12 @@ def test_of_two_controllers_the_second_writes_and_the_first_cannot(zookeeper: Zo
     async def scenario(world: World) -> None:
         first = world.controller
         store = ZookeeperStore(world.address, PATIENT_SESSION_S)
-        second = Controller(configs(node_id="102"), Seams(), store)
+        second = LoneController(configs(node_id="102"), Seams(), store)
         await second.start()
         try:
             assert not second.active
             # The node of the first goes, and it is told nothing: as if it had been paused.
-            first._outside.end()
+            first.store_watches.end()
             path = world.tool.chroot + "/controller"
             await asyncio.get_running_loop().run_in_executor(None, world.tool.client.delete, path)
             await asyncio.wait_for(second.activated.wait(), DEADLINE_S)

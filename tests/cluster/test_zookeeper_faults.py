@@ -22,12 +22,12 @@ from tests.cluster.test_zookeeper_outside import zookeeper
 from tests.simulation.store_stage import STORED
 from tests.simulation.striking_store import LATE_S, Fault
 from tests.support.lone_broker import until
+from tests.support.lone_controller import LoneController
 from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import Door, ZooKeeper
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
 from tidelog.client.errors import ClientError
 from tidelog.controller.decisions.cluster import Cluster, load
-from tidelog.controller.process import Controller
 from tidelog.metadata import layout
 from tidelog.metadata.zookeeper import ZookeeperStore
 from tidelog.model.configs.definitions import BrokerLayers
@@ -139,7 +139,9 @@ def _kinds() -> list[Kind]:
     ]
 
 
-async def ask(controller: Controller, broker: RecordedBroker, request: Any, version: int) -> None:
+async def ask(
+    controller: LoneController, broker: RecordedBroker, request: Any, version: int
+) -> None:
     """Forward; whoever is not known any more registers again and asks later."""
     with contextlib.suppress(ClientError, OSError, AssertionError):
         await broker.forward(request, version)
@@ -155,7 +157,7 @@ async def story(server: ZooKeeper, fault: Fault) -> None:
     door = StrikingDoor(server.port)
     store = ZookeeperStore(f"{await door.open()}/{place}")
     times = {"broker_session_timeout_ms": "60000", "broker_silence_suspect_ms": "59000"}
-    controller = Controller(configs(**times), Seams(), store)
+    controller = LoneController(configs(**times), Seams(), store)
     broker = RecordedBroker(1)
     tool = KazooClient(hosts=f"{server.address}/{place}")
 

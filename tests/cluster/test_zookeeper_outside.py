@@ -13,10 +13,10 @@ import pytest
 from kazoo.client import KazooClient
 
 from tests.support.lone_broker import until
+from tests.support.lone_controller import LoneController
 from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import PATIENT_SESSION_S, Door, ZooKeeper, needed
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
-from tidelog.controller.process import Controller
 from tidelog.metadata.zookeeper import ZookeeperStore
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -73,11 +73,11 @@ class World:
         self.door = Door(zookeeper.port, unheard=0)
         self.tool = tool
         self.broker = RecordedBroker(1)
-        self.controller: Controller
+        self.controller: LoneController
 
     async def start(self) -> None:
         address = await self.door.open() + self.tool.chroot
-        self.controller = Controller(
+        self.controller = LoneController(
             configs(broker_session_timeout_ms="60000", broker_silence_suspect_ms="59000"),
             Seams(),
             ZookeeperStore(address, PATIENT_SESSION_S),

@@ -14,11 +14,11 @@ import pytest
 
 from tests.cluster.test_zookeeper_outside import zookeeper
 from tests.support.lone_broker import until
+from tests.support.lone_controller import LoneController
 from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import PATIENT_SESSION_S, ZooKeeper
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
 from tidelog.controller.decisions import journal
-from tidelog.controller.process import Controller
 from tidelog.metadata.store import Conflict, Operation, StoreUnavailable
 from tidelog.metadata.zookeeper import ZookeeperStore
 from tidelog.model.errors import ErrorCode
@@ -58,12 +58,12 @@ class KilledStore(ZookeeperStore):
 async def outlive(address: str, commits: int) -> bool:
     """Kill a first controller after so many commits; False when the story took fewer."""
     store = KilledStore(address, commits)
-    first = Controller(
+    first = LoneController(
         configs(broker_session_timeout_ms="60000", broker_silence_suspect_ms="59000"),
         Seams(),
         store,
     )
-    second = Controller(
+    second = LoneController(
         configs(
             node_id="102", broker_session_timeout_ms="60000", broker_silence_suspect_ms="59000"
         ),
@@ -101,7 +101,7 @@ async def outlive(address: str, commits: int) -> bool:
         await first.stop()
 
 
-async def check(second: Controller, broker: RecordedBroker) -> None:
+async def check(second: LoneController, broker: RecordedBroker) -> None:
     """The broker registers with the second controller; the topic is there, whole, at last."""
     broker.requests.clear()
     assert (await broker.register(second.listener_port)).error_code == 0

@@ -308,7 +308,7 @@ async def accept_it(stage: Stage) -> None:
     controller = stage.controller
     if stage.cluster.went_back is not None and controller.active:
         with contextlib.suppress(Exception):
-            await controller.perform(lambda x: accept(x, (), (), controller.chance))
+            await controller.perform(lambda x: accept(x, (), (), controller.entropy))
             controller.lose("accepted")
 
 

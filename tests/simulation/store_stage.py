@@ -14,10 +14,10 @@ from typing import Any
 from tests.simulation.striking_store import Strikes, StrikingStore
 from tests.simulation.struck_stores import Place
 from tests.support.lone_broker import until
+from tests.support.lone_controller import LoneController
 from tests.wire.test_controller_process import RecordedBroker, configs, topic
 from tidelog.client.errors import ClientError
 from tidelog.controller.decisions.cluster import _DRAFTED, Cluster, load
-from tidelog.controller.process import Controller
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState, TopicNode
 from tidelog.metadata.store import Create, Operation, Set
@@ -105,9 +105,9 @@ class Stage:
         self.beating: list[asyncio.Task[None]] = []
         self.controller = self.another()
 
-    def another(self, **texts: str) -> Controller:
+    def another(self, **texts: str) -> LoneController:
         made = configs(**{**self.texts, **texts})
-        return Controller(made, self.seams, StrikingStore(self.place, self.strikes))
+        return LoneController(made, self.seams, StrikingStore(self.place, self.strikes))
 
     @property
     def cluster(self) -> Cluster:

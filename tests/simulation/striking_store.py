@@ -85,6 +85,9 @@ def other_names(source: str) -> list[int]:
             allowed.add(node.value)
         elif isinstance(node, ast.Compare | ast.IfExp):
             allowed.update(ast.iter_child_nodes(node))
+        elif isinstance(node, ast.Assign) and all(target in stores for target in node.targets):
+            # Kept under its own name.
+            allowed.add(node.value)
     return sorted({line for node, line in stores.items() if node not in allowed})
 
 

@@ -5,7 +5,7 @@ However slow the machine is, no session ends and no suspicion begins that the te
 
 from __future__ import annotations
 
-from tidelog.controller.process import Controller
+from tests.support.lone_controller import LoneController
 from tidelog.runtime.clock import RealClock
 from tidelog.runtime.seams import Seams
 
@@ -21,15 +21,15 @@ class StandingClock(RealClock):
         return self._begun_ms + self.passed_ms
 
 
-def stand_still(controller: Controller) -> StandingClock:
+def stand_still(controller: LoneController) -> StandingClock:
     """Give a controller that has started such a clock."""
     clock = StandingClock()
-    controller.seams = Seams(clock=clock)
+    controller.seams = controller.controller.seams = Seams(clock=clock)
     return clock
 
 
 async def silence(
-    controller: Controller, clock: StandingClock, ms: int, step_ms: int = 1000
+    controller: LoneController, clock: StandingClock, ms: int, step_ms: int = 1000
 ) -> None:
     """Let time pass in which no broker says anything and the controller's loop turns."""
     for _ in range(ms // step_ms):

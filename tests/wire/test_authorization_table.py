@@ -20,11 +20,11 @@ import msgspec
 import pytest
 
 from tests.support.lone_broker import Peer, until
+from tests.support.lone_controller import LoneController
 from tests.support.proofs import begin, prove, proven, secret_in, step, write_secret
 from tidelog.broker import handlers
 from tidelog.broker.process import BrokerProcess
-from tidelog.controller.process import Controller
-from tidelog.controller.routing import make_router
+from tidelog.controller.handlers import HANDLERS
 from tidelog.metadata.memory import MemoryStore
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.server import ServerConfigs, from_mapping
@@ -40,7 +40,7 @@ REFUSED = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 STALE_CONTROLLER = int(ErrorCode.STALE_CONTROLLER_EPOCH)
 HUGE = 2**31 - 1
 
-ROUTERS = {"broker": Router(handlers.load()), "controller": make_router()}
+ROUTERS = {"broker": Router(handlers.load()), "controller": Router(HANDLERS)}
 CELLS = [
     (role, key)
     for role, router in ROUTERS.items()
@@ -76,7 +76,7 @@ class World:
         assert isinstance(configs, ServerConfigs), configs
         seams = Seams()
         secret = ClusterSecret(seams.disk, str(path), seams.clock, seams.random)
-        self.controller = Controller(configs, seams, self.store, secret)
+        self.controller = LoneController(configs, seams, self.store, secret)
         self.broker = BrokerProcess(configs, seams, secret=secret)
 
     async def start(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.lone_broker import until
+from tests.support.lone_controller import LoneController
 from tests.wire.test_controller_process import (
     HeldStore,
     RecordedBroker,
@@ -25,7 +26,6 @@ from tests.wire.test_controller_process import (
 from tidelog.controller import process, store_watches
 from tidelog.controller.decisions import external_changes as outside_decisions
 from tidelog.controller.decisions.cluster import Decision
-from tidelog.controller.process import Controller
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore, MemoryTree
 from tidelog.metadata.store import Create, Delete, Set, StoreUnavailable, Watch
@@ -38,8 +38,8 @@ T0 = TopicPartition("t", 0)
 MARK = layout.deletion_mark("t")
 
 
-async def on(world: World, store: MemoryStore, **texts: str) -> Controller:
-    controller = Controller(configs(**texts), Seams(), store)
+async def on(world: World, store: MemoryStore, **texts: str) -> LoneController:
+    controller = LoneController(configs(**texts), Seams(), store)
     world.controllers.append(controller)
     await controller.start()
     return controller
@@ -375,7 +375,7 @@ def test_an_activation_that_fails_again_and_again_pauses_longer_and_longer(
         monkeypatch.setattr(process, "RETRY_S", 0.01)
         monkeypatch.setattr(process, "RETRY_MAX_S", 0.04)
         store = DeposedStore(tree)
-        controller = Controller(configs(), Seams(), store)
+        controller = LoneController(configs(), Seams(), store)
         store.at_each_open = lambda: pauses.append(controller._pause_s)
         world.controllers.append(controller)
         pauses: list[float] = []

@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 from tests.support.lone_broker import until
+from tests.support.lone_controller import LoneController
 from tests.support.processes import DEADLINE_S
 from tests.support.standing_clock import silence, stand_still
 from tidelog.client.connection import Connection, connect
 from tidelog.controller.metrics import statistics
-from tidelog.controller.process import Controller
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore, MemoryTree
 from tidelog.metadata.store import Create, Set, StoreRefused, StoreUnavailable
@@ -186,16 +186,16 @@ class World:
 
     def __init__(self) -> None:
         self.brokers: list[RecordedBroker] = []
-        self.controllers: list[Controller] = []
+        self.controllers: list[LoneController] = []
 
-    async def controller(self, tree: MemoryTree | None = None, **texts: str) -> Controller:
+    async def controller(self, tree: MemoryTree | None = None, **texts: str) -> LoneController:
         store = MemoryStore(tree if tree is not None else MemoryTree())
-        controller = Controller(configs(**texts), Seams(), store)
+        controller = LoneController(configs(**texts), Seams(), store)
         self.controllers.append(controller)
         await controller.start()
         return controller
 
-    async def broker(self, controller: Controller, node_id: int) -> RecordedBroker:
+    async def broker(self, controller: LoneController, node_id: int) -> RecordedBroker:
         broker = RecordedBroker(node_id)
         self.brokers.append(broker)
         await broker.listen()
@@ -642,7 +642,7 @@ class FailingStore(MemoryStore):
 def test_a_store_that_fails_is_loaded_anew_and_the_outcome_is_what_it_says(made: bool) -> None:
     async def scenario(world: World) -> None:
         store = FailingStore(MemoryTree())
-        controller = Controller(configs(), Seams(), store)
+        controller = LoneController(configs(), Seams(), store)
         world.controllers.append(controller)
         await controller.start()
         broker = await world.broker(controller, 1)
@@ -666,7 +666,7 @@ def test_a_store_that_fails_is_loaded_anew_and_the_outcome_is_what_it_says(made:
 def test_a_controller_tries_again_whatever_keeps_it_from_being_active() -> None:
     async def scenario(world: World) -> None:
         store = FailingStore(MemoryTree())
-        controller = Controller(configs(), Seams(), store)
+        controller = LoneController(configs(), Seams(), store)
         world.controllers.append(controller)
         await controller.start()
         broker = await world.broker(controller, 1)
@@ -726,7 +726,7 @@ def test_two_that_return_at_once_without_certainty_are_compared() -> None:
         created = await brokers[0].forward(topic("t", 1, 2), 7)
         await first.stop()
         store = HeldStore(tree)
-        second = Controller(configs(), Seams(), store)
+        second = LoneController(configs(), Seams(), store)
         world.controllers.append(second)
         await second.start()
         entry = messages.BrokerRegistrationRequest
@@ -832,17 +832,17 @@ def test_a_second_controller_on_one_sqlite_file_is_refused() -> None:
     async def scenario(world: World) -> None:
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "metadata.sqlite"
-            first = Controller(configs(metadata_store=f"sqlite:{path}"), Seams())
+            first = LoneController(configs(metadata_store=f"sqlite:{path}"), Seams())
             world.controllers.append(first)
             await first.start()
-            second = Controller(configs(metadata_store=f"sqlite:{path}"), Seams())
+            second = LoneController(configs(metadata_store=f"sqlite:{path}"), Seams())
             with pytest.raises(StoreRefused, match="Another controller has"):
                 await second.start()
             await second.stop()
             broker = await world.broker(first, 1)
             assert (await broker.forward(topic("t", 3, 1), 7)).topics[0].error_code == 0
             await first.stop()
-            third = Controller(configs(metadata_store=f"sqlite:{path}"), Seams())
+            third = LoneController(configs(metadata_store=f"sqlite:{path}"), Seams())
             world.controllers.append(third)
             await third.start()
             assert set(third.cluster.topics) == {"t"}

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.support.lone_broker import until
+from tests.support.lone_controller import LoneController
 from tests.support.standing_clock import silence, stand_still
 from tests.wire.test_controller_process import RecordedBroker, World, run
 from tidelog.client.connection import connect
 from tidelog.controller.decisions import losses, registration
-from tidelog.controller.process import Controller
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -21,7 +21,7 @@ from tidelog.protocol import messages
 T0 = TopicPartition("t", 0)
 
 
-async def on_two(world: World) -> tuple[Controller, RecordedBroker, RecordedBroker, Any]:
+async def on_two(world: World) -> tuple[LoneController, RecordedBroker, RecordedBroker, Any]:
     """A topic t on brokers 1, its leader, and 2; with its id."""
     controller = await world.controller()
     one = await world.broker(controller, 1)

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from tests.support.lone_broker import until
+from tests.support.lone_controller import LoneController
 from tests.wire.test_controller_conflicts import CountingStore, assigned, delete, on, topics_told
 from tests.wire.test_controller_process import RecordedBroker, World, run
 from tidelog.client.errors import ClientError
 from tidelog.controller import store_watches
-from tidelog.controller.process import Controller
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore, MemoryTree
 from tidelog.metadata.store import Create, Delete, Node, Operation, Set, StoreRefused
@@ -153,7 +153,7 @@ def lasts(tree: MemoryTree, path: str) -> bool:
     return path in tree.nodes and tree.nodes[path].session is None
 
 
-async def registered(broker: RecordedBroker, controller: Controller) -> None:
+async def registered(broker: RecordedBroker, controller: LoneController) -> None:
     """Register for as long as it is refused: the controller may not be active for a while."""
     await until(lambda: controller.active)
     while (await broker.register(controller.listener_port)).error_code:

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from tests.support.lone_broker import until
+from tests.support.lone_controller import LoneController
 from tests.support.turn_costs import TurnCosts
 from tests.wire.test_controller_process import RecordedBroker, World, run
 from tidelog.controller.decisions.creation import Defaults, NewTopic, create_topics
 from tidelog.controller.handlers import alter_isr
-from tidelog.controller.process import Controller
 from tidelog.metadata import layout
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -27,20 +27,20 @@ ATTEMPTS = 6
 Request = messages.AlterIsrRequest
 
 
-async def create(controller: Controller, topics: int, partitions: int) -> None:
+async def create(controller: LoneController, topics: int, partitions: int) -> None:
     """Topics t0, t1, … whose partitions are led by 1 and followed by 2."""
     assignment = tuple((index, (1, 2)) for index in range(partitions))
     for number in range(topics):
         wanted = [NewTopic(f"t{number}", assignment=assignment)]
 
         def decide(cluster: Any, wanted: Any = wanted) -> Any:
-            return create_topics(cluster, wanted, Defaults(1, 1), controller.chance)
+            return create_topics(cluster, wanted, Defaults(1, 1), controller.entropy)
 
         (made,), _ = await controller.perform(decide)
         assert made.refusal is None
 
 
-async def two_brokers(world: World) -> tuple[Controller, list[RecordedBroker]]:
+async def two_brokers(world: World) -> tuple[LoneController, list[RecordedBroker]]:
     """A controller and two brokers that take what they are told, and do not answer any more."""
     controller = await world.controller()
     brokers = [await world.broker(controller, number) for number in (1, 2)]
@@ -51,7 +51,7 @@ async def two_brokers(world: World) -> tuple[Controller, list[RecordedBroker]]:
 
 
 def proposal(
-    controller: Controller, broker: RecordedBroker, isr: list[int], **values: Any
+    controller: LoneController, broker: RecordedBroker, isr: list[int], **values: Any
 ) -> messages.AlterIsrRequest:
     """Of all partitions, in the versions that are known."""
     cluster = controller.cluster
@@ -92,7 +92,7 @@ async def until_turn(holds: Callable[[], bool]) -> None:
     raise AssertionError("it never came")
 
 
-def session_of(controller: Controller, broker: int) -> Any:
+def session_of(controller: LoneController, broker: int) -> Any:
     return SimpleNamespace(connection=controller.session_watch._peers[broker])
 
 

@@ -33,7 +33,7 @@ from tidelog.runtime.seams import Seams
 
 if TYPE_CHECKING:
     from tidelog.broker.process import BrokerProcess
-    from tidelog.controller.process import Controller
+    from tidelog.controller.process import ControllerProcess
     from tidelog.observe.endpoint import Endpoint
     from tidelog.observe.process_figures import ProcessFigures
     from tidelog.runtime.cluster_secret import ClusterSecret
@@ -92,7 +92,7 @@ class _Process:
         self._configs = configs
         self._until_stdin_closes = until_stdin_closes
         self._secret: ClusterSecret | None = None
-        self._controller: Controller | None = None
+        self._controller: ControllerProcess | None = None
         self._broker: BrokerProcess | None = None
         self._endpoint: Endpoint | None = None
         self._watch = LoopWatch()
@@ -251,11 +251,13 @@ class _Process:
             logger.info(sentence, fields)
 
     async def _start_controller(self, seams: Seams, belongs_to: str | None) -> None:
-        from tidelog.controller.process import Controller
+        from tidelog.controller.process import ControllerProcess
         from tidelog.metadata.store import StoreRefused, StoreUnavailable
         from tidelog.network.server import ListenError
 
-        controller = Controller(self._configs, seams, secret=self._secret, belongs_to=belongs_to)
+        controller = ControllerProcess(
+            self._configs, seams, secret=self._secret, belongs_to=belongs_to
+        )
         try:
             await controller.start()
         except (StoreRefused, StoreUnavailable, ListenError, OSError) as error:
@@ -317,7 +319,7 @@ class _Process:
 
             found.update(health(self._broker.broker))
         if self._controller is not None:
-            found["controller_active"] = self._controller.active
+            found["controller_active"] = self._controller.controller.active
         return found
 
     def _line(self, first_word: str, broker: BrokerProcess | None) -> str:

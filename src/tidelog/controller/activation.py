@@ -13,7 +13,7 @@ from uuid import UUID
 from tidelog.controller.decisions import levels
 from tidelog.controller.decisions.cluster import Cluster, Put, Write, load
 from tidelog.controller.decisions.journal import committed, operations, with_revision
-from tidelog.controller.serving import NotActive
+from tidelog.controller.performing import NotActive
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore
 from tidelog.metadata.records import ClusterId, ControllerNode, Counter

@@ -1,14 +1,15 @@
-"""What AlterConfigs and IncrementalAlterConfigs share: carrying a change out, and its answers.
+"""AlterConfigs and IncrementalAlterConfigs: the shared steps from a decision to the response.
 
-Owns the step from a decision to an answer; which change is meant is the handler's, and what is
-allowed is ``decisions.configuration``.
+Owns how a change is performed and its response is made. Which change a request means is the
+handler's; whether it is allowed: see ``decisions.configuration``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TypeVar
 
+from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import Cluster, Decision
 from tidelog.controller.decisions.configuration import (
     Altered,
@@ -16,27 +17,35 @@ from tidelog.controller.decisions.configuration import (
     cost_of_change,
     repeated_resources,
 )
-from tidelog.controller.serving import RefuseAll, told_in_time
+from tidelog.controller.serving import RefuseAll, reached_in_time
 from tidelog.controller.slices import perform_in_slices
+from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext
+from tidelog.protocol import messages
 
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
+Setting = TypeVar("Setting")
+Request = TypeVar(
+    "Request", "messages.AlterConfigsRequest", "messages.IncrementalAlterConfigsRequest"
+)
+Response = TypeVar(
+    "Response", "messages.AlterConfigsResponse", "messages.IncrementalAlterConfigsResponse"
+)
 
-
-Change = tuple[Resource, Sequence[Any]]
-"""What is asked of one resource."""
+Decide = Callable[
+    [Cluster, Sequence[tuple[Resource, Sequence[Setting]]], bool, Collection[Resource]],
+    Decision[list[Altered]],
+]
 
 
 async def alter(
     controller: Controller,
-    asked: Sequence[Change],
-    decide: Callable[[Cluster, Sequence[Any], bool, Collection[Resource]], Decision[list[Altered]]],
-    response: Any,
+    asked: Sequence[tuple[Resource, Sequence[Setting]]],
+    decide: Decide[Setting],
+    response: type[Response],
     validate_only: bool,
     context: RequestContext,
-) -> Any:
-    """Perform the change, and answer each resource once every live broker has been told."""
+) -> Response:
+    """Perform the change, and respond for each resource once every live broker has been sent it."""
     repeated = repeated_resources(asked)
     answers, revision = await perform_in_slices(
         controller,
@@ -45,9 +54,9 @@ async def alter(
         lambda cluster, part: decide(cluster, part, validate_only, repeated),
     )
     if not validate_only:
-        # The request has no time-out; a broker that hears of it late does so by itself.
+        # The request has no time-out; a broker that gets the change later applies it by itself.
         limit_ms = controller.configs.request_timeout_ms
-        await told_in_time(controller, revision, limit_ms, context)
+        await reached_in_time(controller, revision, limit_ms, context)
     result = response.AlterConfigsResourceResponse
     return response(
         responses=[
@@ -59,11 +68,13 @@ async def alter(
     )
 
 
-def refuse_resources(response: Any) -> RefuseAll:
-    """Make the function that answers every resource with one error."""
+def refuse_resources(
+    _request: type[Request], response: type[Response]
+) -> RefuseAll[Request, Response]:
+    """Make the function that responds with one error for every resource."""
     result = response.AlterConfigsResourceResponse
 
-    def refuse_all(request: Any, error: Any, sentence: str) -> Any:
+    def refuse_all(request: Request, error: ErrorCode, sentence: str) -> Response:
         return response(
             responses=[
                 result(error, sentence, x.resource_type, x.resource_name) for x in request.resources

@@ -16,8 +16,8 @@ KEY_BITS = 128
 class ChannelKeys:
     """One key for each broker that registered; the newest epochs only."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
+    def __init__(self, entropy: random.Random) -> None:
+        self._entropy = entropy
         self._keys: dict[int, tuple[tuple[int, int], UUID]] = {}
 
     def of(self, broker: int, controller_epoch: int, broker_epoch: int) -> UUID:
@@ -27,6 +27,6 @@ class ChannelKeys:
         if known is not None and known[0] == epochs:
             return known[1]
         # Never zero: on the wire that says that there is none.
-        key = UUID(int=self._chance.getrandbits(KEY_BITS) or 1)
+        key = UUID(int=self._entropy.getrandbits(KEY_BITS) or 1)
         self._keys[broker] = (epochs, key)
         return key

@@ -7,8 +7,8 @@ from uuid import UUID
 from tidelog.runtime.seams import Seams
 
 
-class Chance:
-    """What decisions ask of chance."""
+class SeamEntropy:
+    """``decisions.entropy.Entropy`` from the seams of this process."""
 
     def __init__(self, seams: Seams) -> None:
         self._seams = seams

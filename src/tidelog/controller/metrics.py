@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from tidelog.controller.decisions.condition import counts
 
 if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
+    from tidelog.controller.process import ControllerProcess
 
 ATTEMPTS = 5
 """How often a scrape looks at a state that the loop changes meanwhile, before it goes without."""
@@ -36,10 +36,10 @@ COUNTED = {
 """
 
 
-def statistics(controller: Controller) -> Mapping[str, int]:
+def statistics(process: ControllerProcess) -> Mapping[str, int]:
     """Return counts for metrics; those of the cluster only while active. Walks over all
     partitions."""
-    server = controller.server
+    controller, server = process.controller, process.server
     found = {
         "active": int(controller.active),
         "epoch": controller.cluster.controller_epoch,
@@ -52,8 +52,8 @@ def statistics(controller: Controller) -> Mapping[str, int]:
 class ControllerCollector(Collector):
     """Collects one controller's metrics at each scrape."""
 
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+    def __init__(self, process: ControllerProcess) -> None:
+        self._process = process
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric once."""
@@ -73,7 +73,7 @@ class ControllerCollector(Collector):
     def _statistics(self) -> Mapping[str, int]:
         for _ in range(ATTEMPTS):
             try:
-                return statistics(self._controller)
+                return statistics(self._process)
             except RuntimeError:
                 # A map changed while this thread walked over it.
                 continue

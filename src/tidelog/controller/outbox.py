@@ -56,8 +56,8 @@ class ChannelRefused(Exception):
     """The broker answered a control request with an error: the channel begins again."""
 
 
-class Office(Protocol):
-    """What an outbox needs of its controller."""
+class ChannelOwner(Protocol):
+    """A controller, as its control channels see it."""
 
     cluster: Cluster
     sender: requests.Sender
@@ -65,26 +65,28 @@ class Office(Protocol):
     secret: ClusterSecret | None
 
     def channel_key(self, broker: int) -> UUID:
-        """Return what a broker was given at its registration, to be repeated to it."""
+        """Return the key that a broker got in its registration response."""
 
     def next_channel_number(self) -> int:
-        """Return a number larger than every one before, in this controller epoch."""
+        """Return a number larger than every earlier one of this controller epoch."""
 
-    def told(self) -> None:
-        """A broker has been told of a newer revision."""
+    def when_sent(self) -> None:
+        """Note that a broker has been sent a newer revision."""
 
     async def stopped(self, broker: int, stops: Collection[Stop]) -> None:
-        """A broker confirmed that these replicas are stopped, or gone."""
+        """Note that a broker confirmed these replicas as stopped, or deleted."""
 
 
 class Outbox:
     """The channel to one life of one broker; closed when it dies or comes back anew."""
 
-    def __init__(self, office: Office, broker: int, timeout_ms: int, delete_retry_ms: int) -> None:
+    def __init__(
+        self, owner: ChannelOwner, broker: int, timeout_ms: int, delete_retry_ms: int
+    ) -> None:
         self._said = ""
         self.broker = broker
         self.reached = -1
-        self._office = office
+        self._owner = owner
         self._timeout_ms = timeout_ms
         self._greeting = Patience(CONNECT_TIMEOUT_MS)
         self._delete_retry_ms = delete_retry_ms
@@ -108,10 +110,6 @@ class Outbox:
         """
         self._changes.add(changes)
         self._new = True
-        self._awake.set()
-
-    def look_again(self) -> None:
-        """Try what was held back: a damaged node may have been healed."""
         self._awake.set()
 
     async def close(self) -> None:
@@ -153,9 +151,9 @@ class Outbox:
             pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
 
     async def _connect(self) -> Connection:
-        office = self._office
-        listener = office.sender.inter_broker_listener
-        address = requests.inter_broker_address(office.cluster, self.broker, listener)
+        owner = self._owner
+        listener = owner.sender.inter_broker_listener
+        address = requests.inter_broker_address(owner.cluster, self.broker, listener)
         if address is None:
             raise ChannelRefused("it is not registered with a listener")
         with self._greeting.counted():
@@ -167,34 +165,34 @@ class Outbox:
                 max_in_flight=1,
                 connect_timeout_ms=self._greeting.least_ms,
                 greeting_timeout_ms=self._greeting.now_ms,
-                secret=office.secret,
+                secret=owner.secret,
             )
         self._greeting.answered()
         return connection
 
     async def _open(self, connection: Connection) -> None:
-        office = self._office
-        number = office.next_channel_number()
-        opening = requests.open_control_channel(office.cluster, office.sender, self.broker, number)
-        opening.channel_key = office.channel_key(self.broker)
+        owner = self._owner
+        number = owner.next_channel_number()
+        opening = requests.open_control_channel(owner.cluster, owner.sender, self.broker, number)
+        opening.channel_key = owner.channel_key(self.broker)
         await self._send(connection, opening, 0)
         await self._wait_for_readable_topics()
-        revision = office.cluster.revision
+        revision = owner.cluster.revision
         self._new = False
         self._changes = Changes()
         await self._send_configs(connection, None)
-        if office.cluster.level.topic_ids:
+        if owner.cluster.level.topic_ids:
             await self._send_full(connection)
         else:
             await self._stop(connection)
             await self._send_all(connection, requests.UNSPECIFIED)
-        metadata = office.announcements.everything(office.cluster, office.sender, self.broker)
+        metadata = owner.announcements.everything(owner.cluster, owner.sender, self.broker)
         await self._send(connection, metadata, metadata.version)
         self._reached(revision)
 
     async def _wait_for_readable_topics(self) -> None:
         said = None
-        while (why := requests.why_no_full(self._office.cluster)) is not None:
+        while (why := requests.why_no_full(self._owner.cluster)) is not None:
             if why != said:
                 logger.error(
                     "broker %(broker)s is told nothing until this is healed: %(why)s",
@@ -220,7 +218,7 @@ class Outbox:
             if kept.isdisjoint(((stop.topic_id, stop.partition), (NO_ID, stop.partition)))
         ]
         if done:
-            await self._office.stopped(self.broker, done)
+            await self._owner.stopped(self.broker, done)
         if len(done) < len(doomed):
             self._stop_later()
 
@@ -230,13 +228,13 @@ class Outbox:
         """Tell of every partition; return what the broker had to stop when that was built, and its
         answer."""
         await self._tell_configs(connection)
-        cluster = self._office.cluster
+        cluster = self._owner.cluster
         if kind == requests.FULL and (why := requests.why_no_full(cluster)) is not None:
             # Asked again: others had their turn since. What a FULL does not name is removed.
             raise ChannelRefused(why)
         doomed = stops_of(cluster, self.broker)
         orders = requests.leader_and_isr(
-            cluster, self._office.sender, self.broker, cluster.partitions_of(self.broker), kind
+            cluster, self._owner.sender, self.broker, cluster.partitions_of(self.broker), kind
         )
         answer = await self._send(connection, orders, cluster.level.leader_and_isr)
         self._log_refused(answer)
@@ -244,7 +242,7 @@ class Outbox:
 
     async def _tell_changes(self, connection: Connection) -> None:
         await self._something_new(connection)
-        revision = self._office.cluster.revision
+        revision = self._owner.cluster.revision
         changes, self._changes = self._changes, Changes()
         self._new = False
         self._changes.configs |= changes.configs
@@ -258,23 +256,23 @@ class Outbox:
         await self._tell_revision(connection)
 
     def _look_back(self) -> None:
-        if self._office.cluster.went_back is not None:
+        if self._owner.cluster.went_back is not None:
             # What an older store says may repeat a leader epoch: no order of it is given.
             raise ChannelRefused("the metadata store has gone back in time")
 
     async def _tell_part(self, connection: Connection, part: Changes, revision: int) -> None:
-        office = self._office
+        owner = self._owner
         self._look_back()
         await self._tell_configs(connection)
         if part.partitions:
-            orders = office.announcements.orders(office.cluster, office.sender, self.broker, part)
+            orders = owner.announcements.orders(owner.cluster, owner.sender, self.broker, part)
             if orders.topic_states:
                 self._to_be_kept = revision
-                answer = await self._send(connection, orders, office.cluster.level.leader_and_isr)
+                answer = await self._send(connection, orders, owner.cluster.level.leader_and_isr)
                 self._log_refused(answer)
         if part.partitions or part.gone or part.brokers:
-            metadata = office.announcements.of_changes(
-                office.cluster, office.sender, self.broker, part
+            metadata = owner.announcements.of_changes(
+                owner.cluster, owner.sender, self.broker, part
             )
             await self._send(connection, metadata, metadata.version)
 
@@ -288,8 +286,8 @@ class Outbox:
     async def _send_configs(
         self, connection: Connection, configs: Collection[tuple[int, str]] | None
     ) -> None:
-        office = self._office
-        request = requests.update_configs(office.cluster, office.sender, self.broker, configs)
+        owner = self._owner
+        request = requests.update_configs(owner.cluster, owner.sender, self.broker, configs)
         await self._send(connection, request, 0)
         self._kept, self._kept_at = request.store_revision, asyncio.get_running_loop().time()
 
@@ -323,13 +321,13 @@ class Outbox:
 
     async def _stop(self, connection: Connection) -> None:
         """Tell what is to be stopped, note what was confirmed, and come back to the rest."""
-        cluster = self._office.cluster
+        cluster = self._owner.cluster
         stops = stops_of(cluster, self.broker)
         if not stops or cluster.went_back is not None:
             return
         version = cluster.level.stop_replica
         refused: dict[tuple[str | UUID, int], int] = {}
-        for order in requests.stop_replica(cluster, self._office.sender, self.broker, stops):
+        for order in requests.stop_replica(cluster, self._owner.sender, self.broker, stops):
             answer = await self._send(connection, order, version)
             for error in answer.partition_errors:
                 if error.error_code != ErrorCode.NONE:
@@ -348,7 +346,7 @@ class Outbox:
                     {"broker": self.broker, "partition": where, "error": name},
                 )
         if done:
-            await self._office.stopped(self.broker, done)
+            await self._owner.stopped(self.broker, done)
         if refused:
             self._stop_later()
 
@@ -394,8 +392,8 @@ class Outbox:
 
     def _tell_again(self) -> None:
         self._telling = None
-        self.notice(Changes(partitions=set(self._office.cluster.all_partitions())))
+        self.notice(Changes(partitions=set(self._owner.cluster.all_partitions())))
 
     def _reached(self, revision: int) -> None:
         self.reached = revision
-        self._office.told()
+        self._owner.when_sent()

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
+from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.rebalance import imbalanced, rebalance
-from tidelog.controller.serving import NotActive
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
+from tidelog.controller.performing import NotActive
 
 logger = logging.getLogger(__name__)
 

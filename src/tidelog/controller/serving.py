@@ -1,38 +1,34 @@
-"""How a controller's handler is made: what it answers while this controller is not active.
+"""The step from a handler's coroutine to a ``Handler``, and its response while inactive.
 
-Owns the step from a plain coroutine to a ``Handler``; the handlers are one file per API.
+Owns the refusals that every handler shares: NOT_CONTROLLER, and a store that has gone back in time.
+The handlers are one file per API: see ``handlers``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TypeVar
 
+from tidelog.controller.controller import Controller
+from tidelog.controller.performing import NotActive
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import MOST_ELEMENTS, Handler, RequestContext, Scope
 
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 
-
-class NotActive(Exception):
-    """This controller is not the active one: the request was not carried out, or may have been."""
-
-
-Serve = Callable[["Controller", Any, RequestContext], Awaitable[Any]]
-RefuseAll = Callable[[Any, ErrorCode, str], Any]
-"""(request, error, sentence) -> a response that says it of everything asked."""
+Serve = Callable[[Controller, Request, RequestContext], Awaitable[Response]]
+RefuseAll = Callable[[Request, ErrorCode, str], Response]
+"""(request, error, sentence) -> a response with this error for every element of the request."""
 
 MAX_WAIT_FOR_BROKERS_MS = 4_000
-"""How long a request on a broker's session may wait: answers leave in order, and heartbeats behind
-it must be answered well within ``broker.session.timeout.ms``."""
-
+"""How long a request on a broker's session may wait: responses leave in the order of requests, and
+the heartbeats after it need theirs well within ``broker.session.timeout.ms``."""
 
 MOST_ASKED = 5_000
 """Elements of one request that a client sends to the controller's own listener, as many as brokers
-forward (``broker.forwarding``)."""
-
+forward (``broker.control_plane.forwarding``)."""
 
 CHANGES = frozenset(
     {
@@ -44,24 +40,24 @@ CHANGES = frozenset(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
     }
 )
-"""What users ask for and brokers would have to be told: a store that has gone back in time commands
-none, so it is refused at once, with the sentence that says what to do."""
+"""Changes by users, which brokers would have to be sent. A controller on a store that has gone back
+in time sends brokers nothing, so it refuses these at once, with a sentence that says what to do."""
 
 
 def served(
     api_key: ApiKey,
     versions: range,
     scope: Scope,
-    serve: Serve,
-    refuse_all: RefuseAll,
+    serve: Serve[Request, Response],
+    refuse_all: RefuseAll[Request, Response],
     pipelined: bool = False,
 ) -> Handler:
-    """Make a handler that answers NOT_CONTROLLER while its controller is not active.
+    """Make a handler that responds NOT_CONTROLLER while its controller is not active.
 
-    A forwarded request raises NotActive instead: the answer is the envelope's.
+    For a forwarded request it raises NotActive instead: the error belongs on the envelope.
     """
 
-    async def handle(controller: Controller, request: Any, context: RequestContext) -> Any:
+    async def handle(controller: Controller, request: Request, context: RequestContext) -> Response:
         try:
             if controller.active:
                 went_back = controller.cluster.went_back if api_key in CHANGES else None
@@ -75,7 +71,7 @@ def served(
         sentence = "This is not the active controller."
         return refuse_all(request, ErrorCode.NOT_CONTROLLER, sentence)
 
-    def failed(request: Any, error: ErrorCode, _version: int) -> Any:
+    def failed(request: Request, error: ErrorCode, _version: int) -> Response:
         return refuse_all(request, error, "The controller failed: see its log.")
 
     most = MOST_ASKED if scope is Scope.CLIENT else MOST_ELEMENTS
@@ -84,15 +80,15 @@ def served(
     )
 
 
-async def told_in_time(
+async def reached_in_time(
     controller: Controller, revision: int, timeout_ms: int, context: RequestContext
 ) -> bool:
-    """Wait until live brokers know of a revision, as long as the request may take."""
+    """Wait until every live broker has been sent a revision, as long as the request may take."""
     return await controller.reached(revision, patience_ms(controller, timeout_ms, context))
 
 
 def patience_ms(controller: Controller, timeout_ms: int, context: RequestContext) -> int:
-    """Return how long a request may wait for brokers in all."""
+    """Return the longest time that a request may wait for brokers."""
     if controller.session_watch.is_session(context.connection):
         return min(timeout_ms, MAX_WAIT_FOR_BROKERS_MS)
     return timeout_ms

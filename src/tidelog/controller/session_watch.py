@@ -12,17 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tidelog.controller.decisions import registration
 from tidelog.controller.decisions.cluster import Cluster, Decision
 from tidelog.controller.decisions.sessions import Patience, Sessions
-from tidelog.controller.outbox import Outbox
-from tidelog.controller.serving import NotActive
+from tidelog.controller.outbox import ChannelOwner, Outbox
+from tidelog.controller.performing import NotActive, Performer
+from tidelog.model.configs.server import ServerConfigs
 from tidelog.network.connection import Connection
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
+from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +38,21 @@ RETRY_S = 0.5
 """How soon a look that failed is tried again."""
 
 
+class SessionOwner(Performer, ChannelOwner, Protocol):
+    """A controller, as its sessions see it."""
+
+    configs: ServerConfigs
+    seams: Seams
+    outboxes: dict[int, Outbox]
+
+    def when_sent(self) -> None:
+        """Let requests go on that wait until brokers have been sent a revision."""
+
+
 class SessionWatch:
     """The sessions of one controller; they end when it is active no more."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: SessionOwner) -> None:
         configs = controller.configs
         self.sessions = Sessions(
             Patience(
@@ -208,7 +218,7 @@ class SessionWatch:
             )
         controller.cluster.suspected |= brokers
         await controller.perform(registration.replace_unfit)
-        controller.told()
+        controller.when_sent()
 
     async def _listen(self) -> None:
         """Take what has come meanwhile: a controller that was stopped, or busy, for as long as a
@@ -247,5 +257,5 @@ class SessionWatch:
         for outbox in closing:
             await outbox.close()
         if dead:
-            controller.told()
+            controller.when_sent()
             await controller.complete_topics()

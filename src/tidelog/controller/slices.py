@@ -1,37 +1,35 @@
-"""Long requests, decided in slices: each is a decision of its own, others have their turn between.
+"""Long requests in slices: each slice is one decision, and other decisions come between them.
 
-Owns the cut and its order. Only for requests that Kafka answers element by element: one element is
-never cut, but if it is long its decision, what it writes and its application are turns of their
-own. A controller that dies between two slices has done what the first ones say, as one has that
-dies before its answer; who asks again is told of each element how it stands then.
+Owns the cut and its order. Only for requests whose response has one result per element: a slice has
+whole elements, and if one element is long its decision, its writes and its application are turns of
+the event loop of their own. A controller that fails between two slices has done the first ones, as
+a controller has that fails before it responds; a client that sends the request again gets the
+result of each element as it is then.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from tidelog.controller.decisions.cluster import Cluster, Decision, Write
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
+from tidelog.controller.performing import Performer
 
 Element = TypeVar("Element")
 Answer = TypeVar("Answer")
 
 SLICE = 500
-"""What one slice may cost, in writes: 10 to 20 ms from the decision to its application. An element
-that costs more is a slice of its own."""
-
+"""The most that one slice may cost, in writes: 10 to 20 ms from the decision to its application. An
+element that costs more is a slice of its own."""
 
 LONG = 2_000
-"""Writes of one change, from which on it is made in several turns: each takes some 5 us for one.
-Only what concerns a topic of many partitions is so long."""
+"""Above this number of writes a change takes several turns of the event loop: each turn takes some
+5 us per write. Only changes of a topic with many partitions are so long."""
 
 
 async def between_steps(writes: Sequence[Write]) -> None:
-    """Let others have their turn between two steps of a long change; no other decision is made."""
+    """Let other tasks run between two steps of a long change; no other decision comes between."""
     if len(writes) > LONG:
         await asyncio.sleep(0)
 
@@ -49,23 +47,23 @@ def cut(asked: Sequence[Element], cost: Callable[[Element], int]) -> Iterator[Se
 
 
 async def perform_in_slices(
-    controller: Controller,
+    performer: Performer,
     asked: Sequence[Element],
     cost: Callable[[Element], int],
     decide: Callable[[Cluster, Sequence[Element]], Decision[list[Answer]]],
     applied: Callable[[list[Answer]], None] = lambda _: None,
 ) -> tuple[list[Answer], int]:
-    """Do as ``Controller.perform`` for each slice; return all answers and the last revision.
+    """``perform`` each slice; return all answers and the last revision.
 
-    Raises as that does, and then the first slices may be durable.
+    Raises NotActive as ``perform`` does; then the first slices may be durable.
     """
     answers: list[Answer] = []
-    revision = controller.cluster.revision
+    revision = performer.cluster.revision
     for part in cut(asked, cost):
 
         def decide_part(cluster: Cluster, part: Sequence[Element] = part) -> Decision[list[Answer]]:
             return decide(cluster, part)
 
-        found, revision = await controller.perform(decide_part, applied)
+        found, revision = await performer.perform(decide_part, applied)
         answers += found
     return answers, revision

@@ -19,21 +19,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from tidelog.controller.decisions import external_changes
-from tidelog.controller.decisions.cluster import Cluster, Remove
+from tidelog.controller.decisions.cluster import Cluster, Remove, Write
+from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.external_changes import WATCHED, WATCHED_CHILDREN, Taken
 from tidelog.controller.decisions.journal import parts
 from tidelog.controller.pending import Changes, changes_of
-from tidelog.controller.serving import NotActive
+from tidelog.controller.performing import NotActive, Performer
 from tidelog.metadata import layout
 from tidelog.metadata.records import ControllerNode
 from tidelog.metadata.store import (
     Conflict,
     Delete,
+    MetadataStore,
     Node,
     Operation,
     Reason,
@@ -41,10 +43,8 @@ from tidelog.metadata.store import (
     Watch,
     parent,
 )
+from tidelog.model.configs.server import ServerConfigs
 from tidelog.model.topics import TopicPartition
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
 
 logger = logging.getLogger(__name__)
 
@@ -75,10 +75,30 @@ class NodeChanged(Exception):
         self.removes = {x.path for x in operations if isinstance(x, Delete)}
 
 
-class Outside:
+class StoreOwner(Performer, Protocol):
+    """A controller, as the watches on its store see it."""
+
+    configs: ServerConfigs
+    store: MetadataStore
+    turn: asyncio.Lock
+    entropy: Entropy
+
+    async def commit(
+        self, decided: Sequence[Write], cluster: Cluster, *, first: bool = True
+    ) -> Changes:
+        """Make writes durable and apply them. Raises NotActive and NodeChanged."""
+
+    def send(self, changes: Changes) -> None:
+        """Have every control channel send a change."""
+
+    def lose(self, why: str) -> None:
+        """Step down, reload from the store, try again."""
+
+
+class StoreWatches:
     """The watches of one controller; they stand while it is active."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: StoreOwner) -> None:
         self._controller = controller
         self._watches: dict[str, Watch] = {}
         self._strays: dict[str, Watch] = {}
@@ -231,7 +251,7 @@ class Outside:
         # Another may have removed one of them, or put one more there: it is tried again then.
         with contextlib.suppress(NodeChanged):
             writes = [Remove(x) for x in gone]
-            controller.tell(await controller.commit(writes, controller.cluster))
+            controller.send(await controller.commit(writes, controller.cluster))
 
     def _freed(self, path: str) -> None:
         """The children of a node changed that kept its topic from being deleted: try again."""
@@ -294,7 +314,7 @@ class Outside:
         controller = self._controller
         before, draft = controller.cluster, controller.cluster.draft()
         deletes = controller.configs.delete_topic_enable
-        decision = external_changes.take_up(draft, found, controller.chance, deletes)
+        decision = external_changes.take_up(draft, found, controller.entropy, deletes)
         told = Changes()
         for position, part in enumerate(parts(decision, controller.store.max_write_bytes)):
             told.add(await controller.commit(part, draft, first=not position))
@@ -304,7 +324,7 @@ class Outside:
         changes.add(_of_topics(draft, found))
         changes.add(_unmarked(before, draft))
         before.adopt(draft)
-        controller.tell(changes)
+        controller.send(changes)
         return decision.answer
 
     def _say(self, taken: Taken) -> None:

@@ -69,7 +69,7 @@ class Office(World):
         self._channels += 1
         return self._channels
 
-    def told(self) -> None:
+    def when_sent(self) -> None:
         pass
 
     async def stopped(self, broker: int, stops: Collection[Stop]) -> None:

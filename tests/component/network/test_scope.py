@@ -14,7 +14,7 @@ import pytest
 from tests.support.lone_broker import Peer, until
 from tidelog.broker import handlers
 from tidelog.broker.control_plane.forwarding import MOST_FORWARDED
-from tidelog.controller.routing import make_router
+from tidelog.controller.handlers import HANDLERS
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network import frames
@@ -71,7 +71,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
 def test_the_scope_of_every_api(role: str) -> None:
-    router = Router(handlers.load()) if role == "broker" else make_router()
+    router = Router(handlers.load()) if role == "broker" else Router(HANDLERS)
     found = {key: handler.scope for key in ApiKey if (handler := router.handler(key)) is not None}
     allowed = {ApiKey[name]: CLIENT for name in FOR_CLIENTS[role].split()}
     assert found == {**BETWEEN_PROCESSES[role], **allowed}
@@ -82,7 +82,7 @@ def test_the_scope_of_every_api(role: str) -> None:
 
 def test_the_controller_takes_no_longer_requests_than_brokers_forward() -> None:
     """A CreateTopics of 24,000 names, sent to the controller itself, blocked its loop for 5 s."""
-    brokers, controllers = Router(handlers.load()), make_router()
+    brokers, controllers = Router(handlers.load()), Router(HANDLERS)
     for name in FOR_CLIENTS["controller"].split():
         key = ApiKey[name]
         ours, theirs = controllers.handler(key), brokers.handler(key)

@@ -12,8 +12,8 @@ from typing import Any
 from tests.simulation.cluster.store import SESSION_SECONDS, JournalTree, SimulatedStore
 from tests.simulation.kernel import UNLIMITED, Machine, Process, World
 from tests.simulation.secret import put_secret, secret_of
+from tests.support.lone_controller import LoneController
 from tidelog.broker.process import BOOT_ID, BrokerProcess, StartFailed
-from tidelog.controller.process import Controller
 from tidelog.metadata.store import StoreRefused, StoreUnavailable
 from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.model.levels import LATEST
@@ -180,12 +180,12 @@ class ControllerNode(Node):
         self.fate_of_a_write: Callable[[], str] = lambda: ""
         self.slow_store_s = 0.0
         """How much longer a write takes."""
-        self.controller: Controller | None = None
+        self.controller: LoneController | None = None
 
     async def serve(self, process: Process) -> None:
         rng = self.world.random(f"store/{self.host}/{self.starts}")
         store = SimulatedStore(self.tree, self, process, rng)
-        self.controller = Controller(self.configs, process.seams, store, secret_of(process))
+        self.controller = LoneController(self.configs, process.seams, store, secret_of(process))
         await self.controller.start()
 
     def stopping(self) -> Coroutine[Any, Any, None] | None:

@@ -24,7 +24,8 @@ from tidelog.broker.partitions import partition
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.client import group_member
 from tidelog.client.fetcher import Fetcher
-from tidelog.controller import process, requests
+from tidelog.controller import controller as controllers
+from tidelog.controller import requests
 from tidelog.controller.decisions import config_effects, elections, isr
 from tidelog.controller.decisions.cluster import Cluster as ControllerCluster
 from tidelog.controller.decisions.cluster import Decision as ControllerDecision
@@ -205,7 +206,7 @@ def take_a_suspect_for_dead(patch: Patch) -> None:
 
 
 def write_as_a_zombie(patch: Patch) -> None:
-    operations = process.operations
+    operations = controllers.operations
 
     def unconditional(cluster: Any, writes: Any) -> Any:
         found = [each for each in operations(cluster, writes) if not isinstance(each, Check)]
@@ -213,7 +214,7 @@ def write_as_a_zombie(patch: Patch) -> None:
             replace(each, version=-1) if isinstance(each, Set | Delete) else each for each in found
         ]
 
-    patch.setattr(process, "operations", unconditional)
+    patch.setattr(controllers, "operations", unconditional)
 
 
 def clear_the_unclean_flag_by_default(patch: Patch) -> None:

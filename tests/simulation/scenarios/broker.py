@@ -41,8 +41,8 @@ from tests.simulation.kernel import (
 from tests.simulation.kernel.loop import Failure
 from tests.simulation.scenarios.result import Result
 from tests.simulation.secret import put_secret, secret_of
+from tests.support.lone_controller import LoneController
 from tidelog.broker.process import BOOT_ID, BrokerProcess
-from tidelog.controller.process import Controller
 from tidelog.metadata.memory import MemoryStore, MemoryTree
 from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.model.errors import ErrorCode
@@ -86,7 +86,7 @@ class Server:
         self.machine: Machine = run.world.machine(HOST)
         self.process: Process | None = None
         self.broker: BrokerProcess | None = None
-        self.controller: Controller | None = None
+        self.controller: LoneController | None = None
         self.store: MemoryStore | None = None
         self.ready = False
         self.boots = 0
@@ -113,7 +113,7 @@ class Server:
         self.store = MemoryStore(self.tree)
         try:
             secret = secret_of(process)
-            self.controller = Controller(configs, process.seams, self.store, secret)
+            self.controller = LoneController(configs, process.seams, self.store, secret)
             await self.controller.start()
             controllers = [(HOST, self.controller.listener_port)]
             self.broker = BrokerProcess(configs, process.seams, controllers, secret=secret)

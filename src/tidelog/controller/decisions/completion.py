@@ -19,26 +19,19 @@ Sources: KIP-516 (migration), KIP-253 (counts and epochs), docs/design/metadata-
 from __future__ import annotations
 
 from collections import Counter as Tally
-from typing import Protocol
 from uuid import UUID
 
 import msgspec
 
 from tidelog.controller.decisions.cluster import Cluster, Decision, LogEnd, Put, Write
 from tidelog.controller.decisions.creation import new_partitions
+from tidelog.controller.decisions.entropy import Entropy
 from tidelog.metadata import layout
 from tidelog.metadata.records import Counter, PartitionNode, TopicMemory, TopicNode
 from tidelog.model.topics import TopicPartition
 
 
-class Chance(Protocol):
-    """The randomness that a new id draws."""
-
-    def new_uuid(self) -> UUID:
-        """Return a random id."""
-
-
-def complete(cluster: Cluster, chance: Chance) -> Decision[list[str]]:
+def complete(cluster: Cluster, entropy: Entropy) -> Decision[list[str]]:
     """Return the writes that complete every topic's nodes; the answer has a line for each change.
 
     Nothing while the store has gone back in time. Walks over all topics, and over the partitions of
@@ -54,7 +47,7 @@ def complete(cluster: Cluster, chance: Chance) -> Decision[list[str]]:
     for name, node in cluster.topics.items():
         if layout.memory(name) in cluster.damaged:
             continue
-        found = _completed(cluster, name, node, chance)
+        found = _completed(cluster, name, node, entropy)
         if found is None:
             continue
         whole, memory = found
@@ -78,13 +71,13 @@ def complete(cluster: Cluster, chance: Chance) -> Decision[list[str]]:
 
 
 def _completed(
-    cluster: Cluster, name: str, node: TopicNode, chance: Chance
+    cluster: Cluster, name: str, node: TopicNode, entropy: Entropy
 ) -> tuple[TopicNode, TopicMemory] | None:
     """Return both nodes as they should be; None while its id cannot be known yet."""
     memory = cluster.memories.get(name)
     count = len(node.partitions)
     if memory is None:
-        identity = _identity(cluster, name, node, chance)
+        identity = _identity(cluster, name, node, entropy)
         if identity is None:
             return None
         # Below level 1.4 every topic is marked: replicas made from now on are told no id.
@@ -114,7 +107,7 @@ def _completed(
 
 
 def _identity(
-    cluster: Cluster, name: str, node: TopicNode, chance: Chance
+    cluster: Cluster, name: str, node: TopicNode, entropy: Entropy
 ) -> tuple[str, bool] | None:
     """Return (id, migrated) of a topic that nothing of ours remembers; None: not known yet."""
     assigned = {broker for replicas in node.partitions.values() for broker in replicas}
@@ -129,9 +122,9 @@ def _identity(
     if known is not None:
         return layout.id_text(known), has_nameless
     if is_new:
-        return layout.id_text(chance.new_uuid()), not cluster.level.topic_ids
+        return layout.id_text(entropy.new_uuid()), not cluster.level.topic_ids
     if has_nameless or assigned <= cluster.brokers.keys():
-        return layout.id_text(chance.new_uuid()), True
+        return layout.id_text(entropy.new_uuid()), True
     return None
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 from uuid import UUID
 
 import msgspec
@@ -24,6 +23,7 @@ from tidelog.controller.decisions.cluster import (
     Remove,
     Write,
 )
+from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.levels import why_name_is_taken
 from tidelog.controller.decisions.placement import place_on
 from tidelog.metadata import layout
@@ -51,16 +51,6 @@ MOST_AT_ONCE = 10_000
 whose turns takes some 5 us for each."""
 
 MAX_REPLICATION_FACTOR = 32767
-
-
-class Chance(Protocol):
-    """The randomness that a creation draws."""
-
-    def new_uuid(self) -> UUID:
-        """Return a random id."""
-
-    def below(self, bound: int) -> int:
-        """Return a random number from 0 on, below ``bound``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +128,7 @@ def create_topics(
     cluster: Cluster,
     asked: Sequence[NewTopic],
     defaults: Defaults,
-    chance: Chance,
+    entropy: Entropy,
     validate_only: bool = False,
     earlier: Earlier | None = None,
 ) -> Decision[list[Created]]:
@@ -157,7 +147,7 @@ def create_topics(
                 sentence = f"The topic {topic.name} is named more than once."
                 answers.append(Created(topic.name, Refusal(ErrorCode.INVALID_REQUEST, sentence)))
             continue
-        answers.append(_create(cluster, topic, defaults, chance, batch))
+        answers.append(_create(cluster, topic, defaults, entropy, batch))
     if validate_only:
         return Decision([replace(answer, topic_id=NO_ID) for answer in answers])
     if batch.partition_epoch != start:
@@ -186,14 +176,14 @@ def cost_of_growth(cluster: Cluster, growth: Growth) -> int:
 
 
 def _create(
-    cluster: Cluster, topic: NewTopic, defaults: Defaults, chance: Chance, batch: _Batch
+    cluster: Cluster, topic: NewTopic, defaults: Defaults, entropy: Entropy, batch: _Batch
 ) -> Created:
     refusal = _why_not_name(cluster, topic.name, batch)
     if refusal is None:
         refusal = _why_not_configs(topic)
     if refusal is not None:
         return Created(topic.name, refusal)
-    replicas = _replicas(cluster, topic, defaults, chance)
+    replicas = _replicas(cluster, topic, defaults, entropy)
     if isinstance(replicas, Refusal):
         return Created(topic.name, replicas)
     if batch.created + len(replicas) > MAX_PARTITIONS:
@@ -201,7 +191,7 @@ def _create(
         return Created(topic.name, Refusal(ErrorCode.INVALID_PARTITIONS, sentence))
     batch.created += len(replicas)
     configs = {name: value for name, value in topic.configs if value is not None}
-    topic_id = chance.new_uuid()
+    topic_id = entropy.new_uuid()
     text = layout.id_text(topic_id)
     count = len(replicas)
     assignment = dict(enumerate(replicas))
@@ -292,7 +282,7 @@ def _why_not_configs(topic: NewTopic) -> Refusal | None:
 
 
 def _replicas(
-    cluster: Cluster, topic: NewTopic, defaults: Defaults, chance: Chance
+    cluster: Cluster, topic: NewTopic, defaults: Defaults, entropy: Entropy
 ) -> list[list[int]] | Refusal:
     if topic.assignment:
         if topic.partitions != USE_DEFAULT or topic.replication_factor != USE_DEFAULT:
@@ -306,7 +296,7 @@ def _replicas(
     if refusal is not None:
         return refusal
     racks = {broker: node.rack for broker, node in cluster.brokers.items()}
-    start = chance.below(max(1, len(racks) ** 2))
+    start = entropy.below(max(1, len(racks) ** 2))
     return place_on(racks, cluster.fit, count, factor, start)
 
 
@@ -383,7 +373,7 @@ Grown = tuple[str, Refusal | None]
 def create_partitions(
     cluster: Cluster,
     asked: Sequence[Growth],
-    chance: Chance,
+    entropy: Entropy,
     validate_only: bool = False,
     repeated: Collection[str] | None = None,
 ) -> Decision[list[Grown]]:
@@ -403,7 +393,7 @@ def create_partitions(
             refusal = Refusal(ErrorCode.INVALID_REQUEST, sentence)
         replicas: list[list[int]] | Refusal = []
         if refusal is None:
-            replicas = _grown_replicas(cluster, growth, chance.below)
+            replicas = _grown_replicas(cluster, growth, entropy.below)
             refusal = replicas if isinstance(replicas, Refusal) else None
         answers.append((growth.name, refusal))
         if refusal is None and not isinstance(replicas, Refusal):

@@ -34,8 +34,9 @@ from tidelog.controller.decisions.cluster import (
     indexes_with_state,
     take,
 )
-from tidelog.controller.decisions.completion import Chance, complete
+from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.deletion import take_up as delete_marked
+from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.ephemeral import counts_as_none, why_none
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
@@ -90,7 +91,7 @@ def as_writes(found: Mapping[str, Node | None], after: Cluster) -> list[Write]:
 
 
 def take_up(
-    cluster: Cluster, found: Mapping[str, Node | None], chance: Chance, deletes: bool
+    cluster: Cluster, found: Mapping[str, Node | None], entropy: Entropy, deletes: bool
 ) -> Decision[Taken]:
     """Take up changed nodes, and decide what must be written because of them.
 
@@ -129,7 +130,7 @@ def take_up(
             taken.notes.append(why_none(path))
         elif above != layout.CONFIG_CHANGES:
             taken.notes.append(f"{path} was {'removed' if node is None else 'written'}")
-    completed = complete(cluster, chance)
+    completed = complete(cluster, entropy)
     deleted: Decision[list[str]] = Decision([])
     if cluster.went_back is None:
         deleted = delete_marked(cluster, deletes)

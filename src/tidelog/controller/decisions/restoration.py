@@ -36,9 +36,9 @@ from tidelog.controller.decisions.cluster import (
     Write,
 )
 from tidelog.controller.decisions.elections import put_state
+from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.losses import most_debts, with_debts
 from tidelog.controller.decisions.unknown_data import (
-    Chance,
     Unknown,
     coming_back,
     configs_of,
@@ -82,7 +82,7 @@ def report(cluster: Cluster) -> dict[str, Any]:
 
 
 def accept(
-    cluster: Cluster, without: Collection[int], dropped: Collection[str], chance: Chance
+    cluster: Cluster, without: Collection[int], dropped: Collection[str], entropy: Entropy
 ) -> Decision[dict[str, Any] | Refusal]:
     """Decide to go on with this store; ``without`` names brokers that are not waited for.
 
@@ -105,7 +105,7 @@ def accept(
             memory = cluster.memories.get(name)
             writes += _topic_anew(cluster, name, node, memory, ends, _Lives(epochs))
     for one in unknown:
-        node, whole = node_of(cluster, one, chance)
+        node, whole = node_of(cluster, one, entropy)
         known = cluster.topics[one.name].partitions if one.is_known else {}
         ends = {
             index: one.ends.get(index, {})

@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 from uuid import UUID
 
 import msgspec
 
 from tidelog.controller.decisions.cluster import NO_ID, Cluster, LogEnd, Refusal
 from tidelog.controller.decisions.creation import MAX_PARTITIONS
+from tidelog.controller.decisions.entropy import Entropy
 from tidelog.metadata import layout
 from tidelog.metadata.records import TopicMemory, TopicNode
 from tidelog.model.errors import ErrorCode
@@ -32,13 +32,6 @@ from tidelog.model.topics import TopicPartition, why_invalid
 
 Ends = dict[int, dict[int, LogEnd]]
 """Log ends by partition and broker."""
-
-
-class Chance(Protocol):
-    """The randomness that the id of a topic draws whose replicas know none."""
-
-    def new_uuid(self) -> UUID:
-        """Return a random id."""
 
 
 @dataclass
@@ -167,7 +160,7 @@ def grown(partitions: Mapping[int, list[int]], ends: Ends) -> dict[int, list[int
     return dict(sorted(made.items()))
 
 
-def node_of(cluster: Cluster, one: Unknown, chance: Chance) -> tuple[TopicNode, TopicMemory]:
+def node_of(cluster: Cluster, one: Unknown, entropy: Entropy) -> tuple[TopicNode, TopicMemory]:
     """Return the nodes with which what was unknown of a topic comes back."""
     before = cluster.topics.get(one.name) if one.is_known else None
     memory = cluster.memories.get(one.name) if one.is_known else None
@@ -175,7 +168,7 @@ def node_of(cluster: Cluster, one: Unknown, chance: Chance) -> tuple[TopicNode, 
     count = len(partitions)
     if before is None:
         has_id = one.topic_id != NO_ID
-        text = layout.id_text(one.topic_id if has_id else chance.new_uuid())
+        text = layout.id_text(one.topic_id if has_id else entropy.new_uuid())
         migrated = not has_id or not cluster.level.topic_ids
         before = TopicNode(partitions, topic_id=text)
         memory = TopicMemory(text, count, migrated=migrated)

@@ -1,0 +1,44 @@
+"""The APIs that a controller serves: one handler per file, all of them in this list.
+
+Owns the list only; the router derives the ApiVersions response from it. Handlers import
+``controller.controller``, never ``controller.process``.
+"""
+
+from __future__ import annotations
+
+from tidelog.controller.handlers import (
+    allocate_producer_ids,
+    alter_configs,
+    alter_isr,
+    broker_heartbeat,
+    broker_registration,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_cluster,
+    describe_condition,
+    elect_leaders,
+    envelope,
+    incremental_alter_configs,
+    report_truncation,
+    restored_store,
+)
+from tidelog.network.router import Handler
+
+HANDLERS: tuple[Handler, ...] = (
+    allocate_producer_ids.HANDLER,
+    alter_configs.HANDLER,
+    alter_isr.HANDLER,
+    broker_heartbeat.HANDLER,
+    broker_registration.HANDLER,
+    create_partitions.HANDLER,
+    create_topics.HANDLER,
+    delete_topics.HANDLER,
+    describe_cluster.HANDLER,
+    describe_condition.HANDLER,
+    elect_leaders.HANDLER,
+    envelope.HANDLER,
+    incremental_alter_configs.HANDLER,
+    report_truncation.HANDLER,
+    restored_store.HANDLER,
+)

@@ -5,8 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import Cluster, Decision, Refusal
 from tidelog.controller.decisions.producer_ids import Block, next_block
 from tidelog.controller.serving import served
@@ -14,9 +13,6 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
 
 
 async def serve(

@@ -7,22 +7,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from tidelog.controller.altered_configs import alter, refuse_resources
+from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.configuration import Resource, replace_configs
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
-
 
 async def serve(
     controller: Controller, request: messages.AlterConfigsRequest, context: RequestContext
-) -> Any:
+) -> messages.AlterConfigsResponse:
     asked = [
         (
             Resource(resource.resource_type, resource.resource_name),
@@ -45,5 +41,5 @@ HANDLER = served(
     range(3),
     Scope.CLIENT,
     serve,
-    refuse_resources(messages.AlterConfigsResponse),
+    refuse_resources(messages.AlterConfigsRequest, messages.AlterConfigsResponse),
 )

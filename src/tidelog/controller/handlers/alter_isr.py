@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
+from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Decision
 from tidelog.controller.decisions.elections import elect_put_off
 from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr
@@ -28,10 +28,6 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
-
 
 Asked = tuple[messages.AlterIsrRequest.TopicData, messages.AlterIsrRequest.PartitionData]
 Decided = tuple[list[Outcome], set[str]]

@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
 
+from tidelog.controller.controller import Controller
 from tidelog.controller.decisions import registration
-from tidelog.controller.serving import NotActive, served
+from tidelog.controller.performing import NotActive
+from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
 
 logger = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import TYPE_CHECKING
 from uuid import UUID
 
+from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import NO_ID, Cluster, Decision, LogEnd, Put, Refusal
 from tidelog.controller.decisions.elections import elect_awaited
 from tidelog.controller.decisions.levels import why_broker_refused
@@ -44,9 +44,6 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, why_invalid
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
 
 logger = logging.getLogger(__name__)
 

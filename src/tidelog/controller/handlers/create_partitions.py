@@ -6,23 +6,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.creation import (
     Growth,
     cost_of_growth,
     create_partitions,
     repeated_growths,
 )
-from tidelog.controller.serving import served, told_in_time
+from tidelog.controller.serving import reached_in_time, served
 from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
 
 
 async def serve(
@@ -44,12 +40,12 @@ async def serve(
         asked,
         lambda growth: cost_of_growth(controller.cluster, growth),
         lambda cluster, part: create_partitions(
-            cluster, part, controller.chance, request.validate_only, repeated
+            cluster, part, controller.entropy, request.validate_only, repeated
         ),
     )
     told = True
     if not request.validate_only and any(refusal is None for _, refusal in answers):
-        told = await told_in_time(controller, revision, request.timeout_ms, context)
+        told = await reached_in_time(controller, revision, request.timeout_ms, context)
     response = messages.CreatePartitionsResponse
     results = []
     for name, refusal in answers:

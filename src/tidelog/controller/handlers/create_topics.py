@@ -15,8 +15,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.creation import (
     Created,
     Defaults,
@@ -31,10 +32,6 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
-
 
 ANSWERED_AT_ONCE = 50
 """Topics whose answers are made before others have their turn: each may have its own 40 rows."""
@@ -66,7 +63,7 @@ async def serve(
         asked,
         lambda topic: cost_of_topic(topic, defaults),
         lambda cluster, part: create_topics(
-            cluster, part, defaults, controller.chance, request.validate_only, earlier
+            cluster, part, defaults, controller.entropy, request.validate_only, earlier
         ),
         earlier.take,
     )

@@ -8,8 +8,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tidelog.controller.controller import Controller
 from tidelog.controller.decisions import deletion
 from tidelog.controller.decisions.deletion import (
     Deleted,
@@ -18,15 +17,12 @@ from tidelog.controller.decisions.deletion import (
     delete_topics,
     repeated_names,
 )
-from tidelog.controller.serving import served, told_in_time
+from tidelog.controller.serving import reached_in_time, served
 from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
 
 
 async def serve(
@@ -47,7 +43,7 @@ async def serve(
     )
     told = True
     if any(answer.refusal is None for answer in answers):
-        told = await told_in_time(controller, revision, request.timeout_ms, context)
+        told = await reached_in_time(controller, revision, request.timeout_ms, context)
     results = [_result(answer, told, context.version) for answer in answers]
     return messages.DeleteTopicsResponse(responses=results)
 

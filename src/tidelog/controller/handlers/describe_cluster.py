@@ -6,17 +6,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tidelog.controller.controller import Controller
 from tidelog.controller.requests import inter_broker_address
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
 
 
 async def serve(

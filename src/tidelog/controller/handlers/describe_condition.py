@@ -9,9 +9,9 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 from tidelog import __version__
+from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.condition import condition_steps
 from tidelog.controller.decisions.losses import unclean_elections
 from tidelog.controller.serving import served
@@ -20,9 +20,6 @@ from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.runtime.turns import in_turns
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
 
 UNCLEAN = "unclean"
 

@@ -9,21 +9,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import Cluster, Decision, Refusal
 from tidelog.controller.decisions.elections import ElectionType, Result, elect_on_request
-from tidelog.controller.serving import served, told_in_time
+from tidelog.controller.serving import reached_in_time, served
 from tidelog.controller.slices import perform_in_slices
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
-
 
 Answered = tuple[TopicPartition, Refusal | None]
 
@@ -47,7 +43,7 @@ async def serve(
 
     found, revision = await perform_in_slices(controller, places, lambda _: 1, decide)
     answer = dict(found)
-    if any(refusal is None for refusal in answer.values()) and not await told_in_time(
+    if any(refusal is None for refusal in answer.values()) and not await reached_in_time(
         controller, revision, request.timeout_ms, context
     ):
         return refuse_all(request, ErrorCode.REQUEST_TIMED_OUT, "Not every broker knows it yet.")

@@ -13,17 +13,15 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tidelog.controller.controller import Controller
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import codec, messages
 from tidelog.runtime.turns import in_turns
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
 
 logger = logging.getLogger(__name__)
 

@@ -7,24 +7,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from tidelog.controller.altered_configs import alter, refuse_resources
+from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.configuration import Alteration, Resource, alter_configs
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
-
 
 async def serve(
     controller: Controller,
     request: messages.IncrementalAlterConfigsRequest,
     context: RequestContext,
-) -> Any:
+) -> messages.IncrementalAlterConfigsResponse:
     asked = [
         (
             Resource(resource.resource_type, resource.resource_name),
@@ -47,5 +43,7 @@ HANDLER = served(
     range(2),
     Scope.CLIENT,
     serve,
-    refuse_resources(messages.IncrementalAlterConfigsResponse),
+    refuse_resources(
+        messages.IncrementalAlterConfigsRequest, messages.IncrementalAlterConfigsResponse
+    ),
 )

@@ -11,8 +11,8 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import Cluster, Decision
 from tidelog.controller.decisions.losses import Truncation, report
 from tidelog.controller.serving import served
@@ -20,9 +20,6 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
 
 logger = logging.getLogger(__name__)
 

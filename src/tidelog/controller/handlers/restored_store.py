@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING
 
+from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import Refusal
 from tidelog.controller.decisions.restoration import accept, report
 from tidelog.controller.serving import served
@@ -23,9 +23,6 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
-
-if TYPE_CHECKING:
-    from tidelog.controller.process import Controller
 
 audit = logging.getLogger("tidelog.audit")
 
@@ -40,7 +37,7 @@ async def serve(
     without = request.without_brokers
     dropped = request.drop_unknown
     answer, _ = await controller.perform(
-        lambda cluster: accept(cluster, without, dropped, controller.chance)
+        lambda cluster: accept(cluster, without, dropped, controller.entropy)
     )
     if isinstance(answer, Refusal):
         return response(

@@ -1,0 +1,328 @@
+"""The state of one controller, and ``perform``: the only way to change that state.
+
+Owns the order of a change: **decide** (a pure function of ``cluster``), **persist** (one
+multi-write that is conditional on the controller epoch), **apply**, then send the change to the
+brokers and respond. ``perform`` makes one change at a time: it holds a lock from the decision to
+its application, so no decision sees half of another. Not when a controller becomes active, nor its
+server: see ``process``.
+
+While ``active`` is false every request gets NOT_CONTROLLER. Sessions of brokers and control
+channels last only while this controller is active.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeVar
+from uuid import UUID
+
+from tidelog.controller.announcements import Announcements
+from tidelog.controller.audit_lines import audit_lines, say
+from tidelog.controller.channel_keys import ChannelKeys
+from tidelog.controller.decisions import config_effects, deletion
+from tidelog.controller.decisions.cluster import Cluster, Decision, Write
+from tidelog.controller.decisions.completion import complete
+from tidelog.controller.decisions.entropy import Entropy
+from tidelog.controller.decisions.journal import committed, operations, parts, with_revision
+from tidelog.controller.decisions.stops import Stop
+from tidelog.controller.entropy import SeamEntropy
+from tidelog.controller.outbox import Outbox
+from tidelog.controller.pending import Changes, changes_of, unclean_elections
+from tidelog.controller.performing import NotActive
+from tidelog.controller.requests import Sender, epoch_of
+from tidelog.controller.session_watch import SessionWatch
+from tidelog.controller.slices import between_steps, perform_in_slices
+from tidelog.controller.store_watches import NodeChanged, StoreWatches
+from tidelog.controller.waiting import Waiting
+from tidelog.metadata import layout
+from tidelog.metadata.store import MetadataStore, StoreUnavailable, WriteTooLarge
+from tidelog.model.configs.server import ServerConfigs
+from tidelog.runtime.cluster_secret import ClusterSecret
+from tidelog.runtime.seams import Seams
+
+logger = logging.getLogger(__name__)
+
+A = TypeVar("A")
+
+MOST_TRIES = 5
+"""How often ``carry_out`` decides again because another program changed a node of the decision."""
+
+MANY_GONE = 1_000
+"""Above this number of deleted topics, a controller forgets those that every live broker knows."""
+
+
+class Controller:
+    """One controller over one metadata store."""
+
+    def __init__(
+        self,
+        configs: ServerConfigs,
+        seams: Seams,
+        store: MetadataStore,
+        secret: ClusterSecret | None = None,
+    ) -> None:
+        """``secret`` is what control channels prove to brokers."""
+        self.secret = secret
+        self.configs = configs
+        self.seams = seams
+        self.store = store
+        self.entropy: Entropy = SeamEntropy(seams)
+        self.channel_keys = ChannelKeys(seams.random)
+        self.sender = Sender(configs.node_id, configs.inter_broker_listener_name)
+        self.cluster = Cluster()
+        self.unclean_elections = 0
+        """How many this controller has decided since its start."""
+        self.session_watch = SessionWatch(self)
+        self.store_watches = StoreWatches(self)
+        self.outboxes: dict[int, Outbox] = {}
+        self.announcements = Announcements()
+        self.activated = asyncio.Event()
+        self.lost = asyncio.Event()
+        """Set while this controller must reload from the store before it can be active."""
+        self.why_lost = ""
+        self.trusts_store = True
+        """False from a failure of the store's session until ``process`` opens a new one."""
+        self.turn = asyncio.Lock()
+        """Held from a decision to its application."""
+        self._waiting = Waiting()
+        self._gone: dict[str, int] = {}
+        """Deleted topics, with the revision of the deletion: a broker may not know of it yet."""
+        self._channels = 0
+
+    @property
+    def active(self) -> bool:
+        """Whether this controller owns the metadata now; ``activated`` is its event."""
+        return self.activated.is_set()
+
+    # -- active and inactive
+
+    async def begin(self, cluster: Cluster) -> None:
+        """Become active with a state that ``activation`` has just loaded; called in a turn.
+
+        Raises NotActive, or what the store raised: then this controller has resigned.
+        """
+        self.cluster = cluster
+        self._channels = 0
+        # The channels are new: a broker that has been sent everything knows every earlier deletion.
+        going = {node.name for node in cluster.deletions.values()}
+        self._note_gone({*self._gone, *going}, cluster.revision)
+        self.announcements.forget()
+        try:
+            # Before any channel opens: the next leaders acknowledge by these minimums.
+            await self.carry_out(config_effects.of_a_start)
+            # Marks of topics to be deleted, from a controller of a lower level or from a tool.
+            await self.carry_out(self._act_on_marks)
+            self.session_watch.begin()
+            self.store_watches.begin()
+            if self.lost.is_set():
+                raise NotActive("its session with the store ended meanwhile")
+        except BaseException:
+            # Watches belong to this session of the store: they must not outlive this attempt.
+            await self.resign()
+            raise
+        self.activated.set()
+
+    async def resign(self) -> None:
+        """Stop being active: end sessions, watches and channels, and let waiting requests fail."""
+        self.activated.clear()
+        self.session_watch.end()
+        self.store_watches.end()
+        outboxes, self.outboxes = self.outboxes, {}
+        for outbox in outboxes.values():
+            await outbox.close()
+        self._waiting.give_up()
+
+    def lose(self, why: str, level: int = logging.ERROR) -> None:
+        """Step down; ``process`` then reloads from the store and tries to become active again."""
+        if self.active:
+            logger.log(
+                level,
+                "controller %(controller)s is no longer active: %(why)s",
+                {"controller": self.configs.node_id, "why": why},
+            )
+        self.activated.clear()
+        self.why_lost = why
+        # The state may differ from the store: a new session of the store loads it again.
+        self.trusts_store = False
+        self.lost.set()
+
+    # -- decide, persist, apply
+
+    async def perform(
+        self,
+        decide: Callable[[Cluster], Decision[A]],
+        applied: Callable[[A], None] = lambda _: None,
+    ) -> tuple[A, int]:
+        """Decide, persist, apply; return the decision's answer and the revision that has it.
+
+        ``decide`` gets the state and must not wait or keep it; ``applied`` gets the answer before
+        any other decision. Raises NotActive: then the outcome is unknown.
+        """
+        # A caller that goes away must not leave a write that is durable and not applied.
+        work = asyncio.get_running_loop().create_task(self._perform(decide, applied))
+        work.add_done_callback(_retrieve_exception)
+        return await asyncio.shield(work)
+
+    async def _perform(
+        self, decide: Callable[[Cluster], Decision[A]], applied: Callable[[A], None]
+    ) -> tuple[A, int]:
+        async with self.turn:
+            if not self.active:
+                raise NotActive
+            answer = await self.carry_out(decide)
+            applied(answer)
+            return answer, self.cluster.revision
+
+    async def carry_out(self, decide: Callable[[Cluster], Decision[A]]) -> A:
+        """Decide and persist; called in the turn of a change.
+
+        If another program changed a node of the decision, this takes that change up and decides
+        again. A decision of which a part is durable is not decided again: this controller steps
+        down, and the next activation finishes what is left. Raises NotActive: then the outcome is
+        unknown.
+        """
+        for _ in range(MOST_TRIES):
+            decision = decide(self.cluster)
+            try:
+                for position, part in enumerate(parts(decision, self.store.max_write_bytes)):
+                    if part:
+                        self.send(await self.commit(part, self.cluster, first=not position))
+            except NodeChanged as changed:
+                await self.store_watches.resolve(changed)
+            else:
+                return decision.answer
+        self.lose(f"other programs wrote the same nodes, {MOST_TRIES} times in a row")
+        raise NotActive
+
+    async def commit(
+        self, decided: Sequence[Write], cluster: Cluster, *, first: bool = True
+    ) -> Changes:
+        """Make writes durable and apply them to ``cluster``; return what brokers must be sent.
+
+        Called in the turn of a change. Raises NotActive when the outcome is unknown, or when this
+        controller's epoch is gone: then it reloads everything. Raises NodeChanged when the commit
+        did nothing because another program has written a node; only for a ``first`` part of a
+        decision.
+        """
+        writes = with_revision(cluster, decided)
+        await between_steps(writes)
+        found = operations(cluster, writes)
+        await between_steps(writes)
+        # From the state before the writes: it stays as it is until they are applied.
+        changes, lines = changes_of(cluster, writes), audit_lines(cluster, writes)
+        unclean = unclean_elections(cluster, writes)
+        await between_steps(writes)
+        try:
+            conflict = await self.store.multi(found)
+        except WriteTooLarge:
+            # The store did nothing and its session is intact: the caller gets the error.
+            raise
+        except StoreUnavailable as error:
+            self.lose(str(error))
+            raise NotActive from error
+        if conflict is not None and conflict.path != layout.CONTROLLER_EPOCH and first:
+            raise NodeChanged(conflict, found)
+        if conflict is not None:
+            self.lose(f"another program wrote: {conflict}")
+            raise NotActive
+        say(lines)
+        self.unclean_elections += unclean
+        committed(cluster, found, writes)
+        return changes
+
+    async def complete_topics(self) -> None:
+        """Fill in what topics' nodes lack, as far as it is known now. Raises NotActive.
+
+        A topic that is marked for deletion and had no id until now moves to the queue with ids.
+        """
+        if self.active:
+            lines, _ = await self.perform(lambda cluster: complete(cluster, self.entropy))
+            for line in lines:
+                logger.warning("%s", line)
+        if self.active and self.cluster.marked and self.cluster.went_back is None:
+            await self.perform(self._act_on_marks)
+
+    def _act_on_marks(self, cluster: Cluster) -> Decision[list[str]]:
+        if cluster.went_back is not None:
+            return Decision([])
+        return deletion.take_up(cluster, self.configs.delete_topic_enable)
+
+    # -- which brokers have been sent a change
+
+    def send(self, changes: Changes) -> None:
+        """Have every control channel send a change that the state has now."""
+        self._note_gone(changes.gone, self.cluster.revision)
+        self.announcements.forget()
+        for outbox in self.outboxes.values():
+            outbox.notice(changes)
+
+    async def reached(self, revision: int, limit_ms: float) -> bool:
+        """Wait until every live broker has been sent ``revision``; False if it took too long."""
+        return await self._waiting.until(lambda: self._all_reached(revision), limit_ms)
+
+    async def until_free(self, names: Sequence[str], limit_ms: float) -> None:
+        """Wait until all of these names are free for new topics, at most ``limit_ms``."""
+        await self._waiting.until(lambda: all(map(self.is_free, names)), limit_ms)
+
+    def is_free(self, name: str) -> bool:
+        """Return whether every live broker knows that the former topic of this name is gone.
+
+        If one did not, its group coordinator could take an offset that was committed in the new
+        topic for one in the former topic, and remove it. A deletion that an earlier active
+        controller began counts until the topic's replicas are gone.
+        """
+        return name not in self._gone or self._all_know(self._gone[name])
+
+    def _all_know(self, revision: int) -> bool:
+        # Brokers that registered with an earlier active controller have no channel at first.
+        silent = self.cluster.brokers.keys() - self.outboxes.keys() - self.cluster.suspected
+        return not silent and self._all_reached(revision)
+
+    def _note_gone(self, names: Iterable[str], revision: int) -> None:
+        self._gone.update(dict.fromkeys(names, revision))
+        if len(self._gone) > MANY_GONE:
+            self._gone = {x: at for x, at in self._gone.items() if not self._all_know(at)}
+
+    def _all_reached(self, revision: int) -> bool:
+        return all(
+            broker in self.cluster.suspected or outbox.reached >= revision
+            for broker, outbox in self.outboxes.items()
+        )
+
+    # -- what control channels need (``outbox.ChannelOwner``)
+
+    def next_channel_number(self) -> int:
+        """Return the number of the next control channel of this controller epoch."""
+        self._channels += 1
+        return self._channels
+
+    def channel_key(self, broker: int) -> UUID:
+        """Return the key that a broker got, or will get, in its registration response."""
+        cluster = self.cluster
+        epoch = epoch_of(cluster, broker)
+        return self.channel_keys.of(broker, cluster.controller_epoch, epoch)
+
+    def when_sent(self) -> None:
+        """Let requests go on that wait until brokers have been sent a revision."""
+        self._waiting.look()
+
+    async def stopped(self, broker: int, stops: Collection[Stop]) -> None:
+        """Note that a broker confirmed these replicas as stopped, or deleted."""
+
+        def decide(cluster: Cluster, part: Sequence[Sequence[Stop]]) -> Decision[list[None]]:
+            confirmed = [stop for of_topic in part for stop in of_topic]
+            deletion.note_confirmed(cluster, broker, confirmed)
+            return deletion.confirm(cluster, broker, confirmed)
+
+        with contextlib.suppress(NotActive):
+            by_topic = deletion.by_topic(stops)
+            await perform_in_slices(self, by_topic, deletion.cost_of_confirmation, decide)
+
+
+def _retrieve_exception(work: asyncio.Task[Any]) -> None:
+    """Retrieve what a task raised whose caller may be gone: asyncio logs it otherwise."""
+    if not work.cancelled():
+        work.exception()
