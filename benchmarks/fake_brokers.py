@@ -17,6 +17,7 @@ from tidelog.broker.control_plane.session import ControllerSession, Identity, Re
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.server import Listener
+from tidelog.network import api_versions
 from tidelog.network.router import Handler, RequestContext, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import messages
@@ -224,5 +225,11 @@ def _router() -> Router:
         (ApiKey.UPDATE_METADATA, 9, _metadata),
     ]
     return Router(
-        [Handler(key, range(count), Scope.CONTROLLER, handle) for key, count, handle in served]
+        [
+            api_versions.HANDLER,
+            *(
+                Handler(key, range(count), Scope.CONTROLLER, handle)
+                for key, count, handle in served
+            ),
+        ]
     )

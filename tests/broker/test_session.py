@@ -27,6 +27,7 @@ from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, Requ
 from tidelog.client.patience import Patience, is_over, patience_ms
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.network import api_versions
 from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
@@ -58,7 +59,7 @@ class Controller:
             Handler(ApiKey.ENVELOPE, range(1), Scope.BROKER, self._unpack),
             Handler(ApiKey.DESCRIBE_CLUSTER, range(1), Scope.CLIENT, self._describe),
         ]
-        self.server = Server(Router(handlers), self)
+        self.server = Server(Router([api_versions.HANDLER, *handlers]), self)
         return await self.server.listen("CONTROLLER", "127.0.0.1", 0)
 
     def _register(self, *_: object) -> Any:

@@ -26,6 +26,7 @@ from tidelog.broker.metadata.configurations import ConfigCache, EntityType
 from tidelog.broker.partitions.partition import HostedPartition, PartitionState
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.server import ServerConfigs, from_mapping
+from tidelog.network import api_versions
 from tidelog.network.limits import Limits
 from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
@@ -83,7 +84,7 @@ class LoneBroker:
         """The handlers of the hot path, and producer ids from nowhere."""
         ids = Handler(ApiKey.INIT_PRODUCER_ID, range(5), Scope.CLIENT, self._init_producer_id)
         hot = (produce, fetch, list_offsets, metadata, offset_for_leader_epoch, delete_records)
-        return Router([*(module.HANDLER for module in hot), ids, *extra])
+        return Router([api_versions.HANDLER, *(module.HANDLER for module in hot), ids, *extra])
 
     def _init_producer_id(self, *_: object) -> Any:
         self._next_producer_id += 1

@@ -29,6 +29,7 @@ from tidelog.metadata.memory import MemoryStore
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.model.errors import ErrorCode
+from tidelog.network import api_versions
 from tidelog.network.router import Router, Scope
 from tidelog.protocol import codec, messages
 from tidelog.protocol.primitives import NO_UUID
@@ -40,7 +41,10 @@ REFUSED = int(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 STALE_CONTROLLER = int(ErrorCode.STALE_CONTROLLER_EPOCH)
 HUGE = 2**31 - 1
 
-ROUTERS = {"broker": Router(handlers.load()), "controller": Router(HANDLERS)}
+ROUTERS = {
+    "broker": Router([api_versions.HANDLER, *handlers.load()]),
+    "controller": Router([api_versions.HANDLER, *HANDLERS]),
+}
 CELLS = [
     (role, key)
     for role, router in ROUTERS.items()

@@ -30,6 +30,7 @@ from tidelog.model.configs import server
 from tidelog.model.epochs import HIGHEST_EPOCH, HIGHEST_REVISION
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.network import api_versions
 from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
@@ -77,19 +78,22 @@ class RecordedBroker:
     async def listen(self) -> None:
         router = Router(
             [
-                Handler(
-                    key,
-                    range(codec.api_of(key).all_versions()[-1] + 1),
-                    Scope.CONTROLLER,
-                    self._handle,
-                )
-                for key in (
-                    ApiKey.OPEN_CONTROL_CHANNEL,
-                    ApiKey.UPDATE_CONFIGS,
-                    ApiKey.LEADER_AND_ISR,
-                    ApiKey.UPDATE_METADATA,
-                    ApiKey.STOP_REPLICA,
-                )
+                api_versions.HANDLER,
+                *(
+                    Handler(
+                        key,
+                        range(codec.api_of(key).all_versions()[-1] + 1),
+                        Scope.CONTROLLER,
+                        self._handle,
+                    )
+                    for key in (
+                        ApiKey.OPEN_CONTROL_CHANNEL,
+                        ApiKey.UPDATE_CONFIGS,
+                        ApiKey.LEADER_AND_ISR,
+                        ApiKey.UPDATE_METADATA,
+                        ApiKey.STOP_REPLICA,
+                    )
+                ),
             ]
         )
         self.server = Server(router, self)

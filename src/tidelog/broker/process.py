@@ -29,6 +29,7 @@ from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.model.configs.server import Listener, ServerConfigs
 from tidelog.model.topics import TopicPartition
+from tidelog.network import api_versions
 from tidelog.network.limits import Limits
 from tidelog.network.router import Router
 from tidelog.network.server import ListenError, Server
@@ -145,7 +146,7 @@ class BrokerProcess:
         broker.control = Control(broker, [each.path for each in self._directories])
         broker.coordinator = self._coordinator = Coordinator(broker)
         broker.server = self._server = Server(
-            Router(handlers.load()),
+            Router([api_versions.HANDLER, *handlers.load()]),
             broker,
             limits_of(configs, self.descriptors, topic_configs),
             self._secret,

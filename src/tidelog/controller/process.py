@@ -24,6 +24,7 @@ from tidelog.metadata import layout
 from tidelog.metadata.store import MetadataStore, StoreRefused, StoreUnavailable
 from tidelog.model.configs.definitions import BrokerLayers
 from tidelog.model.configs.server import ServerConfigs
+from tidelog.network import api_versions
 from tidelog.network.limits import Limits
 from tidelog.network.router import Router
 from tidelog.network.server import Server
@@ -91,7 +92,10 @@ class ControllerProcess:
                 controller.lost.set()
             except (StoreUnavailable, NotActive) as error:
                 self._failed(error)
-            router, limits = Router(handlers.HANDLERS), limits_of(self.configs)
+            router, limits = (
+                Router([api_versions.HANDLER, *handlers.HANDLERS]),
+                limits_of(self.configs),
+            )
             self.server = Server(router, controller, limits, self._secret, self.seams.clock)
             for listener in self.configs.controller_listeners:
                 port = await self.server.listen(listener.name, listener.host, listener.port)

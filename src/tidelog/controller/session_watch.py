@@ -20,7 +20,7 @@ from tidelog.controller.decisions.sessions import Patience, Sessions
 from tidelog.controller.outbox import ChannelOwner, Outbox
 from tidelog.controller.performing import NotActive, Performer
 from tidelog.model.configs.server import ServerConfigs
-from tidelog.network.connection import Connection
+from tidelog.network.router import Peer
 from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class SessionWatch:
             )
         )
         self._controller = controller
-        self._peers: dict[int, Connection] = {}
+        self._peers: dict[int, Peer] = {}
         self._changed = asyncio.Event()
         self._judged_ms = 0
         """As of when the sessions were looked at last."""
@@ -85,7 +85,7 @@ class SessionWatch:
         self._peers.clear()
         self.sessions.clear()
 
-    async def opened(self, broker: int, peer: Connection, new_channel: bool) -> None:
+    async def opened(self, broker: int, peer: Peer, new_channel: bool) -> None:
         """A broker registered on ``peer``: its session begins, and its channel if it is a new life.
 
         A broker that this controller did not know before gets its first FULL by that channel.
@@ -111,7 +111,7 @@ class SessionWatch:
                 configs.delete_topic_retry_ms,
             )
 
-    def answered(self, broker: int, peer: Connection) -> None:
+    def answered(self, broker: int, peer: Peer) -> None:
         """The registration on ``peer`` is answered now: heartbeats come from now on."""
         if self.is_session_of(broker, peer):
             self.heard(broker)
@@ -131,15 +131,15 @@ class SessionWatch:
         self.sessions.heard(broker, self._now_ms(), is_answered=is_answered)
         return was_suspected
 
-    def is_session(self, peer: Connection) -> bool:
+    def is_session(self, peer: Peer) -> bool:
         """Return whether a connection is the one that carries a broker's heartbeats."""
         return any(known is peer for known in self._peers.values())
 
-    def is_session_of(self, broker: int, peer: Connection) -> bool:
+    def is_session_of(self, broker: int, peer: Peer) -> bool:
         """Return whether a broker registered on this connection, and on none since."""
         return self._peers.get(broker) is peer
 
-    def _closed(self, broker: int, peer: Connection) -> None:
+    def _closed(self, broker: int, peer: Peer) -> None:
         if self._peers.get(broker) is not peer:
             # The broker has opened another session since.
             return

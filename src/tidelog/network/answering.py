@@ -27,7 +27,7 @@ from tidelog.network.turns import TURN_MS
 from tidelog.protocol.primitives import Buffer
 
 if TYPE_CHECKING:
-    from tidelog.network.server import Server
+    from tidelog.network.open_connections import OpenConnections
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def _at_once(answer: Any) -> Steps:
 class Answering(Outgoing):
     """The half of a connection that answers."""
 
-    server: Server
+    server: OpenConnections
     _in_turn: bool
 
     def __init__(self) -> None:

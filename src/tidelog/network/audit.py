@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tidelog.model.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from tidelog.network.connection import Connection
+    from tidelog.network.router import Peer
 
 audit = logging.getLogger("tidelog.audit")
 
@@ -46,7 +46,7 @@ class Audit:
         self.refused_by_api: Counter[ApiKey] = Counter()
         """All refusals since the start: the metric."""
 
-    def refused(self, connection: Connection, api_key: ApiKey, why: str) -> None:
+    def refused(self, connection: Peer, api_key: ApiKey, why: str) -> None:
         """Count a refusal, and say it unless the same was said within a second."""
         self.refused_by_api[api_key] += 1
         now = self._now()

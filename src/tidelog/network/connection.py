@@ -35,8 +35,8 @@ from tidelog.protocol.codec import DecodeError
 from tidelog.protocol.primitives import TooManyElements
 
 if TYPE_CHECKING:
-    from tidelog.network.proving import Exchange
-    from tidelog.network.server import Server
+    from tidelog.network.open_connections import OpenConnections
+    from tidelog.protocol.secret_exchange import Exchange
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ TURN, STOPPING = 16, 32
 class Connection(Answering, asyncio.BufferedProtocol):
     """The server's side of one client connection."""
 
-    def __init__(self, server: Server, listener_name: str) -> None:
+    def __init__(self, server: OpenConnections, listener_name: str) -> None:
         self.server = server
         self.listener_name = listener_name
         self.router: Router = server.router
@@ -87,9 +87,14 @@ class Connection(Answering, asyncio.BufferedProtocol):
         self.is_trusted = True
         self._takes_turns = False
         self._routes = self.router.routes_for(True)
+        self.server.places.left(self)
         outside = self.server.outside
         self._in.leave_account(outside)
         self._leave_account(outside)
+
+    def refused(self, api_key: ApiKey, why: str) -> None:
+        """Count a refused request and write it to the audit log."""
+        self.server.audit.refused(self, api_key, why)
 
     @property
     def is_closing(self) -> bool:

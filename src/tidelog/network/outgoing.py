@@ -13,7 +13,7 @@ from tidelog.network.sending import FileSender, as_buffer, can_send_files, sende
 
 if TYPE_CHECKING:
     from tidelog.network.limits import Account
-    from tidelog.network.server import Server
+    from tidelog.network.open_connections import OpenConnections
 
 WRITE_HIGH_BYTES = 65_536
 """Unsent bytes of one connection above which it is not served, and from which on they count."""
@@ -32,7 +32,7 @@ _BUFFER_CLASSES = frozenset(_BUFFERS)
 class Outgoing:
     """What a connection sends. ``_go_on`` is called when there is room for more."""
 
-    server: Server
+    server: OpenConnections
     client_host: str
     last_active: float
     _blocked: int

@@ -14,8 +14,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tidelog.network.connection import Connection
     from tidelog.network.limits import Limits
+    from tidelog.network.router import Peer
 
 KEPT_PLACES = 10
 PROVE_S = 2.0
@@ -32,11 +32,11 @@ class Places:
         self._keeps = keeps
         self._loop = loop
         self._per_ip: Counter[str] = Counter()
-        self._counted: set[Connection] = set()
-        self._proving: dict[Connection, asyncio.TimerHandle] = {}
+        self._counted: set[Peer] = set()
+        self._proving: dict[Peer, asyncio.TimerHandle] = {}
         """Those in a kept place, the oldest first."""
 
-    def taken(self, connection: Connection, limits: Limits) -> str | None:
+    def taken(self, connection: Peer, limits: Limits) -> str | None:
         """Count a new connection; return why it is refused, or None."""
         host = connection.client_host
         why = None
@@ -65,7 +65,7 @@ class Places:
         self.left(oldest)
         oldest.close(NO_PLACE)
 
-    def left(self, connection: Connection) -> None:
+    def left(self, connection: Peer) -> None:
         """Stop counting a connection: it ended, or proved the secret. Once is enough."""
         timer = self._proving.pop(connection, None)
         if timer is not None:

@@ -16,6 +16,7 @@ connection after one line for the audit. The codes are ``protocol.secret_exchang
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from tidelog.model.api_keys import ApiKey
@@ -26,26 +27,17 @@ from tidelog.protocol.secret_exchange import (
     CODE_BYTES,
     MECHANISM,
     NONCE_BYTES,
+    Exchange,
     proves_client,
     server_code,
 )
+from tidelog.runtime.cluster_secret import ClusterSecret
 
 KEYS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 STEPS = 3
 """Requests of one exchange."""
 
 WRONG = "a wrong proof of the cluster secret"
-
-
-class Exchange:
-    """How far one connection's exchange has come."""
-
-    __slots__ = ("client_nonce", "done", "server_nonce")
-
-    def __init__(self) -> None:
-        self.client_nonce = b""
-        self.server_nonce = b""
-        self.done = False
 
 
 def _handshake(_: Any, request: messages.SaslHandshakeRequest, context: RequestContext) -> Any:
@@ -61,11 +53,14 @@ def _handshake(_: Any, request: messages.SaslHandshakeRequest, context: RequestC
 
 
 def _authenticate(
-    _: Any, request: messages.SaslAuthenticateRequest, context: RequestContext
+    secret: ClusterSecret,
+    _: Any,
+    request: messages.SaslAuthenticateRequest,
+    context: RequestContext,
 ) -> Any:
     connection = context.connection
-    exchange, secret = connection.exchange, connection.server.secret
-    if exchange is None or exchange.done or secret is None:
+    exchange = connection.exchange
+    if exchange is None or exchange.done:
         return messages.SaslAuthenticateResponse(
             error_code=ErrorCode.ILLEGAL_SASL_STATE,
             error_message="SaslHandshake comes first, once for a connection.",
@@ -84,17 +79,18 @@ def _authenticate(
         return _wrong(context)
     exchange.done = True
     connection.trust()
-    connection.server.places.left(connection)
     return messages.SaslAuthenticateResponse()
 
 
 def _wrong(context: RequestContext) -> None:
-    connection = context.connection
-    connection.server.audit.refused(connection, ApiKey.SASL_AUTHENTICATE, WRONG)
-    connection.close(None)
+    context.connection.refused(ApiKey.SASL_AUTHENTICATE, WRONG)
+    context.connection.close(None)
 
 
-HANDLERS = (
-    Handler(ApiKey.SASL_HANDSHAKE, range(1, 2), Scope.CLIENT, _handshake),
-    Handler(ApiKey.SASL_AUTHENTICATE, range(3), Scope.CLIENT, _authenticate),
-)
+def handlers(secret: ClusterSecret) -> tuple[Handler, ...]:
+    """Return the handlers by which connections prove this secret."""
+    authenticate = partial(_authenticate, secret)
+    return (
+        Handler(ApiKey.SASL_HANDSHAKE, range(1, 2), Scope.CLIENT, _handshake),
+        Handler(ApiKey.SASL_AUTHENTICATE, range(3), Scope.CLIENT, authenticate),
+    )

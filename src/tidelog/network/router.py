@@ -11,16 +11,15 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import msgspec
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.network.limits import Account
 from tidelog.protocol import codec, messages
-
-if TYPE_CHECKING:
-    from tidelog.network.connection import Connection
+from tidelog.protocol.secret_exchange import Exchange
 
 
 class Scope(Enum):
@@ -46,6 +45,43 @@ class CloseConnection(Exception):
     """Raised by a handler that has no other way to refuse (Produce with acks=0): one log line."""
 
 
+class Peer(Protocol):
+    """The connection that a request came in by, as handlers see it. Peers are hashable: they
+    identify the sender for as long as it is connected."""
+
+    client_host: str
+    listener_name: str
+    router: Router
+    is_trusted: bool
+    exchange: Exchange | None
+
+    @property
+    def account(self) -> Account:
+        """Return the account that counts the memory of this connection."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether no further request of this connection will be served."""
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once when the connection has ended, whichever side ended it."""
+
+    def close(self, reason: str | None) -> None:
+        """Serve no further request and close; ``reason`` goes into one log line."""
+
+    def trust(self) -> None:
+        """Serve later requests as those of a process of the cluster."""
+
+    def refused(self, api_key: ApiKey, why: str) -> None:
+        """Count a refused request and write it to the audit log."""
+
+    def answer_budget(self) -> int:
+        """Return how many bytes of records a response may have now."""
+
+    def can_send_files(self) -> bool:
+        """Whether responses may have parts of files among their chunks."""
+
+
 class RequestContext(msgspec.Struct):
     """What a handler knows of a request beside its message.
 
@@ -53,7 +89,7 @@ class RequestContext(msgspec.Struct):
     parked answers and back, and unseen it would keep the whole server in memory.
     """
 
-    connection: Connection
+    connection: Peer
     version: int
     correlation_id: int
     client_id: str | None
@@ -83,9 +119,7 @@ class RequestContext(msgspec.Struct):
         """
         if replica_id < 0 or self.connection.is_trusted:
             return True
-        self.connection.server.audit.refused(
-            self.connection, api_key, f"it names replica {replica_id} {WITHOUT_PROOF}"
-        )
+        self.connection.refused(api_key, f"it names replica {replica_id} {WITHOUT_PROOF}")
         return False
 
     def answer_budget(self) -> int:
@@ -235,10 +269,8 @@ class Route:
         key = self.handler.api_key
 
         def refuse(_: Any, __: Any, context: RequestContext) -> Any:
-            context.connection.server.audit.refused(
-                context.connection,
-                key,
-                f"it is for {self.handler.scope.value}s, and was asked {WITHOUT_PROOF}",
+            context.connection.refused(
+                key, f"it is for {self.handler.scope.value}s, and was asked {WITHOUT_PROOF}"
             )
             return response_class(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
@@ -263,23 +295,21 @@ class Route:
 
 
 class Router:
-    """The handlers of one process: ``Router([produce.HANDLER, fetch.HANDLER, …])``.
+    """The handlers of one process: ``Router([api_versions.HANDLER, produce.HANDLER, …])``.
 
-    ApiVersions is served without being named. ValueError for two handlers of one API, for a version
+    ValueError for two handlers of one API, for a version
     that the protocol's schema does not have, or for one out of client scope whose response has no
     error code at its top: it could not be refused.
     """
 
     def __init__(self, handlers: Iterable[Handler]) -> None:
-        from tidelog.network import api_versions
-
         self._handlers: dict[int, Handler] = {}
         self.routes: dict[int, Route] = {}
         """Those asked for so far, by API key << 16 | version, as trusted connections have them."""
         self.client_routes: dict[int, Route] = {}
         """The same for connections that proved nothing: what is out of their scope refuses."""
         self.tallies: dict[ApiKey, Tally] = {}
-        for handler in (api_versions.HANDLER, *handlers):
+        for handler in handlers:
             self._add(handler)
 
     def add(self, handlers: Iterable[Handler]) -> None:

@@ -25,6 +25,17 @@ CODE_BYTES = 32
 _SERVER, _CLIENT = b"server", b"client"
 
 
+class Exchange:
+    """The server's state of one connection's exchange."""
+
+    __slots__ = ("client_nonce", "done", "server_nonce")
+
+    def __init__(self) -> None:
+        self.client_nonce = b""
+        self.server_nonce = b""
+        self.done = False
+
+
 def server_code(secret: bytes, client_nonce: bytes, server_nonce: bytes) -> bytes:
     """Return the code by which the process that was connected to proves the secret."""
     return _code(secret, _SERVER, client_nonce, server_nonce)

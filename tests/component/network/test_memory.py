@@ -22,7 +22,8 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.network.answering import PARKED_FACTOR
 from tidelog.network.buffer import FIRST_BYTES, SMALL_BYTES
 from tidelog.network.limits import Account, Limits
-from tidelog.network.server import FRAME_LOOK_S, Server
+from tidelog.network.open_connections import FRAME_LOOK_S
+from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams

@@ -14,7 +14,7 @@ import pytest
 from tests.support.lone_broker import Peer, until
 from tests.support.proofs import prove, secret_in, write_secret
 from tidelog.model.api_keys import ApiKey
-from tidelog.network import places
+from tidelog.network import api_versions, places
 from tidelog.network.limits import Limits
 from tidelog.network.places import KEPT_PLACES
 from tidelog.network.router import Router
@@ -33,7 +33,7 @@ async def serving(folder: Path, secret: bool = True, **limits: int) -> AsyncIter
     seams = Seams()
     path = write_secret(folder)
     found = ClusterSecret(seams.disk, str(path), seams.clock, seams.random) if secret else None
-    server = Server(Router([]), None, Limits(**limits), found)
+    server = Server(Router([api_versions.HANDLER]), None, Limits(**limits), found)
     server.port = await server.listen("PLAINTEXT", "127.0.0.1", 0)  # type: ignore[attr-defined]
     try:
         yield server

@@ -17,7 +17,7 @@ from tidelog.broker.control_plane.forwarding import MOST_FORWARDED
 from tidelog.controller.handlers import HANDLERS
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.network import frames
+from tidelog.network import api_versions, frames
 from tidelog.network.audit import ELSEWHERE, MAX_PLACES, Audit
 from tidelog.network.router import FOLLOWERS, Handler, RequestContext, Router, Scope
 from tidelog.network.server import Server
@@ -71,7 +71,11 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 @pytest.mark.parametrize("role", ["broker", "controller"])
 def test_the_scope_of_every_api(role: str) -> None:
-    router = Router(handlers.load()) if role == "broker" else Router(HANDLERS)
+    router = (
+        Router([api_versions.HANDLER, *handlers.load()])
+        if role == "broker"
+        else Router([api_versions.HANDLER, *HANDLERS])
+    )
     found = {key: handler.scope for key in ApiKey if (handler := router.handler(key)) is not None}
     allowed = {ApiKey[name]: CLIENT for name in FOR_CLIENTS[role].split()}
     assert found == {**BETWEEN_PROCESSES[role], **allowed}
@@ -82,7 +86,10 @@ def test_the_scope_of_every_api(role: str) -> None:
 
 def test_the_controller_takes_no_longer_requests_than_brokers_forward() -> None:
     """A CreateTopics of 24,000 names, sent to the controller itself, blocked its loop for 5 s."""
-    brokers, controllers = Router(handlers.load()), Router(HANDLERS)
+    brokers, controllers = (
+        Router([api_versions.HANDLER, *handlers.load()]),
+        Router([api_versions.HANDLER, *HANDLERS]),
+    )
     for name in FOR_CLIENTS["controller"].split():
         key = ApiKey[name]
         ours, theirs = controllers.handler(key), brokers.handler(key)
@@ -110,6 +117,7 @@ class Served:
 
         return Router(
             [
+                api_versions.HANDLER,
                 Handler(ApiKey.HEARTBEAT, range(5), CLIENT, handle),
                 Handler(ApiKey.BROKER_HEARTBEAT, range(1), BROKER, handle),
                 Handler(ApiKey.STOP_REPLICA, range(5), CONTROLLER, handle),
@@ -250,7 +258,7 @@ def test_the_rest_is_said_by_the_sweep(caplog: pytest.LogCaptureFixture) -> None
 
 @pytest.mark.parametrize("key", sorted(FOLLOWERS))
 def test_what_followers_may_ask_of_all_has_a_limit_for_clients(key: ApiKey) -> None:
-    router = Router(handlers.load())
+    router = Router([api_versions.HANDLER, *handlers.load()])
     request = messages.classes_of(codec.api_of(key).request)[""]
     topic = {
         ApiKey.FETCH: messages.FetchRequest.FetchTopic,

@@ -14,7 +14,7 @@ import uvloop
 
 from tests.support.lone_broker import Peer, until
 from tidelog.model.api_keys import ApiKey
-from tidelog.network import outgoing
+from tidelog.network import api_versions, outgoing
 from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.sending import FileSender, sender_for
 from tidelog.network.server import Server
@@ -58,7 +58,10 @@ class Files:
 
     def router(self) -> Router:
         return Router(
-            [Handler(ApiKey.FETCH, range(4, 13), Scope.CLIENT, self.fetch, large_answer=True)]
+            [
+                api_versions.HANDLER,
+                Handler(ApiKey.FETCH, range(4, 13), Scope.CLIENT, self.fetch, large_answer=True),
+            ]
         )
 
 

@@ -17,6 +17,7 @@ import uvloop
 
 from tests.support.processes import DEADLINE_S, free_ports
 from tidelog.model.api_keys import ApiKey
+from tidelog.network import api_versions
 from tidelog.network.limits import Limits
 from tidelog.network.router import CloseConnection, Handler, RequestContext, Router, Scope
 from tidelog.network.server import ListenError, Server
@@ -70,6 +71,7 @@ class Harness:
     def router(self) -> Router:
         return Router(
             [
+                api_versions.HANDLER,
                 Handler(ApiKey.HEARTBEAT, range(5), Scope.CLIENT, self.heartbeat),
                 Handler(ApiKey.PRODUCE, range(12), Scope.CLIENT, self.produce, pipelined=True),
                 Handler(ApiKey.FETCH, range(4, 13), Scope.CLIENT, self.fetch, large_answer=True),

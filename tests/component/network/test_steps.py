@@ -20,6 +20,7 @@ from tests.support.processes import DEADLINE_S
 from tidelog.broker import handlers
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.network import api_versions
 from tidelog.network.answer_queue import ANSWERS_RETRY_S, AnswerQueue
 from tidelog.network.answering import TURN_MS
 from tidelog.network.limits import Account, Limits
@@ -105,6 +106,7 @@ class Works:
         endless = self.later if self.waits_first else self.endless
         return Router(
             [
+                api_versions.HANDLER,
                 Handler(ApiKey.HEARTBEAT, range(5), Scope.CLIENT, self.heartbeat),
                 Handler(
                     ApiKey.PRODUCE,
@@ -425,7 +427,9 @@ def test_a_request_does_not_wait_for_what_it_is_charged_itself(run: Any) -> None
         return messages.DescribeGroupsResponse()
 
     async def main() -> None:
-        router = Router([Handler(ApiKey.DESCRIBE_GROUPS, range(6), Scope.CLIENT, handle)])
+        router = Router(
+            [api_versions.HANDLER, Handler(ApiKey.DESCRIBE_GROUPS, range(6), Scope.CLIENT, handle)]
+        )
         server = Server(router, None, Limits(unsent_answer_bytes=100_000))
         port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
         peer = Peer(*await asyncio.open_connection("127.0.0.1", port))
@@ -452,7 +456,9 @@ def test_who_waits_after_its_steps_does_not_keep_the_favour(run: Any) -> None:
         return parked[0]
 
     async def main() -> None:
-        router = Router([Handler(ApiKey.DESCRIBE_GROUPS, range(6), Scope.CLIENT, handle)])
+        router = Router(
+            [api_versions.HANDLER, Handler(ApiKey.DESCRIBE_GROUPS, range(6), Scope.CLIENT, handle)]
+        )
         server = Server(router, None, Limits(queued_request_bytes=10_000))
         port = await server.listen("PLAINTEXT", "127.0.0.1", 0)
         peer = Peer(*await asyncio.open_connection("127.0.0.1", port))
@@ -531,7 +537,7 @@ def test_too_many_elements_are_answered_where_the_answer_has_a_place_for_it(
 
 
 def test_the_answer_to_too_many_elements_can_be_written_in_every_version() -> None:
-    router = Router(handlers.load())
+    router = Router([api_versions.HANDLER, *handlers.load()])
     told = set()
     for handler in handlers.load():
         for version in handler.versions:

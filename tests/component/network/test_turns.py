@@ -18,6 +18,7 @@ from tests.component.network.test_steps import SetClock, burn
 from tests.support.lone_broker import Peer
 from tests.support.proofs import prove, secret_in, write_secret
 from tidelog.model.api_keys import ApiKey
+from tidelog.network import api_versions
 from tidelog.network.connection import TURN
 from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
@@ -63,7 +64,7 @@ class Slow:
             Handler(ApiKey.LIST_GROUPS, range(6), Scope.CLIENT, self.in_steps),
             Handler(ApiKey.DESCRIBE_GROUPS, range(6), Scope.CLIENT, self.later_in_steps),
         ]
-        return Router(handlers)
+        return Router([api_versions.HANDLER, *handlers])
 
     def heartbeat(self, _: Any, _request: Any, context: Any) -> Any:
         burn(REQUEST_S)

@@ -25,13 +25,14 @@ from tidelog.metadata.store import Create
 from tidelog.model.addresses import is_loopback
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.server import ServerConfigs, from_mapping
+from tidelog.network import api_versions, proving
 from tidelog.network.limits import Limits
-from tidelog.network.proving import HANDLERS, Exchange
 from tidelog.network.router import Handler, RequestContext, Router, Scope
 from tidelog.network.server import ListenError, Server
 from tidelog.protocol import messages
 from tidelog.protocol.secret_exchange import (
     NONCE_BYTES,
+    Exchange,
     client_code,
     proves_client,
     proves_server,
@@ -202,7 +203,7 @@ class Peer:
             return messages.BrokerHeartbeatResponse()
 
         handler = Handler(ApiKey.BROKER_HEARTBEAT, range(1), Scope.BROKER, beat)
-        return Router([handler, *more])
+        return Router([api_versions.HANDLER, handler, *more])
 
 
 @asynccontextmanager
@@ -307,7 +308,7 @@ def test_a_peer_that_sends_our_own_words_back_proves_nothing(tmp_path: Path) -> 
             heard.append(bytes(request.auth_bytes))
             return messages.SaslAuthenticateResponse(auth_bytes=bytes(request.auth_bytes) * 2)
 
-        handshake = HANDLERS[0]
+        handshake, _ = proving.handlers(secret)
         liar = Handler(ApiKey.SASL_AUTHENTICATE, range(3), Scope.CLIENT, echo)
         async with serving(Peer().router(handshake, liar), None) as port:
             for _ in range(2):
@@ -483,17 +484,16 @@ def test_a_proof_of_another_length_is_not_copied(tmp_path: Path, chosen: bool) -
     closed: list[object] = []
     connection = SimpleNamespace(
         exchange=Exchange(),
-        server=SimpleNamespace(
-            secret=SimpleNamespace(current=lambda: [b"s"]),
-            audit=SimpleNamespace(refused=lambda *_: None),
-        ),
+        refused=lambda *_: None,
         close=closed.append,
     )
     connection.exchange.client_nonce = b"n" * NONCE_BYTES if chosen else b""
     context: Any = SimpleNamespace(connection=connection)
+    secret: Any = SimpleNamespace(current=lambda: [b"s"])
+    _, authenticate = proving.handlers(secret)
     tracemalloc.start()
     try:
-        HANDLERS[1].handle(None, messages.SaslAuthenticateRequest(auth_bytes=said), context)
+        authenticate.handle(None, messages.SaslAuthenticateRequest(auth_bytes=said), context)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

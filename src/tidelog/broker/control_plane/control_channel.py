@@ -68,7 +68,7 @@ from tidelog.storage.names import why_no_directory
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.network.connection import Connection
+    from tidelog.network.router import Peer
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ answered with KAFKA_STORAGE_ERROR, and come again."""
 class Channel:
     """The open control channel and what has come on it."""
 
-    connection: Connection
+    connection: Peer
     controller_epoch: int
     number: int
     had_configs: bool = False
@@ -117,7 +117,7 @@ class Control:
         """The highest controller epoch and store revision of which a disk here knows."""
         return self._seen.seen
 
-    async def open(self, request: Any, connection: Connection) -> ErrorCode:
+    async def open(self, request: Any, connection: Peer) -> ErrorCode:
         """Begin a channel and close every older one, or say why not."""
         error = self._why_not_open(request, connection)
         if error:
@@ -133,7 +133,7 @@ class Control:
         self.channel = Channel(connection, request.controller_epoch, request.channel_number)
         return ErrorCode.NONE
 
-    def _why_not_open(self, request: Any, connection: Connection) -> ErrorCode:
+    def _why_not_open(self, request: Any, connection: Peer) -> ErrorCode:
         if connection.is_closing:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         session = self._broker.session
@@ -141,7 +141,7 @@ class Control:
             return ErrorCode.STALE_BROKER_EPOCH
         why = self._why_wrong_key(request.channel_key)
         if why is not None:
-            connection.server.audit.refused(connection, ApiKey.OPEN_CONTROL_CHANNEL, why)
+            connection.refused(ApiKey.OPEN_CONTROL_CHANNEL, why)
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if not leaves_room(request.controller_epoch, request.store_revision):
             logger.error(
@@ -175,7 +175,7 @@ class Control:
             return "its channel key is not the one of this broker's registration"
         return None
 
-    def check(self, request: Any, connection: Connection) -> ErrorCode:
+    def check(self, request: Any, connection: Peer) -> ErrorCode:
         """Return why a control request must not be obeyed, or NONE."""
         channel = self.channel
         if (
@@ -207,7 +207,7 @@ class Control:
 
     # -- LeaderAndIsr
 
-    async def obey_leader_and_isr(self, request: Any, connection: Connection) -> Obeyed | ErrorCode:
+    async def obey_leader_and_isr(self, request: Any, connection: Peer) -> Obeyed | ErrorCode:
         """Apply a request of any version, or say why it is not, or no more, to be obeyed."""
         error = self.check(request, connection)
         topics = list(topics_of(request))
@@ -295,7 +295,7 @@ class Control:
     def _turn(self) -> Turn:
         return Turn(self._broker.clock, ORDERS_PER_TURN, TURN_MS)
 
-    async def _others_turn(self, request: Any, connection: Connection) -> ErrorCode:
+    async def _others_turn(self, request: Any, connection: Peer) -> ErrorCode:
         """Let others have their turn; return why the request must not be obeyed any more."""
         await asyncio.sleep(0)
         return self.check(request, connection)
@@ -342,7 +342,7 @@ class Control:
         stale: Mapping[TopicPartition, str | HostedPartition],
         stuck: dict[TopicPartition, UUID],
         request: Any,
-        connection: Connection,
+        connection: Peer,
         deadline_s: float,
     ) -> ErrorCode:
         """Set aside what is stale (why), or damaged (the replica), with one sync for all; ``stuck``
@@ -445,7 +445,7 @@ class Control:
     # -- StopReplica
 
     async def obey_stop_replica(
-        self, request: Any, version: int, connection: Connection
+        self, request: Any, version: int, connection: Peer
     ) -> Obeyed | ErrorCode:
         """Apply a request of any version, or say why it is not, or no more, to be obeyed."""
         error = self.check(request, connection)

@@ -27,7 +27,7 @@ from tidelog.broker.partitions import produce_fast_path
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS
-from tidelog.network.router import CloseConnection, Handler, RequestContext, Scope, Steps
+from tidelog.network.router import CloseConnection, Handler, Peer, RequestContext, Scope, Steps
 from tidelog.protocol import messages
 from tidelog.records.batch import HEADER_SIZE, LENGTH_OVERHEAD, Rejected
 from tidelog.storage.log.inspecting import UNLOOKED, Looks
@@ -36,7 +36,6 @@ from tidelog.storage.log.results import Appended
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.partitions.partition import HostedPartition
-    from tidelog.network.connection import Connection
 
 _Unlooked = tuple["HostedPartition", list[Any], int, "asyncio.Future[Appended | Rejected]"]
 """A partition, the answers of its topic, the place of its own, and what becomes of the batch."""
@@ -164,7 +163,7 @@ async def _when_looked_into(
 def _append_all(
     broker: Broker,
     request: messages.ProduceRequest,
-    owner: Connection,
+    owner: Peer,
     waiting: list[tuple[HostedPartition, int, Any]],
     unlooked: list[_Unlooked],
 ) -> Steps:
