@@ -37,7 +37,7 @@ from tidelog.broker.handlers import (
 )
 from tidelog.broker.partitions.leadership import Leadership
 from tidelog.broker.partitions.partition import HostedPartition
-from tidelog.groups import limits, removals
+from tidelog.groups import limits, pending_removal
 from tidelog.groups.placement import partition_for
 from tidelog.groups.records import NO_LIFE, CommittedOffset, OffsetRecord
 from tidelog.groups.table import GroupTable
@@ -426,7 +426,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of 20 positions, one in a turn: to make a topic of more than 500 takes long."""
     monkeypatch.setattr(parts, "PART", PART)
     monkeypatch.setattr(position_steps, "AT_ONCE", PART)
-    monkeypatch.setattr(removals, "PART", PART)
+    monkeypatch.setattr(pending_removal, "PART", PART)
     monkeypatch.setattr(parts, "SLICE_MS", 0)
 
 

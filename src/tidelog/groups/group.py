@@ -25,13 +25,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from tidelog.groups import limits
 from tidelog.groups.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
 from tidelog.groups.deadlines import Deadlines
 from tidelog.groups.events import JoinedMember, Ticket
+from tidelog.groups.pending_removal import PendingRemoval
 from tidelog.groups.records import (
     CommittedOffset,
     FirstSight,
@@ -43,9 +43,6 @@ from tidelog.groups.settings import GroupRules
 from tidelog.model.errors import ErrorCode
 from tidelog.model.sizes import text_bytes
 from tidelog.model.topics import TopicPartition
-
-if TYPE_CHECKING:
-    from tidelog.groups.removals import Removal
 
 
 class GroupState(StrEnum):
@@ -208,7 +205,7 @@ class Group:
         self.recorded = False
         # Of the group, or of many positions: until its last part is decided, of the group until
         # that is committed.
-        self.removal: Removal | None = None
+        self.removal: PendingRemoval | None = None
         self.first_sights: dict[str, FirstSight] = {}
         # Of each topic in the order of the log, with None for a removal.
         self.sights_in_flight: dict[str, list[FirstSight | None]] = {}

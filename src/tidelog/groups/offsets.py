@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from uuid import UUID
 
-from tidelog.groups import first_sights, limits, removals
+from tidelog.groups import first_sights, limits, pending_removal, removals
 from tidelog.groups.decision import Answer, Outcome
 from tidelog.groups.events import CommitOffsets, DeleteOffsets, OffsetsResult, Ticket
 from tidelog.groups.group import Group, GroupState
@@ -62,7 +62,7 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Outcome
             records.append((OffsetRecord(group.group_id, at.topic, at.partition, value),))
             results.append((at, ErrorCode.NONE))
     written = chain.from_iterable(records)
-    if former <= removals.PART:
+    if former <= pending_removal.PART:
         _answer(event.ticket, list(written), results, out)
         return
     answer = Answer(event.ticket, OffsetsResult(partitions=tuple(results)))

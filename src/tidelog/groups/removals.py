@@ -1,4 +1,4 @@
-"""Removals of positions, however many: written in parts of ``PART``, one decision each.
+"""Removals of positions, however many: written in parts (`pending_removal`), one decision each.
 
 Owns the parts. Between two of them the group does nothing else: the shell decides ``RemoveMore``
 for as long as ``GroupTable.removes`` says so, and after that what came for the group (decision
@@ -20,56 +20,17 @@ Tried again after ``AGAIN_MS``, or with the next DeleteGroups: nobody sees half 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 
 from tidelog.groups.decision import Answer, Outcome, RemoveGroup, RemovePart, error_for
 from tidelog.groups.events import StatusResult, Ticket
 from tidelog.groups.group import REMOVAL_DEADLINE, Group, GroupState
+from tidelog.groups.pending_removal import PendingRemoval
 from tidelog.groups.records import Record
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
-PART = 250
-"""Records that one decision writes: 2.5 ms from the decision to the log."""
-
 AGAIN_MS = 1_000
 """How long after the log refused a part the rest of a group's removal is tried again."""
-
-
-class Removal:
-    """A removal under way: what it has still to write, and who waits for its end."""
-
-    __slots__ = ("_ahead", "_records", "answers", "is_refused", "parts", "whole")
-
-    def __init__(
-        self, records: Iterator[Record], answers: tuple[Answer, ...] = (), *, whole: bool
-    ) -> None:
-        """``whole``: the group goes, and its tombstone is the last of ``records``."""
-        self._records = records
-        self._ahead: list[Record] = []
-        self.whole = whole
-        self.answers = answers
-        self.is_refused = False
-        """Whether the log refused a part, and the rest waits for its time."""
-        self.parts = 0
-        """How many were decided, and not refused."""
-
-    @property
-    def has_more(self) -> bool:
-        """Whether something is left to write. Looked ahead by ``take``."""
-        return bool(self._ahead)
-
-    def take(self) -> list[Record]:
-        """Return the next part; fewer than ``PART`` records, or none, at the end."""
-        found = self._ahead
-        # One more, to know the last part when it is written.
-        found.extend(islice(self._records, PART + 1 - len(found)))
-        part, self._ahead = found[:PART], found[PART:]
-        return part
-
-    def put_back(self, records: tuple[Record, ...]) -> None:
-        """Have records that were taken written again, before all others."""
-        self._ahead[:0] = records
 
 
 def begin(
@@ -82,7 +43,7 @@ def begin(
 ) -> None:
     """Write the first part, which may be all. ``records`` are made as the parts are: until the last
     one the group loses positions, and gets none but those in flight now."""
-    group.removal = Removal(records, answers, whole=whole)
+    group.removal = PendingRemoval(records, answers, whole=whole)
     go_on(group, out)
 
 
@@ -143,7 +104,7 @@ def give_up(group: Group, error: ErrorCode, out: Outcome) -> None:
             group.state = GroupState.EMPTY
 
 
-def _tell(removal: Removal, error: ErrorCode, out: Outcome) -> None:
+def _tell(removal: PendingRemoval, error: ErrorCode, out: Outcome) -> None:
     answers, removal.answers = removal.answers, ()
     for answer in answers:
         out.answer(answer.ticket, answer.result.refused(error_for(answer.result, error)))

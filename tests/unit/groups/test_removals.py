@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from tests.support.group_driver import GROUP, Driver
-from tidelog.groups import limits, removals
+from tidelog.groups import limits, pending_removal, removals
 from tidelog.groups.events import DeleteGroup, Expire, RemoveFormerLives, RemoveTopics
 from tidelog.groups.group import GroupState
 from tidelog.groups.records import NO_LIFE, GroupRecord
@@ -22,7 +22,7 @@ FORMER, PRESENT = UUID(int=1), UUID(int=2)
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(removals, "PART", PART)
+    monkeypatch.setattr(pending_removal, "PART", PART)
 
 
 def driver(positions: int = 3 * PART, topic_id: UUID = FORMER) -> Driver:

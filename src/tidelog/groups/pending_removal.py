@@ -1,0 +1,51 @@
+"""A removal of positions that is under way: the records that it has still to write.
+
+Owns the cut into parts of ``PART`` records. Not when a part is written: see `removals`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from tidelog.groups.decision import Answer
+from tidelog.groups.records import Record
+
+PART = 250
+"""Records that one decision writes: 2.5 ms from the decision to the log."""
+
+
+class PendingRemoval:
+    """A removal under way: what it has still to write, and who waits for its end."""
+
+    __slots__ = ("_ahead", "_records", "answers", "is_refused", "parts", "whole")
+
+    def __init__(
+        self, records: Iterator[Record], answers: tuple[Answer, ...] = (), *, whole: bool
+    ) -> None:
+        """``whole``: the group goes, and its tombstone is the last of ``records``."""
+        self._records = records
+        self._ahead: list[Record] = []
+        self.whole = whole
+        self.answers = answers
+        self.is_refused = False
+        """Whether the log refused a part, and the rest waits for its time."""
+        self.parts = 0
+        """How many were decided, and not refused."""
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something is left to write. Looked ahead by ``take``."""
+        return bool(self._ahead)
+
+    def take(self) -> list[Record]:
+        """Return the next part; fewer than ``PART`` records, or none, at the end."""
+        found = self._ahead
+        # One more, to know the last part when it is written.
+        found.extend(islice(self._records, PART + 1 - len(found)))
+        part, self._ahead = found[:PART], found[PART:]
+        return part
+
+    def put_back(self, records: tuple[Record, ...]) -> None:
+        """Have records that were taken written again, before all others."""
+        self._ahead[:0] = records
