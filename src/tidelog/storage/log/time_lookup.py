@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from tidelog.records.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer
 from tidelog.records.compression import Codec, decompress_start
@@ -26,9 +26,6 @@ from tidelog.runtime.turns import Pieces
 from tidelog.storage.log.results import TimeOffset
 from tidelog.storage.segments.segment import Segment
 from tidelog.storage.segments.soundness import Unsound, check_batch
-
-if TYPE_CHECKING:
-    from tidelog.storage.log.reading import LogReading
 
 MOST_SEARCHED_BYTES = 16 * 1024 * 1024
 """Decompressed bytes of one batch that are searched."""
@@ -57,6 +54,17 @@ class Allowance:
     batches: int = REQUEST_BATCHES
 
 
+class SearchedLog(Protocol):
+    """What a search uses of a log."""
+
+    start_offset: int
+    segments: list[Segment]
+    damaged: str | None
+    closed: bool
+
+    def segment_at(self, offset: int) -> int: ...
+
+
 class _Candidate(NamedTuple):
     segment: Segment
     position: int
@@ -78,7 +86,7 @@ class _Start:
 
 
 def first_at_or_after(
-    log: LogReading, timestamp: int, allowance: Allowance
+    log: SearchedLog, timestamp: int, allowance: Allowance
 ) -> Pieces[TimeOffset | None]:
     """Return the first record not older than ``timestamp`` (ms) from the log's start on.
 
@@ -105,7 +113,7 @@ def first_at_or_after(
     return None
 
 
-def newest(log: LogReading, limit_offset: int, allowance: Allowance) -> Pieces[TimeOffset | None]:
+def newest(log: SearchedLog, limit_offset: int, allowance: Allowance) -> Pieces[TimeOffset | None]:
     """Return the first record with the greatest timestamp from the log's start up to, not with,
     ``limit_offset``; None when no record there has a time.
 
@@ -180,7 +188,7 @@ def _newer(
 
 
 def _newest_of_cut_batch(
-    log: LogReading, start: int, limit: int, best: int, allowance: Allowance
+    log: SearchedLog, start: int, limit: int, best: int, allowance: Allowance
 ) -> Pieces[TimeOffset | None]:
     """Return the newest record of the batch that ``start`` is in the midst of, if it is the one."""
     found = None if start >= limit else _candidate_at(log, start)
@@ -197,7 +205,7 @@ def _newest_of_cut_batch(
     return _answer(newest_there, header)
 
 
-def _candidate_at(log: LogReading, offset: int) -> _Candidate | None:
+def _candidate_at(log: SearchedLog, offset: int) -> _Candidate | None:
     for segment in log.segments[log.segment_at(offset) :]:
         located = segment.locate(offset)
         if located is not None:

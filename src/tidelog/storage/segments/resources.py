@@ -12,7 +12,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime.disk import Disk
@@ -21,11 +21,7 @@ from tidelog.storage.loaded import Loading
 from tidelog.storage.removals import Removals
 from tidelog.storage.segments.open_files import DEFAULT_OPEN_FILES, OpenFiles
 
-if TYPE_CHECKING:
-    from tidelog.storage.segments.segment import Segment
-
 DEFAULT_INDEX_CACHE_BYTES = 64 * 1024 * 1024
-
 
 _HEALS = {
     errno.ENOSPC: "the disk is full",
@@ -35,15 +31,21 @@ _HEALS = {
 }
 
 
+class HoldsIndexes(Protocol):
+    """A closed segment, as the index cache knows it."""
+
+    def drop_indexes(self) -> None: ...
+
+
 class IndexCache:
     """Which closed segments hold their indexes in memory: the least used give them up first."""
 
     def __init__(self, limit_bytes: int = DEFAULT_INDEX_CACHE_BYTES) -> None:
         self._limit = limit_bytes
-        self._held: OrderedDict[Segment, int] = OrderedDict()
+        self._held: OrderedDict[HoldsIndexes, int] = OrderedDict()
         self.bytes = 0
 
-    def hold(self, segment: Segment, size: int) -> None:
+    def hold(self, segment: HoldsIndexes, size: int) -> None:
         """Count a segment's freshly loaded indexes."""
         self.bytes += size - self._held.pop(segment, 0)
         self._held[segment] = size
@@ -52,12 +54,12 @@ class IndexCache:
             self.bytes -= freed
             oldest.drop_indexes()
 
-    def used(self, segment: Segment) -> None:
+    def used(self, segment: HoldsIndexes) -> None:
         """Move a segment to the young end."""
         if segment in self._held:
             self._held.move_to_end(segment)
 
-    def forget(self, segment: Segment) -> None:
+    def forget(self, segment: HoldsIndexes) -> None:
         """Stop counting a segment (it was removed, or is the active one)."""
         self.bytes -= self._held.pop(segment, 0)
 
