@@ -1,7 +1,7 @@
 """Drives a table of groups without a broker: a log that is a list, a clock that is a number.
 
 Owns the shell's duties in small: it appends, commits in order, feeds results back, and keeps the
-first answer to each ticket. ``hold`` leaves writes in flight until ``commit`` is called.
+first answer to each request. ``hold`` leaves writes in flight until ``commit`` is called.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class Driver:
         self.in_flight: deque[Write] = deque()
         self.answers: dict[object, Result] = {}
         self.notes: list[Note] = []
-        self.tickets = 0
+        self.pending_responses = 0
 
     # Driving ---------------------------------------------------------------------------------
 
-    def ticket(self) -> int:
-        self.tickets += 1
-        return self.tickets
+    def pending_response(self) -> int:
+        self.pending_responses += 1
+        return self.pending_responses
 
     def send(self, event: Event, group_id: str = GROUP) -> None:
         self._perform(self.table.decide(group_id, event, self.now))
@@ -128,7 +128,7 @@ class Driver:
     def _perform(self, decision: Decision) -> None:
         for effect in decision.effects:
             if isinstance(effect, Answer):
-                self.answers.setdefault(effect.ticket, effect.result)
+                self.answers.setdefault(effect.pending_response, effect.result)
             else:
                 self.notes.append(effect)
         self.in_flight.extend(decision.writes)
@@ -151,9 +151,9 @@ class Driver:
         reason: str = "",
         host: str = "/127.0.0.1",
     ) -> int:
-        ticket = self.ticket()
+        pending_response = self.pending_response()
         event = Join(
-            ticket,
+            pending_response,
             member_id,
             instance_id,
             "client",
@@ -167,10 +167,10 @@ class Driver:
             reason=reason,
         )
         self.send(event, group_id)
-        return ticket
+        return pending_response
 
     def new_member(self, **options: object) -> tuple[str, int]:
-        """Join as a client does: once for the id, once with it. Returns the id and the ticket."""
+        """Join as a client does: once for the id, once with it. Returns (id, pending response)."""
         first = self.answers[self.join(**options)]  # type: ignore[arg-type]
         assert isinstance(first, JoinResult)
         assert first.error is ErrorCode.MEMBER_ID_REQUIRED, first
@@ -186,26 +186,34 @@ class Driver:
         protocol_type: str | None = None,
         protocol_name: str | None = None,
     ) -> int:
-        ticket = self.ticket()
+        pending_response = self.pending_response()
         shares = tuple((assignments or {}).items())
         self.send(
-            Sync(ticket, member_id, instance_id, generation, protocol_type, protocol_name, shares)
+            Sync(
+                pending_response,
+                member_id,
+                instance_id,
+                generation,
+                protocol_type,
+                protocol_name,
+                shares,
+            )
         )
-        return ticket
+        return pending_response
 
     def heartbeat(
         self, member_id: str, generation: int, instance_id: str | None = None
     ) -> ErrorCode:
-        ticket = self.ticket()
-        self.send(Heartbeat(ticket, member_id, instance_id, generation))
-        result = self.answers[ticket]
+        pending_response = self.pending_response()
+        self.send(Heartbeat(pending_response, member_id, instance_id, generation))
+        result = self.answers[pending_response]
         assert isinstance(result, StatusResult)
         return result.error
 
     def leave(self, *leavers: Leaver) -> int:
-        ticket = self.ticket()
-        self.send(Leave(ticket, leavers))
-        return ticket
+        pending_response = self.pending_response()
+        self.send(Leave(pending_response, leavers))
+        return pending_response
 
     def commit_offsets(
         self,
@@ -221,16 +229,23 @@ class Driver:
         topic_id: UUID = NO_LIFE,
         host: str = "/127.0.0.1",
     ) -> int:
-        ticket = self.ticket()
+        pending_response = self.pending_response()
         values = tuple(
             (TopicPartition(*at), CommittedOffset(offset, 7, metadata, topic_id=topic_id))
             for at, offset in offsets.items()
         )
         event = CommitOffsets(
-            ticket, member_id, instance_id, generation, values, retention_ms, version >= 9, host
+            pending_response,
+            member_id,
+            instance_id,
+            generation,
+            values,
+            retention_ms,
+            version >= 9,
+            host,
         )
         self.send(event, group_id)
-        return ticket
+        return pending_response
 
     # Looking ---------------------------------------------------------------------------------
 
@@ -240,49 +255,52 @@ class Driver:
         assert found is not None, "the group is gone"
         return found
 
-    def joined(self, ticket: int) -> JoinResult:
-        result = self.answers[ticket]
+    def joined(self, pending_response: int) -> JoinResult:
+        result = self.answers[pending_response]
         assert isinstance(result, JoinResult)
         return result
 
-    def synced(self, ticket: int) -> SyncResult:
-        result = self.answers[ticket]
+    def synced(self, pending_response: int) -> SyncResult:
+        result = self.answers[pending_response]
         assert isinstance(result, SyncResult)
         return result
 
-    def left(self, ticket: int) -> LeaveResult:
-        result = self.answers[ticket]
+    def left(self, pending_response: int) -> LeaveResult:
+        result = self.answers[pending_response]
         assert isinstance(result, LeaveResult)
         return result
 
-    def done(self, ticket: int) -> OffsetsResult:
-        result = self.answers[ticket]
+    def done(self, pending_response: int) -> OffsetsResult:
+        result = self.answers[pending_response]
         assert isinstance(result, OffsetsResult)
         return result
 
-    def status(self, ticket: int) -> ErrorCode:
-        result = self.answers[ticket]
+    def status(self, pending_response: int) -> ErrorCode:
+        result = self.answers[pending_response]
         assert isinstance(result, StatusResult)
         return result.error
 
-    def error_of(self, ticket: int) -> ErrorCode:
+    def error_of(self, pending_response: int) -> ErrorCode:
         """The error of any answer; of offsets, that of the first partition."""
-        result = self.answers[ticket]
+        result = self.answers[pending_response]
         if isinstance(result, OffsetsResult) and result.error is ErrorCode.NONE:
             return result.partitions[0][1]
         return result.error
 
     def stable(self, count: int, **options: object) -> list[str]:
         """Bring ``count`` dynamic members into a stable generation; return their ids."""
-        tickets = [self.new_member(**options) for _ in range(count)]  # type: ignore[arg-type]
+        pending_responses = [self.new_member(**options) for _ in range(count)]  # type: ignore[arg-type]
         self.advance(self.settings.group_initial_rebalance_delay_ms * (count + 1))
-        results = [self.joined(ticket) for _, ticket in tickets]
+        results = [self.joined(pending_response) for _, pending_response in pending_responses]
         leader = results[0].leader
-        shares = {member_id: f"share of {at}".encode() for at, (member_id, _) in enumerate(tickets)}
-        for member_id, _ in tickets:
+        shares = {
+            member_id: f"share of {at}".encode()
+            for at, (member_id, _) in enumerate(pending_responses)
+        }
+        for member_id, _ in pending_responses:
             self.sync(member_id, results[0].generation, shares if member_id == leader else None)
         self.commit()
-        return [member_id for member_id, _ in tickets]
+        return [member_id for member_id, _ in pending_responses]
 
     def offset(self, topic: str, partition: int, group_id: str = GROUP) -> CommittedOffset | None:
         return self.table.offsets(group_id, [(topic, [partition])])[0][1][0][1]

@@ -19,7 +19,7 @@ from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import FaultyDisk
 from tidelog.broker.coordinator import led_partition, parts, position_steps, writes
 from tidelog.broker.coordinator.led_partition import LedPartition
-from tidelog.broker.coordinator.pending_response import Ticket
+from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.broker.coordinator.writes import batches_of
 from tidelog.broker.handlers import (
     delete_groups,
@@ -642,7 +642,7 @@ def test_a_heartbeat_that_waits_behind_a_long_commit_came_when_it_came(tmp_path:
         synced = await broker.ask(sync_group, sync_request(member, generation, {member: b"x"}), 5)
         assert synced.error_code == E.NONE
         no_part: Any = None
-        led.decide_in_parts("g", parts.InParts(Ticket(), iter(()), no_part))
+        led.decide_in_parts("g", parts.InParts(PendingResponse(), iter(()), no_part))
         clock.ms = 9_000
         led._due.append("g")
         led._tick()

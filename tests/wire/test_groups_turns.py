@@ -13,7 +13,7 @@ from tests.support.lone_broker import until
 from tests.support.turn_costs import TurnCosts
 from tidelog.broker.coordinator.led_partition import LedPartition
 from tidelog.broker.coordinator.parts import Answers, InParts
-from tidelog.broker.coordinator.pending_response import Ticket
+from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.groups import replay
 from tidelog.groups.events import CommitOffsets, Event
 from tidelog.groups.group import Group
@@ -53,8 +53,8 @@ def group_with(led: LedPartition, topics: int, positions: int, committed_ms: int
     return group
 
 
-def commit_of(ticket: Any, offsets: tuple[Any, ...]) -> Event:
-    return CommitOffsets(ticket, "", None, -1, offsets)
+def commit_of(pending_response: Any, offsets: tuple[Any, ...]) -> Event:
+    return CommitOffsets(pending_response, "", None, -1, offsets)
 
 
 def in_present_life(positions: int) -> list[tuple[TopicPartition, CommittedOffset]]:
@@ -91,13 +91,13 @@ def test_a_commit_in_a_topics_next_life_removes_50_000_positions_in_short_turns(
 ) -> None:
     async def story(_: GroupBroker, led: LedPartition) -> None:
         group = group_with(led, 1, 50_000, led._now() + led.table.ahead_ms)
-        ticket, behind = Ticket(), Ticket()
+        pending_response, behind = PendingResponse(), PendingResponse()
         async with TurnCosts() as turns:
-            led.decide("g", commit_of(ticket, tuple(in_present_life(1))))
+            led.decide("g", commit_of(pending_response, tuple(in_present_life(1))))
             # It waits for the whole of the first one.
             led.decide("g", commit_of(behind, tuple(in_present_life(2)[1:])))
             await done(led)
-        for each in (ticket, behind):
+        for each in (pending_response, behind):
             result = await each.result()
             assert [code for _, code in result.partitions] == [ErrorCode.NONE]
         assert set(group.offsets["t0"]) == {0, 1}
@@ -112,9 +112,9 @@ def test_a_commit_in_parts_in_a_next_life_waits_for_what_its_first_part_removes(
 ) -> None:
     async def story(_: GroupBroker, led: LedPartition) -> None:
         group = group_with(led, 1, 3_000, led._now() + led.table.ahead_ms)
-        ticket = Ticket()
-        led.decide_in_parts("g", InParts(ticket, iter(in_present_life(1_200)), commit_of))
-        answers = await ticket.result()
+        pending_response = PendingResponse()
+        led.decide_in_parts("g", InParts(pending_response, iter(in_present_life(1_200)), commit_of))
+        answers = await pending_response.result()
         assert isinstance(answers, Answers) and answers.error is ErrorCode.NONE
         assert len(answers.errors) == 1_200 and set(answers.errors.values()) == {ErrorCode.NONE}
         await done(led)

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tidelog.groups.events import OffsetsResult, Result, Ticket
+from tidelog.groups.events import OffsetsResult, PendingResponse, Result
 from tidelog.groups.records import Record
 from tidelog.model.errors import ErrorCode
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Effect: answer a waiting request. A ticket may be answered twice; the first answer counts."""
+    """Effect: answer a waiting request. It may be answered twice; the first answer counts."""
 
-    ticket: Ticket
+    pending_response: PendingResponse
     result: Result
 
 
@@ -46,7 +46,7 @@ class ReplaceStaticMember:
     """Purpose of a write: a static member came back under a new id and the generation goes on."""
 
     member_id: str
-    ticket: Ticket
+    pending_response: PendingResponse
     can_skip_assignment: bool
 
 
@@ -91,10 +91,10 @@ class Outcome:
         self._effects: list[Effect] = []
         self._writes: list[Write] = []
 
-    def answer(self, ticket: Ticket | None, result: Result) -> None:
+    def answer(self, pending_response: PendingResponse | None, result: Result) -> None:
         """Answer a request now; None (nobody waits) does nothing."""
-        if ticket is not None:
-            self._effects.append(Answer(ticket, result))
+        if pending_response is not None:
+            self._effects.append(Answer(pending_response, result))
 
     def note(self, message: str, **fields: object) -> None:
         """Leave a line in the log."""
@@ -106,13 +106,13 @@ class Outcome:
         """Ask for records to be committed, and for ``answers`` to be given then."""
         self._writes.append(Write(self._group_id, records, answers, purpose))
 
-    def answer_after_writes(self, ticket: Ticket, result: Result) -> None:
+    def answer_after_writes(self, pending_response: PendingResponse, result: Result) -> None:
         """Answer once everything that this decision writes is committed; now if it is nothing."""
         if not self._writes:
-            self.answer(ticket, result)
+            self.answer(pending_response, result)
             return
         last = self._writes.pop()
-        answers = (*last.answers, Answer(ticket, result))
+        answers = (*last.answers, Answer(pending_response, result))
         self._writes.append(Write(last.group_id, last.records, answers, last.purpose))
 
     @property

@@ -1,7 +1,7 @@
 """What can happen to a group, and what its members are told: events in, results out.
 
-Owns plain values only. A ``ticket`` is whatever the shell needs to find the waiting request again
-(it parks a future); the rules hand it back with the result and never look into it.
+Owns plain values only. A ``pending_response`` is whatever the shell needs to find the waiting
+request again (it keeps a future); the rules hand it back with the result and never look into it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidelog.groups.records import NO_LIFE, CommittedOffset
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
-Ticket = object
+PendingResponse = object
 
 NO_GENERATION = -1
 UNKNOWN_MEMBER_ID = ""
@@ -26,7 +26,7 @@ class Join:
     """JoinGroup. ``member_id_required`` from v4 (KIP-394), ``can_skip_assignment`` from v9
     (KIP-814). ``protocols`` are (assignor, subscription), the member's favourite first."""
 
-    ticket: Ticket
+    pending_response: PendingResponse
     member_id: str
     instance_id: str | None
     client_id: str
@@ -72,7 +72,7 @@ class Sync:
     """SyncGroup. ``assignments`` is (member id, share) from the leader, empty from the others;
     protocol type and name are None before v5 (KIP-559)."""
 
-    ticket: Ticket
+    pending_response: PendingResponse
     member_id: str
     instance_id: str | None
     generation: int
@@ -99,7 +99,7 @@ class SyncResult:
 class Heartbeat:
     """Heartbeat."""
 
-    ticket: Ticket
+    pending_response: PendingResponse
     member_id: str
     instance_id: str | None
     generation: int
@@ -118,7 +118,7 @@ class Leaver:
 class Leave:
     """LeaveGroup: one member before v3, any number from v3 on."""
 
-    ticket: Ticket
+    pending_response: PendingResponse
     members: tuple[Leaver, ...]
 
 
@@ -142,7 +142,7 @@ class CommitOffsets:
     ``retention_ms`` -1 unless a client of v2-4 named one. ``names_missing_group`` from v9.
     """
 
-    ticket: Ticket
+    pending_response: PendingResponse
     member_id: str
     instance_id: str | None
     generation: int
@@ -156,7 +156,7 @@ class CommitOffsets:
 class DeleteOffsets:
     """OffsetDelete (KIP-496)."""
 
-    ticket: Ticket
+    pending_response: PendingResponse
     partitions: tuple[TopicPartition, ...]
 
 
@@ -177,7 +177,7 @@ class OffsetsResult:
 class DeleteGroup:
     """DeleteGroups, for one group."""
 
-    ticket: Ticket
+    pending_response: PendingResponse
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from uuid import UUID
 from tidelog.groups import limits
 from tidelog.groups.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
 from tidelog.groups.deadlines import Deadlines
-from tidelog.groups.events import JoinedMember, Ticket
+from tidelog.groups.events import JoinedMember, PendingResponse
 from tidelog.groups.pending_removal import PendingRemoval
 from tidelog.groups.records import (
     CommittedOffset,
@@ -72,12 +72,12 @@ class Member:
         "client_id",
         "instance_id",
         "is_new",
-        "join_ticket",
         "member_id",
+        "pending_join",
+        "pending_sync",
         "protocols",
         "rebalance_timeout_ms",
         "session_timeout_ms",
-        "sync_ticket",
     )
 
     def __init__(
@@ -100,13 +100,13 @@ class Member:
         self.protocols = protocols
         self.assignment = assignment
         self.is_new = False
-        self.join_ticket: Ticket | None = None
-        self.sync_ticket: Ticket | None = None
+        self.pending_join: PendingResponse | None = None
+        self.pending_sync: PendingResponse | None = None
 
     @property
     def waits(self) -> bool:
         """Whether a request of it is parked, which says as much as a heartbeat."""
-        return self.join_ticket is not None or self.sync_ticket is not None
+        return self.pending_join is not None or self.pending_sync is not None
 
     @property
     def metadata_bytes(self) -> int:
@@ -308,7 +308,7 @@ class Group:
         if member is None:
             return None
         self._withdraw(member)
-        if member.join_ticket is not None:
+        if member.pending_join is not None:
             self.awaiting_joins -= 1
         if member.instance_id is not None:
             self.static_members.pop(member.instance_id, None)
@@ -330,19 +330,21 @@ class Group:
         member.rebalance_timeout_ms = rebalance_timeout_ms
         member.session_timeout_ms = session_timeout_ms
 
-    def park_join(self, member: Member, ticket: Ticket) -> Ticket | None:
+    def park_join(
+        self, member: Member, pending_response: PendingResponse
+    ) -> PendingResponse | None:
         """Let a member's join wait; return its former one, which nobody will answer otherwise."""
-        former, member.join_ticket = member.join_ticket, ticket
+        former, member.pending_join = member.pending_join, pending_response
         if former is None:
             self.awaiting_joins += 1
         return former
 
-    def take_join(self, member: Member) -> Ticket | None:
+    def take_join(self, member: Member) -> PendingResponse | None:
         """Return a member's waiting join to answer it, or None."""
-        ticket, member.join_ticket = member.join_ticket, None
-        if ticket is not None:
+        pending_response, member.pending_join = member.pending_join, None
+        if pending_response is not None:
             self.awaiting_joins -= 1
-        return ticket
+        return pending_response
 
     def touch(self, member: Member, now_ms: int) -> None:
         """Start a member's session anew."""

@@ -27,17 +27,22 @@ def join(group: Group, event: Join, now_ms: int, out: Outcome) -> None:
     """Decide a JoinGroup."""
     error = _why_not(group, event)
     if error is not ErrorCode.NONE:
-        out.answer(event.ticket, JoinResult(error, event.member_id))
+        out.answer(event.pending_response, JoinResult(error, event.member_id))
     elif not _has_room(group, event):
         _turn_away(group, event, now_ms, out)
     elif not group.supports(event.protocol_type, dict(event.protocols)):
-        out.answer(event.ticket, JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, event.member_id))
+        out.answer(
+            event.pending_response,
+            JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, event.member_id),
+        )
     elif event.member_id == UNKNOWN_MEMBER_ID:
         _join_without_id(group, event, now_ms, out)
     elif event.member_id in group.pending_joins:
         # Ids are handed out to dynamic members only.
         if event.instance_id is not None:
-            out.answer(event.ticket, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, event.member_id))
+            out.answer(
+                event.pending_response, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, event.member_id)
+            )
         else:
             _add_member(group, event, event.member_id, now_ms, out)
     else:
@@ -97,7 +102,7 @@ def _has_room(group: Group, event: Join) -> bool:
     if others_bytes + asked_bytes > limits.MAX_GROUP_METADATA_BYTES:
         return False
     if group.state is GroupState.PREPARING_REBALANCE:
-        return (known is not None and known.join_ticket is not None) or (
+        return (known is not None and known.pending_join is not None) or (
             group.awaiting_joins < most
         )
     if group.state is GroupState.EMPTY:
@@ -108,7 +113,7 @@ def _has_room(group: Group, event: Join) -> bool:
 def _turn_away(group: Group, event: Join, now_ms: int, out: Outcome) -> None:
     known = event.member_id in group.members or event.member_id in group.pending_joins
     remove_parked(group, event.member_id, out)
-    out.answer(event.ticket, JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED))
+    out.answer(event.pending_response, JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED))
     if known:
         member_gone(group, "a member finds no room any more", now_ms, out)
 
@@ -127,11 +132,11 @@ def _join_without_id(group: Group, event: Join, now_ms: int, out: Outcome) -> No
     elif not event.member_id_required:
         _add_member(group, event, member_id, now_ms, out)
     elif len(group.pending_joins) >= limits.MAX_PENDING_MEMBERS:
-        out.answer(event.ticket, JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED))
+        out.answer(event.pending_response, JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED))
     else:
         group.pending_joins.add(member_id)
         group.deadlines.set(session_of(member_id), now_ms + event.session_timeout_ms)
-        out.answer(event.ticket, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        out.answer(event.pending_response, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
 
 
 def _add_member(group: Group, event: Join, member_id: str, now_ms: int, out: Outcome) -> None:
@@ -142,7 +147,7 @@ def _add_member(group: Group, event: Join, member_id: str, now_ms: int, out: Out
     if group.initial_rebalance_left_ms is not None:
         group.new_member_added = True
     group.add(member)
-    group.park_join(member, event.ticket)
+    group.park_join(member, event.pending_response)
     # A new member has no id to send heartbeats with until it is answered. Should it go away
     # meanwhile, this deadline keeps what it left behind from holding up rebalances for ever.
     timeout_ms = group.rules.settings.group_new_member_join_timeout_ms
@@ -153,7 +158,7 @@ def _add_member(group: Group, event: Join, member_id: str, now_ms: int, out: Out
 def _rejoin(group: Group, event: Join, now_ms: int, out: Outcome) -> None:
     error = group.check_member(event.member_id, event.instance_id)
     if error is not ErrorCode.NONE:
-        out.answer(event.ticket, JoinResult(error, event.member_id))
+        out.answer(event.pending_response, JoinResult(error, event.member_id))
         return
     member = group.members[event.member_id]
     protocols = dict(event.protocols)
@@ -166,10 +171,10 @@ def _rejoin(group: Group, event: Join, now_ms: int, out: Outcome) -> None:
         or (group.state is GroupState.STABLE and not leads)
     ):
         group.touch(member, now_ms)
-        out.answer(event.ticket, present_generation(group, member))
+        out.answer(event.pending_response, present_generation(group, member))
         return
     group.update(member, protocols, event.rebalance_timeout_ms, event.session_timeout_ms)
-    former = group.park_join(member, event.ticket)
+    former = group.park_join(member, event.pending_response)
     out.answer(former, JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
     what = "its leader joined again" if same else "a member's subscription changed"
     prepare_or_complete(group, _reason(what, event), now_ms, out)
@@ -187,21 +192,23 @@ def _replace_static(
     led = group.leader == former_id
     former = group.remove(former_id)
     assert former is not None, "static_members names members only"
-    out.answer(former.join_ticket, JoinResult(ErrorCode.FENCED_INSTANCE_ID, former_id))
-    out.answer(former.sync_ticket, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
+    out.answer(former.pending_join, JoinResult(ErrorCode.FENCED_INSTANCE_ID, former_id))
+    out.answer(former.pending_sync, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
     member = _member_of(event, member_id)
     member.assignment = former.assignment
     group.add(member)
     _restore_order(group, position, former_id, member_id)
     if led:
         group.leader = member_id
-    group.park_join(member, event.ticket)
+    group.park_join(member, event.pending_response)
     group.touch(member, now_ms)
     out.note("a static member came back", instance=event.instance_id, member=member_id)
     if group.state is GroupState.STABLE:
         if group.select_protocol() == group.protocol_name:
             group.subscribed = group.find_subscribed()
-            purpose = ReplaceStaticMember(member_id, event.ticket, event.can_skip_assignment)
+            purpose = ReplaceStaticMember(
+                member_id, event.pending_response, event.can_skip_assignment
+            )
             out.write(group.record(), purpose=purpose)
             return
         prepare_rebalance(group, _reason("the protocol changes", event), now_ms, out)

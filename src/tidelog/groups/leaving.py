@@ -23,7 +23,7 @@ from tidelog.model.errors import ErrorCode
 def heartbeat(group: Group, event: Heartbeat, now_ms: int, out: Outcome) -> None:
     """Decide a Heartbeat: the session begins anew, and the answer says when to join again."""
     if group.state is GroupState.DEAD:
-        out.answer(event.ticket, StatusResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        out.answer(event.pending_response, StatusResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return
     error = group.check_member(event.member_id, event.instance_id)
     if error is ErrorCode.NONE and event.generation != group.generation:
@@ -32,13 +32,13 @@ def heartbeat(group: Group, event: Heartbeat, now_ms: int, out: Outcome) -> None
         group.touch(group.members[event.member_id], now_ms)
         if group.state is GroupState.PREPARING_REBALANCE:
             error = ErrorCode.REBALANCE_IN_PROGRESS
-    out.answer(event.ticket, StatusResult(error))
+    out.answer(event.pending_response, StatusResult(error))
 
 
 def leave(group: Group, event: Leave, now_ms: int, out: Outcome) -> None:
     """Decide a LeaveGroup: who can be found is removed, then the others rebalance once."""
     if group.state is GroupState.DEAD:
-        out.answer(event.ticket, LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+        out.answer(event.pending_response, LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return
     answers: list[tuple[Leaver, ErrorCode]] = []
     gone: list[str] = []
@@ -57,7 +57,7 @@ def leave(group: Group, event: Leave, now_ms: int, out: Outcome) -> None:
         said = next((leaver.reason for leaver in event.members if leaver.reason), "")
         reason = f"{len(gone)} members left; the client says: {said or 'nothing'}"
         member_gone(group, reason[: limits.MAX_REASON_CHARACTERS], now_ms, out)
-    out.answer_after_writes(event.ticket, LeaveResult(ErrorCode.NONE, tuple(answers)))
+    out.answer_after_writes(event.pending_response, LeaveResult(ErrorCode.NONE, tuple(answers)))
 
 
 def _find(group: Group, leaver: Leaver) -> tuple[str, ErrorCode]:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tidelog.groups import first_sights, limits, pending_removal, removals
 from tidelog.groups.decision import Answer, Outcome
-from tidelog.groups.events import CommitOffsets, DeleteOffsets, OffsetsResult, Ticket
+from tidelog.groups.events import CommitOffsets, DeleteOffsets, OffsetsResult, PendingResponse
 from tidelog.groups.group import Group, GroupState
 from tidelog.groups.records import NO_EXPIRY, NO_LIFE, CommittedOffset, OffsetRecord, Record
 from tidelog.model.configs.topic_values import MAX_INT64
@@ -26,7 +26,7 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Outcome
     error = _why_no_commit(group, event)
     if error is not ErrorCode.NONE:
         answers = tuple((at, error) for at, _ in event.offsets)
-        out.answer(event.ticket, OffsetsResult(partitions=answers))
+        out.answer(event.pending_response, OffsetsResult(partitions=answers))
         return
     member = group.members.get(event.member_id)
     if member is not None:
@@ -63,9 +63,9 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Outcome
             results.append((at, ErrorCode.NONE))
     written = chain.from_iterable(records)
     if former <= pending_removal.PART:
-        _answer(event.ticket, list(written), results, out)
+        _answer(event.pending_response, list(written), results, out)
         return
-    answer = Answer(event.ticket, OffsetsResult(partitions=tuple(results)))
+    answer = Answer(event.pending_response, OffsetsResult(partitions=tuple(results)))
     removals.begin(group, written, out, (answer,), whole=False)
 
 
@@ -120,10 +120,10 @@ def fetch_offsets(
 def delete_offsets(group: Group, event: DeleteOffsets, out: Outcome) -> None:
     """Decide an OffsetDelete: allowed for topics that no member reads."""
     if group.state is GroupState.DEAD:
-        out.answer(event.ticket, OffsetsResult(ErrorCode.GROUP_ID_NOT_FOUND))
+        out.answer(event.pending_response, OffsetsResult(ErrorCode.GROUP_ID_NOT_FOUND))
         return
     if group.state is not GroupState.EMPTY and not group.consumes:
-        out.answer(event.ticket, OffsetsResult(ErrorCode.NON_EMPTY_GROUP))
+        out.answer(event.pending_response, OffsetsResult(ErrorCode.NON_EMPTY_GROUP))
         return
     records: list[Record] = []
     removed: set[TopicPartition] = set()
@@ -137,11 +137,11 @@ def delete_offsets(group: Group, event: DeleteOffsets, out: Outcome) -> None:
             removed.add(at)
         results.append((at, ErrorCode.NONE))
     records += first_sights.without_offsets(group, {at.topic for at in removed}, removed)
-    _answer(event.ticket, records, results, out)
+    _answer(event.pending_response, records, results, out)
 
 
 def _answer(
-    ticket: Ticket,
+    pending_response: PendingResponse,
     records: list[Record],
     results: list[tuple[TopicPartition, ErrorCode]],
     out: Outcome,
@@ -149,6 +149,6 @@ def _answer(
     """Answer each partition: once the records are committed, or now when there are none."""
     result = OffsetsResult(partitions=tuple(results))
     if records:
-        out.write(*records, answers=(Answer(ticket, result),))
+        out.write(*records, answers=(Answer(pending_response, result),))
     else:
-        out.answer(ticket, result)
+        out.answer(pending_response, result)

@@ -90,7 +90,7 @@ def complete_join(group: Group, now_ms: int, out: Outcome) -> None:
     missing = [
         member.member_id
         for member in group.members.values()
-        if member.join_ticket is None and member.instance_id is None
+        if member.pending_join is None and member.instance_id is None
     ]
     for member_id in missing:
         group.remove(member_id)
@@ -143,9 +143,9 @@ def drop_assignments(group: Group, error: ErrorCode, now_ms: int, out: Outcome) 
     """Answer every waiting sync with ``error``; nobody has a share any more."""
     for member in group.members.values():
         group.assign(member, b"")
-        if member.sync_ticket is not None:
-            out.answer(member.sync_ticket, SyncResult(error))
-            member.sync_ticket = None
+        if member.pending_sync is not None:
+            out.answer(member.pending_sync, SyncResult(error))
+            member.pending_sync = None
             group.touch(member, now_ms)
 
 
@@ -154,8 +154,8 @@ def remove_parked(group: Group, member_id: str, out: Outcome) -> None:
     member = group.remove(member_id)
     if member is None:
         return
-    out.answer(member.join_ticket, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID))
-    out.answer(member.sync_ticket, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
+    out.answer(member.pending_join, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID))
+    out.answer(member.pending_sync, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
 
 
 def member_gone(group: Group, reason: str, now_ms: int, out: Outcome) -> None:
@@ -223,9 +223,9 @@ def _become_empty(group: Group, now_ms: int, out: Outcome) -> None:
 
 def _elect_joined_leader(group: Group) -> bool:
     leader = group.members.get(group.leader or "")
-    if leader is not None and leader.join_ticket is not None:
+    if leader is not None and leader.pending_join is not None:
         return True
-    joined = next((m for m in group.members.values() if m.join_ticket is not None), None)
+    joined = next((m for m in group.members.values() if m.pending_join is not None), None)
     if joined is None:
         return False
     group.leader = joined.member_id

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tidelog.groups.decision import Answer, Outcome, RemoveGroup, RemovePart, error_for
-from tidelog.groups.events import StatusResult, Ticket
+from tidelog.groups.events import PendingResponse, StatusResult
 from tidelog.groups.group import REMOVAL_DEADLINE, Group, GroupState
 from tidelog.groups.pending_removal import PendingRemoval
 from tidelog.groups.records import Record
@@ -66,15 +66,15 @@ def go_on(group: Group, out: Outcome) -> None:
         out.write(*part, answers=answers)
 
 
-def again(group: Group, out: Outcome, ticket: Ticket | None = None) -> None:
+def again(group: Group, out: Outcome, pending_response: PendingResponse | None = None) -> None:
     """Go on with the removal of a group of which the log refused a part; with a request for it."""
     removal = group.removal
     if removal is None or not removal.is_refused:
         return
     removal.is_refused = False
     group.deadlines.drop(REMOVAL_DEADLINE)
-    if ticket is not None:
-        removal.answers += (Answer(ticket, StatusResult(ErrorCode.NONE)),)
+    if pending_response is not None:
+        removal.answers += (Answer(pending_response, StatusResult(ErrorCode.NONE)),)
     go_on(group, out)
 
 
@@ -107,7 +107,7 @@ def give_up(group: Group, error: ErrorCode, out: Outcome) -> None:
 def _tell(removal: PendingRemoval, error: ErrorCode, out: Outcome) -> None:
     answers, removal.answers = removal.answers, ()
     for answer in answers:
-        out.answer(answer.ticket, answer.result.refused(error_for(answer.result, error)))
+        out.answer(answer.pending_response, answer.result.refused(error_for(answer.result, error)))
 
 
 def all_positions(group: Group) -> Iterator[TopicPartition]:

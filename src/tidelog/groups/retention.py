@@ -187,13 +187,13 @@ def _of_former_lives(group: Group, topics: list[str]) -> Iterator[Record]:
 def delete_group(group: Group, event: DeleteGroup, out: Outcome) -> None:
     """Decide a DeleteGroups for this group: only one without members can go."""
     if group.removal is not None and group.removal.is_refused:
-        removals.again(group, out, event.ticket)
+        removals.again(group, out, event.pending_response)
     elif group.state is GroupState.DEAD:
-        out.answer(event.ticket, StatusResult(ErrorCode.GROUP_ID_NOT_FOUND))
+        out.answer(event.pending_response, StatusResult(ErrorCode.GROUP_ID_NOT_FOUND))
     elif group.state is not GroupState.EMPTY:
-        out.answer(event.ticket, StatusResult(ErrorCode.NON_EMPTY_GROUP))
+        out.answer(event.pending_response, StatusResult(ErrorCode.NON_EMPTY_GROUP))
     else:
-        answer = Answer(event.ticket, StatusResult(ErrorCode.NONE))
+        answer = Answer(event.pending_response, StatusResult(ErrorCode.NONE))
         _remove(group, removals.all_positions(group), (answer,), out)
 
 

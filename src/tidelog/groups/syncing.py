@@ -18,7 +18,7 @@ def sync(group: Group, event: Sync, now_ms: int, out: Outcome) -> None:
     """Decide a SyncGroup."""
     error = _why_not(group, event)
     if error is not ErrorCode.NONE:
-        out.answer(event.ticket, SyncResult(error))
+        out.answer(event.pending_response, SyncResult(error))
         return
     member = group.members[event.member_id]
     group.pending_syncs.discard(member.member_id)
@@ -26,9 +26,9 @@ def sync(group: Group, event: Sync, now_ms: int, out: Outcome) -> None:
         group.deadlines.drop(SYNC_DEADLINE)
     if group.state is GroupState.STABLE:
         group.touch(member, now_ms)
-        out.answer(event.ticket, _share(group, member))
+        out.answer(event.pending_response, _share(group, member))
         return
-    former, member.sync_ticket = member.sync_ticket, event.ticket
+    former, member.pending_sync = member.pending_sync, event.pending_response
     out.answer(former, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
     if group.leader != member.member_id or group.storing_generation == group.generation:
         return
@@ -60,9 +60,9 @@ def assignment_stored(
     group.enter(GroupState.STABLE, now_ms)
     for member in group.members.values():
         group.assign(member, shares.get(member.member_id, b""))
-        if member.sync_ticket is not None:
-            out.answer(member.sync_ticket, _share(group, member))
-            member.sync_ticket = None
+        if member.pending_sync is not None:
+            out.answer(member.pending_sync, _share(group, member))
+            member.pending_sync = None
             group.touch(member, now_ms)
     out.note("the generation is stable", generation=generation, members=len(group.members))
 
@@ -88,7 +88,7 @@ def static_member_stored(
     learn that it leads: it would assign, and a stable group takes no assignment (KIP-814).
     """
     member = group.members.get(purpose.member_id)
-    if member is None or member.join_ticket is not purpose.ticket:
+    if member is None or member.pending_join is not purpose.pending_response:
         return
     if group.state is not GroupState.STABLE:
         return
@@ -104,7 +104,7 @@ def static_member_stored(
             group.protocol_name,
             _somebody_else(group, member),
         )
-    out.answer(purpose.ticket, result)
+    out.answer(purpose.pending_response, result)
 
 
 def static_member_not_stored(
@@ -112,9 +112,9 @@ def static_member_not_stored(
 ) -> None:
     """The new id of a static member could not be committed: it is told, and joins again."""
     member = group.members.get(purpose.member_id)
-    if member is not None and member.join_ticket is purpose.ticket:
+    if member is not None and member.pending_join is purpose.pending_response:
         group.take_join(member)
-    out.answer(purpose.ticket, JoinResult(error))
+    out.answer(purpose.pending_response, JoinResult(error))
 
 
 def _somebody_else(group: Group, member: Member) -> str:

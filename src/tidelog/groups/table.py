@@ -178,7 +178,7 @@ class GroupTable:
         if error is not ErrorCode.NONE:
             result = refuse(event, error)
             if result is not None and not isinstance(event, NO_REQUESTS):
-                out.answer(event.ticket, result)
+                out.answer(event.pending_response, result)
             return out.decision()
         if group is None:
             group = self._new(group_id, now_ms, _address_of(event))
@@ -197,7 +197,7 @@ class GroupTable:
             replay.apply(group, record)
         self._release(group, write, oldest=True)
         for answer in write.answers:
-            out.answer(answer.ticket, answer.result)
+            out.answer(answer.pending_response, answer.result)
         match write.purpose:
             case StoreAssignment(generation):
                 assignment_stored(group, generation, _shares(write), now_ms, out)
@@ -215,7 +215,7 @@ class GroupTable:
         out = Outcome(write.group_id)
         for answer in write.answers:
             told = error_for(answer.result, error)
-            out.answer(answer.ticket, answer.result.refused(told))
+            out.answer(answer.pending_response, answer.result.refused(told))
         told = error_for_members(error)
         match write.purpose:
             case StoreAssignment(generation):
@@ -256,16 +256,18 @@ class GroupTable:
         for group in self._groups.values():
             if group.removal is not None:
                 answers += [
-                    Answer(answer.ticket, answer.result.refused(ErrorCode.NOT_COORDINATOR))
+                    Answer(
+                        answer.pending_response, answer.result.refused(ErrorCode.NOT_COORDINATOR)
+                    )
                     for answer in group.removal.answers
                 ]
             for member in group.members.values():
-                if member.join_ticket is not None:
+                if member.pending_join is not None:
                     result = JoinResult(ErrorCode.NOT_COORDINATOR, member.member_id)
-                    answers.append(Answer(member.join_ticket, result))
-                if member.sync_ticket is not None:
+                    answers.append(Answer(member.pending_join, result))
+                if member.pending_sync is not None:
                     answers.append(
-                        Answer(member.sync_ticket, SyncResult(ErrorCode.NOT_COORDINATOR))
+                        Answer(member.pending_sync, SyncResult(ErrorCode.NOT_COORDINATOR))
                     )
         self._groups = {}
         self.held = 0

@@ -99,9 +99,9 @@ def test_before_the_offsets_of_a_next_life_all_of_the_former_one_go() -> None:
 def test_a_refused_write_leaves_the_former_life_the_last_one() -> None:
     d = Driver(hold=True)
     d.commit_offsets({("t", 0): 1}, topic_id=FORMER)
-    ticket = d.commit_offsets({("t", 0): 2}, topic_id=PRESENT)
+    pending_response = d.commit_offsets({("t", 0): 2}, topic_id=PRESENT)
     d.refuse(E.NOT_ENOUGH_REPLICAS)
-    assert d.error_of(ticket) is E.COORDINATOR_NOT_AVAILABLE
+    assert d.error_of(pending_response) is E.COORDINATOR_NOT_AVAILABLE
     d.commit_offsets({("t", 1): 3}, topic_id=PRESENT)
     d.commit()
     assert shown(d, 2) == ["t-0 at -", "t is 2", "t-1 at 3"]
@@ -143,11 +143,11 @@ def test_a_coordinator_that_begins_removes_the_offsets_of_lives_that_are_over() 
 
 
 def remove(d: Driver) -> None:
-    d.send(DeleteGroup(d.ticket()))
+    d.send(DeleteGroup(d.pending_response()))
 
 
 def delete_all(d: Driver) -> None:
-    d.send(DeleteOffsets(d.ticket(), (TopicPartition("t", 0), TopicPartition("t", 1))))
+    d.send(DeleteOffsets(d.pending_response(), (TopicPartition("t", 0), TopicPartition("t", 1))))
 
 
 def expire_all(d: Driver) -> None:
@@ -179,7 +179,7 @@ def test_a_first_sight_stays_while_something_of_its_topic_does() -> None:
     d.commit_offsets({("t", 0): 1}, topic_id=FORMER)
     d.commit()
     d.commit_offsets({("t", 1): 2}, topic_id=FORMER)
-    d.send(DeleteOffsets(d.ticket(), (TopicPartition("t", 0),)))
+    d.send(DeleteOffsets(d.pending_response(), (TopicPartition("t", 0),)))
     d.advance(WEEK_MS)
     d.send(Expire())
     d.commit()
@@ -218,10 +218,10 @@ class Lives:
     def step(self) -> None:
         kinds = [self.commit, self.store, self.move, self.recreate, self.sweep, self.delete]
         self.random.choices([*kinds, self.expire], [8, 8, 3, 2, 1, 1, 0.3])[0]()
-        for ticket, offsets in list(self.waiting.items()):
-            if ticket in self.driver.answers:
-                del self.waiting[ticket]
-                if self.driver.error_of(ticket) is E.NONE:
+        for pending_response, offsets in list(self.waiting.items()):
+            if pending_response in self.driver.answers:
+                del self.waiting[pending_response]
+                if self.driver.error_of(pending_response) is E.NONE:
                     self.acked.update(
                         {at: max(self.acked.get(at, 0), offsets[at]) for at in offsets}
                     )
@@ -230,13 +230,13 @@ class Lives:
         chosen = self.random.sample(range(4), self.random.randint(1, 3))
         offsets = {at: self.offset + 1 + at for at in chosen}
         self.offset += 5
-        ticket = self.driver.commit_offsets(
+        pending_response = self.driver.commit_offsets(
             {("t", at): offset for at, offset in offsets.items()}, topic_id=self.present
         )
         if self.random.random() < 0.1 and self.driver.in_flight:
             self.driver.refuse(E.NOT_ENOUGH_REPLICAS)
         else:
-            self.waiting[ticket] = offsets
+            self.waiting[pending_response] = offsets
 
     def store(self) -> None:
         self.driver.commit(self.random.randint(1, 3))
@@ -253,7 +253,7 @@ class Lives:
 
     def delete(self) -> None:
         at = self.random.randrange(4)
-        self.driver.send(DeleteOffsets(self.driver.ticket(), (TopicPartition("t", at),)))
+        self.driver.send(DeleteOffsets(self.driver.pending_response(), (TopicPartition("t", at),)))
         self.acked.pop(at, None)
         for offsets in self.waiting.values():
             offsets.pop(at, None)

@@ -31,10 +31,10 @@ def test_first_join_gets_an_id_and_nothing_else() -> None:
 
 def test_before_v4_the_first_join_is_a_member() -> None:
     d = Driver()
-    ticket = d.join(version=3)
+    pending_response = d.join(version=3)
     d.advance(3_000)
-    assert d.joined(ticket).error is E.NONE
-    assert d.joined(ticket).generation == 1
+    assert d.joined(pending_response).error is E.NONE
+    assert d.joined(pending_response).generation == 1
 
 
 def test_an_id_that_is_not_used_is_forgotten_with_the_group() -> None:
@@ -72,27 +72,29 @@ def test_refused_joins_leave_nothing_behind(options: dict, error: ErrorCode) -> 
 
 def test_initial_delay_is_extended_while_members_come_up_to_the_rebalance_timeout() -> None:
     d = Driver(GroupSettings(group_initial_rebalance_delay_ms=3_000))
-    tickets = [d.new_member(rebalance_ms=10_000)[1]]
+    pending_responses = [d.new_member(rebalance_ms=10_000)[1]]
     # One more in each window: 3 s, 3 s, 3 s, and the last second of the rebalance timeout.
     for _ in range(3):
         d.advance(2_900)
-        tickets.append(d.new_member(rebalance_ms=10_000)[1])
+        pending_responses.append(d.new_member(rebalance_ms=10_000)[1])
         d.advance(100)
-        assert not any(ticket in d.answers for ticket in tickets)
+        assert not any(pending_response in d.answers for pending_response in pending_responses)
     d.advance(999)
     assert d.group.state is GroupState.PREPARING_REBALANCE
     d.advance(1)
-    assert [d.joined(ticket).generation for ticket in tickets] == [1] * 4
+    assert [d.joined(pending_response).generation for pending_response in pending_responses] == [
+        1
+    ] * 4
     assert d.group.state is GroupState.COMPLETING_REBALANCE
 
 
 def test_without_newcomers_the_initial_delay_is_all() -> None:
     d = Driver()
-    _, ticket = d.new_member()
+    _, pending_response = d.new_member()
     d.advance(2_999)
-    assert ticket not in d.answers
+    assert pending_response not in d.answers
     d.advance(1)
-    assert d.joined(ticket).error is E.NONE
+    assert d.joined(pending_response).error is E.NONE
 
 
 def test_the_leader_alone_is_told_the_members() -> None:
@@ -119,9 +121,13 @@ def test_the_leader_alone_is_told_the_members() -> None:
 )
 def test_the_assignor_with_most_votes_wins(offers: list[str], chosen: str) -> None:
     d = Driver()
-    tickets = [d.new_member(protocols=tuple((p, b"") for p in offer))[1] for offer in offers]
+    pending_responses = [
+        d.new_member(protocols=tuple((p, b"") for p in offer))[1] for offer in offers
+    ]
     d.advance(12_000)
-    assert {d.joined(ticket).protocol_name for ticket in tickets} == {chosen}
+    assert {d.joined(pending_response).protocol_name for pending_response in pending_responses} == {
+        chosen
+    }
 
 
 @pytest.mark.parametrize(
@@ -145,11 +151,11 @@ def test_group_max_size() -> None:
 def test_only_as_many_as_may_wait_in_a_rebalance() -> None:
     d = Driver(GroupSettings(group_max_size=2))
     ids = [d.joined(d.join()).member_id for _ in range(3)]
-    tickets = [d.join(member_id) for member_id in ids]
-    assert d.error_of(tickets[2]) is E.GROUP_MAX_SIZE_REACHED
+    pending_responses = [d.join(member_id) for member_id in ids]
+    assert d.error_of(pending_responses[2]) is E.GROUP_MAX_SIZE_REACHED
     d.advance(6_000)
-    assert d.joined(tickets[0]).error is E.NONE
-    assert len(d.joined(tickets[0]).members) == 2
+    assert d.joined(pending_responses[0]).error is E.NONE
+    assert len(d.joined(pending_responses[0]).members) == 2
 
 
 def test_the_bytes_of_all_subscriptions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,9 +215,9 @@ def test_assignments_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader says how long they are: 1 MB for each group, of one member without a topic."""
     monkeypatch.setattr(limits, "MAX_HELD_BYTES", 20_000)
     d = Driver()
-    member_id, ticket = d.new_member()
+    member_id, pending_response = d.new_member()
     d.advance(3_000)
-    generation = d.joined(ticket).generation
+    generation = d.joined(pending_response).generation
     refused = d.sync(member_id, generation, {member_id: bytes(20_000)})
     assert d.error_of(refused) is E.COORDINATOR_NOT_AVAILABLE
     done = d.sync(member_id, generation, {member_id: bytes(10_000)})
@@ -246,15 +252,15 @@ def test_one_address_that_takes_all_room_leaves_the_others_their_share(
     greedy = [d.error_of(d.join(group_id=f"a{n}", protocols=large, host="/a")) for n in range(20)]
     assert greedy[-1] is E.COORDINATOR_NOT_AVAILABLE, "alone with it, it may take all"
     assert d.table.held > 14_000
-    member_id, ticket = d.new_member(group_id="b", protocols=large, host="/b")
+    member_id, pending_response = d.new_member(group_id="b", protocols=large, host="/b")
     assert d.table.held_by.keys() == {"/a", "/b"}
     assert d.error_of(d.join(group_id="c", protocols=(("range", bytes(6_000)),), host="/b")) is (
         E.COORDINATOR_NOT_AVAILABLE
     ), "more than half"
     d.advance(3_000)
-    generation = d.joined(ticket).generation
+    generation = d.joined(pending_response).generation
     shares = {member_id: bytes(1_000)}
-    sync = d.ticket()
+    sync = d.pending_response()
     d.send(Sync(sync, member_id, None, generation, None, None, tuple(shares.items())), "b")
     assert d.synced(sync).assignment == bytes(1_000)
     # Three that hold something: a third is left for each.
@@ -295,21 +301,21 @@ def test_one_address_that_begins_all_groups_leaves_the_others_their_share(
 def test_a_follower_that_changed_nothing_gets_the_present_generation() -> None:
     d = Driver()
     leader, follower = d.stable(2)
-    ticket = d.join(follower)
-    assert d.joined(ticket).generation == 1
-    assert d.joined(ticket).leader == leader
+    pending_response = d.join(follower)
+    assert d.joined(pending_response).generation == 1
+    assert d.joined(pending_response).leader == leader
     assert d.group.state is GroupState.STABLE
 
 
 def test_the_leaders_join_rebalances_a_stable_group() -> None:
     d = Driver()
     leader, follower = d.stable(2)
-    ticket = d.join(leader)
+    pending_response = d.join(leader)
     assert d.group.state is GroupState.PREPARING_REBALANCE
-    assert ticket not in d.answers
+    assert pending_response not in d.answers
     assert d.heartbeat(follower, 1) is E.REBALANCE_IN_PROGRESS
     other = d.join(follower)
-    assert d.joined(ticket).generation == d.joined(other).generation == 2
+    assert d.joined(pending_response).generation == d.joined(other).generation == 2
 
 
 def test_a_changed_subscription_rebalances() -> None:
@@ -327,14 +333,14 @@ def test_a_join_between_join_and_sync(changed: bool) -> None:
     (a, _), (b, _) = d.new_member(), d.new_member()
     d.advance(6_000)
     waiting = d.sync(b, 1)
-    ticket = d.join(a, protocols=one_protocol("u") if changed else None)
+    pending_response = d.join(a, protocols=one_protocol("u") if changed else None)
     if changed:
         assert d.error_of(waiting) is E.REBALANCE_IN_PROGRESS
         assert d.group.state is GroupState.PREPARING_REBALANCE
     else:
         # Its first answer was lost: it is told again, members included.
-        assert d.joined(ticket).generation == 1
-        assert len(d.joined(ticket).members) == 2
+        assert d.joined(pending_response).generation == 1
+        assert len(d.joined(pending_response).members) == 2
         assert waiting not in d.answers
 
 
@@ -350,12 +356,14 @@ def test_a_join_sent_twice_frees_the_first_request() -> None:
 def test_members_that_do_not_rejoin_in_time_are_removed() -> None:
     d = Driver()
     leader, follower = d.stable(2, rebalance_ms=20_000, session_ms=30_000)
-    ticket = d.join(follower, protocols=one_protocol("u"), rebalance_ms=20_000, session_ms=30_000)
+    pending_response = d.join(
+        follower, protocols=one_protocol("u"), rebalance_ms=20_000, session_ms=30_000
+    )
     d.advance(19_999)
-    assert ticket not in d.answers
+    assert pending_response not in d.answers
     d.advance(1)
-    assert d.joined(ticket).generation == 2
-    assert d.joined(ticket).leader == follower
+    assert d.joined(pending_response).generation == 2
+    assert d.joined(pending_response).leader == follower
     assert d.heartbeat(leader, 1) is E.UNKNOWN_MEMBER_ID
 
 
@@ -363,19 +371,19 @@ def test_a_pending_member_holds_up_a_rebalance_until_it_joins_or_its_time_is_ove
     d = Driver()
     (leader,) = d.stable(1)
     pending = d.joined(d.join()).member_id
-    ticket = d.join(leader)
-    assert ticket not in d.answers
+    pending_response = d.join(leader)
+    assert pending_response not in d.answers
     d.join(pending)
-    assert d.joined(ticket).generation == 2
+    assert d.joined(pending_response).generation == 2
 
     d = Driver()
     (leader,) = d.stable(1)
     d.join(session_ms=10_000)
-    ticket = d.join(leader)
+    pending_response = d.join(leader)
     d.advance(9_999)
-    assert ticket not in d.answers
+    assert pending_response not in d.answers
     d.advance(1)
-    assert d.joined(ticket).generation == 2
+    assert d.joined(pending_response).generation == 2
 
 
 # Syncing -----------------------------------------------------------------------------------
@@ -403,10 +411,10 @@ def test_a_member_the_leader_forgot_gets_an_empty_share() -> None:
     d = Driver()
     (a, _), (b, _) = d.new_member(), d.new_member()
     d.advance(6_000)
-    ticket = d.sync(b, 1)
+    pending_response = d.sync(b, 1)
     d.sync(a, 1, {a: b"A"})
-    assert d.synced(ticket).error is E.NONE
-    assert d.synced(ticket).assignment == b""
+    assert d.synced(pending_response).error is E.NONE
+    assert d.synced(pending_response).assignment == b""
 
 
 def test_a_leaders_second_sync_writes_no_second_record() -> None:
@@ -448,9 +456,9 @@ def test_an_assignment_that_is_not_stored_starts_over(refusal: ErrorCode, told: 
     d = Driver(hold=True)
     (a, _), (b, _) = d.new_member(), d.new_member()
     d.advance(6_000)
-    tickets = [d.sync(b, 1), d.sync(a, 1, {a: b"A", b: b"B"})]
+    pending_responses = [d.sync(b, 1), d.sync(a, 1, {a: b"A", b: b"B"})]
     d.refuse(refusal)
-    assert [d.error_of(ticket) for ticket in tickets] == [told, told]
+    assert [d.error_of(pending_response) for pending_response in pending_responses] == [told, told]
     assert d.group.state is GroupState.PREPARING_REBALANCE
 
 
@@ -494,13 +502,13 @@ def test_members_that_never_sync_are_removed_after_the_rebalance_timeout() -> No
     d = Driver()
     (a, _), (b, _) = d.new_member(rebalance_ms=8_000), d.new_member(rebalance_ms=8_000)
     d.advance(6_000)
-    ticket = d.sync(b, 1)
+    pending_response = d.sync(b, 1)
     for _ in range(7):
         d.advance(1_000)
         assert d.heartbeat(a, 1) is E.NONE
-    assert ticket not in d.answers
+    assert pending_response not in d.answers
     d.advance(1_000)
-    assert d.error_of(ticket) is E.REBALANCE_IN_PROGRESS
+    assert d.error_of(pending_response) is E.REBALANCE_IN_PROGRESS
     assert d.heartbeat(a, 1) is E.UNKNOWN_MEMBER_ID
     assert d.group.state is GroupState.PREPARING_REBALANCE
     rejoined = d.join(b)
@@ -535,14 +543,14 @@ def test_the_last_session_empties_the_group_on_record() -> None:
 def test_waiting_for_others_counts_as_a_heartbeat() -> None:
     d = Driver()
     a, b = d.stable(2, session_ms=10_000, rebalance_ms=60_000)
-    ticket = d.join(a, session_ms=10_000)
+    pending_response = d.join(a, session_ms=10_000)
     for _ in range(5):
         d.advance(9_000)
         assert d.heartbeat(b, 1) is E.REBALANCE_IN_PROGRESS
     assert a in d.group.members
-    assert ticket not in d.answers
+    assert pending_response not in d.answers
     d.advance(10_000)
-    assert d.joined(ticket).error is E.NONE
+    assert d.joined(pending_response).error is E.NONE
     # Answered, its session begins anew: silence now ends it.
     d.advance(9_999)
     assert a in d.group.members
@@ -566,10 +574,10 @@ def test_a_deadline_that_another_one_puts_off_is_left_alone() -> None:
 def test_a_new_member_that_went_away_is_removed_after_five_minutes() -> None:
     d = Driver()
     a, _ = d.stable(2, session_ms=1_000_000, rebalance_ms=1_000_000)
-    gone, ticket = d.new_member(session_ms=1_000_000, rebalance_ms=1_000_000)
+    gone, pending_response = d.new_member(session_ms=1_000_000, rebalance_ms=1_000_000)
     d.join(a, session_ms=1_000_000, rebalance_ms=1_000_000)
     d.advance(300_000)
-    assert d.error_of(ticket) is E.UNKNOWN_MEMBER_ID
+    assert d.error_of(pending_response) is E.UNKNOWN_MEMBER_ID
     assert gone not in d.group.members
 
 
@@ -602,19 +610,21 @@ def test_leaving_rebalances_the_others_at_once() -> None:
 def test_the_last_one_leaves_and_is_answered_when_that_is_on_record() -> None:
     d = Driver(hold=True)
     (a,) = d.stable(1)
-    ticket = d.leave(Leaver(a))
-    assert ticket not in d.answers
+    pending_response = d.leave(Leaver(a))
+    assert pending_response not in d.answers
     assert d.group.state is GroupState.EMPTY
     d.commit()
-    assert d.left(ticket).error is E.NONE
+    assert d.left(pending_response).error is E.NONE
 
 
 def test_a_batch_of_leavers() -> None:
     d = Driver()
     a, b, c = d.stable(3)
     pending = d.joined(d.join()).member_id
-    ticket = d.leave(Leaver(a), Leaver("stranger"), Leaver(pending), Leaver(b, "i"), Leaver(""))
-    assert [error for _, error in d.left(ticket).members] == [
+    pending_response = d.leave(
+        Leaver(a), Leaver("stranger"), Leaver(pending), Leaver(b, "i"), Leaver("")
+    )
+    assert [error for _, error in d.left(pending_response).members] == [
         E.NONE,
         E.UNKNOWN_MEMBER_ID,
         E.NONE,
@@ -633,10 +643,13 @@ def test_an_id_that_was_never_used_leaves_without_a_rebalance() -> None:
     assert [d.heartbeat(member, 1) for member in members] == [E.NONE] * 2
     # One that a rebalance waits for lets it go on.
     pending = d.joined(d.join()).member_id
-    tickets = [d.join(member) for member in members]
-    assert not any(ticket in d.answers for ticket in tickets)
+    pending_responses = [d.join(member) for member in members]
+    assert not any(pending_response in d.answers for pending_response in pending_responses)
     d.leave(Leaver(pending))
-    assert [d.joined(ticket).generation for ticket in tickets] == [2, 2]
+    assert [d.joined(pending_response).generation for pending_response in pending_responses] == [
+        2,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("is_last", [False, True])
@@ -676,8 +689,8 @@ def test_a_leaver_with_parked_requests_is_answered() -> None:
     waiting = d.join(b, protocols=one_protocol("u"))
     d.leave(Leaver(b))
     assert d.error_of(waiting) is E.UNKNOWN_MEMBER_ID
-    ticket = d.join(a)
-    assert d.joined(ticket).generation == 2
+    pending_response = d.join(a)
+    assert d.joined(pending_response).generation == 2
 
 
 # Static members ----------------------------------------------------------------------------
@@ -699,8 +712,8 @@ def static_pair(**options: object) -> tuple[Driver, str, str]:
 
 def test_a_static_member_comes_back_without_a_rebalance() -> None:
     d, a, b = static_pair()
-    ticket = d.join(instance_id="two")
-    back = d.joined(ticket)
+    pending_response = d.join(instance_id="two")
+    back = d.joined(pending_response)
     assert back.error is E.NONE
     assert (back.generation, back.leader, back.skip_assignment) == (1, a, False)
     assert back.member_id not in (a, b)
@@ -735,8 +748,8 @@ def test_a_static_leader_comes_back(version: int) -> None:
 
 def test_a_static_member_that_changes_the_protocol_rebalances() -> None:
     d, _, b = static_pair()
-    ticket = d.join(instance_id="one", protocols=(("range", b""), ("sticky", b"")))
-    assert d.joined(ticket).generation == 1
+    pending_response = d.join(instance_id="one", protocols=(("range", b""), ("sticky", b"")))
+    assert d.joined(pending_response).generation == 1
     assert d.error_of(d.join(instance_id="one", protocols=(("sticky", b""),))) is (
         E.INCONSISTENT_GROUP_PROTOCOL
     )
@@ -749,12 +762,12 @@ def test_a_static_member_back_between_join_and_sync_rebalances() -> None:
     two = d.join(instance_id="two")
     d.advance(6_000)
     waiting = d.sync(d.joined(two).member_id, 1, instance_id="two")
-    ticket = d.join(instance_id="one")
+    pending_response = d.join(instance_id="one")
     assert d.error_of(waiting) is E.REBALANCE_IN_PROGRESS
     assert d.group.state is GroupState.PREPARING_REBALANCE
     again = d.join(d.joined(two).member_id, instance_id="two")
-    assert d.joined(ticket).generation == d.joined(again).generation == 2
-    assert d.group.leader == d.joined(ticket).member_id
+    assert d.joined(pending_response).generation == d.joined(again).generation == 2
+    assert d.group.leader == d.joined(pending_response).member_id
 
 
 def test_a_duplicate_instance_fences_the_one_that_waits() -> None:
@@ -769,36 +782,36 @@ def test_a_duplicate_instance_fences_the_one_that_waits() -> None:
 
 def test_a_static_members_new_id_is_answered_when_stored() -> None:
     d, a, _ = static_pair(hold=True)
-    ticket = d.join(instance_id="two")
-    assert ticket not in d.answers
+    pending_response = d.join(instance_id="two")
+    assert pending_response not in d.answers
     d.refuse(E.NOT_LEADER_OR_FOLLOWER)
-    assert d.error_of(ticket) is E.NOT_COORDINATOR
-    ticket = d.join(instance_id="two")
+    assert d.error_of(pending_response) is E.NOT_COORDINATOR
+    pending_response = d.join(instance_id="two")
     # A rebalance begins before the record is committed: it counts as joined and is answered by it.
     d.join(a, instance_id="one")
-    assert d.joined(ticket).generation == 2
+    assert d.joined(pending_response).generation == 2
     d.commit()
 
 
 def test_a_static_members_new_id_is_stored_while_a_rebalance_waits_for_others() -> None:
     d, a, _ = static_pair(hold=True)
-    ticket = d.join(instance_id="two")
+    pending_response = d.join(instance_id="two")
     pending = d.joined(d.join()).member_id
     other = d.join(a, instance_id="one")
     assert d.group.state is GroupState.PREPARING_REBALANCE
     d.commit()
-    assert ticket not in d.answers
+    assert pending_response not in d.answers
     d.join(pending)
-    assert d.joined(ticket).generation == d.joined(other).generation == 2
+    assert d.joined(pending_response).generation == d.joined(other).generation == 2
 
 
 def test_a_leader_that_misses_a_rebalance_is_followed_by_one_that_joined() -> None:
     d, a, b = static_pair()
-    ticket = d.join(b, instance_id="two", protocols=one_protocol("u"), session_ms=30_000)
+    pending_response = d.join(b, instance_id="two", protocols=one_protocol("u"), session_ms=30_000)
     for _ in range(12):
         d.heartbeat(a, 1, "one")
         d.advance(5_000)
-    assert d.joined(ticket).leader == b
+    assert d.joined(pending_response).leader == b
     d.sync(b, 2, {a: b"A2", b: b"B2"}, instance_id="two")
     other = d.reloaded()
     assert other.group.leader == b
@@ -813,12 +826,12 @@ def test_a_static_member_in_a_full_group_takes_its_own_place() -> None:
 
 def test_static_members_stay_through_a_rebalance_they_miss() -> None:
     d, a, b = static_pair()
-    ticket = d.join(a, instance_id="one", protocols=one_protocol("u"), session_ms=30_000)
+    pending_response = d.join(a, instance_id="one", protocols=one_protocol("u"), session_ms=30_000)
     for _ in range(10):
         d.advance(6_000)
         d.heartbeat(b, 1, "two")
-    assert d.joined(ticket).generation == 2
-    assert [member.member_id for member in d.joined(ticket).members] == [a, b]
+    assert d.joined(pending_response).generation == 2
+    assert [member.member_id for member in d.joined(pending_response).members] == [a, b]
 
 
 def test_only_static_members_and_none_of_them_joined() -> None:
@@ -837,8 +850,8 @@ def test_only_static_members_and_none_of_them_joined() -> None:
 
 def test_an_administrator_removes_static_members_by_instance_id() -> None:
     d, a, b = static_pair()
-    ticket = d.leave(Leaver("", "one"), Leaver("", "nobody"), Leaver(a, "two"))
-    assert [error for _, error in d.left(ticket).members] == [
+    pending_response = d.leave(Leaver("", "one"), Leaver("", "nobody"), Leaver(a, "two"))
+    assert [error for _, error in d.left(pending_response).members] == [
         E.NONE,
         E.UNKNOWN_MEMBER_ID,
         E.FENCED_INSTANCE_ID,
@@ -855,7 +868,7 @@ def test_requests_for_a_group_that_is_not_there() -> None:
     assert d.error_of(d.sync("m", 1)) is E.UNKNOWN_MEMBER_ID
     left = d.left(d.leave(Leaver("m")))
     assert (left.error, left.members[0][1]) == (E.NONE, E.UNKNOWN_MEMBER_ID)
-    for ticket, event in enumerate(
+    for pending_response, event in enumerate(
         (
             Join("t0", "", None, "c", "h", 10_000, 10_000, "consumer", one_protocol()),
             Sync("t1", "m", None, 1),
@@ -864,7 +877,7 @@ def test_requests_for_a_group_that_is_not_there() -> None:
         )
     ):
         d.send(event, "")
-        assert d.answers[f"t{ticket}"].error is E.INVALID_GROUP_ID
+        assert d.answers[f"t{pending_response}"].error is E.INVALID_GROUP_ID
     assert len(d.table) == 0
 
 

@@ -22,15 +22,17 @@ WEEK_MS = 10_080 * 60_000
 
 
 def delete_offsets(d: Driver, *partitions: tuple[str, int], group_id: str = GROUP) -> int:
-    ticket = d.ticket()
-    d.send(DeleteOffsets(ticket, tuple(TopicPartition(*at) for at in partitions)), group_id)
-    return ticket
+    pending_response = d.pending_response()
+    d.send(
+        DeleteOffsets(pending_response, tuple(TopicPartition(*at) for at in partitions)), group_id
+    )
+    return pending_response
 
 
 def delete_group(d: Driver, group_id: str = GROUP) -> int:
-    ticket = d.ticket()
-    d.send(DeleteGroup(ticket), group_id)
-    return ticket
+    pending_response = d.pending_response()
+    d.send(DeleteGroup(pending_response), group_id)
+    return pending_response
 
 
 # Committing --------------------------------------------------------------------------------
@@ -38,8 +40,8 @@ def delete_group(d: Driver, group_id: str = GROUP) -> int:
 
 def test_a_consumer_without_a_group_commits_and_reads_back() -> None:
     d = Driver()
-    ticket = d.commit_offsets({("t", 0): 5, ("t", 1): 6}, metadata="m")
-    assert d.done(ticket).partitions == (
+    pending_response = d.commit_offsets({("t", 0): 5, ("t", 1): 6}, metadata="m")
+    assert d.done(pending_response).partitions == (
         (TopicPartition("t", 0), E.NONE),
         (TopicPartition("t", 1), E.NONE),
     )
@@ -53,11 +55,11 @@ def test_a_consumer_without_a_group_commits_and_reads_back() -> None:
 
 def test_an_offset_counts_once_its_record_is_committed() -> None:
     d = Driver(hold=True)
-    ticket = d.commit_offsets({("t", 0): 5})
-    assert ticket not in d.answers
+    pending_response = d.commit_offsets({("t", 0): 5})
+    assert pending_response not in d.answers
     assert d.offset("t", 0) is None
     d.commit()
-    assert d.error_of(ticket) is E.NONE
+    assert d.error_of(pending_response) is E.NONE
     assert d.offset("t", 0) is not None
 
 
@@ -89,21 +91,21 @@ def test_pipelined_commits_are_applied_in_order() -> None:
 )
 def test_a_refused_record(refusal: ErrorCode, told: ErrorCode) -> None:
     d = Driver(hold=True)
-    ticket = d.commit_offsets({("t", 0): 5})
+    pending_response = d.commit_offsets({("t", 0): 5})
     d.refuse(refusal)
-    assert d.error_of(ticket) is told
+    assert d.error_of(pending_response) is told
     assert len(d.table) == 0
 
 
 def test_a_late_record_is_applied_though_its_answer_was_an_error() -> None:
     d = Driver(hold=True)
-    ticket = d.commit_offsets({("t", 0): 5})
+    pending_response = d.commit_offsets({("t", 0): 5})
     write = d.in_flight[0]
     d._perform(d.table.delayed(write, E.REQUEST_TIMED_OUT, d.now))
-    assert d.error_of(ticket) is E.COORDINATOR_NOT_AVAILABLE
+    assert d.error_of(pending_response) is E.COORDINATOR_NOT_AVAILABLE
     d.commit()
     assert d.offset("t", 0) is not None
-    assert d.error_of(ticket) is E.COORDINATOR_NOT_AVAILABLE
+    assert d.error_of(pending_response) is E.COORDINATOR_NOT_AVAILABLE
 
 
 STATES = ["missing", "empty", "preparing", "completing", "stable", "dead"]
@@ -180,8 +182,8 @@ def test_a_commit_is_a_sign_of_life() -> None:
 def test_metadata_is_limited_in_bytes() -> None:
     d = Driver()
     assert d.error_of(d.commit_offsets({("t", 0): 1}, metadata="x" * 4_096)) is E.NONE
-    ticket = d.commit_offsets({("t", 0): 2}, metadata="ü" * 2_049)
-    assert d.error_of(ticket) is E.OFFSET_METADATA_TOO_LARGE
+    pending_response = d.commit_offsets({("t", 0): 2}, metadata="ü" * 2_049)
+    assert d.error_of(pending_response) is E.OFFSET_METADATA_TOO_LARGE
     found = d.offset("t", 0)
     assert found is not None
     assert found.offset == 1
@@ -192,15 +194,15 @@ def test_what_a_record_has_no_room_for_is_refused_whatever_the_setting() -> None
     d = Driver(settings=GroupSettings(offset_metadata_max_bytes=100_000))
     longest = "x" * limits.MAX_METADATA_OF_OFFSET_BYTES
     assert d.error_of(d.commit_offsets({("t", 0): 1}, metadata=longest)) is E.NONE
-    ticket = d.commit_offsets({("t", 0): 2}, metadata=longest + "x")
-    assert d.error_of(ticket) is E.OFFSET_METADATA_TOO_LARGE
+    pending_response = d.commit_offsets({("t", 0): 2}, metadata=longest + "x")
+    assert d.error_of(pending_response) is E.OFFSET_METADATA_TOO_LARGE
 
 
 def test_partitions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_OFFSETS", 2)
     d = Driver()
-    ticket = d.commit_offsets({("t", 0): 1, ("t", 1): 1, ("t", 2): 1})
-    assert [error for _, error in d.done(ticket).partitions] == [
+    pending_response = d.commit_offsets({("t", 0): 1, ("t", 1): 1, ("t", 2): 1})
+    assert [error for _, error in d.done(pending_response).partitions] == [
         E.NONE,
         E.NONE,
         E.INVALID_COMMIT_OFFSET_SIZE,
@@ -235,8 +237,8 @@ def test_offsets_of_subscribed_topics_stay() -> None:
     d = Driver()
     (a,) = d.stable(1, protocols=(("range", subscription("t")),))
     d.commit_offsets({("t", 0): 1, ("u", 0): 1}, a, 1)
-    ticket = delete_offsets(d, ("t", 0), ("u", 0), ("u", 7))
-    assert [error for _, error in d.done(ticket).partitions] == [
+    pending_response = delete_offsets(d, ("t", 0), ("u", 0), ("u", 7))
+    assert [error for _, error in d.done(pending_response).partitions] == [
         E.GROUP_SUBSCRIBED_TO_TOPIC,
         E.NONE,
         E.NONE,

@@ -91,10 +91,10 @@ class World:
                 for name in client.members
                 if client.leads and self.random.random() < 0.95
             }
-            ticket = d.sync(
+            pending_response = d.sync(
                 client.member_id, client.generation, shares, instance_id=client.instance_id
             )
-            self.park(client, ticket)
+            self.park(client, pending_response)
         else:
             member_id = client.member_id or "nobody"
             error = d.heartbeat(member_id, client.generation, client.instance_id)
@@ -113,7 +113,7 @@ class World:
         elif what == 2:
             d.send(RemoveTopics(frozenset(self.random.choice("tuv"))))
         elif what == 3:
-            d.send(DeleteGroup(d.ticket()))
+            d.send(DeleteGroup(d.pending_response()))
         elif what == 4:
             d.send(Expire())
         elif what == 5:
@@ -131,16 +131,18 @@ class World:
             "version": self.random.choice([3, 8, 9, 9]),
         }
 
-    def park(self, client: Client, ticket: int) -> None:
-        self.waiting[ticket] = (client, self.driver.now)
+    def park(self, client: Client, pending_response: int) -> None:
+        self.waiting[pending_response] = (client, self.driver.now)
         client.waits += 1
 
     def take_answers(self) -> None:
         d = self.driver
-        for ticket in [ticket for ticket in self.waiting if ticket in d.answers]:
-            client, _ = self.waiting.pop(ticket)
+        for pending_response in [
+            pending_response for pending_response in self.waiting if pending_response in d.answers
+        ]:
+            client, _ = self.waiting.pop(pending_response)
             client.waits = max(client.waits - 1, 0)
-            result = d.answers[ticket]
+            result = d.answers[pending_response]
             if isinstance(result, JoinResult):
                 self.joined(client, result)
             elif result.error is not ErrorCode.NONE:
@@ -170,13 +172,13 @@ class World:
         self.driver = old.reloaded()
         self.driver.hold = True
         self.driver.random = self.random
-        self.driver.tickets = old.tickets
+        self.driver.pending_responses = old.pending_responses
         self.shares.clear()
 
     def check(self) -> None:
         d = self.driver
-        for ticket, (_, since) in self.waiting.items():
-            assert d.now - since <= PATIENCE_MS, (self.seed, ticket, "waits for ever")
+        for pending_response, (_, since) in self.waiting.items():
+            assert d.now - since <= PATIENCE_MS, (self.seed, pending_response, "waits for ever")
         for write in d.in_flight:
             if isinstance(write.purpose, StoreAssignment):
                 value = write.records[0].value
@@ -196,7 +198,7 @@ class World:
 
 def check_group(group: Group, seed: int) -> None:
     members = group.members.values()
-    assert group.awaiting_joins == sum(m.join_ticket is not None for m in members), seed
+    assert group.awaiting_joins == sum(m.pending_join is not None for m in members), seed
     assert set(group.static_members.values()) <= set(group.members), seed
     assert group.pending_syncs <= set(group.members), seed
     assert not group.pending_joins & set(group.members), seed
@@ -219,7 +221,7 @@ def check_group(group: Group, seed: int) -> None:
         late = group.deadlines.get("sync") is not None or group.storing_generation is not None
         assert late or not group.pending_syncs, (seed, "syncs without an end")
     for member in members:
-        assert member.sync_ticket is None or group.state is GroupState.COMPLETING_REBALANCE, seed
+        assert member.pending_sync is None or group.state is GroupState.COMPLETING_REBALANCE, seed
         timed = group.deadlines.get("session:" + member.member_id) is not None
         assert timed or member.waits, (seed, "a member without an end")
 

@@ -35,9 +35,9 @@ def driver(positions: int = 3 * PART, topic_id: UUID = FORMER) -> Driver:
 
 
 def delete_group(d: Driver) -> int:
-    ticket = d.ticket()
-    d.send(DeleteGroup(ticket))
-    return ticket
+    pending_response = d.pending_response()
+    d.send(DeleteGroup(pending_response))
+    return pending_response
 
 
 def positions(d: Driver) -> set[tuple[str, int]]:
@@ -53,20 +53,20 @@ def rest(d: Driver) -> None:
 def test_a_group_with_many_positions_is_deleted_in_parts(committed: bool) -> None:
     """200,000 positions were one decision, and one turn of the loop of more than a second."""
     d = driver()
-    ticket = delete_group(d)
+    pending_response = delete_group(d)
     parts = 1
     while d.table.removes(GROUP):
         if committed:
             d.commit()
         assert d.group.state is GroupState.DEAD, "nobody sees half of its positions"
-        assert positions(d) == set() and ticket not in d.answers
+        assert positions(d) == set() and pending_response not in d.answers
         d.go_on()
         parts += 1
     written = [len(write.records) for write in d.in_flight]
     assert max(written) <= PART
     assert parts == 4, "13 positions, a first sight, the group"
     d.commit()
-    assert d.status(ticket) is E.NONE
+    assert d.status(pending_response) is E.NONE
     assert len(d.table) == len(d.reloaded().table) == 0
 
 
@@ -80,19 +80,19 @@ def test_a_coordinator_that_dies_between_two_parts_leaves_what_a_second_request_
         other = d.reloaded()
         assert other.group.state is GroupState.EMPTY
         assert len(positions(other)) == 13 - min(13, parts * PART)
-        ticket = delete_group(other)
+        pending_response = delete_group(other)
         other.commit()
         rest(other)
         other.commit()
-        assert other.status(ticket) is E.NONE
+        assert other.status(pending_response) is E.NONE
         assert len(other.table) == len(other.reloaded().table) == 0
 
 
 def test_a_first_part_that_the_log_refuses_leaves_the_group_as_it_was() -> None:
     d = driver()
-    ticket = delete_group(d)
+    pending_response = delete_group(d)
     d.refuse(E.NOT_ENOUGH_REPLICAS)
-    assert d.status(ticket) is E.COORDINATOR_NOT_AVAILABLE
+    assert d.status(pending_response) is E.COORDINATOR_NOT_AVAILABLE
     assert not d.table.removes(GROUP)
     assert d.group.state is GroupState.EMPTY and len(positions(d)) == 13
     again = delete_group(d)
@@ -129,18 +129,18 @@ def test_a_later_part_that_the_log_refuses_is_written_again(how: str, parts: int
 
 def test_who_waits_for_a_removal_is_sent_elsewhere_with_the_leadership() -> None:
     d = driver()
-    ticket = delete_group(d)
+    pending_response = delete_group(d)
     d._perform(d.table.unload())
-    assert d.status(ticket) is E.NOT_COORDINATOR
+    assert d.status(pending_response) is E.NOT_COORDINATOR
     assert not d.table.removes(GROUP)
 
 
 def test_a_bug_in_a_part_leaves_the_rest_and_the_group_can_be_deleted_again() -> None:
     d = driver()
-    ticket = delete_group(d)
+    pending_response = delete_group(d)
     d.commit()
     d._perform(d.table.interrupted(GROUP))
-    assert d.status(ticket) is E.UNKNOWN_SERVER_ERROR
+    assert d.status(pending_response) is E.UNKNOWN_SERVER_ERROR
     assert d.group.state is GroupState.EMPTY and len(positions(d)) == 13 - PART
     again = delete_group(d)
     rest(d)
@@ -214,12 +214,12 @@ def commit_in_next_life(d: Driver) -> int:
 def test_the_first_commit_in_a_topics_next_life_goes_behind_all_parts_of_the_former() -> None:
     """50,000 positions were removed in one decision, and one turn of the loop."""
     d = driver()
-    ticket = commit_in_next_life(d)
+    pending_response = commit_in_next_life(d)
     parts = 1
     while d.table.removes(GROUP):
         assert len(d.in_flight[-1].records) == PART
         d.commit()
-        assert ticket not in d.answers
+        assert pending_response not in d.answers
         # Whatever a crash leaves: no position of a former life under a later first sight.
         seen = d.reloaded().group
         lives = {x.topic_id for x in seen.offsets.get("t", {}).values()}
@@ -228,7 +228,7 @@ def test_the_first_commit_in_a_topics_next_life_goes_behind_all_parts_of_the_for
         parts += 1
     assert parts == 5, "12 tombstones, 2 first sights, 3 positions"
     d.commit()
-    assert d.error_of(ticket) is E.NONE
+    assert d.error_of(pending_response) is E.NONE
     expected = {("t", 0), ("t", 1), ("u", 0), ("u", 1)}
     assert positions(d) == positions(d.reloaded()) == expected
     assert d.reloaded().group.first_sights["t"].topic_id == PRESENT
@@ -243,7 +243,7 @@ def test_a_commit_in_a_next_life_of_which_a_part_is_refused_is_refused(
     parts: int, error: ErrorCode
 ) -> None:
     d = driver()
-    ticket = commit_in_next_life(d)
+    pending_response = commit_in_next_life(d)
     for _ in range(parts - 1):
         d.commit()
         d.go_on()
@@ -253,7 +253,7 @@ def test_a_commit_in_a_next_life_of_which_a_part_is_refused_is_refused(
         if error is E.NOT_ENOUGH_REPLICAS
         else E.INVALID_COMMIT_OFFSET_SIZE
     )
-    assert {code for _, code in d.done(ticket).partitions} == {told}
+    assert {code for _, code in d.done(pending_response).partitions} == {told}
     assert not d.table.removes(GROUP) and d.group.state is GroupState.EMPTY
     again = commit_in_next_life(d)
     rest(d)
@@ -264,9 +264,9 @@ def test_a_commit_in_a_next_life_of_which_a_part_is_refused_is_refused(
 
 def test_a_commit_in_a_next_life_is_sent_elsewhere_with_the_leadership() -> None:
     d = driver()
-    ticket = commit_in_next_life(d)
+    pending_response = commit_in_next_life(d)
     d._perform(d.table.unload())
-    assert {code for _, code in d.done(ticket).partitions} == {E.NOT_COORDINATOR}
+    assert {code for _, code in d.done(pending_response).partitions} == {E.NOT_COORDINATOR}
 
 
 # -- retention

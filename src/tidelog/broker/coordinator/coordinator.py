@@ -108,7 +108,7 @@ class Coordinator:
     # Requests ----------------------------------------------------------------------------------
 
     def decide(self, group_id: str, event: Event) -> None:
-        """Decide an event of a group; its ticket is answered now or later."""
+        """Decide an event of a group; its response is sent now or later."""
         led = self._find(group_id)
         if isinstance(led, ErrorCode):
             refuse_event(event, led)
@@ -118,7 +118,7 @@ class Coordinator:
                 self._say_no_room()
 
     def decide_in_parts(self, group_id: str, long: InParts) -> None:
-        """Decide a request of many positions; its ticket is answered later, or now if refused."""
+        """Decide a request of many positions; its response is sent later, or now if refused."""
         led = self._find(group_id)
         if isinstance(led, ErrorCode):
             long.refuse_rest(led)

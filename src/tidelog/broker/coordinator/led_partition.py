@@ -125,7 +125,7 @@ class LedPartition:
         return leadership is not None and leadership.since == self.since
 
     def decide(self, group_id: str, event: Event) -> None:
-        """Decide an event; its ticket is answered now or later, in any case once."""
+        """Decide an event; its response is sent exactly once, now or later."""
         error = self.error
         if error is not ErrorCode.NONE:
             refuse_event(event, error)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from tidelog.broker.coordinator.pending_response import Ticket
+from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.groups.events import Event, Expire, OffsetsResult, RemoveMore
 from tidelog.groups.group import Group
 from tidelog.groups.limits import MAX_EXPIRED_AT_ONCE
@@ -109,16 +109,16 @@ class Answers(NamedTuple):
 
 
 class InParts:
-    """One request of many positions. Its ticket is given ``Answers`` when all parts have theirs."""
+    """One request of many positions; it gets its ``Answers`` when every part has a result."""
 
     def __init__(
         self,
-        ticket: Ticket,
+        pending_response: PendingResponse,
         positions: Iterator[Any],
-        event_of: Callable[[Ticket, tuple[Any, ...]], Event],
+        event_of: Callable[[PendingResponse, tuple[Any, ...]], Event],
     ) -> None:
         """``positions`` has None for what does not exist; ``event_of`` makes a part's event."""
-        self._ticket = ticket
+        self._pending_response = pending_response
         self._positions: Iterator[Any] | None = positions
         self._event_of = event_of
         self._untold = 0
@@ -138,7 +138,7 @@ class InParts:
             part = tuple(each for each in asked if each is not None)
             if part:
                 self._untold += 1
-                return self._event_of(_PartTicket(self), part)
+                return self._event_of(_PartialResponse(self), part)
         self.refuse_rest(self._refused)
         return None
 
@@ -162,13 +162,13 @@ class InParts:
         """Answer at once: a bug."""
         error = ErrorCode.UNKNOWN_SERVER_ERROR
         self._positions = None
-        self._ticket.give(Answers(error, {}, error))
+        self._pending_response.give(Answers(error, {}, error))
 
     def _answer(self) -> None:
         if self._untold or self._positions is not None:
             return
         error = self._error or self._refused
-        self._ticket.give(Answers(error, self._errors, self._otherwise))
+        self._pending_response.give(Answers(error, self._errors, self._otherwise))
 
 
 class RestOfRemoval:
@@ -198,7 +198,7 @@ def part_of(long: InParts | RestOfRemoval, *, removes: bool) -> Event | None:
     return RemoveMore() if removes else long.next_part()
 
 
-class _PartTicket(Ticket):
+class _PartialResponse(PendingResponse):
     """The place of one part."""
 
     __slots__ = ("_whole",)

@@ -15,7 +15,7 @@ from tidelog.groups.events import Event, refuse
 from tidelog.model.errors import ErrorCode
 
 
-class Ticket:
+class PendingResponse:
     """Handed to the rules with an event; ``answer`` is what the handler returns to the router."""
 
     __slots__ = ("_future", "_respond", "_result")
@@ -57,20 +57,20 @@ class Ticket:
 
 def give(answer: Answer) -> None:
     """Give an answer of the rules to whom it is for."""
-    assert isinstance(answer.ticket, Ticket)
-    answer.ticket.give(answer.result)
+    assert isinstance(answer.pending_response, PendingResponse)
+    answer.pending_response.give(answer.result)
 
 
 def refuse_all(write: Write, error: ErrorCode) -> None:
     """Answer all who wait for a write with an error."""
     for answer in write.answers:
-        assert isinstance(answer.ticket, Ticket)
-        answer.ticket.give(answer.result.refused(error))
+        assert isinstance(answer.pending_response, PendingResponse)
+        answer.pending_response.give(answer.result.refused(error))
 
 
 def refuse_event(event: Event, error: ErrorCode) -> None:
     """Answer a request with an error, if it is one and waits for an answer."""
     result = refuse(event, error)
-    ticket = getattr(event, "ticket", None)
-    if result is not None and isinstance(ticket, Ticket):
-        ticket.give(result)
+    pending_response = getattr(event, "pending_response", None)
+    if result is not None and isinstance(pending_response, PendingResponse):
+        pending_response.give(result)

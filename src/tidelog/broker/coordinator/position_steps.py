@@ -13,7 +13,7 @@ from tidelog.broker.coordinator.parts import Answers
 from tidelog.network.router import Steps
 
 if TYPE_CHECKING:
-    from tidelog.broker.coordinator.pending_response import Ticket
+    from tidelog.broker.coordinator.pending_response import PendingResponse
 
 AT_ONCE = 500
 """Partitions of an answer that are made between two looks at the clock."""
@@ -44,15 +44,15 @@ def answered(
     return topics
 
 
-def told(ticket: Ticket, respond: Callable[[Answers], Steps]) -> Steps:
-    """Return the answer, in steps, or a future of these steps while the ticket has no result."""
-    answer = ticket.answer(respond)
+def told(pending_response: PendingResponse, respond: Callable[[Answers], Steps]) -> Steps:
+    """Return the response, in steps, or a future of these steps while there is no result."""
+    answer = pending_response.answer(respond)
     return (yield from answer) if isinstance(answer, GeneratorType) else answer
 
 
-def told_at_once(ticket: Ticket, respond: Callable[[Answers], Steps]) -> Any:
+def told_at_once(pending_response: PendingResponse, respond: Callable[[Answers], Steps]) -> Any:
     """Return the answer to a short request, or a future of it."""
-    return ticket.answer(
+    return pending_response.answer(
         lambda result: at_once(respond(Answers(result.error, dict(result.partitions))))
     )
 

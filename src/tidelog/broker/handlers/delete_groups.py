@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.coordinator.pending_response import Ticket
+from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.groups.events import DeleteGroup
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -29,19 +29,24 @@ _Result = messages.DeleteGroupsResponse.DeletableGroupResult
 
 def handle(broker: Broker, request: Any, _context: RequestContext) -> Steps:
     """Remove each group once, however often it is named; others have their turns in between."""
-    tickets: dict[str, Ticket] = {}
+    pending_responses: dict[str, PendingResponse] = {}
     for name in request.groups_names:
-        if name not in tickets:
-            tickets[name] = Ticket()
-            broker.coordinator.decide(name, DeleteGroup(tickets[name]))
+        if name not in pending_responses:
+            pending_responses[name] = PendingResponse()
+            broker.coordinator.decide(name, DeleteGroup(pending_responses[name]))
             yield RESULT_BYTES + len(name)
-    return _answered(tickets)
+    return _answered(pending_responses)
 
 
-async def _answered(tickets: dict[str, Ticket]) -> Any:
-    results = await asyncio.gather(*(ticket.result() for ticket in tickets.values()))
+async def _answered(pending_responses: dict[str, PendingResponse]) -> Any:
+    results = await asyncio.gather(
+        *(pending_response.result() for pending_response in pending_responses.values())
+    )
     return _Response(
-        results=[_Result(name, result.error) for name, result in zip(tickets, results, strict=True)]
+        results=[
+            _Result(name, result.error)
+            for name, result in zip(pending_responses, results, strict=True)
+        ]
     )
 
 

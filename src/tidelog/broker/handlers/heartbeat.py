@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.coordinator.pending_response import Ticket
+from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.groups.events import Heartbeat, StatusResult
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.router import Handler, RequestContext, Scope
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
     """Answered at once, always."""
-    ticket = Ticket()
-    event = Heartbeat(ticket, request.member_id, request.group_instance_id, request.generation_id)
+    pending_response = PendingResponse()
+    event = Heartbeat(
+        pending_response, request.member_id, request.group_instance_id, request.generation_id
+    )
     broker.coordinator.decide(request.group_id, event)
-    return ticket.answer(_respond)
+    return pending_response.answer(_respond)
 
 
 def _respond(result: StatusResult) -> Any:

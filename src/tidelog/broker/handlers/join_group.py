@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.coordinator.pending_response import Ticket
+from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.groups.events import Join, JoinResult
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.router import Handler, RequestContext, Scope
@@ -31,12 +31,12 @@ _Member = messages.JoinGroupResponse.JoinGroupResponseMember
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     """Hand the join to the group; subscriptions are copied out of the receive buffer here."""
     version = context.version
-    ticket = Ticket()
+    pending_response = PendingResponse()
     rebalance_timeout_ms = request.rebalance_timeout_ms
     if version < REBALANCE_TIMEOUT_SINCE:
         rebalance_timeout_ms = request.session_timeout_ms
     event = Join(
-        ticket,
+        pending_response,
         request.member_id,
         request.group_instance_id,
         context.client_id or "",
@@ -50,7 +50,7 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
         reason=request.reason or "",
     )
     broker.coordinator.decide(request.group_id, event)
-    return ticket.answer(lambda result: _respond(result, version))
+    return pending_response.answer(lambda result: _respond(result, version))
 
 
 def _respond(result: JoinResult, version: int) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.coordinator.pending_response import Ticket
+from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.groups.events import Leave, Leaver, LeaveResult
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -35,9 +35,9 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
         )
     else:
         leavers = (Leaver(request.member_id),)
-    ticket = Ticket()
-    broker.coordinator.decide(request.group_id, Leave(ticket, leavers))
-    return ticket.answer(lambda result: _respond(result, version))
+    pending_response = PendingResponse()
+    broker.coordinator.decide(request.group_id, Leave(pending_response, leavers))
+    return pending_response.answer(lambda result: _respond(result, version))
 
 
 def _respond(result: LeaveResult, version: int) -> Any:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.coordinator.parts import Answers, InParts
-from tidelog.broker.coordinator.pending_response import Ticket
+from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.broker.coordinator.position_steps import answered, is_long, told, told_at_once
 from tidelog.groups.events import CommitOffsets, OffsetsResult
 from tidelog.groups.records import CommittedOffset
@@ -42,30 +42,32 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     """Hand what exists to the group and answer for all."""
     if is_long(request):
         return _in_steps(broker, request, context)
-    ticket = Ticket()
+    pending_response = PendingResponse()
     known = tuple(each for each in _known(broker, request) if each is not None)
     if known:
-        broker.coordinator.decide(request.group_id, _event(request, context, ticket, known))
+        broker.coordinator.decide(
+            request.group_id, _event(request, context, pending_response, known)
+        )
     else:
-        ticket.give(OffsetsResult())
-    return told_at_once(ticket, partial(_respond, request))
+        pending_response.give(OffsetsResult())
+    return told_at_once(pending_response, partial(_respond, request))
 
 
 def _in_steps(broker: Broker, request: Any, context: RequestContext) -> Steps:
-    ticket = Ticket()
-    long = InParts(ticket, _known(broker, request), partial(_event, request, context))
+    pending_response = PendingResponse()
+    long = InParts(pending_response, _known(broker, request), partial(_event, request, context))
     broker.coordinator.decide_in_parts(request.group_id, long)
-    return (yield from told(ticket, partial(_respond, request)))
+    return (yield from told(pending_response, partial(_respond, request)))
 
 
 def _event(
     request: Any,
     context: RequestContext,
-    ticket: Ticket,
+    pending_response: PendingResponse,
     known: tuple[tuple[TopicPartition, CommittedOffset], ...],
 ) -> CommitOffsets:
     return CommitOffsets(
-        ticket,
+        pending_response,
         request.member_id,
         request.group_instance_id,
         request.generation_id_or_member_epoch,

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.coordinator.parts import Answers, InParts
-from tidelog.broker.coordinator.pending_response import Ticket
+from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.broker.coordinator.position_steps import answered, is_long, told, told_at_once
 from tidelog.groups.events import DeleteOffsets
 from tidelog.model.api_keys import ApiKey
@@ -34,17 +34,17 @@ def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
     """Answered when the removal is committed."""
     if is_long(request):
         return _in_steps(broker, request)
-    ticket = Ticket()
+    pending_response = PendingResponse()
     known = tuple(each for each in _known(broker, request) if each is not None)
-    broker.coordinator.decide(request.group_id, DeleteOffsets(ticket, known))
-    return told_at_once(ticket, partial(_respond, request))
+    broker.coordinator.decide(request.group_id, DeleteOffsets(pending_response, known))
+    return told_at_once(pending_response, partial(_respond, request))
 
 
 def _in_steps(broker: Broker, request: Any) -> Steps:
-    ticket = Ticket()
-    long = InParts(ticket, _known(broker, request), DeleteOffsets)
+    pending_response = PendingResponse()
+    long = InParts(pending_response, _known(broker, request), DeleteOffsets)
     broker.coordinator.decide_in_parts(request.group_id, long)
-    return (yield from told(ticket, partial(_respond, request)))
+    return (yield from told(pending_response, partial(_respond, request)))
 
 
 def _known(broker: Broker, request: Any) -> Iterator[TopicPartition | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.coordinator.pending_response import Ticket
+from tidelog.broker.coordinator.pending_response import PendingResponse
 from tidelog.groups.events import Sync, SyncResult
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -28,9 +28,9 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
         request.protocol_type is None or request.protocol_name is None
     ):
         return messages.SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-    ticket = Ticket()
+    pending_response = PendingResponse()
     event = Sync(
-        ticket,
+        pending_response,
         request.member_id,
         request.group_instance_id,
         request.generation_id,
@@ -39,7 +39,7 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
         tuple((each.member_id, bytes(each.assignment)) for each in request.assignments),
     )
     broker.coordinator.decide(request.group_id, event)
-    return ticket.answer(_respond)
+    return pending_response.answer(_respond)
 
 
 def _respond(result: SyncResult) -> Any:
