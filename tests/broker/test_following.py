@@ -23,7 +23,7 @@ from tidelog.broker.fetching import fetch_patience
 from tidelog.broker.following import source_fetcher
 from tidelog.broker.following.follower_log import says_where_logs_part, take_in
 from tidelog.broker.following.source_fetcher import FollowerFetcher
-from tidelog.broker.partitions.partition import HostedPartition, PartitionState, Role
+from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, Role
 from tidelog.client import connection as connections
 from tidelog.client.errors import RequestTimedOut
 from tidelog.model.api_keys import ApiKey
@@ -84,7 +84,7 @@ def _apply(lone: LoneBroker, index: int, epoch: int, **changes: Any) -> HostedPa
         "replicas": (1, 2),
         **changes,
     }
-    state = PartitionState(**fields)
+    state = LeaderAndIsrState(**fields)
     partitions = lone.broker.partitions
     hosted = partitions.create("t", index, state)
     partitions.apply(hosted, state)

@@ -8,7 +8,7 @@ from typing import Any
 from tests.broker.test_following import Pair, append, flip_a_bit, run, running, until_same
 from tests.support.lone_broker import LoneBroker, until
 from tidelog.broker.control_plane.control_channel import Channel, Control
-from tidelog.broker.partitions.partition import HostedPartition, PartitionState, Role
+from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, Role
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
@@ -103,7 +103,7 @@ def test_it_is_made_anew_once_it_is_out_of_the_isr(tmp_path: Path) -> None:
             assert len(strays(tmp_path)) == 1, "not in sync yet: the bytes are kept"
             # Metadata may be older than the order that put it out of the ISR.
             lone._tell_metadata(
-                "t", fresh.topic_id, 1, PartitionState(leader=1, isr=(1, 2), replicas=(1, 2))
+                "t", fresh.topic_id, 1, LeaderAndIsrState(leader=1, isr=(1, 2), replicas=(1, 2))
             )
             pair.tell(pair.leader.port)
             await lone.broker.maintenance.look_at_retention()

@@ -23,7 +23,7 @@ from tidelog.broker.handlers import (
     produce,
 )
 from tidelog.broker.metadata.configurations import ConfigCache, EntityType
-from tidelog.broker.partitions.partition import HostedPartition, PartitionState
+from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.server import ServerConfigs, from_mapping
 from tidelog.network import api_versions
@@ -111,7 +111,7 @@ class LoneBroker:
                 broker.topic_configs.apply([(EntityType.TOPIC, topic, configs)], complete=False)
             )
         topic_id = uuid.uuid5(uuid.NAMESPACE_OID, topic)
-        state = PartitionState(
+        state = LeaderAndIsrState(
             topic_id=topic_id,
             partition_epoch=0,
             leader=leader,
@@ -128,7 +128,7 @@ class LoneBroker:
         return hosted
 
     def _tell_metadata(
-        self, topic: str, topic_id: uuid.UUID, partitions: int, state: PartitionState
+        self, topic: str, topic_id: uuid.UUID, partitions: int, state: LeaderAndIsrState
     ) -> None:
         request = messages.UpdateMetadataRequest
         states = [

@@ -19,7 +19,7 @@ from tests.support.storage_logs import QuickDisk
 from tidelog.broker.control_plane.seen_epochs import Seen
 from tidelog.broker.handlers import describe_log_dirs
 from tidelog.broker.metadata.configurations import ConfigCache
-from tidelog.broker.partitions.partition import PartitionState, StorageFailed
+from tidelog.broker.partitions.partition import LeaderAndIsrState, StorageFailed
 from tidelog.broker.process import BrokerProcess, StartFailed
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -31,7 +31,7 @@ from tidelog.storage.directory.log_directory import LogDirectory, open_directory
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
 
-STATE = PartitionState(
+STATE = LeaderAndIsrState(
     topic_id=UUID(int=0xA), partition_epoch=0, leader=1, leader_epoch=0, isr=(1,), replicas=(1,)
 )
 
@@ -258,7 +258,7 @@ ANEW = replace(STATE, topic_id=UUID(int=0xB), leader_epoch=1)
 @pytest.mark.parametrize("again", [STATE, replace(STATE, leader_epoch=5), ANEW])
 @pytest.mark.parametrize("stale", [False, True])
 def test_a_replica_that_was_made_anew_beside_one_that_a_disk_kept_is_the_replica(
-    tmp_path: Path, how: tuple[str, str], again: PartitionState, stale: bool
+    tmp_path: Path, how: tuple[str, str], again: LeaderAndIsrState, stale: bool
 ) -> None:
     """The deletion had failed, the next start found both, and was refused: for the same topic, too,
     which was assigned here again."""

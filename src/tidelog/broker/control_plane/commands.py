@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from tidelog.broker.partitions.partition import PartitionState
+from tidelog.broker.partitions.partition import LeaderAndIsrState
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.control import LeaderAndIsrOrder, LeaderAndIsrType, StopOrder
 
@@ -48,9 +48,9 @@ def order_of(
     )
 
 
-def state_of(state: Any, order: LeaderAndIsrOrder) -> PartitionState:
+def state_of(state: Any, order: LeaderAndIsrOrder) -> LeaderAndIsrState:
     """Return what an order says of its partition."""
-    return PartitionState(
+    return LeaderAndIsrState(
         topic_id=order.topic_id,
         partition_epoch=order.partition_epoch,
         leader=state.leader,

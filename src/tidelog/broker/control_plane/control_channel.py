@@ -44,7 +44,7 @@ from tidelog.broker.control_plane.commands import (
     topics_of,
 )
 from tidelog.broker.control_plane.seen_epochs import HighestSeen, Seen
-from tidelog.broker.partitions.partition import HostedPartition, PartitionState, StorageFailed
+from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, StorageFailed
 from tidelog.broker.partitions.registry import NotSetAside, local_replica
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.epochs import leaves_room
@@ -414,7 +414,7 @@ class Control:
             return ErrorCode.KAFKA_STORAGE_ERROR, None
         return ErrorCode.NONE, partitions.get(*key) if decision.adopt_topic_id else None
 
-    def _carry_out(self, key: TopicPartition, decision: Obey, state: PartitionState) -> None:
+    def _carry_out(self, key: TopicPartition, decision: Obey, state: LeaderAndIsrState) -> None:
         partitions = self._broker.partitions
         if decision.action is Action.REPLACE:
             # It became so while others had their turn. The order comes again, and finds it gone.

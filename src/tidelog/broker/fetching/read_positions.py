@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
-    from tidelog.broker.partitions.state import PartitionState
+    from tidelog.broker.partitions.state import LeaderAndIsrState
 
 
 class Sight(NamedTuple):
     """What wakes those who wait at a partition when it changes."""
 
-    state: PartitionState
+    state: LeaderAndIsrState
     """Leader epoch, leader and replicas. A stop changes it too, and so does each other ISR: then
     the request looks once for nothing."""
     is_offline: bool

@@ -30,7 +30,7 @@ from tidelog.broker.partitions.counts import Counts
 from tidelog.broker.partitions.leadership import Leadership
 from tidelog.broker.partitions.state import NO_LEADER as NO_LEADER
 from tidelog.broker.partitions.state import NO_VERSION
-from tidelog.broker.partitions.state import PartitionState as PartitionState
+from tidelog.broker.partitions.state import LeaderAndIsrState as LeaderAndIsrState
 from tidelog.broker.partitions.state import Role as Role
 from tidelog.broker.partitions.state import StorageFailed as StorageFailed
 from tidelog.broker.partitions.waiters import Waiting, wake
@@ -82,7 +82,7 @@ class HostedPartition:
     ) -> None:
         self.key = key
         self.log = log
-        self.state = PartitionState()
+        self.state = LeaderAndIsrState()
         self.is_leader = False
         # Until LeaderAndIsr says more, the log says which epochs are past (KIP-570's fencing).
         self.leader_epoch = log.latest_epoch
@@ -219,7 +219,7 @@ class HostedPartition:
 
     # -- changes of role
 
-    def become(self, state: PartitionState) -> None:
+    def become(self, state: LeaderAndIsrState) -> None:
         """Lead or follow as ``state`` says. An equal leader epoch changes ISR and flags only.
 
         A leader that leads on in a newer epoch keeps its log whole: who waits here goes on waiting,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVarTuple
 from uuid import UUID
 
 from tidelog.broker.partitions.counts import Past
-from tidelog.broker.partitions.partition import HostedPartition, PartitionState, StorageFailed
+from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, StorageFailed
 from tidelog.broker.partitions.placement import Room, choices
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -164,7 +164,7 @@ class Partitions:
 
     # -- changing
 
-    def create(self, topic: str, partition: int, state: PartitionState) -> HostedPartition:
+    def create(self, topic: str, partition: int, state: LeaderAndIsrState) -> HostedPartition:
         """Host a partition, with a new log if there is none. Raises StorageFailed."""
         key = TopicPartition(topic, partition)
         existing = self.get(topic, partition)
@@ -180,7 +180,7 @@ class Partitions:
             raise StorageFailed(f"{key} may lie in what cannot be used: {'; '.join(self.away)}")
         return self._host(key, self._made_somewhere(key, state))
 
-    def _made_somewhere(self, key: TopicPartition, state: PartitionState) -> PartitionLog:
+    def _made_somewhere(self, key: TopicPartition, state: LeaderAndIsrState) -> PartitionLog:
         """Make a new log where there is room for it. Grows with the directories that refuse it."""
         healthy = [each for each in self.directories if each.failed is None]
         if not healthy:
@@ -205,7 +205,7 @@ class Partitions:
         raise StorageFailed("; ".join(refusals))
 
     def _metadata_for(
-        self, key: TopicPartition, state: PartitionState, directory: LogDirectory
+        self, key: TopicPartition, state: LeaderAndIsrState, directory: LogDirectory
     ) -> PartitionMetadata | None:
         if state.topic_id == NO_UUID:
             return None
@@ -226,7 +226,7 @@ class Partitions:
             return Room(replicas, 0, 1, refused_at)  # who cannot say it is asked last
         return Room(replicas, free, total, refused_at)
 
-    def _decide(self, key: TopicPartition, state: PartitionState) -> HostedPartition | None:
+    def _decide(self, key: TopicPartition, state: LeaderAndIsrState) -> HostedPartition | None:
         """Return the undecided replica that the controller's word means; set the others aside."""
         decided = None
         for other in self._undecided.pop(key, ()):
@@ -248,7 +248,7 @@ class Partitions:
                 directory.resources.fail(f"{other.log.path} cannot be set aside: {error}")
         return decided
 
-    def apply(self, partition: HostedPartition, state: PartitionState) -> None:
+    def apply(self, partition: HostedPartition, state: LeaderAndIsrState) -> None:
         """Lead or follow as ``state`` says, and tell who depends on it."""
         if partition.key in self._undecided and state.topic_id != NO_UUID:
             self._decide(partition.key, state)

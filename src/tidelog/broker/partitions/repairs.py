@@ -23,7 +23,7 @@ import logging
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from tidelog.broker.partitions.partition import HostedPartition, PartitionState
+from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.storage.directory.log_directory import LogDirectory
@@ -42,7 +42,7 @@ class Repairs:
         self._set_aside: dict[TopicPartition, tuple[LogDirectory, str, UUID]] = {}
         """Where the bytes of each are, and of which life of its topic they are."""
 
-    def is_due(self, hosted: HostedPartition, state: PartitionState) -> bool:
+    def is_due(self, hosted: HostedPartition, state: LeaderAndIsrState) -> bool:
         """Whether a replica is damaged, and an order lets it be made anew.
 
         In the leader epoch in which the damaged one followed, the leader counts on what that one

@@ -29,7 +29,7 @@ class Role(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionState:
+class LeaderAndIsrState:
     """What LeaderAndIsr says of a partition; the defaults where its version has no such field."""
 
     topic_id: UUID = NO_UUID
