@@ -26,7 +26,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.metadata.allowed_operations import NOT_ASKED, OF_CLUSTER, OF_TOPIC
-from tidelog.broker.metadata.cache import PartitionMetadata, TopicMetadata
+from tidelog.broker.metadata.cache import PartitionInfo, TopicMetadata
 from tidelog.broker.metadata.cluster_view import ClusterView
 from tidelog.broker.metadata.first_metadata import once_told
 from tidelog.broker.metadata.lost_leaders import until_known
@@ -179,7 +179,7 @@ def _topic(view: ClusterView, topic: TopicMetadata) -> Any:
     )
 
 
-def _partition(view: ClusterView, partition: PartitionMetadata) -> Any:
+def _partition(view: ClusterView, partition: PartitionInfo) -> Any:
     told = view.told(partition)
     return Partition(
         error_code=told.error,

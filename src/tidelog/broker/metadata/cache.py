@@ -28,7 +28,7 @@ MAX_ABSENT = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionMetadata:
+class PartitionInfo:
     """One partition as clients are told of it."""
 
     partition: int
@@ -52,7 +52,7 @@ class TopicMetadata:
     initial_partition_count: int = -1
     undeleted_partition_count: int = -1
     resize_epoch: int = 0
-    partitions: dict[int, PartitionMetadata] = field(default_factory=dict)
+    partitions: dict[int, PartitionInfo] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class MetadataCache:
         found = self.topics.get(name)
         return NO_UUID if found is None else found.topic_id
 
-    def partition(self, topic: str, partition: int) -> PartitionMetadata | None:
+    def partition(self, topic: str, partition: int) -> PartitionInfo | None:
         """Return one partition, or None when the topic or the partition is unknown."""
         found = self.topics.get(topic)
         return None if found is None else found.partitions.get(partition)
@@ -198,7 +198,7 @@ class MetadataCache:
                 deleted.add(topic.name)
                 topic.partitions.pop(state.partition_index, None)
                 continue
-            topic.partitions[state.partition_index] = PartitionMetadata(
+            topic.partitions[state.partition_index] = PartitionInfo(
                 partition=state.partition_index,
                 leader=state.leader,
                 leader_epoch=state.leader_epoch,

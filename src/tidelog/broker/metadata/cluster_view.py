@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidelog.broker.metadata.cache import PartitionMetadata
+from tidelog.broker.metadata.cache import PartitionInfo
 from tidelog.model.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class ClusterView:
             ErrorCode.LISTENER_NOT_FOUND if names_listeners else ErrorCode.LEADER_NOT_AVAILABLE,
         )
 
-    def told(self, partition: PartitionMetadata) -> Told:
+    def told(self, partition: PartitionInfo) -> Told:
         """Return what is said of a partition."""
         leader, broker = partition.leader, self.broker
         code = ErrorCode.NONE
