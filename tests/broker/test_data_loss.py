@@ -18,7 +18,7 @@ from tests.support.isr_grants import altered
 from tests.support.lone_broker import LoneBroker, until
 from tidelog.broker.data_loss import handling, loss_notes, loss_reports
 from tidelog.broker.data_loss.handling import Kind, kind_of
-from tidelog.broker.data_loss.loss_notes import FILE, Loss, LossNotes, loss_of
+from tidelog.broker.data_loss.loss_notes import FILE, LossNote, LossNotes, note_of
 from tidelog.broker.partitions.partition import HostedPartition, StorageFailed
 from tidelog.client.errors import ConnectionLost
 from tidelog.model.errors import ErrorCode as E
@@ -219,7 +219,7 @@ def test_new_records_at_the_same_offsets_are_not_the_old_ones(tmp_path: Path) ->
     async def main() -> None:
         async with broker(tmp_path) as lone:
             hosted = former_leader(lone)
-            loss = loss_of(hosted, 2, 10)
+            loss = note_of(hosted, 2, 10)
             assert loss.epochs == (1, 3)
             assert not loss_notes.has_happened(loss, hosted.log)
             hosted.log.truncate_to(2, NOW_MS)
@@ -277,7 +277,7 @@ def test_a_damaged_note_is_named_and_the_others_are_kept(
     async def main() -> None:
         async with broker(tmp_path) as lone:
             hosted = former_leader(lone)
-            loss = replace(loss_of(hosted, 2, 10), key=hosted.key)
+            loss = replace(note_of(hosted, 2, 10), key=hosted.key)
             notes = LossNotes(lone.broker.partitions)
             assert at_once(notes.adding([(hosted, loss)])) is None
             content = (tmp_path / FILE).read_bytes()
@@ -295,7 +295,7 @@ def test_notes_of_one_replica_are_limited(tmp_path: Path) -> None:
             hosted = former_leader(lone)
             notes = LossNotes(lone.broker.partitions)
             for offset in range(2 * loss_notes.KEPT_RANGES):
-                loss = Loss(hosted.key, hosted.topic_id, 2 * offset, 2 * offset + 1, (offset,))
+                loss = LossNote(hosted.key, hosted.topic_id, 2 * offset, 2 * offset + 1, (offset,))
                 assert at_once(notes.adding([(hosted, loss)])) is None
             assert len(notes) == loss_notes.KEPT_RANGES
             assert notes.due()[-1].end == 4 * loss_notes.KEPT_RANGES - 1
@@ -310,7 +310,7 @@ def test_many_notes_cost_one_look_at_what_is_noted(
     looked_at = 0
     bounded = loss_notes._bounded
 
-    def counting(losses: Sequence[Loss]) -> list[Loss]:
+    def counting(losses: Sequence[LossNote]) -> list[LossNote]:
         nonlocal looked_at
         looked_at += len(losses)
         return bounded(losses)
@@ -322,12 +322,12 @@ def test_many_notes_cost_one_look_at_what_is_noted(
             hosted = former_leader(lone)
             notes = LossNotes(lone.broker.partitions)
             old = [
-                (hosted, Loss(TopicPartition("t", index), hosted.topic_id, 2, 10, (3,)))
+                (hosted, LossNote(TopicPartition("t", index), hosted.topic_id, 2, 10, (3,)))
                 for index in range(3)
             ]
             assert at_once(notes.adding(old)) is None
             new = [
-                (hosted, Loss(TopicPartition("u", index), hosted.topic_id, 2, 10, (3,)))
+                (hosted, LossNote(TopicPartition("u", index), hosted.topic_id, 2, 10, (3,)))
                 for index in range(500)
             ]
             assert at_once(notes.adding(new)) is None

@@ -31,7 +31,7 @@ from tests.support.storage_logs import (
 )
 from tests.support.watched_disk import WatchedDisk
 from tidelog.broker.control_plane.seen_epochs import SEEN_FILE, Seen, SeenFile
-from tidelog.broker.data_loss.loss_notes import Loss, LossNotes
+from tidelog.broker.data_loss.loss_notes import LossNote, LossNotes
 from tidelog.broker.following.follower_log import take_in
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.errors import ErrorCode
@@ -803,7 +803,7 @@ def test_a_loss_is_noted_by_a_thread_before_the_cut(tmp_path: Path) -> None:
             assert not disk.here("sync", "sync_directory")
             # Two that come at once are both on disk when both have been told so.
             notes = LossNotes(lone.broker.partitions)
-            losses = [Loss(hosted.key, A, at, at + 1, (1,)) for at in (10, 20)]
+            losses = [LossNote(hosted.key, A, at, at + 1, (1,)) for at in (10, 20)]
             done = await asyncio.gather(
                 *(lone.broker.log_work.run(None, notes.adding([(hosted, x)])) for x in losses)
             )

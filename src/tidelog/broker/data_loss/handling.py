@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from tidelog.broker.data_loss.loss_notes import Loss, ends_of
+from tidelog.broker.data_loss.loss_notes import LossNote, end_notes_of
 from tidelog.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
 from tidelog.runtime.tasks import call_off
 
@@ -107,7 +107,7 @@ class _Debt:
     """One handling that is owed, in one leader epoch."""
 
     epoch: int
-    ends: Sequence[Loss] = ()
+    ends: Sequence[LossNote] = ()
     """Where the log ended when this broker became an unclean leader."""
     due_ms: int = 0
     failures: int = 0
@@ -151,12 +151,12 @@ class DataLoss:
             if debt.is_handled:
                 self._broker.isr_changes.handled(partition)
             return
-        ends: Sequence[Loss] = ()
+        ends: Sequence[LossNote] = ()
         if debt is not None and not debt.is_handled:
             # It leads on: what it has appended since is not what the log ended with.
             ends = debt.ends
         elif state.is_unclean_leader:
-            ends = ends_of(partition)
+            ends = end_notes_of(partition)
         self._debts[partition] = _Debt(partition.leader_epoch, ends)
         self._wake[kind_of(partition.topic)].set()
 
@@ -165,7 +165,7 @@ class DataLoss:
         for partition in [each for each in self._debts if each.key == key]:
             del self._debts[partition]
 
-    def ends(self, partition: HostedPartition) -> Sequence[Loss]:
+    def ends(self, partition: HostedPartition) -> Sequence[LossNote]:
         """Return where an unclean leader's log ended; nothing for a leader in sync."""
         debt = self._debts.get(partition)
         return () if debt is None else debt.ends

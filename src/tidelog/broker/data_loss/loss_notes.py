@@ -48,7 +48,7 @@ KEPT_RANGES = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LossNote:
     """Offsets [first, end) of one replica, with the leader epochs of their records.
 
     ``topic_id`` is ``NO_UUID`` while the replica has not learnt one.
@@ -66,12 +66,14 @@ class Loss:
         return self.first == self.end
 
 
-def loss_of(partition: HostedPartition, first: int, end: int) -> Loss:
+def note_of(partition: HostedPartition, first: int, end: int) -> LossNote:
     """Return what goes with the records of a range; the epochs are those of its records."""
-    return Loss(partition.key, partition.topic_id, first, end, _epochs(partition.log, first, end))
+    return LossNote(
+        partition.key, partition.topic_id, first, end, _epochs(partition.log, first, end)
+    )
 
 
-def ends_of(partition: HostedPartition) -> list[Loss]:
+def end_notes_of(partition: HostedPartition) -> list[LossNote]:
     """Return where the log ends of one that becomes an unclean leader, before its first record.
 
     With it comes what a power loss took from it: up to the watermark that an earlier life knew of.
@@ -80,14 +82,14 @@ def ends_of(partition: HostedPartition) -> list[Loss]:
     end = partition.epoch_start
     known = partition.log.watermark_note.known
     last = partition.log.epochs.epoch_at(end - 1) if end > partition.start_offset else -1
-    found = [Loss(partition.key, partition.topic_id, end, end, (last,))]
+    found = [LossNote(partition.key, partition.topic_id, end, end, (last,))]
     if known > end:
         epochs = (last,) if last >= 0 else ()
-        found.append(Loss(partition.key, partition.topic_id, end, known, epochs))
+        found.append(LossNote(partition.key, partition.topic_id, end, known, epochs))
     return found
 
 
-def has_happened(loss: Loss, log: PartitionLog | None) -> bool:
+def has_happened(loss: LossNote, log: PartitionLog | None) -> bool:
     """Return whether the records of a note are gone from the log; a log that is gone has none."""
     if loss.is_end or log is None or log.end_offset <= loss.first:
         return True
@@ -110,8 +112,8 @@ class LossNotes:
     def __init__(self, partitions: Partitions) -> None:
         """Read what an earlier life left; lines that are damaged are named and dropped."""
         self._partitions = partitions
-        self._by_directory: dict[LogDirectory, list[Loss]] = {}
-        self._on_their_way: dict[LogDirectory, list[Sequence[Loss]]] = {}
+        self._by_directory: dict[LogDirectory, list[LossNote]] = {}
+        self._on_their_way: dict[LogDirectory, list[Sequence[LossNote]]] = {}
         """What is being written, and counts when it is on the disk."""
         self._files: dict[LogDirectory, Checkpoints] = {}
         self._outdated: set[LogDirectory] = set()
@@ -124,9 +126,9 @@ class LossNotes:
     def __len__(self) -> int:
         return sum(map(len, self._by_directory.values()))
 
-    def adding(self, losses: Sequence[tuple[HostedPartition, Loss]]) -> Pieces[str | None]:
+    def adding(self, losses: Sequence[tuple[HostedPartition, LossNote]]) -> Pieces[str | None]:
         """Put losses on disk, durably; one write per log directory. Returns why it could not be."""
-        added: dict[LogDirectory, list[Loss]] = {}
+        added: dict[LogDirectory, list[LossNote]] = {}
         for partition, loss in losses:
             added.setdefault(self._partitions.directory_of(partition), []).append(loss)
         for directory, new in added.items():
@@ -136,7 +138,7 @@ class LossNotes:
                 return why
         return None
 
-    def due(self) -> list[Loss]:
+    def due(self) -> list[LossNote]:
         """Return what is to be reported now; a note of what a leader here still has is dropped."""
         found = []
         for directory, kept in list(self._by_directory.items()):
@@ -153,21 +155,21 @@ class LossNotes:
                 self._forget(directory, [x for x in kept if x not in unfounded])
         return [loss for loss in found if loss.topic_id != NO_UUID]
 
-    def _hosted(self, loss: Loss) -> HostedPartition | None:
+    def _hosted(self, loss: LossNote) -> HostedPartition | None:
         """Return the replica that a note is of, if it is still here in that life of its topic."""
         hosted = self._partitions.get(*loss.key)
         if hosted is None or NO_UUID in (hosted.topic_id, loss.topic_id):
             return hosted
         return hosted if hosted.topic_id == loss.topic_id else None
 
-    def _named(self, loss: Loss) -> Loss:
+    def _named(self, loss: LossNote) -> LossNote:
         """Return a note with the topic id that its replica has learnt since."""
         hosted = self._hosted(loss)
         if loss.topic_id != NO_UUID or hosted is None:
             return loss
         return replace(loss, topic_id=hosted.topic_id)
 
-    def reported(self, losses: Iterable[Loss]) -> None:
+    def reported(self, losses: Iterable[LossNote]) -> None:
         """Forget what the controller has answered."""
         done = set(losses)
         for directory, kept in list(self._by_directory.items()):
@@ -179,7 +181,7 @@ class LossNotes:
             left = [each for each in kept if (each.key, each.topic_id) != (key, NO_UUID)]
             self._forget(directory, left)
 
-    def _forget(self, directory: LogDirectory, left: list[Loss]) -> None:
+    def _forget(self, directory: LogDirectory, left: list[LossNote]) -> None:
         if len(left) < len(self._by_directory[directory]):
             self._by_directory[directory] = left
             self._outdated.add(directory)
@@ -192,7 +194,7 @@ class LossNotes:
         while self._outdated:
             yield from self._writing(self._outdated.pop())
 
-    def _writing(self, directory: LogDirectory, new: Sequence[Loss] = ()) -> Pieces[str | None]:
+    def _writing(self, directory: LogDirectory, new: Sequence[LossNote] = ()) -> Pieces[str | None]:
         """Replace a directory's file; a failure is final for it, unless its disk is full."""
         if directory.failed is not None:
             return directory.failed
@@ -224,12 +226,12 @@ class LossNotes:
         return None
 
 
-def _bounded(losses: Sequence[Loss]) -> list[Loss]:
+def _bounded(losses: Sequence[LossNote]) -> list[LossNote]:
     """Return notes without repetitions, at most so many of one replica.
 
     They are not joined before that: of two cuts one may have happened and the other not.
     """
-    bounded: list[Loss] = []
+    bounded: list[LossNote] = []
     counts: dict[tuple[TopicPartition, UUID], int] = {}
     for each in sorted(set(losses), key=lambda x: (x.key, x.topic_id.int, x.first, x.end)):
         replica = (each.key, each.topic_id)
@@ -243,7 +245,7 @@ def _bounded(losses: Sequence[Loss]) -> list[Loss]:
     return bounded
 
 
-def _read(directory: LogDirectory) -> list[Loss]:
+def _read(directory: LogDirectory) -> list[LossNote]:
     path = f"{directory.path}/{FILE}"
     try:
         lines = directory.resources.disk.read(path).splitlines()
@@ -262,7 +264,7 @@ def _read(directory: LogDirectory) -> list[Loss]:
     return found
 
 
-def _encode(loss: Loss) -> bytes:
+def _encode(loss: LossNote) -> bytes:
     fields = {
         "topic": loss.key.topic,
         "partition": loss.key.partition,
@@ -275,12 +277,12 @@ def _encode(loss: Loss) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
-def _decode(line: bytes) -> Loss | None:
+def _decode(line: bytes) -> LossNote | None:
     crc, _, text = line.partition(b" ")
     if crc != b"%08x" % zlib.crc32(text):
         return None
     fields: dict[str, Any] = json.loads(text)
-    return Loss(
+    return LossNote(
         TopicPartition(fields["topic"], fields["partition"]),
         UUID(fields["topic_id"]),
         fields["first"],

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tidelog.broker.control_plane.session import ask_once
-from tidelog.broker.data_loss.loss_notes import Loss, LossNotes, loss_of
+from tidelog.broker.data_loss.loss_notes import LossNote, LossNotes, note_of
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.runtime.turns import Pieces
@@ -58,24 +58,24 @@ class LossReports:
     # -- what happens to replicas
 
     def before_cut(
-        self, partition: HostedPartition, first: int, end: int, noted: Collection[Loss] = ()
+        self, partition: HostedPartition, first: int, end: int, noted: Collection[LossNote] = ()
     ) -> Pieces[str | None]:
         """Note that committed records are about to be cut, in pieces; durable on return.
 
         ``noted``: what ``before_cuts`` has noted for the same answer. Returns why it could not be
         noted: then the log must not be cut.
         """
-        loss = loss_of(partition, first, end)
+        loss = note_of(partition, first, end)
         return None if loss in noted else (yield from self._notes.adding([(partition, loss)]))
 
     def before_cuts(
         self, cuts: Iterable[tuple[HostedPartition, int, int]]
-    ) -> Pieces[Collection[Loss]]:
+    ) -> Pieces[Collection[LossNote]]:
         """Note what several cuts are about to take, in pieces, with one write per log directory.
 
         Returns what is noted durably; without it a cut is to be noted by itself (``before_cut``).
         """
-        losses = [(partition, loss_of(partition, first, end)) for partition, first, end in cuts]
+        losses = [(partition, note_of(partition, first, end)) for partition, first, end in cuts]
         if len(losses) < 2 or (yield from self._notes.adding(losses)) is not None:
             return ()
         return {loss for _, loss in losses}
@@ -101,7 +101,7 @@ class LossReports:
         """Have the disk forget what need not be told any more, in pieces."""
         return self._notes.forgetting()
 
-    async def tell_ends(self, ends: Sequence[tuple[HostedPartition, Loss]]) -> str | None:
+    async def tell_ends(self, ends: Sequence[tuple[HostedPartition, LossNote]]) -> str | None:
         """Have the controller know where new leaders' logs ended; returns why it does not.
 
         Durable before it is sent. Waits for the answer as long as it takes.
@@ -144,7 +144,7 @@ class LossReports:
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
 
-    async def _ask(self, losses: Sequence[Loss]) -> bool:
+    async def _ask(self, losses: Sequence[LossNote]) -> bool:
         session = self._broker.session
         request = messages.ReportTruncationRequest
         truncation = request.Truncation

@@ -36,7 +36,7 @@ from tidelog.storage.log.results import Appended
 from tidelog.storage.log.retention import ROLL_WAITS
 
 if TYPE_CHECKING:
-    from tidelog.broker.data_loss.loss_notes import Loss
+    from tidelog.broker.data_loss.loss_notes import LossNote
     from tidelog.broker.data_loss.loss_reports import LossReports
     from tidelog.broker.partitions.partition import HostedPartition
 
@@ -70,7 +70,7 @@ def take_in(
     part: Any,
     now_ms: int,
     losses: LossReports,
-    noted: Collection[Loss] = (),
+    noted: Collection[LossNote] = (),
 ) -> Pieces[str | None] | str | None:
     """Apply a ``FetchResponse.PartitionData`` to a followed partition, in pieces.
 
@@ -100,7 +100,7 @@ def _in_pieces(
     part: Any,
     now_ms: int,
     losses: LossReports,
-    noted: Collection[Loss],
+    noted: Collection[LossNote],
 ) -> Pieces[str | None]:
     if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return (yield from _start_over(partition, part.log_start_offset, now_ms))
@@ -184,7 +184,7 @@ def _cut(
     part: Any,
     now_ms: int,
     losses: LossReports,
-    noted: Collection[Loss],
+    noted: Collection[LossNote],
 ) -> Pieces[str | None]:
     log = partition.log
     epoch, end_offset = part.diverging_epoch.epoch, part.diverging_epoch.end_offset

@@ -34,7 +34,7 @@ from tidelog.protocol import messages
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
-    from tidelog.broker.data_loss.loss_notes import Loss
+    from tidelog.broker.data_loss.loss_notes import LossNote
     from tidelog.broker.partitions.partition import HostedPartition
 
 logger = logging.getLogger(__name__)
@@ -370,7 +370,7 @@ class FollowerFetcher:
         now_ms = self._broker.clock.monotonic_ms()
         wall_ms = self._broker.clock.wall_ms()
         losses = self._broker.loss_reports
-        noted: Collection[Loss] = ()
+        noted: Collection[LossNote] = ()
         committed_cuts = list(self._committed_cuts(answer))
         if committed_cuts:
             noted = await self._broker.log_work.run(None, losses.before_cuts(committed_cuts))
