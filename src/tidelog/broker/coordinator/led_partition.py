@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tidelog.broker.coordinator import parts
-from tidelog.broker.coordinator.parts import InParts, OneByOne, RestOfRemoval, Turn
+from tidelog.broker.coordinator.parts import InParts, OneByOne, RestOfRemoval, TimeSlice
 from tidelog.broker.coordinator.pending_response import give, refuse_all, refuse_event
 from tidelog.broker.coordinator.writes import InFlight, batches_of
 from tidelog.broker.metadata.cache import MetadataCache
@@ -165,7 +165,7 @@ class LedPartition:
 
     def _go_on(self, group_id: str, long: InParts | RestOfRemoval) -> None:
         """Decide further parts, for a turn; after the last one what came for the group since."""
-        turn = Turn(self._clock)
+        turn = TimeSlice(self._clock)
         try:
             while (error := self.error) is ErrorCode.NONE:
                 part = parts.part_of(long, removes=self.table.removes(group_id))
@@ -277,7 +277,7 @@ class LedPartition:
     async def _read_to(self, end: int) -> None:
         """Replay everything below ``end``. Grows with the log; gives way after each turn."""
         position = self.hosted.start_offset
-        turn = Turn(self._clock)
+        turn = TimeSlice(self._clock)
         while position < end:
             found = self.hosted.read(position, LOAD_CHUNK_BYTES, committed=False)
             if isinstance(found, Rejected):
@@ -315,7 +315,7 @@ class LedPartition:
             logger.warning("groups of %(partition)s wait to be loaded: %(why)s", named)
         await asyncio.sleep(READ_AGAIN_S)
 
-    async def _replay(self, records: Sequence[RecordOfLog], turn: Turn) -> bool:
+    async def _replay(self, records: Sequence[RecordOfLog], turn: TimeSlice) -> bool:
         """Replay one batch; False when the partition is not to be loaded any more."""
         for start in range(0, len(records), RECORDS_PER_LOOK):
             now = self._now()
@@ -351,7 +351,7 @@ class LedPartition:
             await self._for_all(RemoveTopics(topics, self._metadata.id_of))
 
     async def _for_all(self, event: Event) -> None:
-        turn = Turn(self._clock)
+        turn = TimeSlice(self._clock)
         for group_id in list(self.table):
             group, present = self.table.get(group_id), event
             if group is not None and isinstance(event, Expire):
@@ -486,7 +486,7 @@ class LedPartition:
             return
         now = self._now()
         self._due.extend(self.table.due(now))
-        turn = Turn(self._clock)
+        turn = TimeSlice(self._clock)
         while self._due:
             # It may have to wait, and heartbeats behind it that came in time for later deadlines.
             self._decide(self._due.popleft(), Tick(now))

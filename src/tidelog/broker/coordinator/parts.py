@@ -41,7 +41,7 @@ _OF_ONE_POSITION = {
 }
 
 
-class Turn:
+class TimeSlice:
     """A piece of long work: over after ``SLICE_MS``, then others have their turn."""
 
     __slots__ = ("_clock", "_end_ms")
@@ -61,7 +61,7 @@ class Turn:
         self._end_ms = self._clock.monotonic_ms() + SLICE_MS
 
 
-async def expiry_of(group: Group, now_ms: int, turn: Turn) -> Expire:
+async def expiry_of(group: Group, now_ms: int, turn: TimeSlice) -> Expire:
     """Return what is to be looked at of the retention of a group's positions: with few all of them,
     else what a look of several turns found. The group goes on meanwhile."""
     if group.offset_count <= PART:
