@@ -22,7 +22,7 @@ from tests.broker.test_control_channel import (
 )
 from tests.support.controlled_broker import open_channel
 from tests.support.lone_broker import LoneBroker, Peer, until
-from tidelog.broker.control_plane.control_channel import ORDERS_PER_TURN
+from tidelog.broker.control_plane.control_channel import COMMANDS_PER_TURN
 from tidelog.model.errors import ErrorCode
 
 MANY = 500
@@ -78,7 +78,7 @@ def test_a_request_of_many_partitions_lets_others_have_their_turn(tmp_path: Path
                 turns = Turns(lone)
                 assert set(await order(channel, request, version)) <= {OK}
                 assert hosted(lone) == left
-                assert turns.end() <= ORDERS_PER_TURN
+                assert turns.end() <= COMMANDS_PER_TURN
             assert len(set_aside(tmp_path, "stray")) == MANY
             assert len(set_aside(tmp_path, "delete")) == MANY
 

@@ -45,7 +45,7 @@ async def order(lone: LoneBroker, isr: tuple[int, ...], leader: int = 1, epoch: 
         type=LeaderAndIsrType.INCREMENTAL,
         topic_states=[topic],
     )
-    obeyed = await control.obey_leader_and_isr(sent, connection)
+    obeyed = await control.apply_leader_and_isr(sent, connection)
     assert obeyed == [("t", here.topic_id, 0, ErrorCode.NONE)]
 
 

@@ -162,13 +162,13 @@ def skip_the_topic_id_of_a_stop(patch: Patch) -> None:
 
 def delete_on_partial_metadata(patch: Patch) -> None:
     """A broker takes every LeaderAndIsr for a full one."""
-    obey = Control.obey_leader_and_isr
+    obey = Control.apply_leader_and_isr
 
     async def greedy(self: Any, request: Any, connection: Any) -> Any:
         request.type = LeaderAndIsrType.FULL
         return await obey(self, request, connection)
 
-    patch.setattr(Control, "obey_leader_and_isr", greedy)
+    patch.setattr(Control, "apply_leader_and_isr", greedy)
 
 
 def send_a_full_of_what_has_a_leader(patch: Patch) -> None:

@@ -33,7 +33,7 @@ def kind_of(request: Any) -> LeaderAndIsrType:
     return LeaderAndIsrType(request.type) if known else LeaderAndIsrType.UNSPECIFIED
 
 
-def order_of(
+def command_of(
     state: Any, topic_id: UUID, migrated: bool, kind: LeaderAndIsrType
 ) -> LeaderAndIsrOrder:
     """Return what the rules ask of one partition's order."""

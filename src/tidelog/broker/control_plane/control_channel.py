@@ -3,7 +3,7 @@
 Owns which channel is obeyed, the highest controller epoch and store revision ever seen (kept on
 disk), and the application of the rules in ``replication.control`` to the hosted partitions. A
 request is answered as soon as it is applied; nothing here waits for replication. A request of many
-partitions lets others have their turn after ``TURN_MS``, or ``ORDERS_PER_TURN``, and goes on only
+partitions lets others have their turn after ``TURN_MS``, or ``COMMANDS_PER_TURN``, and goes on only
 if its channel, controller epoch and broker epoch are still the present ones; each partition's own
 epochs are looked at when its turn comes.
 
@@ -37,8 +37,8 @@ from uuid import UUID
 
 from tidelog.broker.control_plane.commands import (
     UNKNOWN_EPOCH,
+    command_of,
     kind_of,
-    order_of,
     state_of,
     stops_of,
     topics_of,
@@ -72,13 +72,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ORDERS_PER_TURN = 16
+COMMANDS_PER_TURN = 16
 """Most partitions that are created, changed or removed before others have their turn."""
 
 TURN_MS = 5
 """After so long they have it in any case: a busy disk makes a directory in milliseconds."""
 
-Obeyed = list[tuple[str, UUID, int, ErrorCode]]
+Applied = list[tuple[str, UUID, int, ErrorCode]]
 """(topic, id, partition, error) for each partition of a request."""
 
 LOGS_AT_REST_WITHIN_S = 5.0
@@ -207,15 +207,18 @@ class Control:
 
     # -- LeaderAndIsr
 
-    async def obey_leader_and_isr(self, request: Any, connection: Peer) -> Obeyed | ErrorCode:
+    async def apply_leader_and_isr(self, request: Any, connection: Peer) -> Obeyed | ErrorCode:
         """Apply a request of any version, or say why it is not, or no more, to be obeyed."""
         error = self.check(request, connection)
         topics = list(topics_of(request))
         kind = kind_of(request)
-        obeyed: Obeyed = []
+        obeyed: Applied = []
         deadline_s = asyncio.get_running_loop().time() + LOGS_AT_REST_WITHIN_S
         orders = [
-            (TopicPartition(name, state.partition_index), order_of(state, topic_id, migrated, kind))
+            (
+                TopicPartition(name, state.partition_index),
+                command_of(state, topic_id, migrated, kind),
+            )
             for name, topic_id, migrated, states in topics
             for state in states
         ]
@@ -281,7 +284,7 @@ class Control:
         sound = [each for each in directories if each.failed is None]
         return any(directory.is_noted(key) for key in keys for directory in sound)
 
-    def _kept(self) -> Obeyed:
+    def _kept(self) -> Applied:
         failed = ErrorCode.KAFKA_STORAGE_ERROR
         return [
             (key.topic, topic_id, key.partition, failed)
@@ -293,7 +296,7 @@ class Control:
         self._undeleted.setdefault(key, set()).add(topic_id)
 
     def _turn(self) -> Turn:
-        return Turn(self._broker.clock, ORDERS_PER_TURN, TURN_MS)
+        return Turn(self._broker.clock, COMMANDS_PER_TURN, TURN_MS)
 
     async def _others_turn(self, request: Any, connection: Peer) -> ErrorCode:
         """Let others have their turn; return why the request must not be obeyed any more."""
@@ -444,12 +447,12 @@ class Control:
 
     # -- StopReplica
 
-    async def obey_stop_replica(
+    async def apply_stop_replica(
         self, request: Any, version: int, connection: Peer
     ) -> Obeyed | ErrorCode:
         """Apply a request of any version, or say why it is not, or no more, to be obeyed."""
         error = self.check(request, connection)
-        stopped: Obeyed = []
+        stopped: Applied = []
         deadline_s = asyncio.get_running_loop().time() + LOGS_AT_REST_WITHIN_S
         turn = self._turn()
         for topic, partition, order in stops_of(request, version):

@@ -26,7 +26,7 @@ BY_TOPIC_ID = 5
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     """Apply every partition, each with its own error."""
     response = messages.LeaderAndIsrResponse
-    found = await broker.control.obey_leader_and_isr(request, context.connection)
+    found = await broker.control.apply_leader_and_isr(request, context.connection)
     if isinstance(found, ErrorCode):
         return response(error_code=found)
     one = response.LeaderAndIsrPartitionError

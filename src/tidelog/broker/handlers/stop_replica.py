@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     """Apply every partition, each with its own error."""
     response = messages.StopReplicaResponse
-    found = await broker.control.obey_stop_replica(request, context.version, context.connection)
+    found = await broker.control.apply_stop_replica(request, context.version, context.connection)
     if isinstance(found, ErrorCode):
         return response(error_code=found)
     one = response.StopReplicaPartitionError
