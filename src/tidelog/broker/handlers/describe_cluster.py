@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.metadata.allowed_operations import NOT_ASKED, OF_CLUSTER
-from tidelog.broker.metadata.first_metadata import once_told
+from tidelog.broker.metadata.first_metadata import after_first_metadata
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope
@@ -49,4 +49,4 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     )
 
 
-HANDLER = Handler(ApiKey.DESCRIBE_CLUSTER, range(2), Scope.CLIENT, once_told(handle))
+HANDLER = Handler(ApiKey.DESCRIBE_CLUSTER, range(2), Scope.CLIENT, after_first_metadata(handle))

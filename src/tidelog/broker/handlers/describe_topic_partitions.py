@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.metadata.allowed_operations import NOT_ASKED, OF_TOPIC
 from tidelog.broker.metadata.cache import TopicMetadata
 from tidelog.broker.metadata.cluster_view import ClusterView
-from tidelog.broker.metadata.first_metadata import once_told
+from tidelog.broker.metadata.first_metadata import after_first_metadata
 from tidelog.broker.metadata.lost_leaders import until_known
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -177,7 +177,7 @@ HANDLER = Handler(
     ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     range(1),
     Scope.CLIENT,
-    once_told(handle),
+    after_first_metadata(handle),
     refuse=_refuse,
     most_elements=20_000,
 )

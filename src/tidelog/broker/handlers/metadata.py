@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from tidelog.broker.metadata.allowed_operations import NOT_ASKED, OF_CLUSTER, OF_TOPIC
 from tidelog.broker.metadata.cache import PartitionInfo, TopicMetadata
 from tidelog.broker.metadata.cluster_view import ClusterView
-from tidelog.broker.metadata.first_metadata import once_told
+from tidelog.broker.metadata.first_metadata import after_first_metadata
 from tidelog.broker.metadata.lost_leaders import until_known
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -228,4 +228,4 @@ def _answer(
     )
 
 
-HANDLER = Handler(ApiKey.METADATA, range(13), Scope.CLIENT, once_told(handle))
+HANDLER = Handler(ApiKey.METADATA, range(13), Scope.CLIENT, after_first_metadata(handle))

@@ -17,21 +17,21 @@ from tidelog.network.router import CloseConnection, RequestContext
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
-TOLD_WITHIN_MS = 10_000
+FIRST_METADATA_WITHIN_MS = 10_000
 """How long a request waits; a client that gets no answer tries another broker."""
 
 
-def once_told(
+def after_first_metadata(
     handle: Callable[[Broker, Any, RequestContext], Any],
 ) -> Callable[[Broker, Any, RequestContext], Any]:
     """Return the handler such that it is asked when this broker knows the cluster's brokers.
 
-    Raises CloseConnection, in the answer's stead, when nobody tells it in ``TOLD_WITHIN_MS``.
+    Raises CloseConnection when no UpdateMetadata comes within ``FIRST_METADATA_WITHIN_MS``.
     """
 
     async def wait(broker: Broker, request: Any, context: RequestContext) -> Any:
         try:
-            async with asyncio.timeout(TOLD_WITHIN_MS / 1000):
+            async with asyncio.timeout(FIRST_METADATA_WITHIN_MS / 1000):
                 while not broker.metadata.brokers:
                     await broker.metadata.changed()
         except TimeoutError:
