@@ -44,13 +44,15 @@ def answered(
     return topics
 
 
-def told(pending_response: PendingResponse, respond: Callable[[Answers], Steps]) -> Steps:
+def respond_in_steps(
+    pending_response: PendingResponse, respond: Callable[[Answers], Steps]
+) -> Steps:
     """Return the response, in steps, or a future of these steps while there is no result."""
     answer = pending_response.answer(respond)
     return (yield from answer) if isinstance(answer, GeneratorType) else answer
 
 
-def told_at_once(pending_response: PendingResponse, respond: Callable[[Answers], Steps]) -> Any:
+def respond_at_once(pending_response: PendingResponse, respond: Callable[[Answers], Steps]) -> Any:
     """Return the answer to a short request, or a future of it."""
     return pending_response.answer(
         lambda result: at_once(respond(Answers(result.error, dict(result.partitions))))

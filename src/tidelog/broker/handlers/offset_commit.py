@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.coordinator.parts import Answers, InParts
 from tidelog.broker.coordinator.pending_response import PendingResponse
-from tidelog.broker.coordinator.position_steps import answered, is_long, told, told_at_once
+from tidelog.broker.coordinator.position_steps import (
+    answered,
+    is_long,
+    respond_at_once,
+    respond_in_steps,
+)
 from tidelog.groups.events import CommitOffsets, OffsetsResult
 from tidelog.groups.records import CommittedOffset
 from tidelog.model.api_keys import ApiKey
@@ -50,14 +55,14 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
         )
     else:
         pending_response.give(OffsetsResult())
-    return told_at_once(pending_response, partial(_respond, request))
+    return respond_at_once(pending_response, partial(_respond, request))
 
 
 def _in_steps(broker: Broker, request: Any, context: RequestContext) -> Steps:
     pending_response = PendingResponse()
     long = InParts(pending_response, _known(broker, request), partial(_event, request, context))
     broker.coordinator.decide_in_parts(request.group_id, long)
-    return (yield from told(pending_response, partial(_respond, request)))
+    return (yield from respond_in_steps(pending_response, partial(_respond, request)))
 
 
 def _event(

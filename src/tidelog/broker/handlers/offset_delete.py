@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.coordinator.parts import Answers, InParts
 from tidelog.broker.coordinator.pending_response import PendingResponse
-from tidelog.broker.coordinator.position_steps import answered, is_long, told, told_at_once
+from tidelog.broker.coordinator.position_steps import (
+    answered,
+    is_long,
+    respond_at_once,
+    respond_in_steps,
+)
 from tidelog.groups.events import DeleteOffsets
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -37,14 +42,14 @@ def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
     pending_response = PendingResponse()
     known = tuple(each for each in _known(broker, request) if each is not None)
     broker.coordinator.decide(request.group_id, DeleteOffsets(pending_response, known))
-    return told_at_once(pending_response, partial(_respond, request))
+    return respond_at_once(pending_response, partial(_respond, request))
 
 
 def _in_steps(broker: Broker, request: Any) -> Steps:
     pending_response = PendingResponse()
     long = InParts(pending_response, _known(broker, request), DeleteOffsets)
     broker.coordinator.decide_in_parts(request.group_id, long)
-    return (yield from told(pending_response, partial(_respond, request)))
+    return (yield from respond_in_steps(pending_response, partial(_respond, request)))
 
 
 def _known(broker: Broker, request: Any) -> Iterator[TopicPartition | None]:
