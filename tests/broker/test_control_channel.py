@@ -15,7 +15,7 @@ import pytest
 from tests.support.controlled_broker import Obedient, commanded, open_channel
 from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.storage_logs import QuickDisk
-from tidelog.broker.control_plane.seen_epochs import SEEN_FILE, Seen, SeenFile
+from tidelog.broker.control_plane.seen_epochs import SEEN_FILE, SeenEpochs, SeenEpochsFile
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.epochs import HIGHEST_EPOCH, HIGHEST_REVISION
 from tidelog.model.errors import ErrorCode
@@ -245,14 +245,14 @@ def test_an_epoch_that_leaves_no_room_is_refused_and_one_on_disk_ends_the_start(
             assert await open_channel(channel, HIGHEST_EPOCH, 2) is ErrorCode.NONE
 
     run(work())
-    file = SeenFile(RealDisk(), str(tmp_path / SEEN_FILE))
+    file = SeenEpochsFile(RealDisk(), str(tmp_path / SEEN_FILE))
     assert file.read().controller_epoch == HIGHEST_EPOCH
-    for poisoned in (Seen(2**31 - 1, 5), Seen(5, 2**62 + 2**62 - 1)):
+    for poisoned in (SeenEpochs(2**31 - 1, 5), SeenEpochs(5, 2**62 + 2**62 - 1)):
         file.write(poisoned)
         with pytest.raises(DamagedFile, match="leave no room"):
             file.read()
         (tmp_path / SEEN_FILE).unlink()
-        file = SeenFile(RealDisk(), str(tmp_path / SEEN_FILE))
+        file = SeenEpochsFile(RealDisk(), str(tmp_path / SEEN_FILE))
 
 
 def test_a_channel_waits_for_the_answer_of_a_registration_that_is_on_its_way(
@@ -390,34 +390,34 @@ class Full(RealDisk):
 
 def test_a_full_disk_keeps_no_controller_out(tmp_path: Path) -> None:
     disk = Full()
-    file = SeenFile(disk, str(tmp_path / "seen"))
-    assert file.read() == Seen()
-    file.write(Seen(1, 1))
+    file = SeenEpochsFile(disk, str(tmp_path / "seen"))
+    assert file.read() == SeenEpochs()
+    file.write(SeenEpochs(1, 1))
     disk.full = True
     size = (tmp_path / "seen").stat().st_size
     for number in range(2, 9):
-        file.write(Seen(number // 2, number))
-        file = SeenFile(disk, str(tmp_path / "seen"))
-        assert file.read() == Seen(number // 2, number)
+        file.write(SeenEpochs(number // 2, number))
+        file = SeenEpochsFile(disk, str(tmp_path / "seen"))
+        assert file.read() == SeenEpochs(number // 2, number)
         assert (tmp_path / "seen").stat().st_size == size
 
 
 def test_a_torn_write_of_what_was_seen_leaves_what_was_there_before(tmp_path: Path) -> None:
     path = tmp_path / "seen"
-    file = SeenFile(RealDisk(), str(path))
+    file = SeenEpochsFile(RealDisk(), str(path))
     for number in range(5):
-        file.write(Seen(number, 10 * number))
+        file.write(SeenEpochs(number, 10 * number))
     newest = path.read_bytes().index(b'"controller_epoch": 4')
     content = bytearray(path.read_bytes())
     content[newest + 20] = ord("9")
     path.write_bytes(content)
-    file = SeenFile(RealDisk(), str(path))
-    assert file.read() == Seen(3, 30)
-    file.write(Seen(6, 60))
-    assert SeenFile(RealDisk(), str(path)).read() == Seen(6, 60)
+    file = SeenEpochsFile(RealDisk(), str(path))
+    assert file.read() == SeenEpochs(3, 30)
+    file.write(SeenEpochs(6, 60))
+    assert SeenEpochsFile(RealDisk(), str(path)).read() == SeenEpochs(6, 60)
     path.write_bytes(bytes(8192))
     with pytest.raises(DamagedFile, match="is damaged: restore it"):
-        SeenFile(RealDisk(), str(path)).read()
+        SeenEpochsFile(RealDisk(), str(path)).read()
 
 
 class NoNotes(RealDisk):

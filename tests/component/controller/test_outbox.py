@@ -18,7 +18,7 @@ from tests.support.controlled_broker import Obedient
 from tests.support.controller_world import DEFAULTS, World
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.processes import DEADLINE_S
-from tidelog.broker.control_plane.seen_epochs import SEEN_FILE, SeenFile
+from tidelog.broker.control_plane.seen_epochs import SEEN_FILE, SeenEpochsFile
 from tidelog.client import connection
 from tidelog.controller import outbox as outboxes
 from tidelog.controller.announcements import Announcements
@@ -207,7 +207,7 @@ def test_a_broker_keeps_the_revision_of_every_change_of_a_state(tmp_path: Path) 
     async def work() -> None:
         office, where = Office(), TopicPartition("kept", 0)
         async with broker_with_two_topics(tmp_path, office, OneBadPlace()) as lone:
-            file = SeenFile(RealDisk(), f"{tmp_path}/a/{SEEN_FILE}")
+            file = SeenEpochsFile(RealDisk(), f"{tmp_path}/a/{SEEN_FILE}")
             async with commanded(office) as outbox:
                 # The second one comes too soon after the first to be told alone at once.
                 for _ in range(2):

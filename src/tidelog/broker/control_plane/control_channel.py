@@ -43,7 +43,7 @@ from tidelog.broker.control_plane.commands import (
     stops_of,
     topics_of,
 )
-from tidelog.broker.control_plane.seen_epochs import HighestSeen, Seen
+from tidelog.broker.control_plane.seen_epochs import SeenEpochs, SeenEpochsStore
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, StorageFailed
 from tidelog.broker.partitions.registry import NotSetAside, local_replica
 from tidelog.model.api_keys import ApiKey
@@ -106,14 +106,14 @@ class Control:
         Raises DamagedFile when one cannot be read.
         """
         self._broker = broker
-        self._seen = HighestSeen(broker.seams.disk, folders, broker.directories)
+        self._seen = SeenEpochsStore(broker.seams.disk, folders, broker.directories)
         self.channel: Channel | None = None
         self._undeleted: dict[TopicPartition, set[UUID]] = {}
         """What a failing disk kept, with the topic ids that it knew: not confirmed as gone until a
         restart has looked again."""
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> SeenEpochs:
         """The highest controller epoch and store revision of which a disk here knows."""
         return self._seen.seen
 
@@ -194,7 +194,7 @@ class Control:
         A thread waits for the disk: what was true before may not be any more. Where the disk has
         failed a revision alone is not kept: other disks are to be commanded on.
         """
-        newest = self.seen.joined(Seen(controller_epoch, store_revision))
+        newest = self.seen.joined(SeenEpochs(controller_epoch, store_revision))
         is_same_epoch = newest.controller_epoch == self.seen.controller_epoch
         if newest == self.seen or (is_same_epoch and self._broker.directories[0].failed):
             return

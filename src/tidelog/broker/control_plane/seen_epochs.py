@@ -30,35 +30,35 @@ FILE_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Seen:
+class SeenEpochs:
     """The highest controller epoch and store revision; neither ever steps back."""
 
     controller_epoch: int = -1
     store_revision: int = -1
 
-    def joined(self, other: Seen) -> Seen:
+    def joined(self, other: SeenEpochs) -> SeenEpochs:
         """Return the higher of both epochs and of both revisions."""
-        return Seen(
+        return SeenEpochs(
             max(self.controller_epoch, other.controller_epoch),
             max(self.store_revision, other.store_revision),
         )
 
 
-class SeenFile:
+class SeenEpochsFile:
     """One file at ``path``, made with the first ``write``."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self.path = path
-        self._slots: list[Seen | None] | None = None
+        self._slots: list[SeenEpochs | None] | None = None
         """What each slot says (None: nothing sound); None while there is no file."""
         self._lock = threading.Lock()
-        self._written = Seen()
+        self._written = SeenEpochs()
 
-    def read(self) -> Seen:
+    def read(self) -> SeenEpochs:
         """Return what was written last. DamagedFile when no slot is sound."""
         if not self._disk.exists(self.path):
-            return Seen()
+            return SeenEpochs()
         content = self._disk.read(self.path)
         self._slots = [_decode(content[at : at + SLOT_BYTES]) for at in SLOTS]
         sound = [each for each in self._slots if each is not None]
@@ -77,7 +77,7 @@ class SeenFile:
         self._written = newest
         return newest
 
-    def write(self, seen: Seen) -> None:
+    def write(self, seen: SeenEpochs) -> None:
         """Keep ``seen`` durably, and what is newer of what was kept. For any thread; it blocks.
 
         Once there is a file this needs no room. OSError if it fails.
@@ -88,7 +88,7 @@ class SeenFile:
                 self._write(newest)
                 self._written = newest
 
-    def _write(self, seen: Seen) -> None:
+    def _write(self, seen: SeenEpochs) -> None:
         slots = self._slots
         if slots is None:
             self._disk.replace(self.path, _encode(seen).ljust(FILE_BYTES, b"\0"))
@@ -106,7 +106,7 @@ class SeenFile:
         slots[turn] = seen
 
 
-class HighestSeen:
+class SeenEpochsStore:
     """What one broker has heard of, in its log directories.
 
     The first has all of it, the others have the controller epochs: a broker whose first disk is
@@ -118,17 +118,19 @@ class HighestSeen:
     ) -> None:
         """Read what earlier lives heard of. Raises DamagedFile when a file cannot be read."""
         self._directories = directories
-        self._file, *self._copies = (SeenFile(disk, f"{folder}/{SEEN_FILE}") for folder in folders)
+        self._file, *self._copies = (
+            SeenEpochsFile(disk, f"{folder}/{SEEN_FILE}") for folder in folders
+        )
         of_first, *of_copies = (
             _read(file, directory)
             for file, directory in zip((self._file, *self._copies), directories, strict=True)
         )
         epochs = [each.controller_epoch for each in of_copies]
-        self.seen = of_first.joined(Seen(max(epochs, default=-1)))
+        self.seen = of_first.joined(SeenEpochs(max(epochs, default=-1)))
         if any(epoch < self.seen.controller_epoch for epoch in epochs):
             at_once(self._noting_copies(self.seen))
 
-    def noting(self, seen: Seen) -> Pieces[None]:
+    def noting(self, seen: SeenEpochs) -> Pieces[None]:
         """Keep it durably, in pieces. OSError when that failed, or is to be tried again.
 
         Where the first directory has failed, a controller epoch is kept that one of the others has:
@@ -155,7 +157,7 @@ class HighestSeen:
             raise refused
         self.seen = self.seen.joined(seen)
 
-    def _noting_copies(self, seen: Seen) -> Pieces[int]:
+    def _noting_copies(self, seen: SeenEpochs) -> Pieces[int]:
         """Return how many of the other directories have it."""
         count = 0
         for directory, copy in zip(self._directories[1:], self._copies, strict=True):
@@ -169,25 +171,25 @@ class HighestSeen:
         return count
 
 
-def _read(file: SeenFile, directory: LogDirectory) -> Seen:
+def _read(file: SeenEpochsFile, directory: LogDirectory) -> SeenEpochs:
     """Return what a file says. What a disk does not give is out of service with its directory: the
     others have the epoch, too."""
     try:
         return file.read()
     except OSError as error:
         directory.resources.fail(f"{file.path} cannot be read: {error}")
-        return Seen()
+        return SeenEpochs()
 
 
-def _encode(seen: Seen) -> bytes:
+def _encode(seen: SeenEpochs) -> bytes:
     text = json.dumps({"version": 1, **asdict(seen)}).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
 
 
-def _decode(slot: bytes) -> Seen | None:
+def _decode(slot: bytes) -> SeenEpochs | None:
     line, newline, _ = slot.partition(b"\n")
     crc, _, text = line.partition(b" ")
     if not newline or crc != b"%08x" % zlib.crc32(text):
         return None
     found = json.loads(text)
-    return Seen(int(found["controller_epoch"]), int(found["store_revision"]))
+    return SeenEpochs(int(found["controller_epoch"]), int(found["store_revision"]))
