@@ -139,7 +139,7 @@ MUTANTS = (
     Mutant(
         "a controller of an older epoch opens a channel",
         "src/tidelog/broker/control_plane/control_channel.py",
-        "        if request.controller_epoch < self.seen.controller_epoch:\n",
+        "        if request.controller_epoch < self.seen_epochs.controller_epoch:\n",
         "        if False:\n",
         "tests/broker/test_control_channel.py tests/broker/test_stray_commands.py",
     ),

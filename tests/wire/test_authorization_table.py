@@ -130,7 +130,7 @@ class World:
             {path: (node.data, node.version) for path, node in self.store.tree.nodes.items()},
             [(p.key, p.isr, p.leader_epoch) for p in self.broker.broker.partitions.all()],
             (channel.controller_epoch, channel.number, channel.connection),
-            self.broker.broker.control.seen,
+            self.broker.broker.control.seen_epochs,
         )
 
 

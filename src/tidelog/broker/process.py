@@ -329,7 +329,7 @@ class BrokerProcess:
         ]
 
     def _report(self) -> Reported:
-        seen = self.broker.control.seen
+        seen = self.broker.control.seen_epochs
         lives = [_life_of(directory) for directory in self._directories]
         return Reported(
             last_life=min(lives),

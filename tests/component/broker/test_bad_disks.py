@@ -156,7 +156,7 @@ def test_what_was_seen_and_cannot_be_read_takes_one_directory_out_of_service(
     async def look(lone: Obedient) -> None:
         failed = {each.path.rpartition("/")[2] for each in lone.broker.directories if each.failed}
         assert failed == {away}
-        assert lone.broker.control.seen == SeenEpochs(3, 7 if away == "two" else -1)
+        assert lone.broker.control.seen_epochs == SeenEpochs(3, 7 if away == "two" else -1)
 
     run(tmp_path, disk, see)
     disk.kinds, disk.ending = ("read",), f"{away}/controller-seen"
@@ -177,15 +177,15 @@ def test_a_broker_whose_first_disk_has_failed_obeys_the_next_controller(
             first.resources.fail("planted")
         disk.kinds, disk.ending = ("open",), "one/controller-seen"
         await control.note(4, 8)
-        assert (control.seen, second.failed) == (SeenEpochs(4, 8), None)
+        assert (control.seen_epochs, second.failed) == (SeenEpochs(4, 8), None)
         assert first.failed is not None
         disk.kinds, disk.ending = ("open",), "controller-seen"
         with pytest.raises(OSError, match="planted"):
             await control.note(5, 9)
-        assert control.seen == SeenEpochs(4, 8), "no disk has it"
+        assert control.seen_epochs == SeenEpochs(4, 8), "no disk has it"
 
     async def look(lone: Obedient) -> None:
-        assert lone.broker.control.seen == SeenEpochs(4, 7)
+        assert lone.broker.control.seen_epochs == SeenEpochs(4, 7)
 
     run(tmp_path, disk, see)
     disk.kinds = ()

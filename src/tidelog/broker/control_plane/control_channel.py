@@ -106,16 +106,16 @@ class Control:
         Raises DamagedFile when one cannot be read.
         """
         self._broker = broker
-        self._seen = SeenEpochsStore(broker.seams.disk, folders, broker.directories)
+        self._seen_epochs = SeenEpochsStore(broker.seams.disk, folders, broker.directories)
         self.channel: Channel | None = None
         self._undeleted: dict[TopicPartition, set[UUID]] = {}
         """What a failing disk kept, with the topic ids that it knew: not confirmed as gone until a
         restart has looked again."""
 
     @property
-    def seen(self) -> SeenEpochs:
+    def seen_epochs(self) -> SeenEpochs:
         """The highest controller epoch and store revision of which a disk here knows."""
-        return self._seen.seen
+        return self._seen_epochs.highest
 
     async def open(self, request: Any, connection: Peer) -> ErrorCode:
         """Begin a channel and close every older one, or say why not."""
@@ -152,7 +152,7 @@ class Control:
             )
             return ErrorCode.INVALID_REQUEST
         present = self.channel
-        if request.controller_epoch < self.seen.controller_epoch:
+        if request.controller_epoch < self.seen_epochs.controller_epoch:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if present is not None:
             newest = (present.controller_epoch, present.number)
@@ -194,12 +194,12 @@ class Control:
         A thread waits for the disk: what was true before may not be any more. Where the disk has
         failed a revision alone is not kept: other disks are to be commanded on.
         """
-        newest = self.seen.joined(SeenEpochs(controller_epoch, store_revision))
-        is_same_epoch = newest.controller_epoch == self.seen.controller_epoch
-        if newest == self.seen or (is_same_epoch and self._broker.directories[0].failed):
+        newest = self.seen_epochs.joined(SeenEpochs(controller_epoch, store_revision))
+        is_same_epoch = newest.controller_epoch == self.seen_epochs.controller_epoch
+        if newest == self.seen_epochs or (is_same_epoch and self._broker.directories[0].failed):
             return
         try:
-            await self._broker.log_work.run(None, self._seen.noting(newest))
+            await self._broker.log_work.run(None, self._seen_epochs.noting(newest))
         except OSError as error:
             if not is_same_epoch:
                 raise

@@ -126,9 +126,9 @@ class SeenEpochsStore:
             for file, directory in zip((self._file, *self._copies), directories, strict=True)
         )
         epochs = [each.controller_epoch for each in of_copies]
-        self.seen = of_first.joined(SeenEpochs(max(epochs, default=-1)))
-        if any(epoch < self.seen.controller_epoch for epoch in epochs):
-            at_once(self._noting_copies(self.seen))
+        self.highest = of_first.joined(SeenEpochs(max(epochs, default=-1)))
+        if any(epoch < self.highest.controller_epoch for epoch in epochs):
+            at_once(self._noting_copies(self.highest))
 
     def noting(self, seen: SeenEpochs) -> Pieces[None]:
         """Keep it durably, in pieces. OSError when that failed, or is to be tried again.
@@ -137,7 +137,7 @@ class SeenEpochsStore:
         what lies there is to be commanded on, by the next controller too. A revision is the first
         one's alone.
         """
-        is_epoch = seen.controller_epoch > self.seen.controller_epoch
+        is_epoch = seen.controller_epoch > self.highest.controller_epoch
         others = [each for each in self._directories[1:] if each.failed is None]
         refused: OSError | None = None
         if not (is_epoch and others and self._directories[0].failed is not None):
@@ -155,7 +155,7 @@ class SeenEpochsStore:
             refused = OSError(errno.EIO, self._directories[0].failed)
         if is_epoch and not (yield from self._noting_copies(seen)) and refused is not None:
             raise refused
-        self.seen = self.seen.joined(seen)
+        self.highest = self.highest.joined(seen)
 
     def _noting_copies(self, seen: SeenEpochs) -> Pieces[int]:
         """Return how many of the other directories have it."""
