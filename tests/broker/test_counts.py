@@ -246,18 +246,18 @@ def test_a_leader_that_nobody_reaches_leaves_the_lag_out(tmp_path: Path) -> None
     async def story(broker: GroupBroker) -> None:
         # Broker 2 leads it now, and has no address.
         broker.lead("t", 3, epoch=1, leader=2, isr=(1, 2), replicas=(1, 2))
-        look = await broker.broker.group_lag.look()
-        assert len(look.positions) == 2 and look.ends == {}
+        snapshot = await broker.broker.group_lag.snapshot()
+        assert len(snapshot.positions) == 2 and snapshot.ends == {}
 
     with_groups(tmp_path, story)
 
 
-def test_a_look_at_groups_is_shared_and_holds_for_a_while(tmp_path: Path) -> None:
+def test_a_snapshot_of_groups_is_shared_and_holds_for_a_while(tmp_path: Path) -> None:
     async def story(broker: GroupBroker) -> None:
         lag = broker.broker.group_lag
-        one, other = await asyncio.gather(lag.look(), lag.look())
-        assert one is other is await lag.look()
-        assert lag.seen() is one, "the loop's own thread does not wait for itself"
+        one, other = await asyncio.gather(lag.snapshot(), lag.snapshot())
+        assert one is other is await lag.snapshot()
+        assert lag.latest() is one, "the loop's own thread does not wait for itself"
 
     with_groups(tmp_path, story)
 

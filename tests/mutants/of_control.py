@@ -123,14 +123,14 @@ MUTANTS = (
         "tests/unit/replication/test_control.py tests/broker/test_stop_replica_scenarios.py",
     ),
     Mutant(
-        "orders of a former control channel are obeyed",
+        "commands of a former control channel are applied",
         "src/tidelog/broker/control_plane/control_channel.py",
         "            or channel.connection is not connection\n",
         "",
         "tests/broker/test_control_channel.py tests/broker/test_stray_commands.py",
     ),
     Mutant(
-        "orders for a former life of the broker are obeyed",
+        "commands for a former broker epoch are applied",
         "src/tidelog/broker/control_plane/control_channel.py",
         "if request.broker_epoch not in (UNKNOWN_EPOCH, self._broker.session.broker_epoch):",
         "if False:",

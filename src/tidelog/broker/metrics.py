@@ -142,7 +142,7 @@ class BrokerCollector(Collector):
 
         A group's position in a partition whose end nobody could tell has no lag, nor has its sum.
         """
-        look = self._broker.group_lag.seen()
+        snapshot = self._broker.group_lag.latest()
         of_topic = ["consumergroup", "topic"]
         of_partition = [*of_topic, "partition"]
         offset, offsets, lag, lags = (
@@ -157,15 +157,15 @@ class BrokerCollector(Collector):
         members = GaugeMetricFamily(
             "kafka_consumergroup_members", "Members of a group", labels=["consumergroup"]
         )
-        for group, count in look.members.items():
+        for group, count in snapshot.members.items():
             members.add_metric([group], count)
         sums: Counter[tuple[str, str]] = Counter()
         behind: Counter[tuple[str, str]] = Counter()
-        for group, (topic, partition), committed in look.positions:
+        for group, (topic, partition), committed in snapshot.positions:
             where = [group, topic, str(partition)]
             offset.add_metric(where, committed)
             sums[group, topic] += committed
-            end = look.ends.get(TopicPartition(topic, partition))
+            end = snapshot.ends.get(TopicPartition(topic, partition))
             if end is not None:
                 left = max(0, end - committed)
                 lag.add_metric(where, left)
@@ -178,12 +178,12 @@ class BrokerCollector(Collector):
         yield GaugeMetricFamily(
             "tidelog_group_positions_left_out",
             "Positions of groups that are not shown because there are too many",
-            value=look.left_out,
+            value=snapshot.left_out,
         )
         yield GaugeMetricFamily(
             "tidelog_groups_left_out",
             "Groups that are not shown: there are too many, or their ids are too long",
-            value=look.groups_left_out,
+            value=snapshot.groups_left_out,
         )
 
     def _connections(self) -> Iterator[Metric]:

@@ -1,27 +1,26 @@
-"""What the controller commands: the one control channel, and LeaderAndIsr, StopReplica applied.
+"""The control channel: the one connection whose LeaderAndIsr and StopReplica are applied.
 
-Owns which channel is obeyed, the highest controller epoch and store revision ever seen (kept on
-disk), and the application of the rules in ``replication.control`` to the hosted partitions. A
-request is answered as soon as it is applied; nothing here waits for replication. A request of many
-partitions lets others have their turn after ``TURN_MS``, or ``COMMANDS_PER_TURN``, and goes on only
-if its channel, controller epoch and broker epoch are still the present ones; each partition's own
-epochs are looked at when its turn comes.
+Owns which channel is accepted, and the application of the rules to the hosted partitions. Not the
+rules: see ``replication.control``; not the seen epochs on disk: see ``seen_epochs``. The response
+does not wait for replication. A request of many partitions yields to the loop after ``TURN_MS`` or
+``COMMANDS_PER_TURN``, and continues only if its channel, controller epoch and broker epoch are
+still current; the epochs of a partition are checked right before its command is applied.
 
 The checks of OpenControlChannel, in this order; nothing is recorded before all have passed:
 
-| check | answer |
+| check | error if it fails |
 |---|---|
-| this broker is registered, in this life | else STALE_BROKER_EPOCH |
-| the channel key is the one that its registration brought | else CLUSTER_AUTHORIZATION_FAILED |
-| controller epoch and store revision leave room above them | else INVALID_REQUEST |
-| controller epoch and channel number are the newest | else STALE_CONTROLLER_EPOCH |
+| this broker is registered, with this broker epoch | STALE_BROKER_EPOCH |
+| the channel key is the one that the registration returned | CLUSTER_AUTHORIZATION_FAILED |
+| controller epoch and store revision are below their limits | INVALID_REQUEST |
+| controller epoch and channel number are the newest | STALE_CONTROLLER_EPOCH |
 
 The checks of a control request, in this order (docs/design/control-channel.md):
 
-| check | answer |
+| check | error if it fails |
 |---|---|
-| it came on the open channel, with its controller epoch | else STALE_CONTROLLER_EPOCH |
-| its broker epoch is that of this life | else STALE_BROKER_EPOCH |
+| it came on the open channel, with its controller epoch | STALE_CONTROLLER_EPOCH |
+| its broker epoch is the current one | STALE_BROKER_EPOCH |
 | per partition: topic id, partition epoch, leader epoch | see ``replication.control`` |
 """
 
@@ -73,22 +72,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COMMANDS_PER_TURN = 16
-"""Most partitions that are created, changed or removed before others have their turn."""
+"""Most partitions created, changed or removed in one turn of the loop."""
 
 TURN_MS = 5
-"""After so long they have it in any case: a busy disk makes a directory in milliseconds."""
+"""Longest turn: a busy disk needs milliseconds to make one directory."""
 
-Applied = list[tuple[str, UUID, int, ErrorCode]]
+Errors = list[tuple[str, UUID, int, ErrorCode]]
 """(topic, id, partition, error) for each partition of a request."""
 
 LOGS_AT_REST_WITHIN_S = 5.0
-"""How long a request waits in all for logs that a thread is changing: then its orders for them are
-answered with KAFKA_STORAGE_ERROR, and come again."""
+"""Longest total wait of a request for logs that a thread is changing: after it their commands get
+KAFKA_STORAGE_ERROR, and the controller sends them again."""
 
 
 @dataclass(slots=True)
 class Channel:
-    """The open control channel and what has come on it."""
+    """The open control channel, and which first requests have arrived on it."""
 
     connection: Peer
     controller_epoch: int
@@ -98,32 +97,32 @@ class Channel:
 
 
 class Control:
-    """Obeys the newest control channel of the newest controller epoch (promise 23)."""
+    """Applies the commands of the newest channel of the newest controller epoch (promise 23)."""
 
     def __init__(self, broker: Broker, folders: Sequence[str]) -> None:
-        """``folders`` are where what was seen is kept: the log directories that can be used.
+        """``folders``: the usable log directories, which hold the files of the seen epochs.
 
-        Raises DamagedFile when one cannot be read.
+        Raises DamagedFile when such a file cannot be read.
         """
         self._broker = broker
         self._seen_epochs = SeenEpochsStore(broker.seams.disk, folders, broker.directories)
         self.channel: Channel | None = None
         self._undeleted: dict[TopicPartition, set[UUID]] = {}
-        """What a failing disk kept, with the topic ids that it knew: not confirmed as gone until a
-        restart has looked again."""
+        """Replicas that a failing disk did not delete, with their topic ids: their deletion is not
+        confirmed before the next start has read the directories."""
 
     @property
     def seen_epochs(self) -> SeenEpochs:
-        """The highest controller epoch and store revision of which a disk here knows."""
+        """The highest controller epoch and store revision that a disk of this broker holds."""
         return self._seen_epochs.highest
 
     async def open(self, request: Any, connection: Peer) -> ErrorCode:
-        """Begin a channel and close every older one, or say why not."""
+        """Open a channel and close every older one; otherwise return the error."""
         error = self._why_not_open(request, connection)
         if error:
             return error
         await self.note(request.controller_epoch, request.store_revision)
-        # While the disk was waited for, a newer one may have come, or this one may have gone.
+        # During the write a newer channel may have come, or this connection may have closed.
         error = self._why_not_open(request, connection)
         if error:
             return error
@@ -145,8 +144,8 @@ class Control:
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if not leaves_room(request.controller_epoch, request.store_revision):
             logger.error(
-                "OpenControlChannel of controller epoch %d, store revision %d refused: they leave "
-                "no room above them",
+                "OpenControlChannel of controller epoch %d, store revision %d refused: numbers so "
+                "close to the limit would block every later controller",
                 request.controller_epoch,
                 request.store_revision,
             )
@@ -161,22 +160,22 @@ class Control:
         return ErrorCode.NONE
 
     def _why_wrong_key(self, key: UUID) -> str | None:
-        """Return why whoever sends this key is not the controller that this broker registered with.
+        """Return why a key does not prove the controller that this broker registered with, if so.
 
-        A controller of a version without keys gave none. It is obeyed without one where no proof of
-        the cluster secret is asked for, and nowhere else (decision 0019).
+        A controller of a version without keys returned none. Its commands are accepted without a
+        key only where no proof of the cluster secret is required (decision 0019).
         """
         expected = self._broker.session.channel_key
         if expected == NO_UUID:
             if self._broker.server.trusts_all and key == NO_UUID:
                 return None
-            return "this broker was given no channel key"
+            return "this broker got no channel key at its registration"
         if not hmac.compare_digest(expected.bytes, key.bytes):
             return "its channel key is not the one of this broker's registration"
         return None
 
     def check(self, request: Any, connection: Peer) -> ErrorCode:
-        """Return why a control request must not be obeyed, or NONE."""
+        """Return the error of a control request that must not be applied, or NONE."""
         channel = self.channel
         if (
             channel is None
@@ -189,10 +188,10 @@ class Control:
         return ErrorCode.NONE
 
     async def note(self, controller_epoch: int, store_revision: int) -> None:
-        """Keep the highest epoch and revision, durably, before anything of them is obeyed.
+        """Write the highest epoch and revision durably, before any command of theirs is applied.
 
-        A thread waits for the disk: what was true before may not be any more. Where the disk has
-        failed a revision alone is not kept: other disks are to be commanded on.
+        A thread waits for the disk: callers check the request again afterwards. When the first disk
+        has failed, a revision alone is not written: commands for the other disks still apply.
         """
         newest = self.seen_epochs.joined(SeenEpochs(controller_epoch, store_revision))
         is_same_epoch = newest.controller_epoch == self.seen_epochs.controller_epoch
@@ -203,88 +202,86 @@ class Control:
         except OSError as error:
             if not is_same_epoch:
                 raise
-            logger.error("revision %s is not kept: %s", newest.store_revision, error)
+            logger.error("store revision %s cannot be written: %s", newest.store_revision, error)
 
     # -- LeaderAndIsr
 
-    async def apply_leader_and_isr(self, request: Any, connection: Peer) -> Obeyed | ErrorCode:
-        """Apply a request of any version, or say why it is not, or no more, to be obeyed."""
+    async def apply_leader_and_isr(self, request: Any, connection: Peer) -> Errors | ErrorCode:
+        """Apply a request of any version; return the error if it is, or becomes, stale."""
         error = self.check(request, connection)
         topics = list(topics_of(request))
         kind = kind_of(request)
-        obeyed: Applied = []
+        results: Errors = []
         deadline_s = asyncio.get_running_loop().time() + LOGS_AT_REST_WITHIN_S
-        orders = [
-            (
-                TopicPartition(name, state.partition_index),
-                command_of(state, topic_id, migrated, kind),
-            )
+        commands = [
+            (TopicPartition(name, each.partition_index), command_of(each, topic_id, migrated, kind))
             for name, topic_id, migrated, states in topics
-            for state in states
+            for each in states
         ]
-        said = [state for _, _, _, states in topics for state in states]
+        wire_states = [each for _, _, _, states in topics for each in states]
         stuck: dict[TopicPartition, UUID] = {}
         stale: dict[TopicPartition, str | HostedPartition] = {}
         if not error:
-            stale |= self._to_be_made_anew(zip(orders, said, strict=True))
-            stale |= self._stale(orders, is_full=kind is LeaderAndIsrType.FULL)
+            stale |= self._to_rebuild(zip(commands, wire_states, strict=True))
+            stale |= self._stale(commands, is_full=kind is LeaderAndIsrType.FULL)
         if stale:
             error = await self._drop_stale(stale, stuck, request, connection, deadline_s)
-        if not error and self._uses_names_again(key for key, _ in orders):
-            # In a thread, once for all: else the first one's creation would do it here.
+        if not error and self._reuses_names(key for key, _ in commands):
+            # Once, in a thread: the first creation would otherwise write it on the loop.
             await self._broker.maintenance.checkpoint()
             error = self.check(request, connection)
-        # Those whose logs are being changed come last: they hold up no other.
-        turns = sorted(zip(orders, said, strict=True), key=lambda x: self._is_changing(x[0][0]))
+        # Partitions whose log a thread is changing come last, so that no other waits for them.
+        pairs = zip(commands, wire_states, strict=True)
+        ordered = sorted(pairs, key=lambda pair: self._is_changing(pair[0][0]))
         adopted: list[tuple[int, HostedPartition]] = []
         turn = self._turn()
-        for (key, order), state in turns:
+        for (key, command), state in ordered:
             is_at_rest = await self._at_rest(key, deadline_s)
             error = error or self.check(request, connection)
             if error:
                 return error
             found = ErrorCode.KAFKA_STORAGE_ERROR
             if is_at_rest and key not in stuck:
-                found, hosted = self._lead_or_follow(key, order, state)
+                found, hosted = self._lead_or_follow(key, command, state)
                 if hosted is not None:
-                    adopted.append((len(obeyed), hosted))
-            obeyed.append((key.topic, order.topic_id, key.partition, found))
+                    adopted.append((len(results), hosted))
+            results.append((key.topic, command.topic_id, key.partition, found))
             if turn.is_over():
-                error = await self._others_turn(request, connection)
+                error = await self._yield(request, connection)
                 turn = self._turn()
         for at, hosted in adopted:
-            if not await self._keep_topic_id(hosted):
-                obeyed[at] = (*obeyed[at][:3], ErrorCode.KAFKA_STORAGE_ERROR)
+            if not await self._write_topic_id(hosted):
+                results[at] = (*results[at][:3], ErrorCode.KAFKA_STORAGE_ERROR)
         if kind is LeaderAndIsrType.FULL:
-            # The answer confirms that what a FULL does not name is gone: not these.
-            obeyed += self._kept()
-            told = {*self._undeleted, *(key for key, _ in orders)}
-            obeyed += [
+            # The response confirms that replicas which a FULL does not name are gone: not these.
+            results += self._undeleted_results()
+            named = {*self._undeleted, *(key for key, _ in commands)}
+            results += [
                 (key.topic, topic_id, key.partition, ErrorCode.KAFKA_STORAGE_ERROR)
                 for key, topic_id in stuck.items()
-                if key not in told
+                if key not in named
             ]
-        return error or obeyed
+        return error or results
 
     def _is_changing(self, key: TopicPartition) -> bool:
         hosted = self._broker.partitions.get(*key)
         return hosted is not None and hosted.log.changing
 
     async def _at_rest(self, key: TopicPartition, deadline_s: float) -> bool:
-        """Wait until a thread has no part in the log any more; False when the time is over."""
+        """Wait until no thread is changing the log; False after the deadline."""
         hosted = self._broker.partitions.get(*key)
         if hosted is None or await self._broker.log_work.until_free(hosted.log, deadline_s):
             return True
-        logger.error("%s: its log is being changed for too long: see its disk", key)
+        logger.error("%s: a thread has been changing its log for too long: check the disk", key)
         return False
 
-    def _uses_names_again(self, keys: Iterable[TopicPartition]) -> bool:
-        """Whether checkpoints name former replicas of what the request will create."""
+    def _reuses_names(self, keys: Iterable[TopicPartition]) -> bool:
+        """Whether checkpoints hold entries of former replicas of the partitions to create."""
         directories = self._broker.directories
         sound = [each for each in directories if each.failed is None]
         return any(directory.is_noted(key) for key in keys for directory in sound)
 
-    def _kept(self) -> Applied:
+    def _undeleted_results(self) -> Errors:
         failed = ErrorCode.KAFKA_STORAGE_ERROR
         return [
             (key.topic, topic_id, key.partition, failed)
@@ -298,45 +295,45 @@ class Control:
     def _turn(self) -> Turn:
         return Turn(self._broker.clock, COMMANDS_PER_TURN, TURN_MS)
 
-    async def _others_turn(self, request: Any, connection: Peer) -> ErrorCode:
-        """Let others have their turn; return why the request must not be obeyed any more."""
+    async def _yield(self, request: Any, connection: Peer) -> ErrorCode:
+        """Yield to the loop; return the error if the request has become stale meanwhile."""
         await asyncio.sleep(0)
         return self.check(request, connection)
 
     def _stale(
-        self, orders: Sequence[tuple[TopicPartition, LeaderAndIsrOrder]], *, is_full: bool
+        self, commands: Sequence[tuple[TopicPartition, LeaderAndIsrOrder]], *, is_full: bool
     ) -> dict[TopicPartition, str]:
-        """Return what goes before the orders are obeyed, and why: what they replace, and what a
-        FULL does not name. What was named is applied only if all of it went."""
+        """Return the stale replicas and why: those that commands replace, or a FULL does not name.
+        They are quarantined first; a command is applied only if its stale replica is gone."""
         partitions = self._broker.partitions
         stale = {}
-        for key, order in orders:
-            decision = decide_leader_and_isr(partitions.local(*key), order)
+        for key, command in commands:
+            decision = decide_leader_and_isr(partitions.local(*key), command)
             if isinstance(decision, Obey) and decision.action is Action.REPLACE:
                 stale[key] = decision.why
         if is_full:
-            full = {(key.topic, key.partition): order.topic_id for key, order in orders}
+            full = {(key.topic, key.partition): command.topic_id for key, command in commands}
             local = {(p.topic, p.partition): p.topic_id for p in partitions.all()}
             for place, why in stale_in_full(local, full).items():
                 stale.setdefault(TopicPartition(*place), why)
         return stale
 
-    def _to_be_made_anew(
-        self, orders: Iterable[tuple[tuple[TopicPartition, LeaderAndIsrOrder], Any]]
+    def _to_rebuild(
+        self, commands: Iterable[tuple[tuple[TopicPartition, LeaderAndIsrOrder], Any]]
     ) -> dict[TopicPartition, HostedPartition]:
-        """Return the damaged replicas that these orders let go of."""
+        """Return the damaged replicas that these commands allow to rebuild from a leader."""
         partitions = self._broker.partitions
         found = {}
-        for (key, order), said in orders:
+        for (key, command), state in commands:
             hosted = partitions.get(*key)
             if hosted is None or hosted.log.damaged is None:
                 continue
-            decision = decide_leader_and_isr(local_replica(hosted), order)
-            is_news = isinstance(decision, Obey) and decision.action in (
+            decision = decide_leader_and_isr(local_replica(hosted), command)
+            is_new = isinstance(decision, Obey) and decision.action in (
                 Action.BECOME,
                 Action.UPDATE,
             )
-            if is_news and self._broker.repairs.is_due(hosted, state_of(said, order)):
+            if is_new and self._broker.repairs.is_due(hosted, state_of(state, command)):
                 found[key] = hosted
         return found
 
@@ -348,8 +345,8 @@ class Control:
         connection: Peer,
         deadline_s: float,
     ) -> ErrorCode:
-        """Set aside what is stale (why), or damaged (the replica), with one sync for all; ``stuck``
-        gets what does not go."""
+        """Quarantine replicas that are stale (value: why) or damaged (value: the replica), with one
+        sync for all; those that could not be quarantined are added to ``stuck``."""
         partitions = self._broker.partitions
         ids: dict[TopicPartition, UUID] = {}
         error = ErrorCode.NONE
@@ -375,7 +372,7 @@ class Control:
                 elif partitions.get(*key) is reason:
                     self._broker.repairs.set_aside(reason)
             except StorageFailed as failure:
-                # It serves no more in any case, and the others' orders are to be obeyed.
+                # It is no longer served in any case, and the other commands still apply.
                 logger.error("%s: %s", key, failure)
                 self._not_deleted(key, local.topic_id)
                 stuck[key] = local.topic_id
@@ -390,53 +387,53 @@ class Control:
         return error or self.check(request, connection)
 
     async def _sync_names(self) -> None:
-        """Make durable what was set aside, in a thread. Raises NotSetAside."""
+        """Make the quarantines durable, in a thread. Raises NotSetAside."""
         log_work = self._broker.log_work
         await log_work.run(None, self._broker.partitions.syncing_names())
         await log_work.run(None, self._broker.loss_reports.forgetting())
 
     def _lead_or_follow(
-        self, key: TopicPartition, order: LeaderAndIsrOrder, state: Any
+        self, key: TopicPartition, command: LeaderAndIsrOrder, state: Any
     ) -> tuple[ErrorCode, HostedPartition | None]:
-        """Obey one order; the partition is returned whose new topic id is to be kept durably."""
+        """Apply one command; also return the partition if it adopted a topic id, not yet synced."""
         partitions = self._broker.partitions
         unfit = why_no_directory(key)
         if unfit is not None:
             logger.error("LeaderAndIsr for %r refused: %s", key, unfit)
             return ErrorCode.INVALID_TOPIC_EXCEPTION, None
-        decision = decide_leader_and_isr(partitions.local(*key), order)
+        decision = decide_leader_and_isr(partitions.local(*key), command)
         if isinstance(decision, Rejected):
             logger.warning("LeaderAndIsr for %s refused: %s", key, decision.why)
             return decision.error, None
         if decision.action is Action.IGNORE and not decision.adopt_topic_id:
             return ErrorCode.NONE, None
         try:
-            self._carry_out(key, decision, state_of(state, order))
+            self._apply(key, decision, state_of(state, command))
         except StorageFailed as error:
             logger.error("%s cannot be hosted: %s", key, error)
             return ErrorCode.KAFKA_STORAGE_ERROR, None
         return ErrorCode.NONE, partitions.get(*key) if decision.adopt_topic_id else None
 
-    def _carry_out(self, key: TopicPartition, decision: Obey, state: LeaderAndIsrState) -> None:
+    def _apply(self, key: TopicPartition, decision: Obey, state: LeaderAndIsrState) -> None:
         partitions = self._broker.partitions
         if decision.action is Action.REPLACE:
-            # It became so while others had their turn. The order comes again, and finds it gone.
+            # It became stale during a yield. The controller sends the command again.
             raise StorageFailed(f"it is stale: {decision.why}")
         if decision.adopt_topic_id:
             partitions.adopt_topic_id(*key, state.topic_id, state.partition_epoch)
         if decision.action is Action.CREATE:
-            if self._uses_names_again([key]):
-                raise StorageFailed("the checkpoints still tell of a former replica of this name")
+            if self._reuses_names([key]):
+                raise StorageFailed("the checkpoints still hold entries of its former replica")
             partitions.apply(partitions.create(*key, state), state)
         elif decision.action in (Action.BECOME, Action.UPDATE):
             hosted = partitions.get(*key)
             assert hosted is not None
             if self._broker.repairs.is_due(hosted, state):
-                raise StorageFailed(f"it was found damaged just now: {hosted.log.damaged}")
+                raise StorageFailed(f"its log is damaged, found just now: {hosted.log.damaged}")
             partitions.apply(hosted, state)
 
-    async def _keep_topic_id(self, hosted: HostedPartition) -> bool:
-        """Have a replica's new topic id on its disk, durably."""
+    async def _write_topic_id(self, hosted: HostedPartition) -> bool:
+        """Write a replica's adopted topic id to its disk, durably."""
         work = self._broker.partitions.syncing_topic_id(hosted)
         try:
             await self._broker.log_work.run(hosted.log, work)
@@ -449,22 +446,22 @@ class Control:
 
     async def apply_stop_replica(
         self, request: Any, version: int, connection: Peer
-    ) -> Obeyed | ErrorCode:
-        """Apply a request of any version, or say why it is not, or no more, to be obeyed."""
+    ) -> Errors | ErrorCode:
+        """Apply a request of any version; return the error if it is, or becomes, stale."""
         error = self.check(request, connection)
-        stopped: Applied = []
+        stopped: Errors = []
         deadline_s = asyncio.get_running_loop().time() + LOGS_AT_REST_WITHIN_S
         turn = self._turn()
-        for topic, partition, order in stops_of(request, version):
+        for topic, partition, command in stops_of(request, version):
             key = TopicPartition(topic, partition)
             is_at_rest = await self._at_rest(key, deadline_s)
             error = error or self.check(request, connection)
             if error:
                 return error
-            found = self._stop(key, order) if is_at_rest else ErrorCode.KAFKA_STORAGE_ERROR
-            stopped.append((topic, order.topic_id, partition, found))
+            found = self._stop(key, command) if is_at_rest else ErrorCode.KAFKA_STORAGE_ERROR
+            stopped.append((topic, command.topic_id, partition, found))
             if turn.is_over():
-                error = await self._others_turn(request, connection)
+                error = await self._yield(request, connection)
                 turn = self._turn()
         if error:
             return error
@@ -479,23 +476,23 @@ class Control:
                     stopped[place] = (topic, topic_id, at, failed)
         return stopped
 
-    def _stop(self, key: TopicPartition, order: StopOrder) -> ErrorCode:
+    def _stop(self, key: TopicPartition, command: StopOrder) -> ErrorCode:
         partitions = self._broker.partitions
         local = partitions.local(*key)
-        decision = decide_stop_replica(local, order)
+        decision = decide_stop_replica(local, command)
         if isinstance(decision, Rejected):
             logger.warning("StopReplica for %s refused: %s", key, decision.why)
             return decision.error
         if decision is StopAction.NOTHING:
-            # Its directory may still be there: the name must not count as free (KIP-516).
+            # Its directory may still exist: the name must not count as free (KIP-516).
             return ErrorCode.KAFKA_STORAGE_ERROR if key in self._undeleted else ErrorCode.NONE
         delete = decision is StopAction.DELETE
-        why = f"the controller ordered it, leader epoch {order.leader_epoch}"
+        why = f"StopReplica, leader epoch {command.leader_epoch}"
         try:
             partitions.stop(*key, delete=delete, reason=why)
         except StorageFailed as error:
             logger.error("%s cannot be stopped: %s", key, error)
-            self._not_deleted(key, order.topic_id if local is None else local.topic_id)
+            self._not_deleted(key, command.topic_id if local is None else local.topic_id)
             return ErrorCode.KAFKA_STORAGE_ERROR
         logger.info("%s %s: %s", "deleted" if delete else "stopped", key, why)
         return ErrorCode.NONE

@@ -1,16 +1,15 @@
-"""How far groups are behind: the positions of the groups that are coordinated here, and the ends of
-what they read.
+"""Consumer group lag: committed offsets of the groups coordinated here, and log end offsets.
 
-Owns what ``/metrics`` shows of groups, and the questions to other leaders for it. A look is made
-when somebody asks, in turns of the loop, and holds for ``LOOK_AGAIN_S``; leaders are asked for the
-ends after the positions were seen, so that a lag is never too small, and at least 0.
+Owns the snapshots that ``/metrics`` shows, and the ListOffsets requests to other leaders that they
+need. A snapshot is taken on demand, in several turns of the loop, and is valid for ``HOLDS_S``. The
+end offsets are read after the committed offsets, so that a lag is never too small, and at least 0.
 
 | what | limit |
 |---|---|
-| groups and positions of one look; the others are counted | ``MOST_GROUPS``, ``MOST_POSITIONS`` |
-| the id of a group that is shown: a client chooses it | ``LONGEST_ID`` |
-| the time that other leaders have to answer; what is not known then has no lag | ``ANSWER_MS`` |
-| the wait of a scrape, which then shows the look before | ``WAIT_S`` |
+| groups and positions of one snapshot; the rest is counted | ``MOST_GROUPS``, ``MOST_POSITIONS`` |
+| the group id in a label: a client chooses it | ``LONGEST_ID`` |
+| groups and positions of a snapshot; the rest is counted | ``MOST_GROUPS``, ``MOST_POSITIONS`` |
+| the wait of a scrape, which after that shows the previous snapshot | ``WAIT_S`` |
 """
 
 from __future__ import annotations
@@ -39,23 +38,24 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN_S = 5.0
+HOLDS_S = 5.0
 MOST_GROUPS = MOST_POSITIONS = 20_000
 LONGEST_ID = 249
-"""Characters, as of a topic's name. An id may have 32 kB, and stands in up to four lines for each
-position of its group; two that were cut could be the same, and a scraper refuses such a page."""
+"""Characters, as for a topic name. A group id may have 32 kB and appears in up to four lines for
+each position of its group. Ids are not shortened: two could become equal, and a scraper refuses a
+page with such duplicates."""
 
 ANSWER_MS = 1_000
 WAIT_S = 1.5
 AT_ONCE = 500
-"""Positions that are gone through between two looks at the clock."""
+"""Positions processed between two readings of the clock."""
 
 ASKED_AT_ONCE = 1_000
 """Partitions of one ListOffsets: fewer than any broker takes."""
 
 LATEST = -1
 ENDS_VERSION = 7
-"""Of the ListOffsets that other leaders are asked with: all brokers of a cluster have it."""
+"""Version of the ListOffsets requests to other leaders: every broker of a cluster supports it."""
 
 
 Position = tuple[str, TopicPartition, int]
@@ -63,40 +63,41 @@ Position = tuple[str, TopicPartition, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What was seen at a time of the loop."""
+class LagSnapshot:
+    """Members, committed offsets and end offsets, read at one time of the loop's clock."""
 
     at: float
     members: dict[str, int] = field(default_factory=dict)
-    """Of each group."""
+    """Number of members by group id."""
     positions: list[Position] = field(default_factory=list)
     ends: dict[TopicPartition, int] = field(default_factory=dict)
-    """High watermarks; what nobody could tell is missing."""
+    """High watermarks; a partition whose leader did not respond is absent."""
     left_out: int = 0
-    """Positions that are not among these."""
+    """Positions beyond the limits."""
     groups_left_out: int = 0
 
 
-NOTHING = Look(float("-inf"))
+NO_SNAPSHOT = LagSnapshot(float("-inf"))
 
 
 class GroupLag:
-    """The looks of one broker. Made on its loop; ``seen`` is called by other threads."""
+    """The lag snapshots of one broker. Made on its loop; other threads call ``latest``."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._last = NOTHING
-        self._looking: asyncio.Task[Look] | None = None
+        self._last = NO_SNAPSHOT
+        self._taking: asyncio.Task[LagSnapshot] | None = None
         self._loops_thread = threading.get_ident()
 
-    def seen(self) -> Look:
-        """Return a look that is not older than ``LOOK_AGAIN_S``, or the last one when none was
-        made in ``WAIT_S``, or by the loop's own thread. Blocks.
+    def latest(self) -> LagSnapshot:
+        """Return a snapshot that is at most ``HOLDS_S`` old; blocks for up to ``WAIT_S``.
+
+        Returns the previous one when none is ready by then, or when the loop's own thread calls.
         """
         if threading.get_ident() == self._loops_thread:
             return self._last
         try:
-            asked = asyncio.run_coroutine_threadsafe(self.look(), self._broker.loop)
+            asked = asyncio.run_coroutine_threadsafe(self.snapshot(), self._broker.loop)
         except RuntimeError:
             return self._last  # the loop has ended
         try:
@@ -104,29 +105,29 @@ class GroupLag:
         except (concurrent.futures.TimeoutError, concurrent.futures.CancelledError):
             pass
         except Exception:
-            logger.exception("the groups could not be looked at")
+            logger.exception("the lag of the groups could not be computed")
         return self._last
 
-    async def look(self) -> Look:
-        """Look, or wait for the look that is being made. Raises nothing that the network does."""
-        if self._broker.loop.time() - self._last.at < LOOK_AGAIN_S:
+    async def snapshot(self) -> LagSnapshot:
+        """Take a snapshot, or wait for the one under way. Network errors are not raised."""
+        if self._broker.loop.time() - self._last.at < HOLDS_S:
             return self._last
-        if self._looking is None:
-            self._looking = self._broker.loop.create_task(self._look(), name="group-lag")
-            self._looking.add_done_callback(self._looked)
-        return await asyncio.shield(self._looking)
+        if self._taking is None:
+            self._taking = self._broker.loop.create_task(self._take(), name="group-lag")
+            self._taking.add_done_callback(self._taken)
+        return await asyncio.shield(self._taking)
 
     async def close(self) -> None:
-        """End a look that is being made."""
-        if self._looking is not None:
-            await call_off([self._looking])
+        """Cancel a snapshot that is under way."""
+        if self._taking is not None:
+            await call_off([self._taking])
 
-    def _looked(self, task: asyncio.Task[Look]) -> None:
-        self._looking = None
+    def _taken(self, task: asyncio.Task[LagSnapshot]) -> None:
+        self._taking = None
         if not task.cancelled() and task.exception() is None:
             self._last = task.result()
 
-    async def _look(self) -> Look:
+    async def _take(self) -> LagSnapshot:
         members: dict[str, int] = {}
         found: list[Position] = []
         left_out = groups_left_out = 0
@@ -153,48 +154,48 @@ class GroupLag:
                         turn = self._turn()
         ends = await self._ends(found)
         now = self._broker.loop.time()
-        return Look(now, members, found, ends, left_out, groups_left_out)
+        return LagSnapshot(now, members, found, ends, left_out, groups_left_out)
 
     def _turn(self) -> Turn:
         return Turn(self._broker.clock, AT_ONCE, TURN_MS)
 
     def _positions_of(self, group: Group) -> Iterator[list[Position]]:
-        """Yield a group's positions in parts."""
-        life_of = self._broker.metadata.id_of
+        """Yield a group's positions, ``AT_ONCE`` at a time."""
+        topic_id_of = self._broker.metadata.id_of
         for topic in list(group.offsets):
             numbers = list(group.offsets.get(topic, ()))
             for first in range(0, len(numbers), AT_ONCE):
                 wanted = [(topic, numbers[first : first + AT_ONCE])]
                 yield [
                     (group.group_id, TopicPartition(topic, index), committed.offset)
-                    for _, committeds in fetch_offsets(group, wanted, life_of)
+                    for _, committeds in fetch_offsets(group, wanted, topic_id_of)
                     for index, committed in committeds
                     if committed is not None
                 ]
 
     async def _ends(self, found: list[Position]) -> dict[TopicPartition, int]:
-        """Return the high watermarks of what groups read, as far as their leaders tell."""
+        """Return the high watermarks of the positions' partitions, from here and other leaders."""
         ends: dict[TopicPartition, int] = {}
-        elsewhere: dict[int, dict[TopicPartition, None]] = {}
+        by_leader: dict[int, dict[TopicPartition, None]] = {}
         turn = self._turn()
-        for _, where, _ in found:
-            hosted = self._broker.partitions.get(*where)
+        for _, partition, _ in found:
+            hosted = self._broker.partitions.get(*partition)
             if hosted is not None and hosted.is_leader:
-                ends[where] = hosted.high_watermark
+                ends[partition] = hosted.high_watermark
             else:
-                known = self._broker.metadata.partition(*where)
+                known = self._broker.metadata.partition(*partition)
                 if known is not None and known.leader >= 0:
-                    elsewhere.setdefault(known.leader, {})[where] = None
+                    by_leader.setdefault(known.leader, {})[partition] = None
             if turn.is_over():
                 await asyncio.sleep(0)
                 turn = self._turn()
-        asked = [self._ask(leader, list(part)) for leader, part in elsewhere.items()]
-        for told in await asyncio.gather(*asked):
-            ends.update(told)
+        asked = [self._ask(leader, list(part)) for leader, part in by_leader.items()]
+        for theirs in await asyncio.gather(*asked):
+            ends.update(theirs)
         return ends
 
     async def _ask(self, leader: int, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Ask one broker; what it does not tell in time is left out."""
+        """Ask one broker for end offsets; partitions without a response in time are absent."""
         name = self._broker.configs.inter_broker_listener_name
         known = self._broker.metadata.brokers.get(leader)
         endpoint = None if known is None else known.endpoints.get(name)
@@ -214,12 +215,14 @@ class GroupLag:
                 for first in range(0, len(wanted), ASKED_AT_ONCE):
                     request = _request(wanted[first : first + ASKED_AT_ONCE])
                     answer = await connection.send(request, version, ANSWER_MS)
-                    found.update(_told(answer))
+                    found.update(_end_offsets(answer))
         except (ClientError, TimeoutError) as error:
-            logger.debug("broker %d does not tell the ends of what groups read: %s", leader, error)
+            logger.debug(
+                "broker %d did not send the end offsets for the lag of groups: %s", leader, error
+            )
         finally:
             if connection is not None:
-                connection.close("its ends are known")
+                connection.close("its end offsets are known")
         return found
 
 
@@ -235,7 +238,7 @@ def _request(wanted: Iterable[TopicPartition]) -> messages.ListOffsetsRequest:
     return ask_for(replica_id=-1, topics=topics)
 
 
-def _told(answer: messages.ListOffsetsResponse) -> dict[TopicPartition, int]:
+def _end_offsets(answer: messages.ListOffsetsResponse) -> dict[TopicPartition, int]:
     return {
         TopicPartition(topic.name, part.partition_index): part.offset
         for topic in answer.topics

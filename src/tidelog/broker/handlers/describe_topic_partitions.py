@@ -143,17 +143,17 @@ def _topic(found: TopicMetadata) -> Any:
 
 def _partition(view: ClusterView, topic: TopicMetadata, number: int) -> Any:
     partition = topic.partitions[number]
-    told = view.told(partition)
+    visible = view.visible(partition)
     return Partition(
-        error_code=told.error,
+        error_code=visible.error,
         partition_index=number,
-        leader_id=told.leader,
+        leader_id=visible.leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
         eligible_leader_replicas=[],
         last_known_elr=[],
-        offline_replicas=list(told.offline),
+        offline_replicas=list(visible.offline),
     )
 
 

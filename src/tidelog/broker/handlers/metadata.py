@@ -180,15 +180,15 @@ def _topic(view: ClusterView, topic: TopicMetadata) -> Any:
 
 
 def _partition(view: ClusterView, partition: PartitionInfo) -> Any:
-    told = view.told(partition)
+    visible = view.visible(partition)
     return Partition(
-        error_code=told.error,
+        error_code=visible.error,
         partition_index=partition.partition,
-        leader_id=told.leader,
+        leader_id=visible.leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=list(partition.replicas),
         isr_nodes=list(partition.isr),
-        offline_replicas=list(told.offline),
+        offline_replicas=list(visible.offline),
         partition_epoch=partition.partition_epoch,
         birth_epoch=partition.birth_epoch,
         birth_offset=partition.birth_offset,

@@ -1,8 +1,8 @@
-"""The cluster as the clients of one listener are told of it: who leads a partition, who is offline.
+"""The cluster as clients of one listener see it: leaders and offline replicas of partitions.
 
-Owns what Metadata and DescribeTopicPartitions say of one partition; what a broker knows is
-``metadata_cache``'s. A leader that the client cannot reach is named by nobody: a live broker
-without the client's listener, one that does not live, one whose connection to here broke.
+Owns what Metadata and DescribeTopicPartitions return for one partition. Not the metadata itself:
+see ``cache``. A leader that the client cannot reach is not named: a live broker without the
+client's listener, a broker that is not live, or one whose connection to this broker broke.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-class Told(NamedTuple):
-    """What is said of one partition; ``leader`` is -1 where ``error`` says why none is named."""
+class VisiblePartition(NamedTuple):
+    """What clients see of one partition; ``leader`` is -1 when ``error`` is not NONE."""
 
     error: ErrorCode
     leader: int
@@ -27,7 +27,7 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """What one request is answered from. O(brokers) to make, O(replicas) for each partition."""
+    """The view for one request. O(brokers) to make, O(replicas) for each partition."""
 
     broker: Broker
     unreachable: frozenset[int]
@@ -43,8 +43,8 @@ class ClusterView:
             ErrorCode.LISTENER_NOT_FOUND if names_listeners else ErrorCode.LEADER_NOT_AVAILABLE,
         )
 
-    def told(self, partition: PartitionInfo) -> Told:
-        """Return what is said of a partition."""
+    def visible(self, partition: PartitionInfo) -> VisiblePartition:
+        """Return the error, leader and offline replicas of a partition for this listener."""
         leader, broker = partition.leader, self.broker
         code = ErrorCode.NONE
         if leader in self.unreachable:
@@ -55,4 +55,4 @@ class ClusterView:
         if self.unreachable:
             away = self.unreachable
             offline = tuple(x for x in partition.replicas if x in offline or x in away)
-        return Told(code, -1 if code else leader, offline)
+        return VisiblePartition(code, -1 if code else leader, offline)
