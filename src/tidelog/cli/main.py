@@ -41,12 +41,16 @@ def main(arguments: list[str] | None = None) -> None:
 
         sys.exit(shell_complete(_commands(), {}, "tidelog", COMPLETE, instruction))
     if words[:1] == ["server"]:
-        from tidelog.cli.server import main as serve
-
-        sys.exit(serve(words[1:]))
+        sys.exit(_serve(words[1:]))
     from tidelog.cli import failures
 
     sys.exit(failures.run(_commands(), words))
+
+
+def _serve(arguments: list[str]) -> int:
+    from tidelog.cli.server import main as serve
+
+    return serve(arguments)
 
 
 def _commands() -> click.Group:
@@ -64,7 +68,7 @@ def _commands() -> click.Group:
             if cmd_name == "server":
                 from tidelog.cli.server_arguments import as_command
 
-                return as_command()
+                return as_command(_serve)
             module = importlib.import_module(f"tidelog.cli.{cmd_name.replace('-', '_')}")
             found: click.Command = module.command
             return found

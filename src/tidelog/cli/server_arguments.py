@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
@@ -56,19 +57,17 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(WRONG_USAGE)
 
 
-def as_command() -> click.Command:
-    """Return the command for click, which completes its words; running it is ``server``'s."""
+def as_command(serve: Callable[[list[str]], int]) -> click.Command:
+    """Return the command for click, which completes its words and then calls ``serve``."""
     import click
 
-    def serve(file: str, override: tuple[str, ...], until_stdin_closes: bool) -> int:
-        from tidelog.cli.server import main
-
+    def callback(file: str, override: tuple[str, ...], until_stdin_closes: bool) -> int:
         words = [word for pair in override for word in (OVERRIDE, pair)]
-        return main([file, *words, *([UNTIL] if until_stdin_closes else [])])
+        return serve([file, *words, *([UNTIL] if until_stdin_closes else [])])
 
     return click.Command(
         "server",
-        callback=serve,
+        callback=callback,
         help="Run one process (broker, controller or both) from a properties file.",
         params=[
             click.Argument(["file"], type=click.Path()),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidelog.client.errors import ConnectionLost, ProofFailed, RequestTimedOut, error_code
 from tidelog.model.api_keys import ApiKey
@@ -23,7 +23,6 @@ from tidelog.protocol.secret_exchange import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.client.connection import Connection
     from tidelog.runtime.cluster_secret import ClusterSecret
 
 audit = logging.getLogger("tidelog.audit")
@@ -31,7 +30,21 @@ audit = logging.getLogger("tidelog.audit")
 HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
 
 
-async def prove(connection: Connection, secret: ClusterSecret, left_ms: Callable[[], int]) -> None:
+class Peer(Protocol):
+    """The part of a connection that the exchange uses."""
+
+    @property
+    def peer(self) -> str:
+        """The address, for messages."""
+
+    def speaks(self, api_key: int) -> bool:
+        """Return whether both sides share a version of an API."""
+
+    async def send(self, request: Any, version: int | None, timeout_ms: int) -> Any:
+        """Send a request and return its decoded response."""
+
+
+async def prove(connection: Peer, secret: ClusterSecret, left_ms: Callable[[], int]) -> None:
     """Prove the secret, and check the peer's proof. Raises ProofFailed, ConnectionLost.
 
     ``left_ms`` returns how long the exchange may still take.
@@ -78,7 +91,7 @@ async def prove(connection: Connection, secret: ClusterSecret, left_ms: Callable
         ) from None
 
 
-async def _step(connection: Connection, said: bytes, timeout_ms: int) -> bytes:
+async def _step(connection: Peer, said: bytes, timeout_ms: int) -> bytes:
     request = messages.SaslAuthenticateRequest(auth_bytes=said)
     answer = await connection.send(request, AUTHENTICATE_VERSION, timeout_ms)
     if answer.error_code != ErrorCode.NONE:

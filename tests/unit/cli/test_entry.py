@@ -68,7 +68,9 @@ def test_the_servers_arguments(capsys: pytest.CaptureFixture[str]) -> None:
     assert server_arguments.parse(["f", "--until-stdin-closes"]).until_stdin_closes
     status, _, err = status_of(["server"], capsys)
     assert (status, len(err.splitlines())) == (2, 1)
-    named = {name for each in server_arguments.as_command().params for name in each.opts}
+    named = {
+        name for each in server_arguments.as_command(lambda _words: 0).params for name in each.opts
+    }
     assert named == {"file", *server_arguments.HELP}
 
 
