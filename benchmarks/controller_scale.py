@@ -31,7 +31,7 @@ from tests.support.processes import tree_cpu_s, tree_resident_bytes
 from benchmarks.fake_brokers import FakeBroker
 from benchmarks.measuring import number
 from benchmarks.pauses import Pauses
-from tidelog.client.connection import connect
+from tidelog.client.connecting.connection import connect
 from tidelog.protocol import messages
 from tidelog.replication.former_life import LastLife
 from tidelog.runtime import loop as runtime_loop

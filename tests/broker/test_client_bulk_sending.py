@@ -12,14 +12,14 @@ import pytest
 
 from tests.support.lone_broker import LoneBroker
 from tests.support.processes import DEADLINE_S
-from tidelog.client.bulk_sending import BulkSender
-from tidelog.client.choosing import PartitionChooser
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
-from tidelog.client.fetcher import Fetcher
+from tidelog.client.fetching.fetcher import Fetcher
 from tidelog.client.metadata import Partition, Topic
-from tidelog.client.producing import SendSettings
-from tidelog.client.send_queue import Tally
+from tidelog.client.producing.bulk_sender import BulkSender
+from tidelog.client.producing.partitioner import PartitionChooser
+from tidelog.client.producing.send_queue import Tally
+from tidelog.client.producing.sender import SendSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import Columns

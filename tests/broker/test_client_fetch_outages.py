@@ -11,8 +11,8 @@ import pytest
 from tests.support.lone_broker import LoneBroker
 from tests.support.processes import DEADLINE_S
 from tidelog.client.cluster import Cluster, ClusterSettings
-from tidelog.client.fetcher import Fetcher
-from tidelog.client.producing import RecordSender
+from tidelog.client.fetching.fetcher import Fetcher
+from tidelog.client.producing.sender import RecordSender
 from tidelog.client.retries import Backoff
 from tidelog.model.topics import TopicPartition
 

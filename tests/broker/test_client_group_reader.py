@@ -16,18 +16,18 @@ from tests.support.processes import DEADLINE_S
 from tidelog.broker.handlers import heartbeat, offset_fetch
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import Refused
-from tidelog.client.fetcher import OffsetReset
-from tidelog.client.group_member import GroupMember
-from tidelog.client.group_offsets import (
+from tidelog.client.fetching.fetcher import OffsetReset
+from tidelog.client.groups.committed_offsets import (
     CommitRefused,
     PartitionsRefused,
     Position,
     commit_offsets,
     committed_offsets,
 )
-from tidelog.client.group_reader import GroupReader
-from tidelog.client.membership import State
-from tidelog.client.producing import RecordSender
+from tidelog.client.groups.group_member import GroupMember
+from tidelog.client.groups.group_reader import GroupReader
+from tidelog.client.groups.membership import State
+from tidelog.client.producing.sender import RecordSender
 from tidelog.client.retries import Backoff
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition

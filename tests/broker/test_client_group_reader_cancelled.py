@@ -21,12 +21,12 @@ from tests.support.lone_broker import until
 from tests.support.processes import DEADLINE_S
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError
-from tidelog.client.fetch_requests import FetchOptions
-from tidelog.client.fetcher import OffsetReset
-from tidelog.client.group_offsets import committed_offsets
-from tidelog.client.group_reader import GroupReader
-from tidelog.client.membership import State
-from tidelog.client.producing import RecordSender, SendSettings
+from tidelog.client.fetching.fetch_requests import FetchOptions
+from tidelog.client.fetching.fetcher import OffsetReset
+from tidelog.client.groups.committed_offsets import committed_offsets
+from tidelog.client.groups.group_reader import GroupReader
+from tidelog.client.groups.membership import State
+from tidelog.client.producing.sender import RecordSender, SendSettings
 from tidelog.client.retries import Backoff
 from tidelog.model.topics import TopicPartition
 

@@ -14,7 +14,7 @@ from tidelog.broker.handlers import init_producer_id
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
-from tidelog.client.producing import RecordSender
+from tidelog.client.producing.sender import RecordSender
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import BatchHeader, Rejected, walk
 from tidelog.records.builder import Producer

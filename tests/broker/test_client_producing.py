@@ -15,8 +15,8 @@ from tests.support.processes import DEADLINE_S
 from tidelog.broker.handlers import metadata
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError, Refused
-from tidelog.client.produce_requests import wait_for_replicas_ms
-from tidelog.client.producing import RecordSender, SendSettings
+from tidelog.client.producing.produce_requests import wait_for_replicas_ms
+from tidelog.client.producing.sender import RecordSender, SendSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, Router
 

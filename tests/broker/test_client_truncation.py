@@ -10,13 +10,14 @@ import pytest
 
 from tests.support.lone_broker import LoneBroker
 from tests.support.processes import DEADLINE_S
-from tidelog.client.assigned import Assigned
-from tidelog.client.batches import Fetched
 from tidelog.client.cluster import Cluster
-from tidelog.client.fetcher import Fetcher, LogTruncated, OffsetReset
+from tidelog.client.errors import LogTruncated
+from tidelog.client.fetching.assigned import Assigned
+from tidelog.client.fetching.batches import Fetched
+from tidelog.client.fetching.fetcher import Fetcher, OffsetReset
+from tidelog.client.fetching.truncation import must_ask, was_cut
 from tidelog.client.offsets import EpochEnd
-from tidelog.client.producing import RecordSender
-from tidelog.client.truncation import must_ask, was_cut
+from tidelog.client.producing.sender import RecordSender
 from tidelog.model.topics import TopicPartition
 
 T = TopicPartition("t", 0)

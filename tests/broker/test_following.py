@@ -24,7 +24,7 @@ from tidelog.broker.following import source_fetcher
 from tidelog.broker.following.follower_log import says_where_logs_part, take_in
 from tidelog.broker.following.source_fetcher import FollowerFetcher
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, Role
-from tidelog.client import connection as connections
+from tidelog.client.connecting import connection as connections
 from tidelog.client.errors import RequestTimedOut
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode

@@ -19,7 +19,7 @@ from tests.support.lone_broker import LoneBroker, ThreadedBroker
 from tests.support.processes import DEADLINE_S, wait_until
 from tidelog.client.cluster import Cluster
 from tidelog.client.metadata import ClusterMetadata, Partition, Topic
-from tidelog.client.producing import RecordSender
+from tidelog.client.producing.sender import RecordSender
 from tidelog.model.errors import ErrorCode
 from tidelog.pipeline import brokers
 from tidelog.pipeline.errors import DataLost, PipelineError, TopicChanged

@@ -23,8 +23,8 @@ from tidelog.broker.control_plane.session import (
     Identity,
     Reported,
 )
+from tidelog.client.connecting.patience import Patience, is_over, patience_ms
 from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, RequestTimedOut
-from tidelog.client.patience import Patience, is_over, patience_ms
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.network import api_versions

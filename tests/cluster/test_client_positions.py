@@ -10,10 +10,10 @@ import asyncio
 from tests.support.clients import create_topic
 from tests.support.processes import DEADLINE_S
 from tidelog.client.cluster import Cluster, ClusterSettings
-from tidelog.client.fetcher import Fetcher, OffsetReset
-from tidelog.client.group_offsets import committed_offsets
-from tidelog.client.group_reader import GroupReader
-from tidelog.client.producing import RecordSender
+from tidelog.client.fetching.fetcher import Fetcher, OffsetReset
+from tidelog.client.groups.committed_offsets import committed_offsets
+from tidelog.client.groups.group_reader import GroupReader
+from tidelog.client.producing.sender import RecordSender
 from tidelog.model.topics import TopicPartition
 
 BELIEVED_AFTER_MS = 700

@@ -23,16 +23,23 @@ from tidelog.client.admin.groups import describe_group
 from tidelog.client.admin.topics import create_partitions, delete_records
 from tidelog.client.blocking import BlockingCluster
 from tidelog.client.cluster import Cluster, ClusterSettings
-from tidelog.client.connection import Connection, connect
-from tidelog.client.errors import ClientError, ClusterUnreachable, ConnectionLost, GaveUp, Refused
-from tidelog.client.fetch_requests import FetchOptions
-from tidelog.client.fetcher import Fetcher, OffsetOutOfRange, OffsetReset
-from tidelog.client.group_offsets import committed_offsets
-from tidelog.client.group_reader import GroupReader
+from tidelog.client.connecting.connection import Connection, connect
+from tidelog.client.errors import (
+    ClientError,
+    ClusterUnreachable,
+    ConnectionLost,
+    GaveUp,
+    OffsetOutOfRange,
+    Refused,
+)
+from tidelog.client.fetching.fetch_requests import FetchOptions
+from tidelog.client.fetching.fetcher import Fetcher, OffsetReset
+from tidelog.client.groups.committed_offsets import committed_offsets
+from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
-from tidelog.client.producing import RecordSender, SendSettings
+from tidelog.client.producing.send_queue import Sent
+from tidelog.client.producing.sender import RecordSender, SendSettings
 from tidelog.client.retries import Backoff
-from tidelog.client.send_queue import Sent
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages

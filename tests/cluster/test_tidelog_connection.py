@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.processes import DEADLINE_S, free_ports
-from tidelog.client.connection import Connection, connect
+from tidelog.client.connecting.connection import Connection, connect
 from tidelog.client.errors import (
     ConnectionLost,
     InvalidAnswer,

@@ -130,14 +130,14 @@ MUTANTS = (
     ),
     Mutant(
         "a reader does not ask a new leader whether it has what was read",
-        "src/tidelog/client/truncation.py",
+        "src/tidelog/client/fetching/truncation.py",
         "    return 0 <= epoch < leader_epoch != asked_in\n",
         "    return False\n",
         "tests/broker/test_client_truncation.py",
     ),
     Mutant(
         "a log that was cut is not noticed",
-        "src/tidelog/client/truncation.py",
+        "src/tidelog/client/fetching/truncation.py",
         "    return 0 <= end.end_offset < offset\n",
         "    return False\n",
         "tests/broker/test_client_truncation.py",

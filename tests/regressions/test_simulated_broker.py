@@ -23,7 +23,7 @@ from tests.simulation.clients import (
 )
 from tests.simulation.kernel import UNLIMITED, Fail, fail_once
 from tests.simulation.scenarios.broker import HOST, LOGS, PORT, BrokerRun
-from tidelog.client.connection import connect
+from tidelog.client.connecting.connection import connect
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, Producer, build_batch

@@ -17,8 +17,8 @@ from tests.simulation.cluster.nodes import PORT
 from tests.simulation.kernel import Process
 from tidelog.client.cluster import ClusterSettings
 from tidelog.client.errors import ClientError
-from tidelog.client.fetcher import OffsetReset
-from tidelog.client.group_reader import GroupReader
+from tidelog.client.fetching.fetcher import OffsetReset
+from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.retries import Backoff
 from tidelog.model.topics import TopicPartition
 

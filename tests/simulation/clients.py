@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.simulation.history import Final, History, Outcome, Write
-from tidelog.client.connection import Connection, connect
+from tidelog.client.connecting.connection import Connection, connect
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages

@@ -16,11 +16,11 @@ from tests.simulation.scenarios.broker import HOST, PORT, BrokerRun
 from tests.simulation.seeds import FIRST_SEED
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError
-from tidelog.client.fetch_requests import FetchOptions
-from tidelog.client.fetcher import Fetcher
-from tidelog.client.producing import RecordSender, SendSettings
+from tidelog.client.fetching.fetch_requests import FetchOptions
+from tidelog.client.fetching.fetcher import Fetcher
+from tidelog.client.producing.send_queue import Sent
+from tidelog.client.producing.sender import RecordSender, SendSettings
 from tidelog.client.retries import Backoff
-from tidelog.client.send_queue import Sent
 from tidelog.model.topics import TopicPartition
 
 SEEDS = 40

@@ -25,14 +25,14 @@ from tests.simulation.clients import create_topic, delete_topic
 from tests.simulation.kernel.world import VirtualClock
 from tests.simulation.scenarios.broker import HOST, PORT, SETTLE_SECONDS, BrokerRun
 from tests.simulation.seeds import FIRST_SEED
-from tidelog.client import group_member
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError, Refused
-from tidelog.client.fetcher import OffsetReset
-from tidelog.client.group_offsets import PartitionsRefused
-from tidelog.client.group_reader import GroupReader
-from tidelog.client.membership import HEARTBEATS, Event, State
-from tidelog.client.producing import RecordSender, SendSettings
+from tidelog.client.fetching.fetcher import OffsetReset
+from tidelog.client.groups import group_member
+from tidelog.client.groups.committed_offsets import PartitionsRefused
+from tidelog.client.groups.group_reader import GroupReader
+from tidelog.client.groups.membership import HEARTBEATS, Event, State
+from tidelog.client.producing.sender import RecordSender, SendSettings
 from tidelog.client.retries import Backoff
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition

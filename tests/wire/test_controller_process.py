@@ -20,7 +20,7 @@ from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
 from tests.support.processes import DEADLINE_S
 from tests.support.standing_clock import silence, stand_still
-from tidelog.client.connection import Connection, connect
+from tidelog.client.connecting.connection import Connection, connect
 from tidelog.controller.metrics import statistics
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore, MemoryTree

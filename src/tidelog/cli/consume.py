@@ -38,11 +38,11 @@ from tidelog.cli.record_lines import (
 )
 from tidelog.cli.reset_plan import parse_datetime_ms
 from tidelog.cli.topics import topic_pattern
-from tidelog.client.batches import Fetched
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
-from tidelog.client.fetcher import Fetcher, OffsetReset
-from tidelog.client.group_reader import GroupReader
+from tidelog.client.fetching.batches import Fetched
+from tidelog.client.fetching.fetcher import Fetcher, OffsetReset
+from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel, list_offsets
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader

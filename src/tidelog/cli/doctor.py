@@ -32,7 +32,7 @@ from tidelog.client.admin.nodes import (
 )
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused, RequestTimedOut
-from tidelog.client.group_offsets import committed_offsets
+from tidelog.client.groups.committed_offsets import committed_offsets
 from tidelog.metadata.sqlite import backup as backup_store
 from tidelog.metadata.store import StoreRefused
 from tidelog.runtime.disk import keep_from_others

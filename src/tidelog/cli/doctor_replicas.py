@@ -22,7 +22,7 @@ from tidelog.client.admin.nodes import describe_log_dirs
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.metadata import Topic
-from tidelog.client.replicas import Comparison, compare_replicas
+from tidelog.client.replicas.comparing import Comparison, compare_replicas
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 

@@ -13,7 +13,7 @@ from typing import Any
 from tidelog.client.admin.groups import ListedGroup
 from tidelog.client.admin.nodes import LogDir
 from tidelog.client.errors import ClientError
-from tidelog.client.group_offsets import Position
+from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.metadata import NO_LEADER, Broker, Topic
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 

@@ -18,7 +18,7 @@ from tidelog.cli.reset_plan import parse_topic
 from tidelog.client.admin import groups as admin
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
-from tidelog.client.group_offsets import committed_offsets
+from tidelog.client.groups.committed_offsets import committed_offsets
 from tidelog.client.offsets import LATEST, list_offsets
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition

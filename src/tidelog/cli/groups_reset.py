@@ -27,7 +27,7 @@ from tidelog.cli.reset_plan import (
 )
 from tidelog.client.admin import groups as admin
 from tidelog.client.cluster import Cluster
-from tidelog.client.group_offsets import Position, commit_offsets, committed_offsets
+from tidelog.client.groups.committed_offsets import Position, commit_offsets, committed_offsets
 from tidelog.client.offsets import EARLIEST, LATEST, list_offsets
 from tidelog.model.topics import TopicPartition
 

@@ -31,11 +31,11 @@ from tidelog.cli.failures import Failed, WrongUsage, explain
 from tidelog.cli.line_input import LineInput
 from tidelog.cli.output import note, print_json
 from tidelog.cli.record_lines import LineFormat, one_by_one, parse_lines
-from tidelog.client.bulk_sending import BulkSender
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
-from tidelog.client.producing import SendSettings
-from tidelog.client.send_queue import Tally
+from tidelog.client.producing.bulk_sender import BulkSender
+from tidelog.client.producing.send_queue import Tally
+from tidelog.client.producing.sender import SendSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import Columns
 from tidelog.records.compression import CODEC_NAMES

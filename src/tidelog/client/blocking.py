@@ -12,11 +12,11 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from tidelog.client.batches import Fetched
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import GaveUp
-from tidelog.client.fetch_requests import FetchOptions
-from tidelog.client.fetcher import PREFETCH_BYTES, Fetcher
+from tidelog.client.fetching.batches import Fetched
+from tidelog.client.fetching.fetch_requests import FetchOptions
+from tidelog.client.fetching.fetcher import PREFETCH_BYTES, Fetcher
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.topics import TopicPartition
 

@@ -16,7 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tidelog.client import metadata
-from tidelog.client.connection import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS, Connection, connect
+from tidelog.client.connecting.connection import (
+    CONNECT_TIMEOUT_MS,
+    REQUEST_TIMEOUT_MS,
+    Connection,
+    connect,
+)
 from tidelog.client.errors import ClientError, ClusterUnreachable, ConnectionLost, Refused
 from tidelog.client.metadata import Broker, ClusterMetadata, Partition, Topic
 from tidelog.client.retries import Backoff, is_worth_retrying, retrying

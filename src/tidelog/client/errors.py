@@ -9,6 +9,7 @@ import json
 from typing import Any
 
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 
 
 class ClientError(Exception):
@@ -60,6 +61,24 @@ class Refused(ClientError):
     def retriable(self) -> bool:
         """Whether the same request may succeed later."""
         return self.code.retriable
+
+
+class OffsetOutOfRange(Refused):
+    """The position of ``partition`` is before the start of the log or past its end."""
+
+    def __init__(self, partition: TopicPartition, offset: int) -> None:
+        super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition} at offset {offset}")
+        self.partition = partition
+        self.offset = offset
+
+
+class LogTruncated(OffsetOutOfRange):
+    """The log of ``partition`` was cut at ``end_offset``, before ``offset``, which was read."""
+
+    def __init__(self, partition: TopicPartition, offset: int, end_offset: int) -> None:
+        super().__init__(partition, offset)
+        self.end_offset = end_offset
+        self.args = (f"{partition} was cut at offset {end_offset}, before {offset} that was read",)
 
 
 class GaveUp(ClientError):

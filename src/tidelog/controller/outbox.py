@@ -22,9 +22,9 @@ from itertools import islice
 from typing import Any, Protocol
 from uuid import UUID
 
-from tidelog.client.connection import CONNECT_TIMEOUT_MS, Connection, connect
+from tidelog.client.connecting.connection import CONNECT_TIMEOUT_MS, Connection, connect
+from tidelog.client.connecting.patience import Patience
 from tidelog.client.errors import ClientError
-from tidelog.client.patience import Patience
 from tidelog.controller import requests
 from tidelog.controller.announcements import Announcements
 from tidelog.controller.decisions.cluster import NO_ID, Cluster

@@ -18,12 +18,12 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from tidelog.client.admin.configs import describe_topics_configs
-from tidelog.client.batches import Fetched
 from tidelog.client.blocking import BlockingCluster
 from tidelog.client.cluster import ClusterSettings
 from tidelog.client.errors import ClientError, Refused
-from tidelog.client.fetch_requests import FetchOptions
-from tidelog.client.group_offsets import Position, commit_offsets, committed_offsets
+from tidelog.client.fetching.batches import Fetched
+from tidelog.client.fetching.fetch_requests import FetchOptions
+from tidelog.client.groups.committed_offsets import Position, commit_offsets, committed_offsets
 from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel, list_offsets
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError

@@ -15,9 +15,8 @@ from typing import TypeVar
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from tidelog.client.batches import Fetched
-from tidelog.client.errors import ClientError, GaveUp
-from tidelog.client.fetcher import LogTruncated, OffsetOutOfRange
+from tidelog.client.errors import ClientError, GaveUp, LogTruncated, OffsetOutOfRange
+from tidelog.client.fetching.batches import Fetched
 from tidelog.pipeline import brokers
 from tidelog.pipeline.decoding.chunks import Decoder, Origin
 from tidelog.pipeline.errors import DataLost, OptionRefused, PipelineError, TopicChanged

@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.broker.test_following import append, run, running
 from tidelog.broker.following.fetch_requests import FollowerQuestions
 from tidelog.broker.partitions.partition import HostedPartition
-from tidelog.client.fetch_sessions import Question
+from tidelog.client.fetching.fetch_sessions import Question
 
 MAX_BYTES = 1000
 

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from tidelog.client.connection import connect
-from tidelog.client.frames import SHARED_BYTES, FrameReader, OversizedFrame
+from tidelog.client.connecting.connection import connect
+from tidelog.client.connecting.frames import SHARED_BYTES, FrameReader, OversizedFrame
 
 
 def feed(reader: FrameReader, data: bytes, piece: int) -> list[bytes]:

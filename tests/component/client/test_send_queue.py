@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tidelog.client.errors import ConnectionLost, Refused
-from tidelog.client.send_queue import Answer, Batch, SendQueue
+from tidelog.client.producing.send_queue import Answer, Batch, SendQueue
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import crc_is_right, read_header

@@ -19,7 +19,7 @@ from tests.support.controller_world import DEFAULTS, World
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.processes import DEADLINE_S
 from tidelog.broker.control_plane.seen_epochs import SEEN_FILE, SeenEpochsFile
-from tidelog.client import connection
+from tidelog.client.connecting import connection
 from tidelog.controller import outbox as outboxes
 from tidelog.controller.announcements import Announcements
 from tidelog.controller.decisions import deletion, journal

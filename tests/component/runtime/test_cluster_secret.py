@@ -17,7 +17,7 @@ import pytest
 from tests.support.proofs import write_secret
 from tidelog.broker.control_plane.session import ControllerSession, ControllerUnreachable
 from tidelog.cli.cluster_secret import secret_for
-from tidelog.client.connection import connect
+from tidelog.client.connecting.connection import connect
 from tidelog.client.errors import ProofFailed
 from tidelog.metadata import layout
 from tidelog.metadata.sqlite import SqliteStore

@@ -17,7 +17,7 @@ from tests.simulation.cluster.journal import Known, Place, StateWatch
 from tests.simulation.cluster.nodes import PORT, BrokerNode, Cluster
 from tests.simulation.history import History
 from tests.simulation.kernel import UNLIMITED
-from tidelog.client.connection import Connection, connect
+from tidelog.client.connecting.connection import Connection, connect
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages

@@ -19,7 +19,7 @@ from tests.simulation.clients import Target
 from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.nodes import PORT, Cluster
 from tests.simulation.secret import secret_outside
-from tidelog.client.connection import Connection, connect
+from tidelog.client.connecting.connection import Connection, connect
 from tidelog.client.errors import ClientError, ConnectionLost
 from tidelog.metadata import layout
 from tidelog.model.errors import ErrorCode

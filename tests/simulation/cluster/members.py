@@ -19,13 +19,13 @@ from tests.simulation.cluster.nodes import PORT
 from tests.simulation.group_history import GroupCommit, GroupHistory, Jump, Look, Share
 from tests.simulation.history import History, Outcome
 from tests.simulation.kernel import Process
-from tidelog.client.assignors import decode_assignment
-from tidelog.client.batches import Fetched
 from tidelog.client.cluster import COORDINATOR_PURPOSE, Cluster, ClusterSettings
-from tidelog.client.connection import Connection
+from tidelog.client.connecting.connection import Connection
 from tidelog.client.errors import ClientError, ConnectionLost
-from tidelog.client.fetcher import OffsetReset
-from tidelog.client.group_reader import GroupReader
+from tidelog.client.fetching.batches import Fetched
+from tidelog.client.fetching.fetcher import OffsetReset
+from tidelog.client.groups.assignors import decode_assignment
+from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.offsets import EARLIEST
 from tidelog.client.retries import Backoff
 from tidelog.model.errors import ErrorCode

@@ -25,7 +25,7 @@ from tests.simulation.cluster.nodes import CONTROLLER_PORT, PORT, BrokerNode, Cl
 from tests.simulation.kernel.connection import Endpoint
 from tests.simulation.secret import secret_outside
 from tidelog.broker.handlers import leader_and_isr, stop_replica
-from tidelog.client.connection import connect
+from tidelog.client.connecting.connection import connect
 from tidelog.client.errors import ClientError
 from tidelog.metadata import layout
 from tidelog.model.api_keys import ApiKey

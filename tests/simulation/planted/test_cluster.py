@@ -22,8 +22,8 @@ from tidelog.broker.following import source_fetcher
 from tidelog.broker.following.source_fetcher import FollowerFetcher
 from tidelog.broker.partitions import partition
 from tidelog.broker.partitions.partition import HostedPartition
-from tidelog.client import group_member
-from tidelog.client.fetcher import Fetcher
+from tidelog.client.fetching.fetcher import Fetcher
+from tidelog.client.groups import group_member
 from tidelog.controller import controller as controllers
 from tidelog.controller import requests
 from tidelog.controller.decisions import config_effects, elections, isr

@@ -20,7 +20,7 @@ from tidelog.cli.connecting import client_properties, exactly_one, key_values, s
 from tidelog.cli.failures import Failed, WrongUsage, explain
 from tidelog.cli.up_files import Member, Plan, server_properties
 from tidelog.client.errors import ClusterUnreachable, Refused
-from tidelog.client.fetcher import OffsetReset
+from tidelog.client.fetching.fetcher import OffsetReset
 from tidelog.client.metadata import Topic
 from tidelog.client.offsets import EARLIEST, LATEST
 from tidelog.model.configs.server import ServerConfigs, load

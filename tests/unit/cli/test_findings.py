@@ -9,7 +9,7 @@ from uuid import UUID
 from tidelog.cli.findings import Facts, Level, judge, readable
 from tidelog.client.admin.nodes import LogDir
 from tidelog.client.errors import ConnectionLost, Refused
-from tidelog.client.group_offsets import Position
+from tidelog.client.groups.committed_offsets import Position
 from tidelog.client.metadata import Broker, Partition, Topic
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition

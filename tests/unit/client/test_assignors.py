@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.client.assignors import (
+from tidelog.client.errors import ClientError
+from tidelog.client.groups.assignors import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
     range_assignment,
 )
-from tidelog.client.errors import ClientError
 from tidelog.model.topics import TopicPartition
 
 

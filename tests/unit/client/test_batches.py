@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidelog.client.batches import Fetched, no_batch, whole_batches
+from tidelog.client.fetching.batches import Fetched, no_batch, whole_batches
 from tidelog.client.retries import is_worth_retrying
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import (

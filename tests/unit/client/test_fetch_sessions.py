@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.client.fetch_sessions import MAX_EPOCH, FetchSession, Question, Wanted
+from tidelog.client.fetching.fetch_sessions import MAX_EPOCH, FetchSession, Question, Wanted
 from tidelog.model.topics import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

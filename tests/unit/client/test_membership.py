@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 
 from tidelog.client.errors import ClientError
-from tidelog.client.membership import (
+from tidelog.client.groups.membership import (
     HEARTBEATS,
     TABLE,
     Event,

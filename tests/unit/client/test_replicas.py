@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tidelog.client.replica_differences import Piece, first_difference, first_different_record
+from tidelog.client.replicas.differences import Piece, first_difference, first_different_record
 from tidelog.records.batch import HEADER_SIZE, read_header, seal_batch
 from tidelog.records.builder import NewRecord, build_batch
 

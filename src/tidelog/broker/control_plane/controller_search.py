@@ -14,9 +14,9 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from tidelog.client.connection import Connection, api_of_request, connect
+from tidelog.client.connecting.connection import Connection, api_of_request, connect
+from tidelog.client.connecting.patience import Patience, is_over
 from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, RequestTimedOut
-from tidelog.client.patience import Patience, is_over
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from tidelog.broker.control_plane.controller_search import ControllerSearch
 from tidelog.broker.control_plane.heartbeat_pace import HeartbeatPace
-from tidelog.client.connection import Connection, connect
+from tidelog.client.connecting.connection import Connection, connect
 from tidelog.client.errors import ClientError, ConnectionLost, error_code
 from tidelog.model.configs.server import Listener
 from tidelog.model.errors import ErrorCode

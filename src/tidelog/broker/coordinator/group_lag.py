@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidelog.client.connection import connect
+from tidelog.client.connecting.connection import connect
 from tidelog.client.errors import ClientError
 from tidelog.groups.group import GroupState
 from tidelog.groups.offsets import fetch_offsets

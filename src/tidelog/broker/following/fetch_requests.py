@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
-from tidelog.client.fetch_sessions import FULL_EPOCH, MAX_EPOCH, Question, Wanted
+from tidelog.client.fetching.fetch_sessions import FULL_EPOCH, MAX_EPOCH, Question, Wanted
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
 

@@ -24,11 +24,11 @@ from uuid import UUID
 from tidelog.broker.fetching.fetch_patience import INTERRUPT_MS, FetchPatience
 from tidelog.broker.following.fetch_requests import Followed, FollowerQuestions
 from tidelog.broker.following.follower_log import committed_cut, says_where_logs_part, take_in
-from tidelog.client.connection import Connection, connect
+from tidelog.client.connecting.connection import Connection, connect
+from tidelog.client.connecting.patience import Patience
 from tidelog.client.errors import ClientError, ConnectionLost, error_code
-from tidelog.client.fetch_requests import SESSION_ERRORS
-from tidelog.client.fetch_sessions import Question
-from tidelog.client.patience import Patience
+from tidelog.client.fetching.fetch_requests import SESSION_ERRORS
+from tidelog.client.fetching.fetch_sessions import Question
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.connection import Connection
+from tidelog.client.connecting.connection import Connection
 from tidelog.client.errors import ClientError, ClusterUnreachable, ConnectionLost, Refused, json_of
 from tidelog.client.metadata import Broker
 from tidelog.model.api_keys import ApiKey

@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from tidelog.client.batches import Fetched
+from tidelog.client.fetching.batches import Fetched
 from tidelog.pipeline import brokers
 from tidelog.pipeline.audit.facts import Piece
 from tidelog.pipeline.audit.lake_side import CONTENT

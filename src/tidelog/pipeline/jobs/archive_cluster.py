@@ -15,7 +15,7 @@ from tidelog.client.admin.configs import describe_topics_configs
 from tidelog.client.blocking import BlockingCluster
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError, Refused
-from tidelog.client.group_offsets import Position, commit_offsets
+from tidelog.client.groups.committed_offsets import Position, commit_offsets
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.lake.offsets import Offset, ends, leader_epochs
 from tidelog.pipeline.options import SourceOptions

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from tidelog.client.choosing import PartitionChooser
 from tidelog.client.cluster import Cluster
-from tidelog.client.connection import Connection
+from tidelog.client.connecting.connection import Connection
 from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused
 from tidelog.client.metadata import NO_LEADER, Topic
-from tidelog.client.produce_requests import produce_request, read_answer
-from tidelog.client.producer_identity import next_identity
-from tidelog.client.send_queue import Answer, Batch, SendQueue, Sent, Tally
+from tidelog.client.producing.partitioner import PartitionChooser
+from tidelog.client.producing.produce_requests import produce_request, read_answer
+from tidelog.client.producing.producer_identity import next_identity
+from tidelog.client.producing.send_queue import Answer, Batch, SendQueue, Sent, Tally
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages

@@ -19,25 +19,25 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 
 from tidelog.client import offsets
-from tidelog.client.batches import Fetched
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
-from tidelog.client.fetch_requests import FetchOptions
-from tidelog.client.fetcher import Fetcher, OffsetReset
-from tidelog.client.group_member import (
+from tidelog.client.fetching.batches import Fetched
+from tidelog.client.fetching.fetch_requests import FetchOptions
+from tidelog.client.fetching.fetcher import Fetcher, OffsetReset
+from tidelog.client.groups.committed_offsets import (
+    CommitRefused,
+    PartitionsRefused,
+    Position,
+    look_up_committed,
+)
+from tidelog.client.groups.group_member import (
     HEARTBEAT_INTERVAL_MS,
     PARTITION_CHECK_MS,
     REBALANCE_TIMEOUT_MS,
     SESSION_TIMEOUT_MS,
     GroupMember,
 )
-from tidelog.client.group_offsets import (
-    CommitRefused,
-    PartitionsRefused,
-    Position,
-    look_up_committed,
-)
-from tidelog.client.membership import State
+from tidelog.client.groups.membership import State
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, by_topic

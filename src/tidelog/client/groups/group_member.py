@@ -13,7 +13,10 @@ import logging
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any
 
-from tidelog.client.assignors import (
+from tidelog.client.cluster import Cluster
+from tidelog.client.coordinators import ask_coordinator
+from tidelog.client.errors import ClientError, Refused
+from tidelog.client.groups.assignors import (
     PROTOCOL_TYPE,
     RANGE,
     decode_assignment,
@@ -22,11 +25,8 @@ from tidelog.client.assignors import (
     encode_subscription,
     range_assignment,
 )
-from tidelog.client.cluster import Cluster
-from tidelog.client.coordinators import ask_coordinator
-from tidelog.client.errors import ClientError, Refused
-from tidelog.client.group_offsets import Membership, Position, commit_offsets
-from tidelog.client.membership import HEARTBEATS, Event, Standing, State, named, step, told
+from tidelog.client.groups.committed_offsets import Membership, Position, commit_offsets
+from tidelog.client.groups.membership import HEARTBEATS, Event, Standing, State, named, step, told
 from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tidelog.client.batches import whole_batches
+from tidelog.client.fetching.batches import whole_batches
 from tidelog.records.batch import HEADER_SIZE, BatchHeader, crc_is_right, read_header, walk
 from tidelog.records.reader import read_batch
 from tidelog.records.record import CorruptRecords, Record

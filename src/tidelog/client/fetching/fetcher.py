@@ -18,15 +18,20 @@ from enum import Enum
 from typing import Any
 
 from tidelog.client import offsets
-from tidelog.client.assigned import Assigned
-from tidelog.client.batches import Fetched, no_batch, whole_batches
 from tidelog.client.cluster import Cluster
-from tidelog.client.errors import ClientError, Refused, error_code
-from tidelog.client.fetch_requests import SESSION_ERRORS, FetchOptions, ask_leader, end_session
-from tidelog.client.fetch_sessions import FetchSession, Wanted
+from tidelog.client.errors import ClientError, LogTruncated, OffsetOutOfRange, Refused, error_code
+from tidelog.client.fetching.assigned import Assigned
+from tidelog.client.fetching.batches import Fetched, no_batch, whole_batches
+from tidelog.client.fetching.fetch_requests import (
+    SESSION_ERRORS,
+    FetchOptions,
+    ask_leader,
+    end_session,
+)
+from tidelog.client.fetching.fetch_sessions import FetchSession, Wanted
+from tidelog.client.fetching.truncation import ask_ends, must_ask, was_cut
 from tidelog.client.offsets import IsolationLevel
 from tidelog.client.retries import is_worth_retrying
-from tidelog.client.truncation import ask_ends, must_ask, was_cut
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -43,24 +48,6 @@ class OffsetReset(Enum):
     EARLIEST = "earliest"
     LATEST = "latest"
     NONE = "none"
-
-
-class OffsetOutOfRange(Refused):
-    """The position of ``partition`` is before the log's start or behind its end."""
-
-    def __init__(self, partition: TopicPartition, offset: int) -> None:
-        super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition} at offset {offset}")
-        self.partition = partition
-        self.offset = offset
-
-
-class LogTruncated(OffsetOutOfRange):
-    """The log of ``partition`` was cut at ``end_offset``, before ``offset``, which was read."""
-
-    def __init__(self, partition: TopicPartition, offset: int, end_offset: int) -> None:
-        super().__init__(partition, offset)
-        self.end_offset = end_offset
-        self.args = (f"{partition} was cut at offset {end_offset}, before {offset} that was read",)
 
 
 class Fetcher:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from tidelog.client.batches import Fetched
 from tidelog.client.errors import ClientError
+from tidelog.client.fetching.batches import Fetched
 from tidelog.client.offsets import EpochEnd
 from tidelog.model.topics import TopicPartition
 

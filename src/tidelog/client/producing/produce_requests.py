@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidelog.client.errors import Refused, error_code
-from tidelog.client.send_queue import Answer
+from tidelog.client.producing.send_queue import Answer
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
-from tidelog.client.replica_differences import (
+from tidelog.client.replicas.differences import (
     Difference,
     Piece,
     first_difference,

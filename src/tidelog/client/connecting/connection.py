@@ -18,6 +18,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tidelog import __version__
+from tidelog.client.connecting.frames import MAX_FRAME_BYTES, FrameReader, OversizedFrame
+from tidelog.client.connecting.proving import prove
 from tidelog.client.errors import (
     ConnectionLost,
     InvalidAnswer,
@@ -25,8 +27,6 @@ from tidelog.client.errors import (
     VersionUnsupported,
     error_code,
 )
-from tidelog.client.frames import MAX_FRAME_BYTES, FrameReader, OversizedFrame
-from tidelog.client.proving import prove
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages, schema

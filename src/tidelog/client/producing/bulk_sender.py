@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
-from tidelog.client.choosing import by_partition
 from tidelog.client.errors import Refused
 from tidelog.client.metadata import Topic
-from tidelog.client.producing import RecordSender
-from tidelog.client.send_queue import Tally
+from tidelog.client.producing.partitioner import by_partition
+from tidelog.client.producing.send_queue import Tally
+from tidelog.client.producing.sender import RecordSender
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import Columns

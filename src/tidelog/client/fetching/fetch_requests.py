@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
-from tidelog.client.fetch_sessions import FINAL_EPOCH, FetchSession, Question, Wanted
+from tidelog.client.fetching.fetch_sessions import FINAL_EPOCH, FetchSession, Question, Wanted
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, topics_field

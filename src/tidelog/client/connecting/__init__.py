@@ -1,0 +1,1 @@
+"""One connection to a broker or controller: frames, versions, deadlines, proof of the secret."""

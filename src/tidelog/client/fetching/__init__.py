@@ -1,0 +1,1 @@
+"""The fetcher: prefetching from leaders, fetch sessions, detection of truncation."""

@@ -1,0 +1,1 @@
+"""Consumer groups: membership, assignment, committed offsets, a reader of a group."""

@@ -1,0 +1,1 @@
+"""The producer: batches by partition, sequence numbers, delivery and retries."""
