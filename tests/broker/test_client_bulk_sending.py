@@ -18,8 +18,8 @@ from tidelog.client.fetching.fetcher import Fetcher
 from tidelog.client.metadata import Partition, Topic
 from tidelog.client.producing.bulk_sender import BulkSender
 from tidelog.client.producing.partitioner import PartitionChooser
-from tidelog.client.producing.send_queue import Tally
-from tidelog.client.producing.sender import SendSettings
+from tidelog.client.producing.send_queue import SendTally
+from tidelog.client.producing.settings import SendSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import Columns
@@ -63,7 +63,7 @@ def test_many_records_are_written_in_order_and_counted(
         settings = SendSettings(
             batch_bytes=1_000, buffer_bytes=5_000, idempotent=idempotent, compression=compression
         )
-        tally = Tally()
+        tally = SendTally()
         async with BulkSender(cluster, settings) as sender:
             for begin in range(0, len(VALUES), 700):
                 await sender.send_many("t", Columns(VALUES[begin : begin + 700]), tally)
@@ -83,7 +83,7 @@ def test_keys_go_where_single_records_go(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
         keys = [b"%d" % (number % 50) for number in range(1_000)]
         headers = [[("n", value)] for value in VALUES[:1_000]]
-        tally = Tally()
+        tally = SendTally()
         async with BulkSender(cluster) as sender:
             one_by_one = [await sender.send("t", b"x", key) for key in keys[:50]]
             await sender.flush()
@@ -110,7 +110,7 @@ def test_keys_go_where_single_records_go(tmp_path: Path) -> None:
 
 def test_what_is_refused_is_counted_and_a_batch_that_is_too_large_is_cut(tmp_path: Path) -> None:
     async def story(cluster: Cluster) -> None:
-        tally = Tally()
+        tally = SendTally()
         async with BulkSender(cluster, SendSettings(batch_bytes=100_000)) as sender:
             await sender.send_many("t", Columns(VALUES[:400]), tally)
             await sender.flush()

@@ -26,7 +26,8 @@ from tidelog.client.fetching.fetcher import OffsetReset
 from tidelog.client.groups.committed_offsets import committed_offsets
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.groups.membership import State
-from tidelog.client.producing.sender import RecordSender, SendSettings
+from tidelog.client.producing.sender import RecordSender
+from tidelog.client.producing.settings import SendSettings
 from tidelog.client.retries import Backoff
 from tidelog.model.topics import TopicPartition
 

@@ -16,7 +16,8 @@ from tidelog.broker.handlers import metadata
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.producing.produce_requests import wait_for_replicas_ms
-from tidelog.client.producing.sender import RecordSender, SendSettings
+from tidelog.client.producing.sender import RecordSender
+from tidelog.client.producing.settings import SendSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, Router
 

@@ -25,7 +25,7 @@ from tidelog.pipeline import brokers
 from tidelog.pipeline.errors import DataLost, PipelineError, TopicChanged
 from tidelog.pipeline.lookups import _chosen
 from tidelog.pipeline.options import Mode, SourceOptions, parse
-from tidelog.pipeline.planning.admission import Limits
+from tidelog.pipeline.planning.admission import AdmissionLimits
 from tidelog.pipeline.planning.losses import LossKind
 from tidelog.pipeline.planning.planner import plan
 from tidelog.pipeline.planning.positions import Pid, Positions
@@ -93,7 +93,7 @@ class Source:
         ]
 
     def planned(self, known: Positions, **more: str) -> tuple[Positions, list[LossKind]]:
-        made = plan(known, self.access().settled(self.options(**more), known), Limits(), 0)
+        made = plan(known, self.access().settled(self.options(**more), known), AdmissionLimits(), 0)
         return made.end, [loss.kind for loss in made.losses]
 
     def position(self, offset: int, epoch: int) -> Positions:
@@ -206,7 +206,7 @@ def test_a_partition_without_a_leader_holds_up_nothing_else(source: Source) -> N
         {**start.topic_ids, "u": silent.topic_id},
         {**start.epochs, silent: 0},
     )
-    made = plan(known, seen, Limits(), 0)
+    made = plan(known, seen, AdmissionLimits(), 0)
     assert sorted(made.end.at.values()) == [4, 5] and set(made.held) == {silent}
     with pytest.raises(PipelineError, match="u-0 cannot be read"):
         source.access().snapshot(source.options(**options, **{"fetchOffset.numRetries": "0"}))

@@ -23,7 +23,7 @@ from tidelog.broker.control_plane.session import (
     Identity,
     Reported,
 )
-from tidelog.client.connecting.patience import Patience, is_over, patience_ms
+from tidelog.client.connecting.patience import GrowingTimeout, is_over, patience_ms
 from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, RequestTimedOut
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -164,7 +164,7 @@ def test_patience_doubles_to_a_bound() -> None:
 
 
 def test_time_outs_are_counted_until_an_answer_and_nothing_else_is() -> None:
-    patience = Patience(100)
+    patience = GrowingTimeout(100)
     for failure, expected in (
         (RequestTimedOut("slow"), 200),
         (ConnectionLost("it did not accept"), 200),

@@ -23,7 +23,7 @@ from tidelog.client.admin.groups import describe_group
 from tidelog.client.admin.topics import create_partitions, delete_records
 from tidelog.client.blocking import BlockingCluster
 from tidelog.client.cluster import Cluster, ClusterSettings
-from tidelog.client.connecting.connection import Connection, connect
+from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.errors import (
     ClientError,
     ClusterUnreachable,
@@ -38,7 +38,8 @@ from tidelog.client.groups.committed_offsets import committed_offsets
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
 from tidelog.client.producing.send_queue import Sent
-from tidelog.client.producing.sender import RecordSender, SendSettings
+from tidelog.client.producing.sender import RecordSender
+from tidelog.client.producing.settings import SendSettings
 from tidelog.client.retries import Backoff
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -505,7 +506,7 @@ class DetouredCluster(Cluster):
         super().__init__(bootstrap, settings)
         self._proxy_port = proxy_port
 
-    async def _connection_to(self, key: tuple[Any, str], host: str, port: int) -> Connection:
+    async def _connection_to(self, key: tuple[Any, str], host: str, port: int) -> ClientConnection:
         return await super()._connection_to(key, host, self._proxy_port)
 
 

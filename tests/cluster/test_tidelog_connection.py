@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.processes import DEADLINE_S, free_ports
-from tidelog.client.connecting.connection import Connection, connect
+from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.errors import (
     ConnectionLost,
     InvalidAnswer,
@@ -49,7 +49,7 @@ def send(writer: asyncio.StreamWriter, header: codec.RequestHeader, answer: Any)
 
 
 async def against(
-    reply: Reply, work: Callable[[Connection], Coroutine[Any, Any, None]], **options: Any
+    reply: Reply, work: Callable[[ClientConnection], Coroutine[Any, Any, None]], **options: Any
 ) -> None:
     """Connect to a peer that answers ApiVersions well and everything else by ``reply``."""
 
@@ -91,7 +91,7 @@ def test_answers_go_to_their_requests() -> None:
             for each in asked:
                 send(writer, each, metadata(str(each.correlation_id)))
 
-    async def work(connection: Connection) -> None:
+    async def work(connection: ClientConnection) -> None:
         answers = await asyncio.gather(
             *(connection.send(messages.MetadataRequest()) for _ in range(3))
         )
@@ -109,7 +109,7 @@ def test_no_more_are_under_way_than_allowed_and_none_overtakes() -> None:
     def reply(header: codec.RequestHeader, writer: asyncio.StreamWriter) -> None:
         waiting.append((header, writer))
 
-    async def work(connection: Connection) -> None:
+    async def work(connection: ClientConnection) -> None:
         order: list[int] = []
 
         async def ask(number: int) -> None:
@@ -131,7 +131,7 @@ def test_no_more_are_under_way_than_allowed_and_none_overtakes() -> None:
 
 
 def test_versions_are_the_highest_that_both_know() -> None:
-    async def work(connection: Connection) -> None:
+    async def work(connection: ClientConnection) -> None:
         assert connection.version_of(ApiKey.METADATA) == 8
         assert connection.version_of(ApiKey.METADATA, limit=3) == 3
         assert not connection.speaks(ApiKey.FETCH)
@@ -177,7 +177,7 @@ def test_without_negotiation_nothing_is_sent_first() -> None:
         seen.append(header.api_key)
         send(writer, header, metadata("c"))
 
-    async def work(connection: Connection) -> None:
+    async def work(connection: ClientConnection) -> None:
         await connection.send(messages.MetadataRequest(), 5)
         assert seen == [ApiKey.METADATA]
 
@@ -185,7 +185,7 @@ def test_without_negotiation_nothing_is_sent_first() -> None:
 
 
 def test_a_late_answer_ends_the_connection() -> None:
-    async def work(connection: Connection) -> None:
+    async def work(connection: ClientConnection) -> None:
         patient = asyncio.create_task(connection.send(messages.MetadataRequest()))
         with pytest.raises(RequestTimedOut, match="METADATA within 50 ms"):
             await connection.send(messages.MetadataRequest(), timeout_ms=50)
@@ -232,7 +232,7 @@ def test_a_peer_that_closes_is_said_once_and_to_all() -> None:
     def reply(_header: codec.RequestHeader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    async def work(connection: Connection) -> None:
+    async def work(connection: ClientConnection) -> None:
         found = await asyncio.gather(
             *(connection.send(messages.MetadataRequest()) for _ in range(9)),
             return_exceptions=True,
@@ -259,7 +259,7 @@ def test_wrong_bytes_end_the_connection(answer: bytes) -> None:
     def reply(_header: codec.RequestHeader, writer: asyncio.StreamWriter) -> None:
         writer.write(answer)
 
-    async def work(connection: Connection) -> None:
+    async def work(connection: ClientConnection) -> None:
         with pytest.raises(InvalidAnswer):
             await connection.send(messages.MetadataRequest())
         assert connection.closed
@@ -295,7 +295,7 @@ def test_a_request_that_cannot_be_written_leaves_the_connection_whole() -> None:
     def reply(header: codec.RequestHeader, writer: asyncio.StreamWriter) -> None:
         send(writer, header, metadata("c"))
 
-    async def work(connection: Connection) -> None:
+    async def work(connection: ClientConnection) -> None:
         with pytest.raises(codec.EncodeError):
             await connection.send(messages.MetadataRequest(topics="x"))  # type: ignore[arg-type]
         assert (await connection.send(messages.MetadataRequest())).cluster_id == "c"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.simulation.history import Final, History, Outcome, Write
-from tidelog.client.connecting.connection import Connection, connect
+from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -77,7 +77,7 @@ class Target:
     def name(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> ClientConnection:
         return await connect(self.host, self.port, connect_timeout_ms=5_000)
 
 
@@ -164,7 +164,7 @@ class SimulatedProducer:
             for _, future in pending:
                 future.exception()  # seen: the window is sent again
 
-    async def _initialise(self, connection: Connection) -> tuple[int, int]:
+    async def _initialise(self, connection: ClientConnection) -> tuple[int, int]:
         request = messages.InitProducerIdRequest(
             transactional_id=None, transaction_timeout_ms=60_000
         )
@@ -198,7 +198,7 @@ class SimulatedProducer:
         self._window.append(batch)
         return batch
 
-    def _submit(self, connection: Connection, batch: _Batch) -> asyncio.Future[object]:
+    def _submit(self, connection: ClientConnection, batch: _Batch) -> asyncio.Future[object]:
         request = _produce_request(self._target, batch.content, self.acks)
         return connection.submit(request, timeout_ms=REQUEST_TIMEOUT_MS)
 
@@ -325,7 +325,7 @@ def _behind(data: Buffer, position: int) -> int:
 
 
 async def fetch(
-    connection: Connection, target: Target, offset: int, max_bytes: int, wait_ms: int = 500
+    connection: ClientConnection, target: Target, offset: int, max_bytes: int, wait_ms: int = 500
 ) -> messages.FetchResponse.PartitionData:
     """Return one partition's answer to one Fetch without a session."""
     partition = messages.FetchRequest.FetchPartition(
@@ -341,7 +341,7 @@ async def fetch(
     return answer.responses[0].partitions[0]
 
 
-async def offset_of(connection: Connection, target: Target, timestamp: int) -> int:
+async def offset_of(connection: ClientConnection, target: Target, timestamp: int) -> int:
     """Return what ListOffsets says for a timestamp (-2 earliest, -1 latest)."""
     partition = messages.ListOffsetsRequest.ListOffsetsPartition(
         partition_index=target.partition, timestamp=timestamp

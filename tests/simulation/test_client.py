@@ -19,7 +19,8 @@ from tidelog.client.errors import ClientError
 from tidelog.client.fetching.fetch_requests import FetchOptions
 from tidelog.client.fetching.fetcher import Fetcher
 from tidelog.client.producing.send_queue import Sent
-from tidelog.client.producing.sender import RecordSender, SendSettings
+from tidelog.client.producing.sender import RecordSender
+from tidelog.client.producing.settings import SendSettings
 from tidelog.client.retries import Backoff
 from tidelog.model.topics import TopicPartition
 

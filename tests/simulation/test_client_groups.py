@@ -32,7 +32,8 @@ from tidelog.client.groups import group_member
 from tidelog.client.groups.committed_offsets import PartitionsRefused
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.groups.membership import HEARTBEATS, Event, State
-from tidelog.client.producing.sender import RecordSender, SendSettings
+from tidelog.client.producing.sender import RecordSender
+from tidelog.client.producing.settings import SendSettings
 from tidelog.client.retries import Backoff
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition

@@ -35,12 +35,12 @@ def archived(spark: SparkSession, topic: Topic, lake: Path, **more: object) -> d
     return archive.run(spark, settings, Bar("archived"))
 
 
-def audited(spark: SparkSession, topic: Topic, lake: Path, **more: object) -> audit.Audit:
+def audited(spark: SparkSession, topic: Topic, lake: Path, **more: object) -> audit.AuditResult:
     settings = audit.AuditSettings(topic.bootstrap, str(lake), **more)  # type: ignore[arg-type]
     return audit.run(spark, settings)
 
 
-def rules(result: audit.Audit) -> set[str]:
+def rules(result: audit.AuditResult) -> set[str]:
     return {finding.rule for finding in result.findings if finding.is_fault}
 
 

@@ -35,7 +35,7 @@ def strike(step: str, reached: int, executor: int) -> None:
 
 def arm(executor: int) -> None:
     """Have the executor of this process id killed in a file, and before its driver is told."""
-    add, finish = files._File.add, files._File.finish
+    add, finish = files._DataFile.add, files._DataFile.finish
 
     def adding(self: Any, batch: Any) -> None:
         add(self, batch)
@@ -46,7 +46,7 @@ def arm(executor: int) -> None:
         strike("staged", self.last, executor)
         return said
 
-    files._File.add, files._File.finish = adding, finishing  # type: ignore[method-assign]
+    files._DataFile.add, files._DataFile.finish = adding, finishing  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

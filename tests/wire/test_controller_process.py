@@ -20,7 +20,7 @@ from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
 from tests.support.processes import DEADLINE_S
 from tests.support.standing_clock import silence, stand_still
-from tidelog.client.connecting.connection import Connection, connect
+from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.controller.metrics import statistics
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore, MemoryTree
@@ -67,7 +67,7 @@ class RecordedBroker:
         self.incarnation = uuid.uuid4()
         self.epoch = -1
         self.stop_errors: list[int] = []
-        self.session: Connection | None = None
+        self.session: ClientConnection | None = None
         self.server: Server | None = None
         self.port = -1
         self.inventory: list[Any] = []

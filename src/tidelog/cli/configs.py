@@ -15,7 +15,7 @@ from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.client.admin.configs import (
     DYNAMIC,
-    ConfigEntry,
+    DescribedConfig,
     ResourceType,
     Source,
     alter_configs,
@@ -144,7 +144,7 @@ async def _describe(
             )
 
 
-def _is_own(entry: ConfigEntry, kind: ResourceType, name: str) -> bool:
+def _is_own(entry: DescribedConfig, kind: ResourceType, name: str) -> bool:
     """Whether somebody set this configuration for this very resource."""
     if kind is ResourceType.TOPIC:
         return entry.source.name == "DYNAMIC_TOPIC_CONFIG"
@@ -158,7 +158,7 @@ def _source_of(kind: ResourceType, name: str) -> Source:
     return Source.DYNAMIC_BROKER_CONFIG if name else Source.DYNAMIC_DEFAULT_BROKER_CONFIG
 
 
-def _as_json(entry: ConfigEntry) -> dict[str, Any]:
+def _as_json(entry: DescribedConfig) -> dict[str, Any]:
     return {
         "name": entry.name,
         "value": entry.value,

@@ -19,7 +19,7 @@ import click
 import tidelog.cli
 from tidelog.cli.connecting import OPEN_TIMEOUT_MS, Asked, run, subcommand_options
 from tidelog.cli.failures import Failed, WrongUsage
-from tidelog.cli.findings import Facts, Finding, Level, judge, readable
+from tidelog.cli.findings import ClusterFacts, Finding, Severity, judge, readable
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.cli.topics import topic_id_text
 from tidelog.client.admin.configs import describe_topics_configs
@@ -52,7 +52,7 @@ PATIENCE_S = 5.0
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_MARKS = {Level.GOOD: "ok  ", Level.NOTICE: "note", Level.BAD: "BAD "}
+_MARKS = {Severity.GOOD: "ok  ", Severity.NOTICE: "note", Severity.BAD: "BAD "}
 
 
 @click.group("doctor", invoke_without_command=True)
@@ -65,7 +65,7 @@ def command(context: click.Context, /, **_flags: Any) -> None:
     asked = Asked.of(context)
     facts = run(asked.bootstrap_server, look, command_config=asked.command_config, knowing=False)
     findings = judge(facts)
-    is_bad = any(finding.level is Level.BAD for finding in findings)
+    is_bad = any(finding.level is Severity.BAD for finding in findings)
     if asked.as_json:
         print_json(
             {
@@ -96,7 +96,7 @@ def command(context: click.Context, /, **_flags: Any) -> None:
         raise click.exceptions.Exit(1)
 
 
-def brokers_shown(facts: Facts) -> list[dict[str, Any]]:
+def brokers_shown(facts: ClusterFacts) -> list[dict[str, Any]]:
     """Return one row per broker: those that live, and those that the controller misses."""
     told = {} if facts.told is None else facts.told.get("brokers", {})
     living = {broker.node_id: broker for broker in facts.brokers}
@@ -125,10 +125,20 @@ def brokers_shown(facts: Facts) -> list[dict[str, Any]]:
     return rows
 
 
-def _print(facts: Facts, findings: list[Finding]) -> None:
+def _print(facts: ClusterFacts, findings: list[Finding]) -> None:
     say(f"Cluster {facts.cluster_id}, controller {facts.controller}")
     print_table(
-        ["Broker", "Address", "Rack", "Condition", "Version", "Level", "Replicas", "Size", "Free"],
+        [
+            "Broker",
+            "Address",
+            "Rack",
+            "Condition",
+            "Version",
+            "Severity",
+            "Replicas",
+            "Size",
+            "Free",
+        ],
         [
             [
                 *(row[name] for name in ("broker", "address", "rack", "condition")),
@@ -169,7 +179,7 @@ def backup(file: Path, store: str) -> None:
     say(f"Copied {store} to {file}.")
 
 
-async def look(cluster: Cluster) -> Facts:
+async def look(cluster: Cluster) -> ClusterFacts:
     """Ask the cluster everything that ``judge`` wants to know.
 
     Raises Failed with what the controller says when no broker has been told of the cluster.
@@ -186,7 +196,7 @@ async def look(cluster: Cluster) -> Facts:
     dirs = await _each(nodes, lambda node_id: describe_log_dirs(cluster, node_id), "broker")
     own = await _each(nodes, lambda node_id: describe_itself(cluster, node_id), "broker")
     later = await cluster.all_topics()
-    facts = Facts(
+    facts = ClusterFacts(
         cluster_id=described.cluster_id,
         controller_id=described.controller_id,
         brokers=described.brokers,

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from tidelog.client.admin.groups import ListedGroup
+from tidelog.client.admin.groups import GroupListing
 from tidelog.client.admin.nodes import LogDir
 from tidelog.client.errors import ClientError
 from tidelog.client.groups.committed_offsets import Position
-from tidelog.client.metadata import NO_LEADER, Broker, Topic
+from tidelog.client.metadata import NO_LEADER, BrokerAddress, Topic
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 
 LOW_DISK_SHARE = 0.10
@@ -31,7 +31,7 @@ NAMES_LISTED = 1_000
 """Names that a finding lists beside its sentence, as the controller does."""
 
 
-class Level(Enum):
+class Severity(Enum):
     """How bad a finding is."""
 
     GOOD = "good"
@@ -43,7 +43,7 @@ class Level(Enum):
 class Finding:
     """One line, and what to do about it."""
 
-    level: Level
+    level: Severity
     what: str
     advice: str = ""
     kind: str = ""
@@ -55,17 +55,17 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ClusterFacts:
     """What was seen. Values that could not be had are the error that was met instead."""
 
     cluster_id: str
     controller_id: int
     """Whom clients are told to ask: with controllers apart from brokers, one that forwards."""
-    brokers: Sequence[Broker]
+    brokers: Sequence[BrokerAddress]
     topics: Mapping[str, Topic]
     minimum_isr: Mapping[str, int] = field(default_factory=dict)
     log_dirs: Mapping[int, list[LogDir] | ClientError] = field(default_factory=dict)
-    groups: Sequence[ListedGroup] = ()
+    groups: Sequence[GroupListing] = ()
     groups_unknown: Mapping[int, ClientError] = field(default_factory=dict)
     """Brokers that did not say which groups they coordinate."""
     committed: Mapping[str, Mapping[TopicPartition, Position] | ClientError] = field(
@@ -90,7 +90,7 @@ class Facts:
         return int(told.get("controller_id", self.controller_id))
 
 
-def judge(facts: Facts) -> list[Finding]:
+def judge(facts: ClusterFacts) -> list[Finding]:
     """Return the findings, the worst first."""
     found = [
         *_condition(facts),
@@ -102,21 +102,21 @@ def judge(facts: Facts) -> list[Finding]:
         *_disks(facts),
         *_groups(facts),
     ]
-    order = {Level.BAD: 0, Level.NOTICE: 1, Level.GOOD: 2}
+    order = {Severity.BAD: 0, Severity.NOTICE: 1, Severity.GOOD: 2}
     return sorted(found, key=lambda finding: order[finding.level])
 
 
-def _condition(facts: Facts) -> list[Finding]:
+def _condition(facts: ClusterFacts) -> list[Finding]:
     """Pass on what the controller says is wrong."""
     if isinstance(facts.condition, ClientError):
         what = f"the controller does not answer: {facts.condition}"
         advice = "start a process with the role controller, and look into its log"
-        return [Finding(Level.BAD, what, advice, "controller_silent")]
+        return [Finding(Severity.BAD, what, advice, "controller_silent")]
     if facts.condition is None:
         return []
     return [
         Finding(
-            Level.NOTICE if problem.get("level") == Level.NOTICE.value else Level.BAD,
+            Severity.NOTICE if problem.get("level") == Severity.NOTICE.value else Severity.BAD,
             str(problem.get("what", "")).rstrip("."),
             str(problem.get("advice", "")).rstrip("."),
             str(problem.get("kind", "")),
@@ -127,7 +127,7 @@ def _condition(facts: Facts) -> list[Finding]:
     ]
 
 
-def _brokers(facts: Facts) -> list[Finding]:
+def _brokers(facts: ClusterFacts) -> list[Finding]:
     found = []
     alive = {broker.node_id for broker in facts.brokers}
     missing = sorted(
@@ -141,21 +141,21 @@ def _brokers(facts: Facts) -> list[Finding]:
     )
     if missing and facts.told is None:
         what = f"broker {named(missing)} has replicas and is not alive"
-        found.append(Finding(Level.BAD, what, "start it", "brokers_dead", brokers=missing))
+        found.append(Finding(Severity.BAD, what, "start it", "brokers_dead", brokers=missing))
     if facts.controller_id < 0 and facts.told is None:
         what = "no controller is active: topics cannot be changed, leaders are not replaced"
         advice = "start a process with the role controller, and look into its log"
-        found.append(Finding(Level.BAD, what, advice, "no_controller"))
+        found.append(Finding(Severity.BAD, what, advice, "no_controller"))
     told = {} if facts.told is None else facts.told.get("brokers", {})
     # Of one that is suspected, or not heard of yet, nobody says that it is well.
     all_well = all(each.get("condition", "alive") == "alive" for each in told.values())
     if not found and not missing and all_well:
         where = ", ".join(f"{b.node_id} at {b.host}:{b.port}" for b in facts.brokers)
-        found.append(Finding(Level.GOOD, f"brokers: {where}; controller {facts.controller}"))
+        found.append(Finding(Severity.GOOD, f"brokers: {where}; controller {facts.controller}"))
     return found
 
 
-def _partitions(facts: Facts) -> list[Finding]:
+def _partitions(facts: ClusterFacts) -> list[Finding]:
     offline: list[TopicPartition] = []
     below: list[TopicPartition] = []
     under: list[TopicPartition] = []
@@ -174,7 +174,7 @@ def _partitions(facts: Facts) -> list[Finding]:
     if not offline and not below and not under:
         partitions, topics = counted(total, "partition"), counted(len(facts.topics), "topic")
         what = f"{partitions} of {topics}: all lead, all in sync"
-        return [Finding(Level.GOOD, what)]
+        return [Finding(Severity.GOOD, what)]
     if facts.told is not None:
         # The controller says them itself.
         return []
@@ -200,7 +200,7 @@ def _partitions(facts: Facts) -> list[Finding]:
     ]
 
 
-def _strays(facts: Facts) -> list[Finding]:
+def _strays(facts: ClusterFacts) -> list[Finding]:
     """Replicas that a broker holds and that are not assigned to it, before and after the look."""
     views = [facts.topics]
     if facts.topics_later is not None:
@@ -233,10 +233,10 @@ def _of_places(
     brokers: Sequence[int] = (),
 ) -> Finding:
     listed = [str(where) for where in places[:NAMES_LISTED]]
-    return Finding(Level.BAD, what, advice, kind, listed, brokers)
+    return Finding(Severity.BAD, what, advice, kind, listed, brokers)
 
 
-def _set_aside(facts: Facts) -> list[Finding]:
+def _set_aside(facts: ClusterFacts) -> list[Finding]:
     """Replicas that a broker has set aside, and that nobody will remove: it was restarted since."""
     kept = {
         node_id: [each["path"] for each in own["set_aside"] if each["removed_at_ms"] is None]
@@ -248,11 +248,11 @@ def _set_aside(facts: Facts) -> list[Finding]:
         if paths:
             what = f"broker {node_id} keeps replicas that were set aside: {named(paths)}"
             advice = "see its log for why; they stay until somebody removes these directories"
-            found.append(Finding(Level.NOTICE, what, advice, "set_aside", brokers=[node_id]))
+            found.append(Finding(Severity.NOTICE, what, advice, "set_aside", brokers=[node_id]))
     return found
 
 
-def _versions(facts: Facts) -> list[Finding]:
+def _versions(facts: ClusterFacts) -> list[Finding]:
     """Brokers of several versions, or of other levels than the controller's: half of a roll."""
     found = []
     own = {
@@ -273,7 +273,7 @@ def _versions(facts: Facts) -> list[Finding]:
         if len(by_value) > 1:
             said = "; ".join(f"{value} on {named(who)}" for value, who in sorted(by_value.items()))
             advice = "finish the upgrade: docs/operating/upgrade.md"
-            found.append(Finding(Level.NOTICE, f"several {of_all}: {said}", advice, kind))
+            found.append(Finding(Severity.NOTICE, f"several {of_all}: {said}", advice, kind))
     return found
 
 
@@ -283,62 +283,62 @@ def _is_assigned(topics: Mapping[str, Topic], where: TopicPartition, node_id: in
     return partition is not None and node_id in partition.replicas
 
 
-def _disks(facts: Facts) -> list[Finding]:
+def _disks(facts: ClusterFacts) -> list[Finding]:
     found = []
     for node_id, dirs in sorted(facts.log_dirs.items()):
         if isinstance(dirs, ClientError):
             what = f"broker {node_id} does not tell of its log directories: {dirs}"
             advice = "look into its log"
-            found.append(Finding(Level.BAD, what, advice, "broker_silent", brokers=[node_id]))
+            found.append(Finding(Severity.BAD, what, advice, "broker_silent", brokers=[node_id]))
             continue
         for entry in dirs:
             where = f"broker {node_id}, {entry.path}"
             if entry.error is not None:
                 what = f"{where}: out of service ({entry.error.code.name})"
                 advice = "look into its log, repair the disk, start it again"
-                found.append(Finding(Level.BAD, what, advice, "disk_failed", brokers=[node_id]))
+                found.append(Finding(Severity.BAD, what, advice, "disk_failed", brokers=[node_id]))
                 continue
             size = sum(entry.replicas.values())
             said = f"{where}: {len(entry.replicas)} replicas, {readable(size)}"
             if entry.total_bytes <= 0:
-                found.append(Finding(Level.GOOD, said))
+                found.append(Finding(Severity.GOOD, said))
                 continue
             share = entry.usable_bytes / entry.total_bytes
             said += f", {readable(entry.usable_bytes)} of the disk free"
-            level = Level.GOOD
+            level = Severity.GOOD
             if share < LOW_DISK_SHARE:
-                level = Level.BAD if share < FULL_DISK_SHARE else Level.NOTICE
-            advice = "" if level is Level.GOOD else "make room, or shorten retention"
+                level = Severity.BAD if share < FULL_DISK_SHARE else Severity.NOTICE
+            advice = "" if level is Severity.GOOD else "make room, or shorten retention"
             kind = "disk_full" if advice else ""
             found.append(Finding(level, said, advice, kind, brokers=[node_id]))
     return found
 
 
-def _groups(facts: Facts) -> list[Finding]:
+def _groups(facts: ClusterFacts) -> list[Finding]:
     found = []
     for node_id, error in facts.groups_unknown.items():
         # Of a broker that does not answer at all one line is enough.
         if not isinstance(facts.log_dirs.get(node_id), ClientError):
             what = f"broker {node_id} does not tell of its groups: {error}"
             advice = "look into its log"
-            found.append(Finding(Level.BAD, what, advice, "groups_unknown", brokers=[node_id]))
+            found.append(Finding(Severity.BAD, what, advice, "groups_unknown", brokers=[node_id]))
     for group, committed in facts.committed.items():
         if isinstance(committed, ClientError):
             what = f"group {group}: its offsets cannot be read: {committed}"
             advice = "look at the broker that coordinates it"
-            found.append(Finding(Level.BAD, what, advice, "group_unreadable", groups=[group]))
+            found.append(Finding(Severity.BAD, what, advice, "group_unreadable", groups=[group]))
             continue
         gone = sorted({where.topic for where in committed if where.topic not in facts.topics})
         if gone:
             what = f"group {group} has offsets of topics that do not exist: {named(gone)}"
             advice = "tidelog groups --delete-offsets, if they are not coming back"
             kind = "group_offsets_of_nothing"
-            found.append(Finding(Level.NOTICE, what, advice, kind, groups=[group]))
+            found.append(Finding(Severity.NOTICE, what, advice, kind, groups=[group]))
     if not found:
         moving = sum(1 for group in facts.groups if "Rebalanc" in group.state)
         said = f", {moving} rebalancing" if moving else ""
         count = len(facts.groups)
-        found.append(Finding(Level.GOOD, f"{count} group{'' if count == 1 else 's'}{said}"))
+        found.append(Finding(Severity.GOOD, f"{count} group{'' if count == 1 else 's'}{said}"))
     return found
 
 

@@ -16,8 +16,8 @@ from tidelog.cli.connecting import exactly_one, text_of
 from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.cli.reset_plan import (
-    Facts,
     Goal,
+    OffsetFacts,
     new_offset,
     parse_datetime_ms,
     parse_duration_ms,
@@ -164,7 +164,7 @@ async def _plan(
     plan = {}
     for where in partitions:
         then = at_time[where].offset if where in at_time else -1
-        facts = Facts(
+        facts = OffsetFacts(
             earliest[where].offset,
             latest[where].offset,
             committed.get(where),

@@ -27,7 +27,7 @@ LOOKUP_S = 5.0
 """How long the lookup of this machine's name may take."""
 
 
-class Refused(Exception):
+class StartRefused(Exception):
     """The process cannot start; one line that says why and what to do."""
 
 
@@ -42,14 +42,16 @@ def check(configs: ServerConfigs, disk: Disk) -> str | None:
         from tidelog.metadata.sqlite import why_locked
 
         if (why := why_locked(disk, configs.metadata_store.removeprefix(SQLITE))) is not None:
-            raise Refused(why)
+            raise StartRefused(why)
     for each in configs.listeners:
         if (error := ports.why_not(each.host, each.port)) is not None:
-            raise Refused(ports.sentence(each.name, each.host, each.port, error))
+            raise StartRefused(ports.sentence(each.name, each.host, each.port, error))
     if configs.metrics_address is not None:
         host, port = configs.metrics_address
         if (error := ports.why_not(host, port)) is not None:
-            raise Refused(f"metrics_port {host}:{port} cannot be used: {error.strerror or error}")
+            raise StartRefused(
+                f"metrics_port {host}:{port} cannot be used: {error.strerror or error}"
+            )
     return cluster_id
 
 
@@ -64,14 +66,14 @@ def _cluster_of(configs: ServerConfigs, disk: Disk) -> str | None:
             unusable.append(f"log directory {path} cannot be used: {error.strerror or error}")
             continue
         if isinstance(meta, DirectoryRefused):
-            raise Refused(meta.reason)
+            raise StartRefused(meta.reason)
         if meta is not None:
             found.setdefault(meta.cluster_id, path)
     if len(unusable) == len(configs.log_dirs):
-        raise Refused("; ".join(unusable))
+        raise StartRefused("; ".join(unusable))
     if len(found) > 1:
         said = ", ".join(f"{path} belongs to cluster {each}" for each, path in found.items())
-        raise Refused(f"{said}: check log.dirs")
+        raise StartRefused(f"{said}: check log.dirs")
     return next(iter(found), None)
 
 

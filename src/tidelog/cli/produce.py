@@ -34,8 +34,8 @@ from tidelog.cli.record_lines import LineFormat, one_by_one, parse_lines
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.producing.bulk_sender import BulkSender
-from tidelog.client.producing.send_queue import Tally
-from tidelog.client.producing.sender import SendSettings
+from tidelog.client.producing.send_queue import SendTally
+from tidelog.client.producing.settings import SendSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import Columns
 from tidelog.records.compression import CODEC_NAMES
@@ -101,7 +101,7 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
     lines = LineFormat.from_properties(key_values(flags["properties"], "--property"))
     common, flags["client_properties"] = client_properties(command_config, flags["client_property"])
     settings = send_settings(flags)
-    work = _Work(flags["topic"], flags["partition"], lines, settings, sync=flags["sync"])
+    work = _SendJob(flags["topic"], flags["partition"], lines, settings, sync=flags["sync"])
     begun = time.monotonic()
     try:
         run(
@@ -121,7 +121,7 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
     _say_how_it_ended(work, flags["topic"], time.monotonic() - begun, as_json=flags["as_json"])
 
 
-def _say_how_it_ended(work: _Work, topic: str, took_s: float, *, as_json: bool) -> None:
+def _say_how_it_ended(work: _SendJob, topic: str, took_s: float, *, as_json: bool) -> None:
     """Print the summary. Raises Failed when anything was not written, Exit after a signal."""
     tally, failed = work.tally, work.tally.failed + work.bad_lines
     if as_json:
@@ -193,7 +193,7 @@ def send_settings(flags: dict[str, Any]) -> SendSettings:
     return chosen
 
 
-class _Work:
+class _SendJob:
     """Sends the standard input; ``tally`` says what was written, ``stopped`` what ended it."""
 
     def __init__(
@@ -205,7 +205,7 @@ class _Work:
         *,
         sync: bool,
     ) -> None:
-        self.tally = Tally()
+        self.tally = SendTally()
         self.bad_lines = 0
         self.stopped: str | None = None
         """Why the lines behind were not sent; None when all were."""

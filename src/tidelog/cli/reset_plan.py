@@ -31,7 +31,7 @@ class Goal(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class OffsetFacts:
     """What is known of one partition: its log, the group's position, the offset at the time."""
 
     earliest: int
@@ -40,7 +40,7 @@ class Facts:
     at_time: int | None = None
 
 
-def new_offset(goal: Goal, facts: Facts, number: int = 0) -> int | None:
+def new_offset(goal: Goal, facts: OffsetFacts, number: int = 0) -> int | None:
     """Return where a partition goes; None where the goal says nothing (--to-current without one).
 
     ``number`` is the offset of OFFSET and FILE, the distance of SHIFT.

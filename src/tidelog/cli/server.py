@@ -166,7 +166,7 @@ class _Process:
             belongs_to = await loop.run_in_executor(
                 seams.threads, preflight.check, self._configs, seams.disk
             )
-        except preflight.Refused as error:
+        except preflight.StartRefused as error:
             raise _StartFailed(str(error)) from error
         self._configs, name = await preflight.with_host_name(self._configs)
         self._say_start(name)

@@ -28,7 +28,7 @@ from tidelog.cli.connecting import key_values
 from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.output import note, say
 from tidelog.cli.up_child import Child
-from tidelog.cli.up_files import Address, Plan, why_not_config
+from tidelog.cli.up_files import Address, ClusterPlan, why_not_config
 from tidelog.model.configs.types import StoreAddress
 from tidelog.runtime.cluster_secret import SecretRefused
 from tidelog.runtime.disk import RealDisk, holder, keep_from_others
@@ -90,7 +90,7 @@ def command(
         raise Failed(f"another `tidelog up` runs on {data}{who}: stop it, or take another --data")
     try:
         make_secret(str(folder))
-        plan = Plan(folder, brokers, controllers, port, store, configs)
+        plan = ClusterPlan(folder, brokers, controllers, port, store, configs)
         asyncio.run(_Up(plan, restart=restart).run())
     except SecretRefused as error:
         raise Failed(str(error)) from None
@@ -143,7 +143,7 @@ def cluster_json(children: Sequence[Child]) -> dict[str, Any]:
 class _Up:
     """The running cluster."""
 
-    def __init__(self, plan: Plan, *, restart: bool) -> None:
+    def __init__(self, plan: ClusterPlan, *, restart: bool) -> None:
         self._restart = restart
         self._store = plan.store
         self._cluster_file = plan.folder / "cluster.json"

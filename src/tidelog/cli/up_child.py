@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tidelog.cli.failures import Failed
 from tidelog.cli.output import note
-from tidelog.cli.up_files import Address, Member, Plan, server_properties
+from tidelog.cli.up_files import Address, ClusterPlan, ClusterProcess, server_properties
 from tidelog.storage.names import LOCK
 
 START_TIMEOUT_S = 60.0
@@ -92,7 +92,7 @@ def _last_lines(log: Path, size: int, begin: int = 0) -> list[str]:
 class Child:
     """One process of the plan. Its addresses stay the same when it is started again."""
 
-    def __init__(self, plan: Plan, member: Member) -> None:
+    def __init__(self, plan: ClusterPlan, member: ClusterProcess) -> None:
         self.member = member
         self.ready: Ready | None = None
         """What it said when it was ready last."""

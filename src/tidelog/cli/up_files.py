@@ -51,7 +51,7 @@ def why_not_config(names: Iterable[str]) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ClusterProcess:
     """One process: its id, its roles, and the port for clients (0: any that is free)."""
 
     node_id: int
@@ -64,7 +64,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ClusterPlan:
     """The whole cluster. `store` is "sqlite" or a "zookeeper://…" address."""
 
     folder: Path
@@ -74,24 +74,31 @@ class Plan:
     store: str = "sqlite"
     configs: Mapping[str, str] = field(default_factory=dict)
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[ClusterProcess]:
         """Return all processes; those that are controllers first."""
         embedded = self.store == "sqlite"
         ids = range(1, self.brokers + 1)
         ports = [self.port + node_id - 1 if self.port else 0 for node_id in ids]
         brokers = [
-            Member(node_id, is_controller=embedded and node_id == 1, port=port)
+            ClusterProcess(node_id, is_controller=embedded and node_id == 1, port=port)
             for node_id, port in zip(ids, ports, strict=True)
         ]
         alone = range(FIRST_CONTROLLER_ID, FIRST_CONTROLLER_ID + self.controllers)
         return [
-            *(Member(x, is_broker=False, is_controller=True) for x in alone if not embedded),
+            *(
+                ClusterProcess(x, is_broker=False, is_controller=True)
+                for x in alone
+                if not embedded
+            ),
             *brokers,
         ]
 
 
 def server_properties(
-    plan: Plan, member: Member, controllers: Sequence[Address] = (), controller_port: int = 0
+    plan: ClusterPlan,
+    member: ClusterProcess,
+    controllers: Sequence[Address] = (),
+    controller_port: int = 0,
 ) -> str:
     """Return the file of one process; the plan's configurations go before what is set here.
 

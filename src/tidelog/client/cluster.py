@@ -19,11 +19,11 @@ from tidelog.client import metadata
 from tidelog.client.connecting.connection import (
     CONNECT_TIMEOUT_MS,
     REQUEST_TIMEOUT_MS,
-    Connection,
+    ClientConnection,
     connect,
 )
 from tidelog.client.errors import ClientError, ClusterUnreachable, ConnectionLost, Refused
-from tidelog.client.metadata import Broker, ClusterMetadata, Partition, Topic
+from tidelog.client.metadata import BrokerAddress, ClusterMetadata, Partition, Topic
 from tidelog.client.retries import Backoff, is_worth_retrying, retrying
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -72,8 +72,8 @@ class Cluster:
         self._doubted: set[str] = set()
         self._wanted: set[str] = set()
         self._refreshing: asyncio.Task[None] | None = None
-        self._connections: dict[tuple[Any, str], asyncio.Task[Connection]] = {}
-        self._coordinators: dict[str, Broker] = {}
+        self._connections: dict[tuple[Any, str], asyncio.Task[ClientConnection]] = {}
+        self._coordinators: dict[str, BrokerAddress] = {}
 
     async def __aenter__(self) -> Cluster:
         await self.open()
@@ -128,7 +128,7 @@ class Cluster:
 
     # Connections
 
-    async def connection(self, node_id: int, purpose: str = "") -> Connection:
+    async def connection(self, node_id: int, purpose: str = "") -> ClientConnection:
         """Return an open connection to a broker, made when there is none.
 
         Connections of different ``purpose`` are different, so that a long wait (a fetch, a group's
@@ -164,7 +164,7 @@ class Cluster:
             request, version, timeout_ms or self.settings.request_timeout_ms
         )
 
-    async def any_connection(self, last: Collection[str] = ()) -> Connection:
+    async def any_connection(self, last: Collection[str] = ()) -> ClientConnection:
         """Return a connection to any broker that can be reached: open ones first.
 
         ``last``: the addresses of those that are only taken when there is no other. Raises
@@ -205,7 +205,7 @@ class Cluster:
             return await self.send_to_any(request, timeout_ms=timeout_ms)
         return await self.send(self._view.controller_id, request, timeout_ms=timeout_ms)
 
-    async def _connection_to(self, key: tuple[Any, str], host: str, port: int) -> Connection:
+    async def _connection_to(self, key: tuple[Any, str], host: str, port: int) -> ClientConnection:
         task = self._connections.get(key)
         if task is not None and task.done():
             if not _connected(task) or task.result().closed:
@@ -220,7 +220,7 @@ class Cluster:
         # Shielded: several callers may wait for the same connection.
         return await asyncio.shield(task)
 
-    async def _connect(self, host: str, port: int) -> Connection:
+    async def _connect(self, host: str, port: int) -> ClientConnection:
         try:
             return await connect(
                 host,
@@ -406,7 +406,7 @@ class Cluster:
             self.forget_coordinator(group)
             raise
 
-    async def _find_coordinator(self, group: str) -> Broker:
+    async def _find_coordinator(self, group: str) -> BrokerAddress:
         connection = await self.any_connection()
         version = connection.version_of(ApiKey.FIND_COORDINATOR)
         request = messages.FindCoordinatorRequest(
@@ -416,14 +416,14 @@ class Cluster:
         found = answer.coordinators[0] if version >= 4 else answer
         if found.error_code:
             raise Refused(found.error_code, f"group {group!r}", found.error_message)
-        return Broker(found.node_id, found.host, found.port)
+        return BrokerAddress(found.node_id, found.host, found.port)
 
 
 def _topics_of(names: Sequence[str]) -> list[messages.MetadataRequest.MetadataRequestTopic]:
     return [messages.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
 
 
-def _connected(task: asyncio.Task[Connection]) -> bool:
+def _connected(task: asyncio.Task[ClientConnection]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
 
 

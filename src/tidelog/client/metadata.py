@@ -24,7 +24,7 @@ DEFAULT_PORT = 9092
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
+class BrokerAddress:
     """One broker as clients reach it."""
 
     node_id: int
@@ -67,7 +67,7 @@ class ClusterMetadata:
 
     cluster_id: str | None = None
     controller_id: int = -1
-    brokers: Mapping[int, Broker] = field(default_factory=dict)
+    brokers: Mapping[int, BrokerAddress] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)
 
     def partition(self, wanted: TopicPartition) -> Partition | None:
@@ -107,7 +107,7 @@ def read_answer(answer: messages.MetadataResponse) -> ClusterMetadata:
         cluster_id=answer.cluster_id,
         controller_id=answer.controller_id,
         brokers={
-            broker.node_id: Broker(broker.node_id, broker.host, broker.port, broker.rack)
+            broker.node_id: BrokerAddress(broker.node_id, broker.host, broker.port, broker.rack)
             for broker in answer.brokers
         },
         topics={topic.name or "": _read_topic(topic) for topic in answer.topics},

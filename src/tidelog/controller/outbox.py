@@ -22,8 +22,8 @@ from itertools import islice
 from typing import Any, Protocol
 from uuid import UUID
 
-from tidelog.client.connecting.connection import CONNECT_TIMEOUT_MS, Connection, connect
-from tidelog.client.connecting.patience import Patience
+from tidelog.client.connecting.connection import CONNECT_TIMEOUT_MS, ClientConnection, connect
+from tidelog.client.connecting.patience import GrowingTimeout
 from tidelog.client.errors import ClientError
 from tidelog.controller import requests
 from tidelog.controller.announcements import Announcements
@@ -88,7 +88,7 @@ class Outbox:
         self.reached = -1
         self._owner = owner
         self._timeout_ms = timeout_ms
-        self._greeting = Patience(CONNECT_TIMEOUT_MS)
+        self._greeting = GrowingTimeout(CONNECT_TIMEOUT_MS)
         self._delete_retry_ms = delete_retry_ms
         self._changes = Changes()
         self._awake = asyncio.Event()
@@ -150,7 +150,7 @@ class Outbox:
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> ClientConnection:
         owner = self._owner
         listener = owner.sender.inter_broker_listener
         address = requests.inter_broker_address(owner.cluster, self.broker, listener)
@@ -170,7 +170,7 @@ class Outbox:
         self._greeting.answered()
         return connection
 
-    async def _open(self, connection: Connection) -> None:
+    async def _open(self, connection: ClientConnection) -> None:
         owner = self._owner
         number = owner.next_channel_number()
         opening = requests.open_control_channel(owner.cluster, owner.sender, self.broker, number)
@@ -202,7 +202,7 @@ class Outbox:
             self._awake.clear()
             await self._awake.wait()
 
-    async def _send_full(self, connection: Connection) -> None:
+    async def _send_full(self, connection: ClientConnection) -> None:
         doomed, answer = await self._send_all(connection, requests.FULL)
         # What is not in a FULL is stale at the broker: it serves no more and is removed there, but
         # for what the answer names because a disk failed.
@@ -223,7 +223,7 @@ class Outbox:
             self._stop_later()
 
     async def _send_all(
-        self, connection: Connection, kind: int
+        self, connection: ClientConnection, kind: int
     ) -> tuple[list[Stop], messages.LeaderAndIsrResponse]:
         """Tell of every partition; return what the broker had to stop when that was built, and its
         answer."""
@@ -240,7 +240,7 @@ class Outbox:
         self._log_refused(answer)
         return doomed, answer
 
-    async def _tell_changes(self, connection: Connection) -> None:
+    async def _tell_changes(self, connection: ClientConnection) -> None:
         await self._something_new(connection)
         revision = self._owner.cluster.revision
         changes, self._changes = self._changes, Changes()
@@ -260,7 +260,7 @@ class Outbox:
             # What an older store says may repeat a leader epoch: no order of it is given.
             raise ChannelRefused("the metadata store has gone back in time")
 
-    async def _tell_part(self, connection: Connection, part: Changes, revision: int) -> None:
+    async def _tell_part(self, connection: ClientConnection, part: Changes, revision: int) -> None:
         owner = self._owner
         self._look_back()
         await self._tell_configs(connection)
@@ -276,7 +276,7 @@ class Outbox:
             )
             await self._send(connection, metadata, metadata.version)
 
-    async def _tell_configs(self, connection: Connection) -> None:
+    async def _tell_configs(self, connection: ClientConnection) -> None:
         """Tell changed configurations until none is left: a topic's go before its partitions."""
         while self._changes.configs:
             configs = set(islice(self._changes.configs, TOLD_AT_ONCE))
@@ -284,14 +284,14 @@ class Outbox:
             await self._send_configs(connection, configs)
 
     async def _send_configs(
-        self, connection: Connection, configs: Collection[tuple[int, str]] | None
+        self, connection: ClientConnection, configs: Collection[tuple[int, str]] | None
     ) -> None:
         owner = self._owner
         request = requests.update_configs(owner.cluster, owner.sender, self.broker, configs)
         await self._send(connection, request, 0)
         self._kept, self._kept_at = request.store_revision, asyncio.get_running_loop().time()
 
-    async def _tell_revision(self, connection: Connection) -> None:
+    async def _tell_revision(self, connection: ClientConnection) -> None:
         """Have the broker keep the revision of the states that it was told last, now or soon."""
         if self._kept >= self._to_be_kept:
             return
@@ -306,7 +306,7 @@ class Outbox:
         self._keeping = None
         self.notice(Changes())
 
-    async def _something_new(self, connection: Connection) -> None:
+    async def _something_new(self, connection: ClientConnection) -> None:
         while not self._new:
             self._awake.clear()
             waking = asyncio.ensure_future(self._awake.wait())
@@ -319,7 +319,7 @@ class Outbox:
             if connection.closed:
                 raise ChannelRefused("the connection ended")
 
-    async def _stop(self, connection: Connection) -> None:
+    async def _stop(self, connection: ClientConnection) -> None:
         """Tell what is to be stopped, note what was confirmed, and come back to the rest."""
         cluster = self._owner.cluster
         stops = stops_of(cluster, self.broker)
@@ -360,7 +360,7 @@ class Outbox:
         self._retry = None
         self.notice(Changes(stops=True))
 
-    async def _send(self, connection: Connection, request: Any, version: int) -> Any:
+    async def _send(self, connection: ClientConnection, request: Any, version: int) -> Any:
         answer = await connection.send(request, version, self._timeout_ms)
         if answer.error_code != ErrorCode.NONE:
             name = ErrorCode(answer.error_code).name

@@ -27,7 +27,7 @@ from tidelog.client.groups.committed_offsets import Position, commit_offsets, co
 from tidelog.client.offsets import EARLIEST, LATEST, IsolationLevel, list_offsets
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.lookups import Look, look, topic_id
+from tidelog.pipeline.lookups import ClusterLook, look, topic_id
 from tidelog.pipeline.options import SourceOptions
 from tidelog.pipeline.planning.losses import judge
 from tidelog.pipeline.planning.positions import Pid, Positions
@@ -290,7 +290,7 @@ class Brokers:
         *,
         node_id: int | None = None,
         timeout_ms: int | None = None,
-    ) -> Look:
+    ) -> ClusterLook:
         return self._client.call(
             look(
                 self._cluster,
@@ -338,7 +338,7 @@ class _Doubts(NamedTuple):
         return bool(self.lost or self.missing or self.is_behind)
 
 
-def _doubts(found: Look, known: Positions) -> _Doubts:
+def _doubts(found: ClusterLook, known: Positions) -> _Doubts:
     snapshot = found.snapshot
     judged = judge(known.with_ids(snapshot.topic_ids), snapshot)
     return _Doubts(judged.doubted, found.missing_besides(known), bool(judged.behind))

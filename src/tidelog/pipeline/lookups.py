@@ -26,13 +26,13 @@ from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.places import Subscription, SubscriptionKind
 from tidelog.pipeline.planning.losses import epochs_to_ask
 from tidelog.pipeline.planning.positions import Pid, Positions
-from tidelog.pipeline.planning.snapshot import UNKNOWN_END, PartitionState, Snapshot
+from tidelog.pipeline.planning.snapshot import UNKNOWN_END, PartitionSnapshot, Snapshot
 
 _NOT_THERE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @dataclass(slots=True)
-class Look:
+class ClusterLook:
     """What one look found; `missing` are topics and partitions that the options name in vain.
 
     Each stands there with its number, None for a topic as a whole, and a line that says so.
@@ -70,7 +70,7 @@ async def look(
     *,
     node_id: int | None = None,
     timeout_ms: int | None = None,
-) -> Look:
+) -> ClusterLook:
     """Look once. `node_id`: whose metadata is asked; any broker's without.
 
     Errors of topics and partitions stand in the look. Raises ClientError when no broker answers
@@ -103,7 +103,7 @@ async def look(
     )
     epoch_ends = await _epoch_ends(cluster, asked, failed, timeout_ms)
     states = {
-        pids[each]: PartitionState(
+        pids[each]: PartitionSnapshot(
             starts[each].offset,
             ends[each].offset,
             leader_epoch=ends[each].leader_epoch,
@@ -121,7 +121,7 @@ async def look(
         silent={pids[each]: str(error) for each, error in failed.items()},
         unread=unread,
     )
-    return Look(snapshot, missing)
+    return ClusterLook(snapshot, missing)
 
 
 def _chosen(

@@ -24,7 +24,7 @@ from tidelog.pipeline.places import (
     parse_starting,
     parse_subscription,
 )
-from tidelog.pipeline.planning.admission import Limits
+from tidelog.pipeline.planning.admission import AdmissionLimits
 from tidelog.pipeline.schema import COLUMNS, choose_columns
 
 _KAFKA = "kafka."
@@ -142,7 +142,7 @@ class SourceOptions:
     latest_if_no_match: bool
     fail_on_data_loss: bool
     on_outage: OnOutage
-    limits: Limits
+    limits: AdmissionLimits
     min_partitions: int | None
     max_records_per_partition: int | None
     columns: tuple[str, ...]
@@ -256,7 +256,7 @@ def parse(raw: Mapping[str, str], mode: Mode) -> SourceOptions:
     )
 
 
-def _limits(options: Mapping[str, str]) -> Limits:
+def _limits(options: Mapping[str, str]) -> AdmissionLimits:
     most = _positive(options, "maxOffsetsPerTrigger")
     least = _positive(options, "minOffsetsPerTrigger")
     if most is None:
@@ -267,7 +267,7 @@ def _limits(options: Mapping[str, str]) -> Limits:
     delay_ms = DEFAULT_MAX_TRIGGER_DELAY_MS
     if delay is not None:
         delay_ms = parse_duration_ms("maxTriggerDelay", delay)
-    return Limits(most, least, delay_ms)
+    return AdmissionLimits(most, least, delay_ms)
 
 
 def parse_duration_ms(name: str, text: str) -> int:

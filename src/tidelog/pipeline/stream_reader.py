@@ -29,7 +29,7 @@ from tidelog.client.errors import ClientError
 from tidelog.pipeline import brokers
 from tidelog.pipeline.errors import DataLost, PipelineError, TopicChanged
 from tidelog.pipeline.options import OnOutage, SourceOptions
-from tidelog.pipeline.planning.planner import Plan, plan
+from tidelog.pipeline.planning.planner import BatchPlan, plan
 from tidelog.pipeline.planning.positions import SENTINEL, Pid, Positions, is_sentinel
 from tidelog.pipeline.planning.ranges import ranges_between
 from tidelog.pipeline.planning.resolve import resolve
@@ -121,7 +121,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def stop(self) -> None:
         """Nothing: Spark kills this process instead of calling (docs/design/pipeline.md)."""
 
-    def _plan(self, positions: Positions) -> Plan:
+    def _plan(self, positions: Positions) -> BatchPlan:
         """Plan from what the log is now, or from the target of a run that ends.
 
         Raises DataLost and TopicChanged for losses that are refused; with onOutage=fail
@@ -133,7 +133,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         except ClientError as error:
             if options.on_outage is OnOutage.FAIL:
                 raise
-            made = Plan(positions, held=dict.fromkeys(positions.at, str(error)))
+            made = BatchPlan(positions, held=dict.fromkeys(positions.at, str(error)))
         else:
             self._seen = seen
             if self._ends:
@@ -143,7 +143,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._report(made)
         return made
 
-    def _plan_for_held(self, positions: Positions) -> Plan:
+    def _plan_for_held(self, positions: Positions) -> BatchPlan:
         """Wait for what a run that ends has left to read; all else was read.
 
         Raises PipelineError after kafkaConsumer.pollTimeoutMs: a run that ends well has read all.
@@ -191,7 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             committed=lambda: access.committed(options, snapshot),
         )
 
-    def _report(self, made: Plan) -> None:
+    def _report(self, made: BatchPlan) -> None:
         """Refuse what the options refuse, and warn of the rest, of each once while it lasts."""
         options = self._options
         if made.losses and options.fail_on_data_loss:
@@ -207,7 +207,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         self._warned = lines
 
 
-def _moves(made: Plan, positions: Positions) -> bool:
+def _moves(made: BatchPlan, positions: Positions) -> bool:
     """Whether a plan has anything to do."""
     return made.end.at != positions.with_ids(made.end.topic_ids).at
 

@@ -21,7 +21,7 @@ from tidelog.pipeline import brokers
 from tidelog.pipeline.decoding.chunks import Decoder, Origin
 from tidelog.pipeline.errors import DataLost, OptionRefused, PipelineError, TopicChanged
 from tidelog.pipeline.options import OnOutage, SourceOptions
-from tidelog.pipeline.planning.losses import Loss, LossKind
+from tidelog.pipeline.planning.losses import LossKind, PartitionLoss
 from tidelog.pipeline.planning.positions import UNKNOWN_EPOCH, Pid, Positions
 from tidelog.pipeline.planning.ranges import OffsetRange, clip, split
 from tidelog.pipeline.planning.snapshot import Snapshot
@@ -100,10 +100,12 @@ def read_task(
             raise TopicChanged(f"topic {pid.topic} was deleted or created again before it was read")
         begin = part.start if task.lost_from is None else task.lost_from
         known = pid._replace(topic_id=task.topic_id)
-        yield from _lose(options, Loss(known, LossKind.DELETED, begin, -1, now), begin, part.end)
+        yield from _lose(
+            options, PartitionLoss(known, LossKind.DELETED, begin, -1, now), begin, part.end
+        )
         return
     if task.lost_from is not None:
-        lost = Loss(pid, LossKind.RETENTION, task.lost_from, part.start)
+        lost = PartitionLoss(pid, LossKind.RETENTION, task.lost_from, part.start)
         yield from _lose(options, lost, task.lost_from, part.start)
     yield from _Reading(options, access, task, seen).rows()
     # Fetches go by name. An id that is still the same was the same all the time.
@@ -149,7 +151,7 @@ class _Reading:
             except GaveUp as error:
                 self._silent(error)
         if decoder.end < self._planned_end:
-            lost = Loss(self._pid, LossKind.REWOUND, self._planned_end, self._log_end)
+            lost = PartitionLoss(self._pid, LossKind.REWOUND, self._planned_end, self._log_end)
             yield from _lose(self._options, lost, decoder.end, self._planned_end)
 
     def _fetched(self) -> Iterator[pa.RecordBatch]:
@@ -191,7 +193,7 @@ class _Reading:
         start, end = self._access.bounds(self._pid, options, readable=False)
         position = decoder.next_offset
         if position < start:
-            lost = Loss(self._pid, LossKind.RETENTION, position, start)
+            lost = PartitionLoss(self._pid, LossKind.RETENTION, position, start)
             decoder.next_offset = min(start, decoder.end)
             yield from _lose(options, lost, position, decoder.next_offset)
             self._moved_s = time.monotonic()
@@ -224,7 +226,9 @@ class _Reading:
             raise error
 
 
-def _lose(options: SourceOptions, loss: Loss, start: int, end: int) -> Iterator[pa.RecordBatch]:
+def _lose(
+    options: SourceOptions, loss: PartitionLoss, start: int, end: int
+) -> Iterator[pa.RecordBatch]:
     """Refuse a loss, or warn and go on without the offsets `start` to `end` (exclusive).
 
     Yields the row that tells of it, where such rows are wanted.

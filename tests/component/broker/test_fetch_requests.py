@@ -7,18 +7,18 @@ from pathlib import Path
 from tests.broker.test_following import append, run, running
 from tidelog.broker.following.fetch_requests import FollowerQuestions
 from tidelog.broker.partitions.partition import HostedPartition
-from tidelog.client.fetching.fetch_sessions import Question
+from tidelog.client.fetching.fetch_sessions import SessionRequest
 
 MAX_BYTES = 1000
 
 
-def ask(questions: FollowerQuestions) -> Question:
+def ask(questions: FollowerQuestions) -> SessionRequest:
     question = questions.ask(MAX_BYTES, with_ids=True)
     questions.sent()
     return question
 
 
-def named(question: Question) -> list[int]:
+def named(question: SessionRequest) -> list[int]:
     return sorted(key.partition for key in question.wanted)
 
 
@@ -38,7 +38,7 @@ def test_a_request_names_what_changed(tmp_path: Path) -> None:
             first = ask(questions)
             assert (first.session_id, first.epoch, named(first)) == (0, 0, [0, 1, 2, 3])
             questions.answered(9)
-            assert ask(questions) == Question(9, 1, {}, [])
+            assert ask(questions) == SessionRequest(9, 1, {}, [])
             append(hosted[2], "a")
             take(questions, hosted[2])
             take(questions, hosted[3])
@@ -46,7 +46,7 @@ def test_a_request_names_what_changed(tmp_path: Path) -> None:
             assert (changed.epoch, named(changed)) == (2, [2]), "the other one's end is the same"
             assert changed.wanted[hosted[2].key].offset == 1
             questions.leave(hosted[0].key)
-            assert ask(questions) == Question(9, 3, {}, [hosted[0].key])
+            assert ask(questions) == SessionRequest(9, 3, {}, [hosted[0].key])
 
     run(main())
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tidelog.client.errors import ConnectionLost, Refused
-from tidelog.client.producing.send_queue import Answer, Batch, SendQueue
+from tidelog.client.producing.send_queue import BatchResult, ProducerBatch, SendQueue
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import crc_is_right, read_header
@@ -18,12 +18,12 @@ from tidelog.records.reader import read_batch
 
 WHERE = TopicPartition("t", 0)
 ONE, TWO = Producer(1, 0), Producer(2, 0)
-OK = Answer(None, 10, -1)
-LOST = Answer(ConnectionLost("gone"))
+OK = BatchResult(None, 10, -1)
+LOST = BatchResult(ConnectionLost("gone"))
 
 
-def refused(code: ErrorCode) -> Answer:
-    return Answer(Refused(code, "t-0"))
+def refused(code: ErrorCode) -> BatchResult:
+    return BatchResult(Refused(code, "t-0"))
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ class Sending:
         self.identity: Producer | None = ONE
         self.count = 0
 
-    def add(self, records: int = 1) -> Batch:
+    def add(self, records: int = 1) -> ProducerBatch:
         batch = self.queue.open()
         for _ in range(records):
             batch.builder.append(1, None, b"%d" % self.count, [])
@@ -51,7 +51,7 @@ class Sending:
             self.count += 1
         return batch
 
-    def send(self) -> tuple[Batch, int, int] | None:
+    def send(self) -> tuple[ProducerBatch, int, int] | None:
         """Send the next batch; it, its producer id and its first sequence number."""
         batch = self.queue.next(self.identity)
         if batch is None:
@@ -215,8 +215,8 @@ def test_a_batch_that_is_too_large_is_cut_under_its_numbers(
     assert not sending.queue.answered(second, refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER))
     left, right = first.halves
     assert [sending.send() for _ in range(3)] == [(left, 1, 0), (right, 1, 2), (second, 1, 5)]
-    assert sending.queue.answered(left, Answer(None, 10))
-    assert sending.queue.answered(right, Answer(None, 12))
+    assert sending.queue.answered(left, BatchResult(None, 10))
+    assert sending.queue.answered(right, BatchResult(None, 12))
     assert [outcome.result().offset for outcome, _ in first.outcomes] == [10, 11, 12, 13, 14]
     assert not sending.queue.broken
 
@@ -237,15 +237,15 @@ class Leader:
         self.next: dict[int, int] = {}
         self.seen: dict[tuple[int, int], int] = {}
 
-    def append(self, data: bytes) -> Answer:
+    def append(self, data: bytes) -> BatchResult:
         header = read_header(data)
         place = (header.producer_id, header.base_sequence)
         if place in self.seen:
-            return Answer(None, self.seen[place])
+            return BatchResult(None, self.seen[place])
         if header.base_sequence != self.next.get(header.producer_id, 0):
             return refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         self.seen[place] = len(self.values)
-        answer = Answer(None, len(self.values))
+        answer = BatchResult(None, len(self.values))
         records = read_batch(data)
         self.values += [record.value or b"" for record in records]
         self.next[header.producer_id] = header.base_sequence + len(records)
@@ -261,7 +261,7 @@ def test_random_failures_lose_repeat_and_reorder_nothing(
     for _ in range(60):
         sending, leader = Sending(loop), Leader()
         made = [sending.add(chance.randint(1, 6)) for _ in range(25)]
-        under_way: list[tuple[Batch, bytes]] = []
+        under_way: list[tuple[ProducerBatch, bytes]] = []
         given_up = set()
         identities = 1
         steps = 0

@@ -17,7 +17,7 @@ from tests.simulation.cluster.journal import Known, Place, StateWatch
 from tests.simulation.cluster.nodes import PORT, BrokerNode, Cluster
 from tests.simulation.history import History
 from tests.simulation.kernel import UNLIMITED
-from tidelog.client.connecting.connection import Connection, connect
+from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -122,7 +122,12 @@ class Auditor:
             return False
 
     async def _read(
-        self, connection: Connection, node: BrokerNode, place: Place, offset: int, requests: int
+        self,
+        connection: ClientConnection,
+        node: BrokerNode,
+        place: Place,
+        offset: int,
+        requests: int,
     ) -> bool:
         position = offset
         for _ in range(requests):
@@ -141,7 +146,7 @@ class Auditor:
         return False
 
     async def _fetch(
-        self, connection: Connection, place: Place, offset: int
+        self, connection: ClientConnection, place: Place, offset: int
     ) -> messages.FetchResponse.PartitionData:
         part = messages.FetchRequest.FetchPartition(
             partition=place.partition, fetch_offset=offset, partition_max_bytes=FETCH_BYTES

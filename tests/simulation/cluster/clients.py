@@ -19,7 +19,7 @@ from tests.simulation.clients import Target
 from tests.simulation.cluster.journal import StateWatch
 from tests.simulation.cluster.nodes import PORT, Cluster
 from tests.simulation.secret import secret_outside
-from tidelog.client.connecting.connection import Connection, connect
+from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.errors import ClientError, ConnectionLost
 from tidelog.metadata import layout
 from tidelog.model.errors import ErrorCode
@@ -82,7 +82,7 @@ class Outside:
         self.epochs: dict[str, int] = {}
         """The highest leader epoch heard of, by a partition's name and the life of its topic."""
 
-    async def any_broker(self, secret: ClusterSecret | None = None) -> Connection:
+    async def any_broker(self, secret: ClusterSecret | None = None) -> ClientConnection:
         """Connect to some broker. Raises ClientError."""
         node = self.rng.choice(self.cluster.brokers)
         return await connect(node.host, PORT, connect_timeout_ms=CONNECT_MS, secret=secret)
@@ -119,7 +119,7 @@ class Outside:
             return layout.id_text(topic.topic_id)
         return "" if topic.name == TEMPORARY else self.states.id_of(topic.name)
 
-    async def coordinator(self, group: str) -> Connection:
+    async def coordinator(self, group: str) -> ClientConnection:
         """Connect to whom some broker names as a group's coordinator. Raises ClientError."""
         request = messages.FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
         answer = await self.ask_anyone(request)
@@ -176,7 +176,7 @@ class ClusterTarget(Target):
     def name(self) -> str:
         return f"{self.topic}{self.life}-{self.partition}"
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> ClientConnection:
         topic = await self.outside.topic(self.topic)
         found = [p for p in topic.partitions if p.partition_index == self.partition]
         if not found or found[0].leader_id < 0:
@@ -191,7 +191,7 @@ class ClusterTarget(Target):
             await self._check_life(connection)
         return connection
 
-    async def _check_life(self, connection: Connection) -> None:
+    async def _check_life(self, connection: ClientConnection) -> None:
         """Requests go by name: the leader itself must have heard of this life of the topic."""
         try:
             answer = await connection.send(_asking_for(self.topic), timeout_ms=ANSWER_MS)
@@ -338,7 +338,7 @@ class GroupBook:
         """What was committed once."""
         self.lost: list[str] = []
         self.commits = 0
-        self._acked_on: Connection | None = None
+        self._acked_on: ClientConnection | None = None
         """Where the newest commit was answered."""
         self._outside = outside
         self._rng = rng
@@ -361,7 +361,7 @@ class GroupBook:
         finally:
             connection.close()
 
-    async def look(self, connection: Connection, *, is_last: bool = False) -> None:
+    async def look(self, connection: ClientConnection, *, is_last: bool = False) -> None:
         """Fetch what is committed; note it when an answered commit is gone."""
         request = messages.OffsetFetchRequest
         asked = request.OffsetFetchRequestTopics(name=self.topic, partition_indexes=[0])
@@ -381,7 +381,7 @@ class GroupBook:
                 f"{connection.peer} says {part.committed_offset}, but {self.acked} was committed"
             )
 
-    async def _commit(self, connection: Connection) -> None:
+    async def _commit(self, connection: ClientConnection) -> None:
         request = messages.OffsetCommitRequest
         self.sent += 1
         sent = self.sent

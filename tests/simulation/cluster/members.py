@@ -20,7 +20,7 @@ from tests.simulation.group_history import GroupCommit, GroupHistory, Jump, Look
 from tests.simulation.history import History, Outcome
 from tests.simulation.kernel import Process
 from tidelog.client.cluster import COORDINATOR_PURPOSE, Cluster, ClusterSettings
-from tidelog.client.connecting.connection import Connection
+from tidelog.client.connecting.connection import ClientConnection
 from tidelog.client.errors import ClientError, ConnectionLost
 from tidelog.client.fetching.batches import Fetched
 from tidelog.client.fetching.fetcher import OffsetReset
@@ -310,9 +310,9 @@ class NotingCluster(Cluster):
             )
             self._group.book.jumps.append(jump)
 
-    async def connection(self, node_id: int, purpose: str = "") -> Connection:
+    async def connection(self, node_id: int, purpose: str = "") -> ClientConnection:
         found = await super().connection(node_id, purpose)
-        return cast(Connection, _NotingConnection(found, self._looked_up, self._told_of_cuts))
+        return cast(ClientConnection, _NotingConnection(found, self._looked_up, self._told_of_cuts))
 
     def _looked_up(self, request: messages.ListOffsetsRequest, answer: Any) -> None:
         """A member that has a position and asks for the start has lost it.
@@ -390,7 +390,7 @@ class _NotingConnection:
 
     def __init__(
         self,
-        inner: Connection,
+        inner: ClientConnection,
         heard: Callable[[messages.ListOffsetsRequest, Any], None],
         told: Callable[[Any], None],
     ) -> None:

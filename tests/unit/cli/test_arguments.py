@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from tidelog.cli import configs, consume, groups, main, produce, topics, up, up_child
 from tidelog.cli.connecting import client_properties, exactly_one, key_values, settings_from
 from tidelog.cli.failures import Failed, WrongUsage, explain
-from tidelog.cli.up_files import Member, Plan, server_properties
+from tidelog.cli.up_files import ClusterPlan, ClusterProcess, server_properties
 from tidelog.client.errors import ClusterUnreachable, Refused
 from tidelog.client.fetching.fetcher import OffsetReset
 from tidelog.client.metadata import Topic
@@ -263,7 +263,7 @@ def test_refusals_say_what_to_do() -> None:
 
 
 def test_the_file_of_a_development_node_is_a_valid_one(tmp_path: Path) -> None:
-    plan = Plan(tmp_path / "a b\\c", port=19092, configs={"num.partitions": "3"})
+    plan = ClusterPlan(tmp_path / "a b\\c", port=19092, configs={"num.partitions": "3"})
     (member,) = plan.members()
     configs_of = load(server_properties(plan, member))
     assert isinstance(configs_of, ServerConfigs), configs_of
@@ -276,7 +276,7 @@ def test_the_file_of_a_development_node_is_a_valid_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("brokers", "replicas"), [(2, 2), (3, 3), (5, 3)])
 def test_the_file_of_a_further_broker(tmp_path: Path, brokers: int, replicas: int) -> None:
     controller = ("127.0.0.1", 4711)
-    plan = Plan(tmp_path, brokers, port=19092)
+    plan = ClusterPlan(tmp_path, brokers, port=19092)
     configs_of = load(server_properties(plan, plan.members()[1], [controller]))
     assert isinstance(configs_of, ServerConfigs), configs_of
     assert configs_of.node_id == 2
@@ -289,7 +289,7 @@ def test_the_file_of_a_further_broker(tmp_path: Path, brokers: int, replicas: in
 
 def test_the_files_of_controllers_on_zookeeper(tmp_path: Path) -> None:
     store = "zookeeper://127.0.0.1:2181/t"
-    plan = Plan(tmp_path, brokers=2, controllers=2, port=19092, store=store)
+    plan = ClusterPlan(tmp_path, brokers=2, controllers=2, port=19092, store=store)
     members = plan.members()
     words = ["controller 101", "controller 102", "broker 1", "broker 2"]
     assert [str(member) for member in members] == words
@@ -335,7 +335,9 @@ def test_ready_lines(tmp_path: Path) -> None:
     assert untold == up_child.Ready(("127.0.0.1", 9093), None, None, serves=False)
     assert up_child.parse_ready("something else") is None
     assert up_child.parse_ready("ready or not") is None
-    children = [up_child.Child(Plan(tmp_path), Member(number)) for number in (1, 2, 101)]
+    children = [
+        up_child.Child(ClusterPlan(tmp_path), ClusterProcess(number)) for number in (1, 2, 101)
+    ]
     for child, ready in zip(children, (first, second, third), strict=True):
         child.ready = ready
     assert json.loads(json.dumps(up.cluster_json(children))) == {

@@ -11,7 +11,7 @@ from tidelog.cli import connecting, consume, main, produce, server_arguments
 from tidelog.cli.client_names import check_unused
 from tidelog.cli.connecting import SERVER_VARIABLE, settings_from
 from tidelog.cli.failures import WrongUsage
-from tidelog.cli.up_files import DECIDED, Plan, server_properties, why_not_config
+from tidelog.cli.up_files import DECIDED, ClusterPlan, server_properties, why_not_config
 
 SERVER = ["--bootstrap-server", "127.0.0.1:1"]
 
@@ -142,7 +142,7 @@ def test_up_refuses_what_each_process_has_of_its_own(
     assert (status, len(err.splitlines()), data.exists()) == (2, 1, False)
     assert "log.dirs" in err and "--data" in err
     assert why_not_config(["num.partitions", "log.retention.ms"]) is None
-    plan = Plan(tmp_path, brokers=2, controllers=2, store="zookeeper://127.0.0.1:1/t")
+    plan = ClusterPlan(tmp_path, brokers=2, controllers=2, store="zookeeper://127.0.0.1:1/t")
     written: dict[str, set[str]] = {}
     for member in plan.members():
         for line in server_properties(plan, member, [("127.0.0.1", 1)]).splitlines():

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from tidelog.cli.findings import Facts, Level, judge, readable
+from tidelog.cli.findings import ClusterFacts, Severity, judge, readable
 from tidelog.client.admin.nodes import LogDir
 from tidelog.client.errors import ConnectionLost, Refused
 from tidelog.client.groups.committed_offsets import Position
-from tidelog.client.metadata import Broker, Partition, Topic
+from tidelog.client.metadata import BrokerAddress, Partition, Topic
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
@@ -20,23 +20,23 @@ def topic(leader: int, isr: tuple[int, ...]) -> Topic:
     return Topic("t", UUID(int=1), False, {0: partition})
 
 
-HEALTHY = Facts(
+HEALTHY = ClusterFacts(
     cluster_id="c",
     controller_id=1,
-    brokers=[Broker(n, "h", 9000 + n) for n in (1, 2, 3)],
+    brokers=[BrokerAddress(n, "h", 9000 + n) for n in (1, 2, 3)],
     topics={"t": topic(1, (1, 2, 3))},
     minimum_isr={"t": 2},
     log_dirs={1: [LogDir("/d", None, {TopicPartition("t", 0): 10}, 1000, 500)]},
 )
 
 
-def said(facts: Facts, level: Level) -> str:
+def said(facts: ClusterFacts, level: Severity) -> str:
     return "\n".join(finding.what for finding in judge(facts) if finding.level is level)
 
 
 def test_a_healthy_cluster_has_nothing_to_do() -> None:
     findings = judge(HEALTHY)
-    assert {finding.level for finding in findings} == {Level.GOOD}
+    assert {finding.level for finding in findings} == {Severity.GOOD}
     assert not any(finding.advice for finding in findings)
 
 
@@ -44,22 +44,22 @@ def test_a_controller_is_named_as_it_names_itself() -> None:
     """Where controllers are processes of their own, clients are told of a broker that forwards."""
     facts = replace(HEALTHY, condition={"controller_id": 101, "problems": []})
     assert facts.controller == 101
-    assert "controller 101" in said(facts, Level.GOOD)
+    assert "controller 101" in said(facts, Severity.GOOD)
     gone = replace(HEALTHY, condition=ConnectionLost("gone"))
     assert HEALTHY.controller == gone.controller == 1
 
 
 def test_missing_brokers_and_controllers() -> None:
     facts = replace(HEALTHY, brokers=HEALTHY.brokers[:2], controller_id=-1)
-    assert "broker 3" in said(facts, Level.BAD)
-    assert "no controller" in said(facts, Level.BAD)
+    assert "broker 3" in said(facts, Severity.BAD)
+    assert "no controller" in said(facts, Severity.BAD)
 
 
 def test_partitions_by_how_bad_it_is() -> None:
     for leader, isr, level, words in [
-        (-1, (), Level.BAD, "t-0: no leader"),
-        (1, (1,), Level.BAD, "min.insync.replicas"),
-        (1, (1, 2), Level.BAD, "under-replicated"),
+        (-1, (), Severity.BAD, "t-0: no leader"),
+        (1, (1,), Severity.BAD, "min.insync.replicas"),
+        (1, (1, 2), Severity.BAD, "under-replicated"),
     ]:
         facts = replace(HEALTHY, topics={"t": topic(leader, isr)})
         assert words in said(facts, level)
@@ -68,19 +68,19 @@ def test_partitions_by_how_bad_it_is() -> None:
 def test_disks() -> None:
     failed = LogDir("/d", Refused(ErrorCode.KAFKA_STORAGE_ERROR, "/d"), {}, -1, -1)
     for entry, level, words in [
-        (failed, Level.BAD, "out of service"),
-        (LogDir("/d", None, {}, 1000, 90), Level.NOTICE, "free"),
-        (LogDir("/d", None, {}, 1000, 20), Level.BAD, "free"),
-        (LogDir("/d", None, {}, -1, -1), Level.GOOD, "0 replicas"),
+        (failed, Severity.BAD, "out of service"),
+        (LogDir("/d", None, {}, 1000, 90), Severity.NOTICE, "free"),
+        (LogDir("/d", None, {}, 1000, 20), Severity.BAD, "free"),
+        (LogDir("/d", None, {}, -1, -1), Severity.GOOD, "0 replicas"),
     ]:
         assert words in said(replace(HEALTHY, log_dirs={1: [entry]}), level)
     silent = replace(HEALTHY, log_dirs={1: ConnectionLost("gone")})
-    assert "does not tell" in said(silent, Level.BAD)
+    assert "does not tell" in said(silent, Severity.BAD)
 
 
 def test_groups_with_offsets_of_nothing() -> None:
     committed = {"g": {TopicPartition("old", 0): Position(1)}}
-    assert "old" in said(replace(HEALTHY, committed=committed), Level.NOTICE)
+    assert "old" in said(replace(HEALTHY, committed=committed), Severity.NOTICE)
 
 
 def test_what_the_controller_says_is_passed_on_once() -> None:
@@ -91,30 +91,30 @@ def test_what_the_controller_says_is_passed_on_once() -> None:
         "advice": "Start it.",
     }
     facts = replace(HEALTHY, topics={"t": topic(-1, ())}, condition={"problems": [problem]})
-    assert said(facts, Level.BAD) == "1 partition without a leader: t-0"
+    assert said(facts, Severity.BAD) == "1 partition without a leader: t-0"
     assert (judge(facts)[0].advice, judge(facts)[0].kind) == ("Start it", "offline")
     passing = {**problem, "level": "notice"}
-    assert "t-0" in said(replace(facts, condition={"problems": [passing]}), Level.NOTICE)
+    assert "t-0" in said(replace(facts, condition={"problems": [passing]}), Severity.NOTICE)
 
 
 def test_a_silent_controller_does_not_hide_the_rest() -> None:
     facts = replace(HEALTHY, topics={"t": topic(-1, ())}, condition=ConnectionLost("gone"))
-    assert "the controller does not answer: gone" in said(facts, Level.BAD)
-    assert "t-0: no leader" in said(facts, Level.BAD)
+    assert "the controller does not answer: gone" in said(facts, Severity.BAD)
+    assert "t-0: no leader" in said(facts, Severity.BAD)
 
 
 def test_replicas_that_nobody_assigned() -> None:
-    def held(*places: TopicPartition) -> Facts:
+    def held(*places: TopicPartition) -> ClusterFacts:
         entry = LogDir("/d", None, dict.fromkeys(places, 10), 1000, 500)
         return replace(HEALTHY, log_dirs={4: [entry]})
 
     for stray in (TopicPartition("t", 0), TopicPartition("t", 7), TopicPartition("gone", 0)):
-        assert f"{stray} on broker 4" in said(held(stray), Level.BAD)
+        assert f"{stray} on broker 4" in said(held(stray), Severity.BAD)
     just_created = replace(
         held(TopicPartition("new", 0)),
         topics_later={"new": replace(topic(1, (1,)), partitions={0: assigned_to_4()})},
     )
-    assert said(just_created, Level.BAD) == ""
+    assert said(just_created, Severity.BAD) == ""
 
 
 def assigned_to_4() -> Partition:
@@ -124,7 +124,7 @@ def assigned_to_4() -> Partition:
 def test_the_worst_comes_first() -> None:
     facts = replace(HEALTHY, controller_id=-1, topics={"t": topic(1, (1, 2))})
     levels = [finding.level for finding in judge(facts)]
-    assert levels == sorted(levels, key=[Level.BAD, Level.NOTICE, Level.GOOD].index)
+    assert levels == sorted(levels, key=[Severity.BAD, Severity.NOTICE, Severity.GOOD].index)
 
 
 def test_sizes() -> None:
@@ -145,11 +145,11 @@ TOLD_WELL: dict[str, Any] = {
 def test_nobody_is_called_well_beside_one_that_is_suspected() -> None:
     """U15: "ok brokers" stood beside a suspected one."""
     well = replace(HEALTHY, condition=TOLD_WELL)
-    assert "brokers: 1 at h:9001, 2 at" in said(well, Level.GOOD)
+    assert "brokers: 1 at h:9001, 2 at" in said(well, Severity.GOOD)
     for condition in ("suspected", "shutting_down", "presumed", "dead"):
         brokers = {**TOLD_WELL["brokers"], "2": {"condition": condition}}
         facts = replace(HEALTHY, condition={"brokers": brokers, "problems": []})
-        assert "brokers:" not in said(facts, Level.GOOD)
+        assert "brokers:" not in said(facts, Severity.GOOD)
 
 
 def test_partitions_of_users_come_first() -> None:
@@ -185,7 +185,7 @@ def itself(version: str = "1", level: str = "1.4", *, kept: tuple[str, ...] = ()
 def test_what_was_set_aside_and_stays_is_told() -> None:
     """U15: a broker that was restarted within their delay kept them, and nobody said so."""
     facts = replace(HEALTHY, own={1: itself(), 2: itself(kept=("/d/t-0-stray",)), 3: None})
-    (finding,) = (each for each in judge(facts) if each.level is Level.NOTICE)
+    (finding,) = (each for each in judge(facts) if each.level is Severity.NOTICE)
     assert finding.what == "broker 2 keeps replicas that were set aside: /d/t-0-stray"
     assert (finding.kind, finding.brokers) == ("set_aside", [2])
 
@@ -209,5 +209,5 @@ def test_half_of_an_upgrade_is_told() -> None:
         ),
     ]:
         facts = replace(HEALTHY, own=own, condition={"problems": [], **told})
-        found = [each.what for each in judge(facts) if each.level is Level.NOTICE]
+        found = [each.what for each in judge(facts) if each.level is Severity.NOTICE]
         assert found == expected

@@ -33,7 +33,7 @@ def configs_of(folder: Path, **texts: str) -> ServerConfigs:
 
 
 def refused(configs: ServerConfigs) -> str:
-    with pytest.raises(preflight.Refused) as why:
+    with pytest.raises(preflight.StartRefused) as why:
         preflight.check(configs, DISK)
     assert "\n" not in str(why.value)
     return str(why.value)

@@ -10,8 +10,8 @@ import pytest
 from tidelog.cli.failures import WrongUsage
 from tidelog.cli.groups_reset import goal_of
 from tidelog.cli.reset_plan import (
-    Facts,
     Goal,
+    OffsetFacts,
     new_offset,
     parse_datetime_ms,
     parse_duration_ms,
@@ -21,8 +21,8 @@ from tidelog.cli.reset_plan import (
 )
 from tidelog.model.topics import TopicPartition
 
-LOG = Facts(earliest=10, latest=100, committed=50, at_time=70)
-NEW = Facts(earliest=10, latest=100)
+LOG = OffsetFacts(earliest=10, latest=100, committed=50, at_time=70)
+NEW = OffsetFacts(earliest=10, latest=100)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ NEW = Facts(earliest=10, latest=100)
         (Goal.TIME, NEW, 0, 100),
     ],
 )
-def test_new_offsets(goal: Goal, facts: Facts, number: int, offset: int | None) -> None:
+def test_new_offsets(goal: Goal, facts: OffsetFacts, number: int, offset: int | None) -> None:
     assert new_offset(goal, facts, number) == offset
 
 

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from tidelog.client.fetching.fetch_sessions import MAX_EPOCH, FetchSession, Question, Wanted
+from tidelog.client.fetching.fetch_sessions import (
+    MAX_EPOCH,
+    FetchSession,
+    PartitionFetch,
+    SessionRequest,
+)
 from tidelog.model.topics import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def at(offset: int) -> Wanted:
-    return Wanted(offset, 100, 0)
+def at(offset: int) -> PartitionFetch:
+    return PartitionFetch(offset, 100, 0)
 
 
 def test_only_changes_are_said_again() -> None:
     session = FetchSession()
-    assert session.ask({A: at(0), B: at(0)}) == Question(0, 0, {A: at(0), B: at(0)}, [])
+    assert session.ask({A: at(0), B: at(0)}) == SessionRequest(0, 0, {A: at(0), B: at(0)}, [])
     session.answered(7)
-    assert session.ask({A: at(5), B: at(0)}) == Question(7, 1, {A: at(5)}, [])
+    assert session.ask({A: at(5), B: at(0)}) == SessionRequest(7, 1, {A: at(5)}, [])
     session.answered(7)
-    assert session.ask({A: at(5)}) == Question(7, 2, {}, [B])
+    assert session.ask({A: at(5)}) == SessionRequest(7, 2, {}, [B])
     session.answered(7)
-    assert session.ask({A: at(5), B: at(9)}) == Question(7, 3, {B: at(9)}, [])
+    assert session.ask({A: at(5), B: at(9)}) == SessionRequest(7, 3, {B: at(9)}, [])
 
 
 def test_without_a_session_everything_is_said_every_time() -> None:
     session = FetchSession()
     for _ in range(3):
-        assert session.ask({A: at(1)}) == Question(0, 0, {A: at(1)}, [])
+        assert session.ask({A: at(1)}) == SessionRequest(0, 0, {A: at(1)}, [])
         session.answered(0)
 
 
@@ -37,7 +42,7 @@ def test_an_error_starts_over() -> None:
     session.ask({A: at(2)})
     session.reset()
     assert session.open_id == 0
-    assert session.ask({A: at(2)}) == Question(0, 0, {A: at(2)}, [])
+    assert session.ask({A: at(2)}) == SessionRequest(0, 0, {A: at(2)}, [])
 
 
 def test_a_broker_that_ends_the_session_is_believed() -> None:

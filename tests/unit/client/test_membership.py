@@ -12,7 +12,7 @@ from tidelog.client.groups.membership import (
     HEARTBEATS,
     TABLE,
     Event,
-    Standing,
+    MemberStatus,
     State,
     named,
     step,
@@ -54,7 +54,7 @@ def expected() -> dict[tuple[State, Event], State]:
 @pytest.mark.parametrize("state", State, ids=lambda state: state.name)
 def test_each_cell(state: State, event: Event) -> None:
     assert TABLE[state, event] is expected()[state, event]
-    assert step(Standing(state, "m", 3), event).state is expected()[state, event]
+    assert step(MemberStatus(state, "m", 3), event).state is expected()[state, event]
 
 
 def test_the_table_is_whole() -> None:
@@ -62,28 +62,28 @@ def test_the_table_is_whole() -> None:
 
 
 def test_what_becomes_of_id_and_generation() -> None:
-    reading = Standing(State.READING, "m", 3)
+    reading = MemberStatus(State.READING, "m", 3)
     kept = {event: step(reading, event) for event in Event}
     ids = {event for event, behind in kept.items() if not behind.member_id}
     assert ids == {Event.UNKNOWN, Event.LEFT}
     generations = {event for event, behind in kept.items() if behind.generation < 0}
     assert generations == ids | {Event.JOIN, Event.GENERATION_LOST, Event.FAILED}
     # Who was cut off while it joined has no generation, and may come back by its name.
-    joining = named(Standing(State.JOINING), "m", 4)
-    assert step(joining, Event.INTERRUPTED) == Standing(State.OUT, "m", -1)
+    joining = named(MemberStatus(State.JOINING), "m", 4)
+    assert step(joining, Event.INTERRUPTED) == MemberStatus(State.OUT, "m", -1)
 
 
 def test_a_member_commits_in_its_generation_and_not_while_it_joins() -> None:
-    may = {state for state in State if Standing(state, "m", 3).may_commit}
+    may = {state for state in State if MemberStatus(state, "m", 3).may_commit}
     assert may == {State.OUT, State.JOINED, State.READING, State.RECALLED}
-    assert not any(Standing(state, "m", -1).may_commit for state in State)
+    assert not any(MemberStatus(state, "m", -1).may_commit for state in State)
 
 
 def test_no_member_is_heard_of_and_neither_reads_nor_knows_that_it_must_do_something() -> None:
     # Silent are those that join next; those that send heartbeats read, join again, or look up
     # positions, which `group_reader` does in this state only.
     for state in State:
-        standing = Standing(state, "m", 3)
+        standing = MemberStatus(state, "m", 3)
         if state in HEARTBEATS:
             assert state in (State.JOINED, State.READING) or standing.must_join
         else:
@@ -93,7 +93,7 @@ def test_no_member_is_heard_of_and_neither_reads_nor_knows_that_it_must_do_somet
 def test_from_wherever_events_lead_a_member_can_come_to_read() -> None:
     chance = random.Random(1)
     for _ in range(2_000):
-        standing = Standing()
+        standing = MemberStatus()
         for event in chance.choices(list(Event), k=chance.randrange(12)):
             standing = step(standing, event)
             if event is Event.JOIN:
@@ -104,8 +104,8 @@ def test_from_wherever_events_lead_a_member_can_come_to_read() -> None:
 
 
 def test_an_answer_to_another_generation_changes_nothing() -> None:
-    now = Standing(State.READING, "m", 4)
-    asked = Standing(State.READING, "m", 3)
+    now = MemberStatus(State.READING, "m", 4)
+    asked = MemberStatus(State.READING, "m", 3)
     for code in (
         ErrorCode.REBALANCE_IN_PROGRESS,
         ErrorCode.ILLEGAL_GENERATION,
@@ -120,6 +120,6 @@ def test_an_answer_to_another_generation_changes_nothing() -> None:
 
 def test_what_ends_a_membership_is_kept() -> None:
     why = ClientError("fenced")
-    ended = step(Standing(State.READING, "m", 3), Event.FAILED, why)
+    ended = step(MemberStatus(State.READING, "m", 3), Event.FAILED, why)
     assert (ended.state, ended.problem) == (State.OUT, why)
     assert step(ended, Event.JOIN).problem is why

@@ -7,7 +7,13 @@ from uuid import UUID
 import pytest
 
 from tidelog.client.errors import ClientError
-from tidelog.client.metadata import Broker, ClusterMetadata, Partition, Topic, parse_bootstrap
+from tidelog.client.metadata import (
+    BrokerAddress,
+    ClusterMetadata,
+    Partition,
+    Topic,
+    parse_bootstrap,
+)
 from tidelog.model.topics import TopicPartition
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
@@ -22,7 +28,7 @@ def topic(
 
 def view(*topics: Topic, brokers: tuple[int, ...] = (1, 2)) -> ClusterMetadata:
     return ClusterMetadata(
-        "c", 1, {n: Broker(n, "h", 9000 + n) for n in brokers}, {t.name: t for t in topics}
+        "c", 1, {n: BrokerAddress(n, "h", 9000 + n) for n in brokers}, {t.name: t for t in topics}
     )
 
 

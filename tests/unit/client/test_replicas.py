@@ -7,7 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from tidelog.client.replicas.differences import Piece, first_difference, first_different_record
+from tidelog.client.replicas.differences import (
+    ComparedChunk,
+    first_difference,
+    first_different_record,
+)
 from tidelog.records.batch import HEADER_SIZE, read_header, seal_batch
 from tidelog.records.builder import NewRecord, build_batch
 
@@ -26,7 +30,7 @@ def flipped(whole: bytes, at: int) -> bytes:
     return whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
 
 
-def compared(*logs: bytes, offset: int = 0) -> Piece:
+def compared(*logs: bytes, offset: int = 0) -> ComparedChunk:
     return first_difference({n + 1: memoryview(log) for n, log in enumerate(logs)}, offset)
 
 
@@ -34,9 +38,9 @@ LOG = batch(0) + batch(3) + batch(6)
 
 
 def test_equal_logs_are_compared_as_far_as_the_shortest_chunk_has_whole_batches() -> None:
-    assert compared(LOG, LOG, LOG) == Piece(9, len(LOG))
+    assert compared(LOG, LOG, LOG) == ComparedChunk(9, len(LOG))
     cut = LOG[:-1]
-    assert compared(LOG, cut) == Piece(6, len(batch(0) + batch(3)))
+    assert compared(LOG, cut) == ComparedChunk(6, len(batch(0) + batch(3)))
 
 
 def test_a_flipped_bit_is_found_with_its_record_even_under_a_right_crc() -> None:
@@ -85,7 +89,7 @@ def test_a_random_flip_is_found_in_its_batch(seed: int) -> None:
     assert found.size == begin, seed
 
 
-def compacted(*logs: Sequence[bytes], offset: int = 0, ends: int = 9) -> Piece:
+def compacted(*logs: Sequence[bytes], offset: int = 0, ends: int = 9) -> ComparedChunk:
     chunks = {n + 1: memoryview(b"".join(log)) for n, log in enumerate(logs)}
     return first_different_record(chunks, offset, ends)
 

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from tidelog.pipeline.audit.facts import (
-    Facts,
-    Gone,
+    AuditFacts,
+    GoneTopic,
     KeyFacts,
     Keys,
-    Loss,
     PartitionFacts,
     Piece,
     PieceFacts,
+    RecordedLoss,
 )
 from tidelog.pipeline.audit.rules import Verdict, Weight, judge, verdict
-from tidelog.pipeline.jobs.audit import Audit
+from tidelog.pipeline.jobs.audit import AuditResult
 from tidelog.pipeline.report.page import shown, text_table
 from tidelog.pipeline.report.pictures import heat_map
 
@@ -34,16 +34,16 @@ PIECE = Piece("t", "id", 0, 0, 10, "t/id=id/p=0/a.parquet", 0, 9, 10, 99, lost=0
 SEEN = PieceFacts(
     0, found_rows=10, distinct=10, found_first=0, found_last=9, log_rows=10, header_rows=10
 )
-RIGHT = Facts("/lake", 1, (PART,), KeyFacts(unkeyed=1), files=1, files_now=1)
+RIGHT = AuditFacts("/lake", 1, (PART,), KeyFacts(unkeyed=1), files=1, files_now=1)
 
 FAULT, SKIPPED, NOTE = Weight
 
 
-def rules(facts: Facts, *, complete: bool = False) -> list[tuple[str, Weight]]:
+def rules(facts: AuditFacts, *, complete: bool = False) -> list[tuple[str, Weight]]:
     return [(each.rule, each.weight) for each in judge(facts, complete=complete)]
 
 
-def word(facts: Facts) -> Verdict:
+def word(facts: AuditFacts) -> Verdict:
     return verdict(facts, judge(facts))
 
 
@@ -131,13 +131,13 @@ def test_right_is_not_said_over_records_that_were_skipped() -> None:
         PART, archived_to=1000, log_start=500, log_end=1000, lake_rows=510, lake_distinct=510,
         log_rows=500, header_rows=500, compared=500, compared_now=500, below=10,
     )  # fmt: skip
-    lost = (Loss("t", "id", 0, 10, 490, "retention"),)
+    lost = (RecordedLoss("t", "id", 0, 10, 490, "retention"),)
     known = replace(RIGHT, partitions=(part,), losses=lost)
     assert rules(known) == [("lost", SKIPPED), ("below", NOTE)]
     unknown = replace(RIGHT, partitions=(replace(part, unexplained=490),))
     assert rules(unknown) == [("unexplained", SKIPPED), ("below", NOTE)]
     for facts in (known, unknown):
-        audit = Audit(facts, judge(facts))
+        audit = AuditResult(facts, judge(facts))
         assert not audit.is_right and audit.status == 3
         assert "RIGHT" not in audit.text
         assert audit.text.endswith("compared: 500 of 1,000 offsets (50.0 %)")
@@ -149,7 +149,7 @@ def test_what_was_never_compared_is_not_called_right() -> None:
     facts = replace(RIGHT, partitions=(part, replace(PART, topic="u")))
     assert word(facts) is Verdict.INCOMPLETE, "a topic of which nothing was compared"
     partly = replace(RIGHT, partitions=(replace(part, below=4, compared=6, compared_now=2),))
-    audit = Audit(partly, judge(partly))
+    audit = AuditResult(partly, judge(partly))
     assert audit.is_right and audit.status == 0
     assert audit.text.splitlines()[-1] == (
         "RIGHT as far as it was compared: 10 records, each once; compared: 6 of 10 offsets"
@@ -161,11 +161,11 @@ def test_what_was_never_compared_is_not_called_right() -> None:
 
 def test_a_deleted_topic_has_its_own_answer() -> None:
     gone = replace(PART, topic_id="id", log_start=-1, log_end=-1, below=10, compared=0)
-    facts = replace(RIGHT, partitions=(gone,), gone=(Gone("t", "id", "the topic is deleted"),))
+    facts = replace(RIGHT, partitions=(gone,), gone=(GoneTopic("t", "id", "the topic is deleted"),))
     found = judge(facts)
     assert [(each.rule, each.weight) for each in found] == [("gone", SKIPPED), ("below", NOTE)]
     assert found[0].text == "the topic is deleted: 10 of 10 archived offsets can never be compared"
-    assert Audit(facts, found).status == 3
+    assert AuditResult(facts, found).status == 3
     earlier = replace(facts, partitions=(replace(gone, below=0, compared=10),))
     assert [each.text for each in judge(earlier)] == [
         "the topic is deleted; earlier audits have compared all of it"
@@ -179,9 +179,9 @@ def test_a_deleted_topic_has_its_own_answer() -> None:
 
 def test_keys_in_order_is_said_only_with_what_proves_it() -> None:
     """P19."""
-    assert "key" not in Audit(replace(RIGHT, keys=KeyFacts()), []).text
+    assert "key" not in AuditResult(replace(RIGHT, keys=KeyFacts()), []).text
     proven = KeyFacts(homes=Keys.MURMUR2, sequence="n", keys=3)
-    assert Audit(replace(RIGHT, keys=proven), []).text.endswith(
+    assert AuditResult(replace(RIGHT, keys=proven), []).text.endswith(
         "compared: all 10 offsets; keys where murmur2 puts them; 3 keys in order of n"
     )
 
@@ -189,7 +189,7 @@ def test_keys_in_order_is_said_only_with_what_proves_it() -> None:
 def test_reports_say_the_same_in_three_forms() -> None:
     part = replace(PART, topic="<t>", missing=2, missing_first=3, missing_last=4)
     facts = replace(RIGHT, partitions=(part,))
-    audit = Audit(facts, judge(facts))
+    audit = AuditResult(facts, judge(facts))
     assert not audit.is_right and audit.status == 1
     assert "FAULTS: 1" in audit.text
     assert "2 records of the log are not in the lake, between offsets 3 and 4" in audit.text
@@ -200,13 +200,13 @@ def test_reports_say_the_same_in_three_forms() -> None:
     assert "&lt;t&gt;" in html and "<t>" not in html and "<svg" in html
     # Self-contained: nothing is fetched.
     assert not re.search(r"https?:|<script|<link|@import|url\(", html)
-    right = Audit(RIGHT, [])
+    right = AuditResult(RIGHT, [])
     assert right.is_right and "RIGHT: 10 records, each once; compared: all 10 offsets" in right.text
 
 
 def test_a_share_is_rounded_down() -> None:
     facts = replace(RIGHT, partitions=(replace(PART, archived_to=10_000, compared=9_999),))
-    assert "9,999 of 10,000 offsets (99.9 %)" in Audit(facts, []).text
+    assert "9,999 of 10,000 offsets (99.9 %)" in AuditResult(facts, []).text
 
 
 def test_tables_and_pictures() -> None:

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 
 from tests.support.lakes import new_layout, rows, write_batch
 from tidelog.pipeline.audit import record
-from tidelog.pipeline.audit.facts import Keys, Loss, Piece, PieceFacts
+from tidelog.pipeline.audit.facts import Keys, Piece, PieceFacts, RecordedLoss
 from tidelog.pipeline.audit.lake_side import LakeFileRows
 from tidelog.pipeline.audit.log_side import Again, HeaderCount
 from tidelog.pipeline.audit.pieces import OFFSETS_PER_TASK, explained, overlaps, pieces_of, tasks_of
-from tidelog.pipeline.audit.reading import Wanted, runs
+from tidelog.pipeline.audit.reading import PieceToCompare, runs
 from tidelog.pipeline.audit.since import known_and_new
 from tidelog.pipeline.audit.totals import by_partition, partition_counts
 from tidelog.pipeline.decoding.chunks import Decoder, Origin
@@ -69,7 +69,10 @@ def test_pieces_cover_a_batch_without_a_gap() -> None:
 
 
 def test_pieces_say_what_their_manifest_says_and_what_it_cannot() -> None:
-    losses = (offsets.Loss(HOME, 5, 12, "retention"), offsets.Loss(OTHER, 0, 9, "retention"))
+    losses = (
+        offsets.SkippedRange(HOME, 5, 12, "retention"),
+        offsets.SkippedRange(OTHER, 0, 9, "retention"),
+    )
     told = replace(
         batch(1, at(2, 0), at(20, 0), file(HOME, 3, 4), file(HOME, 12, 19)),
         losses=losses,
@@ -96,13 +99,14 @@ def test_files_share_a_task_while_they_are_small() -> None:
 def test_the_log_is_read_on_over_pieces_that_follow() -> None:
     pieces = [Piece("t", "id", 0, n, n + 10) for n in (0, 10, 20, 40)]
     other = Piece("t", "id", 1, 50, 60)
-    wanted = [Wanted(each, 5, 100, (2, 2)) for each in (*pieces, other)]
+    wanted = [PieceToCompare(each, 5, 100, (2, 2)) for each in (*pieces, other)]
     assert [len(group) for group in runs(wanted)] == [3, 1, 1]
     assert [(each.begin, each.end) for each in wanted[:2]] == [(5, 10), (10, 20)]
     # Of a log that is gone nothing is read, nor of one that begins behind or ends before.
     for start, end in ((-1, -1), (90, 100), (0, 0)):
         assert all(
-            each.begin == each.end for each in [Wanted(p, start, end, (1, 1)) for p in pieces]
+            each.begin == each.end
+            for each in [PieceToCompare(p, start, end, (1, 1)) for p in pieces]
         )
     changed = [wanted[0], replace(wanted[1], piece=replace(pieces[1], isolation="read_committed"))]
     assert len(list(runs(changed))) == 2
@@ -166,7 +170,7 @@ def test_the_record_comes_back_as_it_was_and_is_not_believed_when_it_is_damaged(
     assert record.load(tmp_path) is None
     (piece,) = pieces_of(batch(1, at(0), at(10), file(HOME, 0, 9)))
     table = lines((piece, facts_of(piece, away_example=b"\xff")))
-    made = record.Record(table, 1, "seal", (Loss("t", "id", 0, 1, 2, "retention"),))
+    made = record.AuditRecord(table, 1, "seal", (RecordedLoss("t", "id", 0, 1, 2, "retention"),))
     record.save(tmp_path, made)
     again = record.load(tmp_path)
     assert again is not None and (again.batch, again.seal, again.losses) == (1, "seal", made.losses)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tidelog.partitioning.hashing import hash_of_key, partition_of
-from tidelog.pipeline.audit.comparing import Counts, compare
+from tidelog.pipeline.audit.comparing import ComparisonCounts, compare
 from tidelog.pipeline.audit.homes import away_from_home, hashes_of
 from tidelog.pipeline.audit.lake_side import CONTENT
 from tidelog.pipeline.schema import arrow_schema
@@ -48,11 +48,11 @@ def in_lake(rows: Sequence[Row]) -> list[Row]:
 
 def compared(
     lake: Sequence[Row], log: Sequence[Row], lake_size: int = 3, log_size: int = 4
-) -> Counts:
+) -> ComparisonCounts:
     return compare(batches(in_lake(lake), lake_size), batches(log, log_size))
 
 
-def found(counts: Counts) -> dict[str, object]:
+def found(counts: ComparisonCounts) -> dict[str, object]:
     return {
         "log": counts.log_rows,
         "matched": counts.matched,
@@ -166,4 +166,4 @@ def test_keys_away_from_home() -> None:
 
 
 def test_counts_start_empty() -> None:
-    assert replace(Counts()).unmatched_from(0) == 0
+    assert replace(ComparisonCounts()).unmatched_from(0) == 0

@@ -17,12 +17,12 @@ import pytest
 
 from tests.support.drawn_seed import drawn_seed
 from tidelog.pipeline.planning import planner
-from tidelog.pipeline.planning.admission import Limits
-from tidelog.pipeline.planning.losses import Judgement, judge
+from tidelog.pipeline.planning.admission import AdmissionLimits
+from tidelog.pipeline.planning.losses import LossVerdict, judge
 from tidelog.pipeline.planning.planner import plan
 from tidelog.pipeline.planning.positions import Pid, Positions
 from tidelog.pipeline.planning.ranges import OffsetRange, ranges_between
-from tidelog.pipeline.planning.snapshot import Gate, PartitionState, Snapshot
+from tidelog.pipeline.planning.snapshot import Gate, PartitionSnapshot, Snapshot
 
 IDS = {"t": "id"}
 KEYS = 16
@@ -125,7 +125,7 @@ class Log:
                 gone[pid_of(number)] = len(part.records)
                 continue
             end = max(part.start, part.stable) if read_committed else len(part.records)
-            states[pid_of(number)] = PartitionState(
+            states[pid_of(number)] = PartitionSnapshot(
                 part.start, end, part.first, tuple(part.gates), part.leader_epoch, len(part.records)
             )
         gates = {pid: tuple(self.parts[pid.partition].gates) for pid in gone}
@@ -253,7 +253,9 @@ def run_history(seed: int, *, gates: bool = True, forget: Forget | None = None) 
         if not gates:
             bare = {pid: replace(state, gates=()) for pid, state in sight.partitions.items()}
             sight = replace(sight, partitions=bare, gone_gates={})
-        made = plan(query.position, sight, Limits(max_offsets=rng.choice((None, 5, 50))), 0)
+        made = plan(
+            query.position, sight, AdmissionLimits(max_offsets=rng.choice((None, 5, 50))), 0
+        )
         if made.losses:
             return f"a loss without one: {made.losses[0]}"
         # A restart needs the two offsets alone.
@@ -303,7 +305,7 @@ def test_an_unknown_prerequisite_that_counts_as_met_is_found(
     """P22: a partition that a look does not show was not read to where it has to be."""
     right = planner._is_met
 
-    def lenient(pid: Pid, offset: int, judged: Judgement, snapshot: Snapshot) -> bool:
+    def lenient(pid: Pid, offset: int, judged: LossVerdict, snapshot: Snapshot) -> bool:
         unknown = pid not in snapshot.partitions and pid not in snapshot.gone
         return unknown or right(pid, offset, judged, snapshot)
 
@@ -330,7 +332,7 @@ def test_gates_below_a_position_that_do_not_count_are_found(
 
     right = planner.shut_gates
 
-    def from_the_position_on(judged: Judgement, snapshot: Snapshot) -> dict[Pid, list[Gate]]:
+    def from_the_position_on(judged: LossVerdict, snapshot: Snapshot) -> dict[Pid, list[Gate]]:
         shut = {
             pid: [gate for gate in gates if gate.offset >= judged.at.get(pid, 0)]
             for pid, gates in right(judged, snapshot).items()

@@ -37,7 +37,7 @@ from tidelog.pipeline.lake.commit import (
 )
 from tidelog.pipeline.lake.layout import Layout, file_name, folder, parse_file_name
 from tidelog.pipeline.lake.manifest import LakeFile, Manifest, check_files, check_new
-from tidelog.pipeline.lake.offsets import LakePartition, Loss
+from tidelog.pipeline.lake.offsets import LakePartition, SkippedRange
 
 
 @pytest.fixture
@@ -381,7 +381,10 @@ def test_losses_come_with_the_rows(layout: Layout) -> None:
     tail = rows(30, 30, value=b"rewound", timestamp=None, lostTo=40)
     made = staged(layout, rows(0, 4), lost, rows(20, 29), tail)
     assert [(file.first, file.last, file.rows) for file in made.files] == [(0, 29, 15)]
-    assert made.losses == (Loss(HOME, 5, 20, "retention"), Loss(HOME, 30, 40, "rewound"))
+    assert made.losses == (
+        SkippedRange(HOME, 5, 20, "retention"),
+        SkippedRange(HOME, 30, 40, "rewound"),
+    )
     # A task of which nothing is left.
     assert staged(layout, lost).files == ()
 

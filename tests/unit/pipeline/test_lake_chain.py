@@ -29,7 +29,7 @@ from tidelog.pipeline.lake.layout import Layout, file_name
 from tidelog.pipeline.lake.manifest import LakeFile, Manifest, check_follows
 from tidelog.pipeline.lake.offsets import (
     LakePartition,
-    Loss,
+    SkippedRange,
     begins,
     ends,
     leader_epochs,
@@ -53,7 +53,10 @@ FULL = Manifest(
             file_name(HOME, 5, 9), HOME, 5, 9, 5, 1234, 99, 1000, 1004, ((3, 5), (4, 8)), "sha256:0"
         ),
     ),
-    (Loss(HOME, 10, 20, "retention"), Loss(LakePartition("u", "id2", 1), 3, -1, "deleted")),
+    (
+        SkippedRange(HOME, 10, 20, "retention"),
+        SkippedRange(LakePartition("u", "id2", 1), 3, -1, "deleted"),
+    ),
     "read_committed",
     {"t": "compact"},
 )
@@ -126,8 +129,8 @@ def test_where_partitions_begin() -> None:
     # A topic of another id shares nothing with the former one.
     again = LakePartition("t", "other", 0)
     assert begins(at(5), at(9, topic_id="other")) == {again: 0}
-    assert losses_between(at(5), at(9, topic_id="other")) == [Loss(HOME, 5, -1, "deleted")]
-    assert losses_between(at(50), at(40)) == [Loss(HOME, 40, 50, "rewound")]
+    assert losses_between(at(5), at(9, topic_id="other")) == [SkippedRange(HOME, 5, -1, "deleted")]
+    assert losses_between(at(50), at(40)) == [SkippedRange(HOME, 40, 50, "rewound")]
     assert losses_between(None, at(40)) == losses_between(at(4), at(40)) == []
 
 

@@ -10,7 +10,7 @@ from tidelog.pipeline.__main__ import run
 from tidelog.pipeline.errors import OptionRefused
 from tidelog.pipeline.options import Mode, OnOutage, SourceOptions, check_names, parse
 from tidelog.pipeline.places import PlaceKind, SubscriptionKind
-from tidelog.pipeline.planning.admission import Limits
+from tidelog.pipeline.planning.admission import AdmissionLimits
 
 NEEDED = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
 
@@ -29,7 +29,7 @@ def test_defaults_are_the_stock_sources() -> None:
     assert batch().starting.kind is PlaceKind.EARLIEST
     assert batch().ending.kind is PlaceKind.LATEST
     assert made.fail_on_data_loss
-    assert made.limits == Limits(10_000_000, None, 900_000)
+    assert made.limits == AdmissionLimits(10_000_000, None, 900_000)
     assert (made.on_outage, batch().on_outage) == (OnOutage.WAIT, OnOutage.FAIL)
     assert made.columns == (
         "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "epoch",
@@ -40,7 +40,7 @@ def test_defaults_are_the_stock_sources() -> None:
 
 def test_names_are_case_insensitive_and_options_picklable() -> None:
     made = stream(MAXOFFSETSPERTRIGGER="5", maxtriggerdelay="2m", includeheaders="TRUE")
-    assert made.limits == Limits(5, None, 120_000)
+    assert made.limits == AdmissionLimits(5, None, 120_000)
     assert "headers" in made.columns
     assert pickle.loads(pickle.dumps(made)) == made
 

@@ -10,17 +10,17 @@ import pytest
 
 from tidelog.pipeline.errors import OptionRefused, PipelineError
 from tidelog.pipeline.places import Place, PlaceKind
-from tidelog.pipeline.planning.admission import Limits, admit
+from tidelog.pipeline.planning.admission import AdmissionLimits, admit
 from tidelog.pipeline.planning.losses import LossKind, epochs_to_ask, judge
 from tidelog.pipeline.planning.planner import plan
 from tidelog.pipeline.planning.positions import SENTINEL, Pid, Positions, is_sentinel
 from tidelog.pipeline.planning.ranges import OffsetRange, clip, ranges_between, split
 from tidelog.pipeline.planning.resolve import resolve
-from tidelog.pipeline.planning.snapshot import Gate, PartitionState, Snapshot
+from tidelog.pipeline.planning.snapshot import Gate, PartitionSnapshot, Snapshot
 
 P = [Pid("t", number, "id") for number in range(8)]
 IDS = {"t": "id"}
-NO_LIMITS = Limits()
+NO_LIMITS = AdmissionLimits()
 
 
 def at(*offsets: int) -> Positions:
@@ -28,7 +28,7 @@ def at(*offsets: int) -> Positions:
 
 
 def log(*bounds: tuple[int, int], gone: Mapping[Pid, int] | None = None) -> Snapshot:
-    states = {pid: PartitionState(*bound) for pid, bound in zip(P, bounds, strict=False)}
+    states = {pid: PartitionSnapshot(*bound) for pid, bound in zip(P, bounds, strict=False)}
     return Snapshot(IDS, states, gone or {})
 
 
@@ -63,7 +63,7 @@ def test_an_offset_of_version_1_is_read_and_the_next_one_is_of_version_2() -> No
     """P23: as commit 02f3bcb wrote it; nothing new leaves it as it is."""
     start = Positions.from_json(V1)
     assert start.at == {P[0]: 5, P[1]: 7} and not start.epochs and start.new is None
-    states = {pid: PartitionState(0, 7, leader_epoch=3) for pid in P[:2]}
+    states = {pid: PartitionSnapshot(0, 7, leader_epoch=3) for pid in P[:2]}
     assert plan(replace(start, at={P[0]: 7, P[1]: 7}), Snapshot(IDS, states), NO_LIMITS, 0).end.at
     made = plan(start, Snapshot(IDS, states), NO_LIMITS, 0).end
     assert made.to_json() == {
@@ -144,7 +144,7 @@ def test_half_of_the_limit_goes_first_to_those_that_hold_others_back() -> None:
 
 
 def test_min_offsets_waits_but_not_for_ever() -> None:
-    limits = Limits(min_offsets=20, max_trigger_delay_ms=1000)
+    limits = AdmissionLimits(min_offsets=20, max_trigger_delay_ms=1000)
     start, snapshot = at(0), log((0, 5))
     assert plan(start, snapshot, limits, 999).end == start
     assert plan(start, snapshot, limits, 1000).end.at == at(5).at
@@ -153,10 +153,10 @@ def test_min_offsets_waits_but_not_for_ever() -> None:
 
 def test_gated_records_count_as_available() -> None:
     states = {
-        P[0]: PartitionState(0, 15),
-        P[1]: PartitionState(0, 15, gates=(Gate(1, 0, ((P[0], 10),)),)),
+        P[0]: PartitionSnapshot(0, 15),
+        P[1]: PartitionSnapshot(0, 15, gates=(Gate(1, 0, ((P[0], 10),)),)),
     }
-    limits = Limits(min_offsets=20, max_trigger_delay_ms=1000)
+    limits = AdmissionLimits(min_offsets=20, max_trigger_delay_ms=1000)
     assert plan(at(0, 0), Snapshot(IDS, states), limits, 0).end.at == at(15, 0).at
 
 
@@ -182,7 +182,7 @@ def test_a_new_partition_that_lost_its_beginning() -> None:
 def test_a_topic_that_joins_begins_at_its_log_start() -> None:
     """P15: a topic with history, in a pattern, while the query runs."""
     joined = Pid("u", 0, "u-id")
-    states = {P[0]: PartitionState(0, 3), joined: PartitionState(1000, 1010)}
+    states = {P[0]: PartitionSnapshot(0, 3), joined: PartitionSnapshot(1000, 1010)}
     snapshot = Snapshot({**IDS, "u": "u-id"}, states)
     made = plan(at(3), snapshot, NO_LIMITS, 0)
     assert made.losses == ()
@@ -216,7 +216,7 @@ def test_a_removed_partition_keeps_its_position_and_goes_on_where_it_ended() -> 
     removed = log((0, 5), gone={P[1]: 6})
     made = plan(at(4, 6), removed, NO_LIMITS, 0)
     assert made.losses == () and made.end.at == at(5, 6).at
-    again = Snapshot(IDS, {P[0]: PartitionState(0, 5), P[1]: PartitionState(6, 9, first=6)})
+    again = Snapshot(IDS, {P[0]: PartitionSnapshot(0, 5), P[1]: PartitionSnapshot(6, 9, first=6)})
     after = plan(made.end, again, NO_LIMITS, 0).end
     assert ranges_between(made.end, after, pytest.fail) == [OffsetRange(P[1], 6, 9)]
     lost = plan(at(5, 4), removed, NO_LIMITS, 0)
@@ -227,12 +227,12 @@ def test_a_removed_partition_keeps_its_position_and_goes_on_where_it_ended() -> 
 def test_metadata_and_leaders_that_are_older_than_a_position_are_waited_out() -> None:
     """P3, P5: by the resize epoch of the topic, and by the leader epoch of the position."""
     start = Positions({P[0]: 10, P[1]: 10}, IDS, {P[0]: 7, P[1]: 7}, {"t": 2})
-    states = {P[0]: PartitionState(0, 50, leader_epoch=7), P[1]: PartitionState(0, 50)}
+    states = {P[0]: PartitionSnapshot(0, 50, leader_epoch=7), P[1]: PartitionSnapshot(0, 50)}
     older = Snapshot(IDS, states, resize_epochs={"t": 1}, proven=frozenset(P))
     made = plan(start, older, NO_LIMITS, 0)
     assert made.end is start and set(made.held) == set(P[:2]) and not made.losses
-    deposed = {P[0]: PartitionState(0, 50, leader_epoch=6), P[1]: PartitionState(0, 50)}
-    deposed[P[1]] = PartitionState(0, 50, leader_epoch=8)
+    deposed = {P[0]: PartitionSnapshot(0, 50, leader_epoch=6), P[1]: PartitionSnapshot(0, 50)}
+    deposed[P[1]] = PartitionSnapshot(0, 50, leader_epoch=8)
     sight = Snapshot(IDS, deposed, resize_epochs={"t": 2}, proven=frozenset(P))
     made = plan(start, sight, NO_LIMITS, 0)
     assert made.end.at == {P[0]: 10, P[1]: 50} and set(made.held) == {P[0]}
@@ -253,7 +253,7 @@ def test_a_log_that_was_cut_and_grew_again_is_noticed_by_its_epochs() -> None:
     """P5: the position lies within the log; its leader ends the position's epoch before it."""
     start = Positions({P[0]: 600}, IDS, {P[0]: 3})
     assert epochs_to_ask(start, {P[0]: (900, 5)}) == {P[0]: 3}
-    sight = Snapshot(IDS, {P[0]: PartitionState(0, 900, leader_epoch=5, epoch_end=400)})
+    sight = Snapshot(IDS, {P[0]: PartitionSnapshot(0, 900, leader_epoch=5, epoch_end=400)})
     made = plan(start, sight, NO_LIMITS, 0)
     assert [(loss.kind, loss.position, loss.resumes_at) for loss in made.losses] == [
         (LossKind.REWOUND, 600, 400)
@@ -272,7 +272,7 @@ def test_a_position_beyond_the_end_is_asked_for_again() -> None:
     assert epochs_to_ask(start, {P[0]: (10, 3)}) == {P[0]: 3}
     assert epochs_to_ask(at(12), {P[0]: (10, 3)}) == {P[0]: 3}
     assert epochs_to_ask(at(12), {P[0]: (12, 3)}) == {}
-    behind = Snapshot(IDS, {P[0]: PartitionState(0, 10, leader_epoch=4, epoch_end=12)})
+    behind = Snapshot(IDS, {P[0]: PartitionSnapshot(0, 10, leader_epoch=4, epoch_end=12)})
     for begin in (start, at(12)):
         assert plan(begin, behind, NO_LIMITS, 0).end is begin
         assert not judge(begin, behind).doubted
@@ -288,7 +288,7 @@ def test_a_topic_that_is_created_again_is_another_one() -> None:
     """P13: the others go on; the new one begins at its start, once two brokers know it."""
     other, new = Pid("u", 0, "u-id"), Pid("t", 0, "new")
     start = Positions({P[0]: 100, other: 5}, {**IDS, "u": "u-id"})
-    states = {new: PartitionState(2, 30), other: PartitionState(0, 9)}
+    states = {new: PartitionSnapshot(2, 30), other: PartitionSnapshot(0, 9)}
     sight = Snapshot({"t": "new", "u": "u-id"}, states)
     doubted = plan(start, sight, NO_LIMITS, 0)
     assert doubted.end.at == {P[0]: 100, other: 9} and not doubted.losses
@@ -307,8 +307,8 @@ def test_a_topic_that_is_created_again_is_another_one() -> None:
 
 def test_a_gate_opens_one_batch_after_its_prerequisite() -> None:
     states = {
-        P[0]: PartitionState(0, 30),
-        P[1]: PartitionState(0, 9, gates=(Gate(1, 0, ((P[0], 20),)),)),
+        P[0]: PartitionSnapshot(0, 30),
+        P[1]: PartitionSnapshot(0, 9, gates=(Gate(1, 0, ((P[0], 20),)),)),
     }
     snapshot = Snapshot(IDS, states)
     first = plan(at(0, 0), snapshot, NO_LIMITS, 0).end
@@ -319,7 +319,7 @@ def test_a_gate_opens_one_batch_after_its_prerequisite() -> None:
 def test_a_gate_whose_prerequisite_is_unknown_is_shut() -> None:
     """P22: a partition that the snapshot lacks, and one that nobody answers for."""
     gate = Gate(1, 0, ((P[0], 77),))
-    sight = Snapshot(IDS, {P[4]: PartitionState(0, 50, gates=(gate,))})
+    sight = Snapshot(IDS, {P[4]: PartitionSnapshot(0, 50, gates=(gate,))})
     assert plan(Positions({}, IDS), sight, NO_LIMITS, 0).end.at == {P[4]: 0}
     gone = replace(sight, gone={P[0]: 77})
     assert plan(Positions({}, IDS), gone, NO_LIMITS, 0).end.at == {P[4]: 50}
@@ -328,8 +328,8 @@ def test_a_gate_whose_prerequisite_is_unknown_is_shut() -> None:
 def test_a_gate_below_the_position_counts() -> None:
     """P22: a query that begins in the middle, its child behind the gate, its parent before it."""
     states = {
-        P[0]: PartitionState(0, 30),
-        P[1]: PartitionState(0, 9, gates=(Gate(1, 0, ((P[0], 20),)),)),
+        P[0]: PartitionSnapshot(0, 30),
+        P[1]: PartitionSnapshot(0, 9, gates=(Gate(1, 0, ((P[0], 20),)),)),
     }
     first = plan(at(15, 5), Snapshot(IDS, states), NO_LIMITS, 0).end
     assert first.at == at(30, 5).at
@@ -339,9 +339,9 @@ def test_a_gate_below_the_position_counts() -> None:
 def test_a_prerequisite_behind_a_shut_gate_is_not_met() -> None:
     """A query begins in the middle: 0 before its fence, 1 and 2 behind theirs."""
     states = {
-        P[0]: PartitionState(0, 30),
-        P[1]: PartitionState(0, 9, gates=(Gate(1, 0, ((P[0], 20),)),)),
-        P[2]: PartitionState(0, 9, gates=(Gate(2, 0, ((P[1], 4),)),)),
+        P[0]: PartitionSnapshot(0, 30),
+        P[1]: PartitionSnapshot(0, 9, gates=(Gate(1, 0, ((P[0], 20),)),)),
+        P[2]: PartitionSnapshot(0, 9, gates=(Gate(2, 0, ((P[1], 4),)),)),
     }
     first = plan(at(15, 5, 3), Snapshot(IDS, states), NO_LIMITS, 0).end
     assert first.at == at(30, 5, 3).at
@@ -390,7 +390,7 @@ def test_offsets_must_name_all_partitions_and_no_other(parts: dict[int, int]) ->
 def test_a_start_that_was_looked_up_later_has_no_epoch() -> None:
     """P14: what lies behind the snapshot's end may be of an epoch that it does not know."""
     states = {
-        pid: PartitionState(0, end, leader_epoch=4) for pid, end in zip(P, (5, 9), strict=False)
+        pid: PartitionSnapshot(0, end, leader_epoch=4) for pid, end in zip(P, (5, 9), strict=False)
     }
     made = resolved(Place(PlaceKind.TIMESTAMP, timestamp_ms=5), Snapshot(IDS, states))
     assert (made.at, made.epochs) == (at(7, 7).at, {P[1]: 4})

@@ -14,8 +14,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from tidelog.client.connecting.connection import Connection, api_of_request, connect
-from tidelog.client.connecting.patience import Patience, is_over
+from tidelog.client.connecting.connection import ClientConnection, api_of_request, connect
+from tidelog.client.connecting.patience import GrowingTimeout, is_over
 from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, RequestTimedOut
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -34,7 +34,7 @@ class ControllerSearch:
         """``least_ms`` is what each is waited for at least: what a hanging one may cost."""
         self.least_ms = least_ms
         self._addresses = list(addresses)
-        self._patience = [Patience(least_ms) for _ in self._addresses]
+        self._patience = [GrowingTimeout(least_ms) for _ in self._addresses]
         self._secret = secret
         self._turn = -1
         self._unproven = ""
@@ -54,7 +54,7 @@ class ControllerSearch:
 
     async def connect_next(
         self, on_closed: Callable[[ConnectionLost], None] | None = None
-    ) -> Connection:
+    ) -> ClientConnection:
         """Give the next one its turn and connect to it. Raises as ``connect`` does."""
         self._turn = (self._turn + 1) % len(self._addresses)
         self._unproven = ""
@@ -76,7 +76,7 @@ class ControllerSearch:
             self._unproven = str(error)
             raise
 
-    async def ask(self, connection: Connection, request: Any, version: int) -> Any:
+    async def ask(self, connection: ClientConnection, request: Any, version: int) -> Any:
         """Send what a session begins with to the one that has its turn.
 
         Raises as ``Connection.send`` does.

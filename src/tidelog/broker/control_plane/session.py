@@ -21,7 +21,7 @@ from uuid import UUID
 
 from tidelog.broker.control_plane.controller_search import ControllerSearch
 from tidelog.broker.control_plane.heartbeat_pace import HeartbeatPace
-from tidelog.client.connecting.connection import Connection, connect
+from tidelog.client.connecting.connection import ClientConnection, connect
 from tidelog.client.errors import ClientError, ConnectionLost, error_code
 from tidelog.model.configs.server import Listener
 from tidelog.model.errors import ErrorCode
@@ -130,11 +130,11 @@ class ControllerSession:
         self._when_registered = when_registered
         self._failures = failures
         self._identity: Identity | None = None
-        self._connection: Connection | None = None
-        self._forwarding: list[Connection] = []
+        self._connection: ClientConnection | None = None
+        self._forwarding: list[ClientConnection] = []
         self._forwarding_places = asyncio.Semaphore(MAX_FORWARDING)
         self._task: asyncio.Task[None] | None = None
-        self._waiting: dict[asyncio.Future[Connection], None] = {}
+        self._waiting: dict[asyncio.Future[ClientConnection], None] = {}
         self._unanswered = 0
         self._why_ended: ConnectionLost | None = None
         self._stopping = False
@@ -216,11 +216,11 @@ class ControllerSession:
         self._want_shut_down = True
         self._woken.set()
 
-    async def registered(self, timeout_ms: int) -> Connection:
+    async def registered(self, timeout_ms: int) -> ClientConnection:
         """Wait until this broker is registered. Raises ControllerUnreachable."""
         if self._connection is not None and not self._connection.closed:
             return self._connection
-        future: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[ClientConnection] = asyncio.get_running_loop().create_future()
         self._waiting[future] = None
         future.add_done_callback(lambda done: self._waiting.pop(done, None))
         try:
@@ -343,7 +343,7 @@ class ControllerSession:
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
 
-    async def _register(self, connection: Connection) -> bool:
+    async def _register(self, connection: ClientConnection) -> bool:
         request = self._registration()
         self._registering = settled = asyncio.get_running_loop().create_future()
         try:
@@ -394,7 +394,7 @@ class ControllerSession:
             directory_id=identity.directory_id,
         )
 
-    async def _beat(self, connection: Connection) -> None:
+    async def _beat(self, connection: ClientConnection) -> None:
         """Send heartbeats at their pace until the connection ends.
 
         Answers come in order, and one that waits for what was asked before must not make this
@@ -411,7 +411,7 @@ class ControllerSession:
         if self._why_ended is not None:
             raise self._why_ended
 
-    def _send_heartbeat(self, connection: Connection) -> None:
+    def _send_heartbeat(self, connection: ClientConnection) -> None:
         identity = self._identity
         assert identity is not None
         request = messages.BrokerHeartbeatRequest(
@@ -424,7 +424,9 @@ class ControllerSession:
         self._unanswered += 1
         answer.add_done_callback(partial(self._heartbeat_answered, connection))
 
-    def _heartbeat_answered(self, connection: Connection, future: asyncio.Future[Any]) -> None:
+    def _heartbeat_answered(
+        self, connection: ClientConnection, future: asyncio.Future[Any]
+    ) -> None:
         self._unanswered -= 1
         if future.cancelled() or future.exception() is not None:
             # The connection ended: that is said once, with its reason.

@@ -20,7 +20,12 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING
 
-from tidelog.client.fetching.fetch_sessions import FULL_EPOCH, MAX_EPOCH, Question, Wanted
+from tidelog.client.fetching.fetch_sessions import (
+    FULL_EPOCH,
+    MAX_EPOCH,
+    PartitionFetch,
+    SessionRequest,
+)
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
 
@@ -35,7 +40,7 @@ class Followed:
 
     def __init__(self, hosted: HostedPartition) -> None:
         self.hosted = hosted
-        self.asked: Wanted | None = None
+        self.asked: PartitionFetch | None = None
         """The question that stands at the leader; an answer counts only while there is one."""
         self.failures = 0
         self.resting = False
@@ -114,10 +119,10 @@ class FollowerQuestions:
         """Yield what the next request names, or leaves out because nothing has changed."""
         return self._due.values()
 
-    def ask(self, max_bytes: int, *, with_ids: bool) -> Question:
+    def ask(self, max_bytes: int, *, with_ids: bool) -> SessionRequest:
         """Return what the next request says."""
         full = self._epoch == FULL_EPOCH
-        wanted: dict[TopicPartition, Wanted] = {}
+        wanted: dict[TopicPartition, PartitionFetch] = {}
         for key, followed in self._due.items():
             question = _question(followed.hosted, max_bytes, with_ids=with_ids)
             if question != followed.asked:
@@ -126,7 +131,7 @@ class FollowerQuestions:
         self._due.clear()
         forgotten = [key for key in self._forgotten if key not in wanted]
         self._forgotten.clear()
-        return Question(self._id, self._epoch, wanted, [] if full else forgotten)
+        return SessionRequest(self._id, self._epoch, wanted, [] if full else forgotten)
 
     def sent(self) -> None:
         """The request is on its way: the leader expects the next one after it."""
@@ -156,10 +161,12 @@ class FollowerQuestions:
                 self._due[key] = followed
 
 
-def _question(hosted: HostedPartition, max_bytes: int, *, with_ids: bool) -> Wanted:
+def _question(hosted: HostedPartition, max_bytes: int, *, with_ids: bool) -> PartitionFetch:
     """Return the question for what comes next, at the log's end."""
     log = hosted.log
     end = log.end_offset
     last_epoch = log.epochs.epoch_at(end - 1) if end > log.start_offset else -1
     topic_id = hosted.topic_id if with_ids else NO_UUID
-    return Wanted(end, max_bytes, hosted.leader_epoch, last_epoch, log.start_offset, topic_id)
+    return PartitionFetch(
+        end, max_bytes, hosted.leader_epoch, last_epoch, log.start_offset, topic_id
+    )

@@ -24,11 +24,11 @@ from uuid import UUID
 from tidelog.broker.fetching.fetch_patience import INTERRUPT_MS, FetchPatience
 from tidelog.broker.following.fetch_requests import Followed, FollowerQuestions
 from tidelog.broker.following.follower_log import committed_cut, says_where_logs_part, take_in
-from tidelog.client.connecting.connection import Connection, connect
-from tidelog.client.connecting.patience import Patience
+from tidelog.client.connecting.connection import ClientConnection, connect
+from tidelog.client.connecting.patience import GrowingTimeout
 from tidelog.client.errors import ClientError, ConnectionLost, error_code
 from tidelog.client.fetching.fetch_requests import SESSION_ERRORS
-from tidelog.client.fetching.fetch_sessions import Question
+from tidelog.client.fetching.fetch_sessions import SessionRequest
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
@@ -75,8 +75,8 @@ class FollowerFetcher:
         self._source = source
         self._questions = FollowerQuestions()
         self._patience = FetchPatience()
-        self._greeting = Patience(CONNECT_TIMEOUT_MS)
-        self._connection: Connection | None = None
+        self._greeting = GrowingTimeout(CONNECT_TIMEOUT_MS)
+        self._connection: ClientConnection | None = None
         self._added = asyncio.Event()
         self._interrupted = False
         self._lost_at_ms: int | None = None
@@ -308,7 +308,7 @@ class FollowerFetcher:
             and not followed.hosted.log.closed
         ]
 
-    async def _connected(self) -> Connection:
+    async def _connected(self) -> ClientConnection:
         if self._connection is not None and not self._connection.closed:
             return self._connection
         broker = self._broker.metadata.brokers.get(self._source)
@@ -330,7 +330,7 @@ class FollowerFetcher:
         self._greeting.answered()
         return self._connection
 
-    def _request(self, question: Question, wait_ms: int) -> messages.FetchRequest:
+    def _request(self, question: SessionRequest, wait_ms: int) -> messages.FetchRequest:
         request = messages.FetchRequest
         configs = self._broker.configs
         topics: dict[tuple[str, UUID], Any] = {}

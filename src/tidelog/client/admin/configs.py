@@ -51,7 +51,7 @@ class Operation(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigEntry:
+class DescribedConfig:
     """One configuration of one resource; ``value`` is None when it is secret or unset."""
 
     name: str
@@ -65,7 +65,7 @@ class ConfigEntry:
 
 async def describe_configs(
     cluster: Cluster, kind: ResourceType, name: str, *, documentation: bool = False
-) -> list[ConfigEntry]:
+) -> list[DescribedConfig]:
     """Return all configurations of one resource with their synonyms. Raises Refused."""
     request = _describe_request(kind, [name], None)
     request.include_documentation = documentation
@@ -78,12 +78,12 @@ async def describe_configs(
 
 async def describe_topics_configs(
     cluster: Cluster, names: Sequence[str], keys: Sequence[str] | None = None
-) -> dict[str, list[ConfigEntry] | Refused]:
+) -> dict[str, list[DescribedConfig] | Refused]:
     """Return the configurations of many topics, of these ``keys`` only if they are given.
 
     One request for each hundred topics.
     """
-    found: dict[str, list[ConfigEntry] | Refused] = {}
+    found: dict[str, list[DescribedConfig] | Refused] = {}
     for start in range(0, len(names), TOPICS_PER_REQUEST):
         some = names[start : start + TOPICS_PER_REQUEST]
         request = _describe_request(ResourceType.TOPIC, some, keys)
@@ -113,12 +113,12 @@ def _describe_request(
 
 def _read_result(
     kind: ResourceType, result: messages.DescribeConfigsResponse.DescribeConfigsResult
-) -> list[ConfigEntry] | Refused:
+) -> list[DescribedConfig] | Refused:
     if result.error_code:
         subject = f"{kind.name.lower()} {result.resource_name!r}"
         return Refused(result.error_code, subject, result.error_message)
     return [
-        ConfigEntry(
+        DescribedConfig(
             name=item.name,
             value=item.value,
             source=_source(item.config_source),

@@ -19,7 +19,7 @@ from tidelog.protocol import messages
 
 
 @dataclass(frozen=True, slots=True)
-class ListedGroup:
+class GroupListing:
     """One group as its coordinator lists it; ``state`` and ``kind`` are "" from old brokers."""
 
     group_id: str
@@ -29,7 +29,7 @@ class ListedGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class MemberDescription:
     """One member of a group and what it reads."""
 
     member_id: str
@@ -40,7 +40,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedGroup:
+class GroupDescription:
     """A group with its members. ``state`` is Kafka's: Stable, Empty, Dead …"""
 
     group_id: str
@@ -48,10 +48,10 @@ class DescribedGroup:
     protocol_type: str
     assignor: str
     coordinator: int
-    members: tuple[Member, ...]
+    members: tuple[MemberDescription, ...]
 
 
-async def list_groups(cluster: Cluster, states: Iterable[str] = ()) -> list[ListedGroup]:
+async def list_groups(cluster: Cluster, states: Iterable[str] = ()) -> list[GroupListing]:
     """Return the groups of all brokers, sorted by id. Raises Refused, ConnectionLost."""
     if not cluster.view.brokers:
         raise ConnectionLost("no broker is known to be alive")
@@ -63,7 +63,7 @@ async def list_groups(cluster: Cluster, states: Iterable[str] = ()) -> list[List
 
 async def groups_of(
     cluster: Cluster, node_id: int, states: Iterable[str] = ()
-) -> list[ListedGroup]:
+) -> list[GroupListing]:
     """Return the groups that one broker coordinates. Raises Refused, ConnectionLost."""
     request = messages.ListGroupsRequest(states_filter=list(states))
 
@@ -75,11 +75,12 @@ async def groups_of(
 
     answer = await cluster.retry(attempt)
     return [
-        ListedGroup(g.group_id, g.protocol_type, g.group_state, g.group_type) for g in answer.groups
+        GroupListing(g.group_id, g.protocol_type, g.group_state, g.group_type)
+        for g in answer.groups
     ]
 
 
-async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
+async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
     """Return one group; a group that nobody knows is described as Dead, as Kafka does.
 
     Raises Refused.
@@ -93,11 +94,11 @@ async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
         # From version 6 on Kafka answers so; below it says Dead.
         if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
             raise
-        return DescribedGroup(group, "Dead", "", "", await cluster.coordinator(group), ())
+        return GroupDescription(group, "Dead", "", "", await cluster.coordinator(group), ())
     item = answer.groups[0]
     readable = item.protocol_type in (PROTOCOL_TYPE, "")
     members = tuple(
-        Member(
+        MemberDescription(
             member_id=member.member_id,
             instance_id=member.group_instance_id,
             client_id=member.client_id,
@@ -109,7 +110,7 @@ async def describe_group(cluster: Cluster, group: str) -> DescribedGroup:
         for member in item.members
     )
     coordinator = await cluster.coordinator(group)
-    return DescribedGroup(
+    return GroupDescription(
         group, item.group_state, item.protocol_type, item.protocol_data, coordinator, members
     )
 

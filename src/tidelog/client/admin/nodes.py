@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.connecting.connection import Connection
+from tidelog.client.connecting.connection import ClientConnection
 from tidelog.client.errors import ClientError, ClusterUnreachable, ConnectionLost, Refused, json_of
-from tidelog.client.metadata import Broker
+from tidelog.client.metadata import BrokerAddress
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -26,7 +26,7 @@ class DescribedCluster:
 
     cluster_id: str
     controller_id: int
-    brokers: tuple[Broker, ...]
+    brokers: tuple[BrokerAddress, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ async def describe_cluster(cluster: Cluster) -> DescribedCluster:
     if answer.error_code:
         raise Refused(answer.error_code, "the cluster", answer.error_message)
     brokers = tuple(
-        Broker(item.broker_id, item.host, item.port, item.rack)
+        BrokerAddress(item.broker_id, item.host, item.port, item.rack)
         for item in sorted(answer.brokers, key=lambda item: item.broker_id)
     )
     return DescribedCluster(answer.cluster_id, answer.controller_id, brokers)
@@ -128,7 +128,7 @@ async def describe_itself(cluster: Cluster, node_id: int) -> dict[str, Any] | No
 
 
 async def _condition_from(
-    connection: Connection, timeout_ms: int, subjects: Sequence[str]
+    connection: ClientConnection, timeout_ms: int, subjects: Sequence[str]
 ) -> dict[str, Any] | None:
     if not connection.speaks(ApiKey.DESCRIBE_CONDITION):
         return None

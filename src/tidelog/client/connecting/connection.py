@@ -78,7 +78,7 @@ async def connect(
     max_frame_bytes: int = MAX_FRAME_BYTES,
     on_closed: Callable[[ConnectionLost], None] | None = None,
     secret: ClusterSecret | None = None,
-) -> Connection:
+) -> ClientConnection:
     """Open a connection on the running loop and agree on versions with the peer.
 
     With a ``secret`` both ends prove it first: the connection is one between processes. Raises
@@ -91,7 +91,7 @@ async def connect(
     (None: the same).
     """
     loop = asyncio.get_running_loop()
-    connection = Connection(loop, f"{host}:{port}", client_id, max_in_flight, max_frame_bytes)
+    connection = ClientConnection(loop, f"{host}:{port}", client_id, max_in_flight, max_frame_bytes)
     try:
         # Not wait_for: Python 3.11's forgets a cancellation that meets the end of what it awaits.
         async with asyncio.timeout(connect_timeout_ms / 1000):
@@ -134,7 +134,7 @@ def _why(error: OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-class Connection:
+class ClientConnection:
     """An open connection; made by ``connect``. Belongs to the loop it was made on."""
 
     def __init__(
@@ -360,7 +360,7 @@ def _says_unsupported(frame: memoryview) -> bool:
 class _Protocol(asyncio.BufferedProtocol):
     """The loop's side of a connection."""
 
-    def __init__(self, connection: Connection, reader: FrameReader) -> None:
+    def __init__(self, connection: ClientConnection, reader: FrameReader) -> None:
         self._connection = connection
         self._reader = reader
 

@@ -36,7 +36,7 @@ def is_over(waited_ms: int, limit_ms: int, least_ms: int, another_is_active: boo
     return waited_ms >= (least_ms if another_is_active else limit_ms)
 
 
-class Patience:
+class GrowingTimeout:
     """What is waited for the greeting, and in a session for the answer to what it begins with.
 
     It is that with one peer: its answer ends the row, and no other's does.

@@ -10,7 +10,12 @@ from dataclasses import dataclass
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
-from tidelog.client.fetching.fetch_sessions import FINAL_EPOCH, FetchSession, Question, Wanted
+from tidelog.client.fetching.fetch_sessions import (
+    FINAL_EPOCH,
+    FetchSession,
+    PartitionFetch,
+    SessionRequest,
+)
 from tidelog.client.offsets import IsolationLevel
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, topics_field
@@ -46,7 +51,7 @@ async def ask_leader(
     cluster: Cluster,
     node_id: int,
     session: FetchSession,
-    wanted: Mapping[TopicPartition, Wanted],
+    wanted: Mapping[TopicPartition, PartitionFetch],
     isolation: IsolationLevel,
     options: FetchOptions,
 ) -> messages.FetchResponse:
@@ -62,7 +67,7 @@ async def end_session(
     cluster: Cluster, node_id: int, session_id: int, options: FetchOptions
 ) -> None:
     """Tell a broker that a session is over; a broker that cannot be told forgets it in time."""
-    question = Question(session_id, FINAL_EPOCH, {}, [])
+    question = SessionRequest(session_id, FINAL_EPOCH, {}, [])
     request = _request(question, IsolationLevel.READ_UNCOMMITTED, options)
     request.max_wait_ms = 0
     try:
@@ -72,7 +77,7 @@ async def end_session(
 
 
 def _request(
-    question: Question, isolation: IsolationLevel, options: FetchOptions
+    question: SessionRequest, isolation: IsolationLevel, options: FetchOptions
 ) -> messages.FetchRequest:
     fetch, wanted = messages.FetchRequest, question.wanted
     return fetch(

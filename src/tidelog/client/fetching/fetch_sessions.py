@@ -27,7 +27,7 @@ FINAL_EPOCH = -1
 MAX_EPOCH = 2**31 - 1
 
 
-class Wanted(NamedTuple):
+class PartitionFetch(NamedTuple):
     """What a request says of one partition; a follower says more than a reader."""
 
     offset: int
@@ -38,12 +38,12 @@ class Wanted(NamedTuple):
     topic_id: UUID = NO_UUID
 
 
-class Question(NamedTuple):
+class SessionRequest(NamedTuple):
     """One request in terms of a session: only what the broker does not know yet."""
 
     session_id: int
     epoch: int
-    wanted: dict[TopicPartition, Wanted]
+    wanted: dict[TopicPartition, PartitionFetch]
     forgotten: list[TopicPartition]
 
 
@@ -55,17 +55,17 @@ class FetchSession:
     def __init__(self) -> None:
         self._id = 0
         self._epoch = FULL_EPOCH
-        self._known: dict[TopicPartition, Wanted] = {}
+        self._known: dict[TopicPartition, PartitionFetch] = {}
 
-    def ask(self, wanted: Mapping[TopicPartition, Wanted]) -> Question:
+    def ask(self, wanted: Mapping[TopicPartition, PartitionFetch]) -> SessionRequest:
         """Return what to send so that the broker looks at exactly these partitions."""
         if self._epoch == FULL_EPOCH:
             self._known = dict(wanted)
-            return Question(self._id, FULL_EPOCH, dict(wanted), [])
+            return SessionRequest(self._id, FULL_EPOCH, dict(wanted), [])
         changed = {tp: item for tp, item in wanted.items() if self._known.get(tp) != item}
         forgotten = [tp for tp in self._known if tp not in wanted]
         self._known = dict(wanted)
-        return Question(self._id, self._epoch, changed, forgotten)
+        return SessionRequest(self._id, self._epoch, changed, forgotten)
 
     def answered(self, session_id: int) -> None:
         """Take in an answer without an error of the session."""

@@ -28,7 +28,7 @@ from tidelog.client.fetching.fetch_requests import (
     ask_leader,
     end_session,
 )
-from tidelog.client.fetching.fetch_sessions import FetchSession, Wanted
+from tidelog.client.fetching.fetch_sessions import FetchSession, PartitionFetch
 from tidelog.client.fetching.truncation import ask_ends, must_ask, was_cut
 from tidelog.client.offsets import IsolationLevel
 from tidelog.client.retries import is_worth_retrying
@@ -376,7 +376,7 @@ class Fetcher:
         session = self._sessions.setdefault(node_id, FetchSession())
         lives = {state.partition: state.life for state in group}
         wanted = {
-            state.partition: Wanted(
+            state.partition: PartitionFetch(
                 state.fetch_offset, self._options.partition_bytes, state.leader_epoch
             )
             for state in group

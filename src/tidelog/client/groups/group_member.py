@@ -26,7 +26,15 @@ from tidelog.client.groups.assignors import (
     range_assignment,
 )
 from tidelog.client.groups.committed_offsets import Membership, Position, commit_offsets
-from tidelog.client.groups.membership import HEARTBEATS, Event, Standing, State, named, step, told
+from tidelog.client.groups.membership import (
+    HEARTBEATS,
+    Event,
+    MemberStatus,
+    State,
+    named,
+    step,
+    told,
+)
 from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -74,7 +82,7 @@ class GroupMember:
         self._heartbeat_interval_ms = heartbeat_interval_ms
         self._partition_check_ms = partition_check_ms
         self._counts: dict[str, int] = {}
-        self._standing = Standing()
+        self._standing = MemberStatus()
         self._tasks: set[asyncio.Task[None]] = set()
         """Heartbeats, and the leader's look at the topics; of one generation."""
         # A connection of its own: a join waits for all members, this process's others included.
@@ -175,7 +183,7 @@ class GroupMember:
     def _step(self, event: Event, problem: ClientError | None = None) -> None:
         self._standing = step(self._standing, event, problem)
 
-    def _told(self, error: Refused, asked_as: Standing) -> bool:
+    def _told(self, error: Refused, asked_as: MemberStatus) -> bool:
         """Take in what was answered; False when it says nothing about membership."""
         behind = told(self._standing, error.code, asked_as)
         if behind is None:
@@ -183,7 +191,7 @@ class GroupMember:
         self._standing = behind
         return True
 
-    def _as_committed(self, standing: Standing) -> Membership:
+    def _as_committed(self, standing: MemberStatus) -> Membership:
         return Membership(standing.generation, standing.member_id, self._instance_id)
 
     async def _rounds(self) -> list[TopicPartition]:

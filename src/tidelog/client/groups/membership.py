@@ -113,7 +113,7 @@ _EVENT_OF = {
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class MemberStatus:
     """A member's state, how the coordinator knows it, and what ended its membership for good."""
 
     state: State = State.OUT
@@ -132,13 +132,13 @@ class Standing:
         return self.generation >= 0 and self.state not in (State.JOINING, State.LEAVING)
 
 
-def step(standing: Standing, event: Event, problem: ClientError | None = None) -> Standing:
+def step(standing: MemberStatus, event: Event, problem: ClientError | None = None) -> MemberStatus:
     """Return where a member stands behind an event; ``problem`` goes with FAILED."""
     state = TABLE[standing.state, event]
     if state is standing.state and event in (Event.INTERRUPTED, Event.FAILED):
         # Nothing was under way that this could end; a first problem is kept.
         return standing
-    return Standing(
+    return MemberStatus(
         state,
         "" if event in _FORGETS_ID else standing.member_id,
         NO_GENERATION if event in _FORGETS_GENERATION else standing.generation,
@@ -146,12 +146,12 @@ def step(standing: Standing, event: Event, problem: ClientError | None = None) -
     )
 
 
-def named(standing: Standing, member_id: str, generation: int = NO_GENERATION) -> Standing:
+def named(standing: MemberStatus, member_id: str, generation: int = NO_GENERATION) -> MemberStatus:
     """Take the id (and the generation) that JoinGroup was answered with."""
     return replace(standing, member_id=member_id, generation=generation)
 
 
-def told(standing: Standing, code: ErrorCode, asked_as: Standing) -> Standing | None:
+def told(standing: MemberStatus, code: ErrorCode, asked_as: MemberStatus) -> MemberStatus | None:
     """Return where a member stands when what it ``asked_as`` was answered with an error.
 
     None: the code says nothing about membership. An answer to what it asked as another, or in

@@ -11,7 +11,7 @@ import asyncio
 from tidelog.client.errors import Refused
 from tidelog.client.metadata import Topic
 from tidelog.client.producing.partitioner import by_partition
-from tidelog.client.producing.send_queue import Tally
+from tidelog.client.producing.send_queue import SendTally
 from tidelog.client.producing.sender import RecordSender
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -22,7 +22,7 @@ class BulkSender(RecordSender):
     """A ``RecordSender`` that takes columns of records, too."""
 
     async def send_many(
-        self, topic: str, records: Columns, tally: Tally, *, partition: int | None = None
+        self, topic: str, records: Columns, tally: SendTally, *, partition: int | None = None
     ) -> None:
         """Take many records, in order; ``tally`` counts what becomes of them.
 
@@ -43,7 +43,7 @@ class BulkSender(RecordSender):
             self._chooser.batch_filled(topic)
 
     async def _send_run(
-        self, topic: Topic, partition: int | None, records: Columns, tally: Tally
+        self, topic: Topic, partition: int | None, records: Columns, tally: SendTally
     ) -> None:
         """Send records of one partition; for None of one that a batch sticks to."""
         begin, count = 0, len(records.values)

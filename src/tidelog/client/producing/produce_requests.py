@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tidelog.client.errors import Refused, error_code
-from tidelog.client.producing.send_queue import Answer
+from tidelog.client.producing.send_queue import BatchResult
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
@@ -48,9 +48,9 @@ def wait_for_replicas_ms(request_timeout_ms: int) -> int:
     return max(1, request_timeout_ms - slack_ms)
 
 
-def read_answer(response: messages.ProduceResponse) -> dict[TopicPartition, Answer]:
+def read_answer(response: messages.ProduceResponse) -> dict[TopicPartition, BatchResult]:
     """Return what was said of each partition's batch."""
-    results: dict[TopicPartition, Answer] = {}
+    results: dict[TopicPartition, BatchResult] = {}
     for topic in response.responses:
         for item in topic.partition_responses:
             where = TopicPartition(topic.name, item.index)
@@ -60,5 +60,5 @@ def read_answer(response: messages.ProduceResponse) -> dict[TopicPartition, Answ
                 reasons += [each.batch_index_error_message or "" for each in item.record_errors]
                 said = "; ".join(reason for reason in reasons if reason)
                 error = Refused(error_code(item.error_code), str(where), said)
-            results[where] = Answer(error, item.base_offset, item.log_append_time_ms)
+            results[where] = BatchResult(error, item.base_offset, item.log_append_time_ms)
     return results

@@ -40,7 +40,7 @@ class Sent(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tally:
+class SendTally:
     """What became of many records that share one answer: counts, and what the first error was."""
 
     taken: int = 0
@@ -60,7 +60,7 @@ class Tally:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
+class ProducerBatch:
     """Records of one partition that travel together."""
 
     partition: TopicPartition
@@ -68,7 +68,7 @@ class Batch:
     number: tuple[int, ...]
     """Its place among the batches of its queue; halves of (4,) are (4, 0) and (4, 1)."""
     outcomes: list[tuple[asyncio.Future[Sent], int]] = field(default_factory=list)
-    tally: Tally | None = None
+    tally: SendTally | None = None
     """Where its records are counted that have no ``outcomes``: all of them, or none."""
     size: int = 0
     data: bytes | None = None
@@ -77,7 +77,7 @@ class Batch:
     done: bool = False
     trouble: ClientError | None = None
     """Why it was sent again last; None while nothing went wrong."""
-    halves: tuple[Batch, ...] = ()
+    halves: tuple[ProducerBatch, ...] = ()
     """What replaces it, once it was cut in two."""
 
     def encode(self) -> bytes:
@@ -121,7 +121,7 @@ class Batch:
 
 
 @dataclass(slots=True)
-class Answer:
+class BatchResult:
     """What a broker said of one batch; ``error`` None is success."""
 
     error: ClientError | None
@@ -144,8 +144,8 @@ class SendQueue:
         self.partition = partition
         self._batch_bytes = batch_bytes
         self._codec = codec
-        self.waiting: deque[Batch] = deque()
-        self.in_flight: list[Batch] = []
+        self.waiting: deque[ProducerBatch] = deque()
+        self.in_flight: list[ProducerBatch] = []
         self.broken = False
         self.not_before = 0.0
         self.failed_lookups = 0
@@ -157,11 +157,11 @@ class SendQueue:
         self._next_sequence = 0
         self._next_number = 0
 
-    def open(self, tally: Tally | None = None) -> Batch:
+    def open(self, tally: SendTally | None = None) -> ProducerBatch:
         """Add an empty batch behind all others; ``tally`` counts its records, if it is given."""
         self._next_number += 1
         builder = FastBuilder(self._batch_bytes, codec=self._codec)
-        batch = Batch(self.partition, builder, (self._next_number,), tally=tally)
+        batch = ProducerBatch(self.partition, builder, (self._next_number,), tally=tally)
         self.waiting.append(batch)
         return batch
 
@@ -171,7 +171,7 @@ class SendQueue:
         return not self.waiting and not self.in_flight
 
     @property
-    def last(self) -> Batch | None:
+    def last(self) -> ProducerBatch | None:
         """Return the batch that records are still added to, if it was never sent."""
         if self.waiting and self.waiting[-1].data is None:
             return self.waiting[-1]
@@ -183,7 +183,7 @@ class SendQueue:
             return False
         return current is None or current == self._identity
 
-    def next(self, current: Producer | None) -> Batch | None:
+    def next(self, current: Producer | None) -> ProducerBatch | None:
         """Return the batch that may be looked at for sending now; ``sent`` takes it.
 
         ``current`` is the producer's identity, without a sequence.
@@ -203,7 +203,7 @@ class SendQueue:
             self._identity, self._next_sequence, self.broken = current, 0, False
         return self.waiting[0]
 
-    def sent(self, batch: Batch) -> bytes:
+    def sent(self, batch: ProducerBatch) -> bytes:
         """Move a batch that ``next`` gave into flight and return its bytes."""
         self.waiting.remove(batch)
         if self._idempotent and batch.producer is None:
@@ -215,7 +215,7 @@ class SendQueue:
         self.in_flight.append(batch)
         return batch.encode()
 
-    def answered(self, batch: Batch, answer: Answer) -> bool:
+    def answered(self, batch: ProducerBatch, answer: BatchResult) -> bool:
         """Take in an answer; True when the batch is done, False when it will be sent again."""
         self.in_flight.remove(batch)
         error = answer.error
@@ -241,7 +241,7 @@ class SendQueue:
         self.fail(batch, error)
         return True
 
-    def _cut(self, batch: Batch) -> None:
+    def _cut(self, batch: ProducerBatch) -> None:
         """Replace a refused batch by its two halves; it was not appended, so its numbers hold."""
         assert batch.data is not None
         records = read_batch(batch.data)
@@ -256,7 +256,7 @@ class SendQueue:
                     record.timestamp, record.key, record.value, list(record.headers)
                 )
                 assert added, "a half of a batch has room for its records"
-            half = Batch(self.partition, builder, (*batch.number, side))
+            half = ProducerBatch(self.partition, builder, (*batch.number, side))
             half.outcomes = batch.outcomes[start:stop]
             half.tally = batch.tally
             if batch.producer is not None:
@@ -268,7 +268,7 @@ class SendQueue:
         batch.halves = tuple(halves)
         batch.done = True
 
-    def fail(self, batch: Batch, error: ClientError) -> None:
+    def fail(self, batch: ProducerBatch, error: ClientError) -> None:
         """Give a batch up, wherever it is; a sequence number that is lost breaks the queue."""
         if batch in self.waiting:
             self.waiting.remove(batch)
@@ -276,14 +276,14 @@ class SendQueue:
             self.broken = True
         batch.fail(error)
 
-    def _has_earlier(self, batch: Batch) -> bool:
+    def _has_earlier(self, batch: ProducerBatch) -> bool:
         """Whether an earlier batch of the sequence is in flight or waits to be sent again."""
         return any(
             other.producer is not None and other.number < batch.number
             for other in (*self.in_flight, *self.waiting)
         )
 
-    def _requeue(self, batch: Batch) -> None:
+    def _requeue(self, batch: ProducerBatch) -> None:
         """Put a batch back at its place: before every younger one."""
         older = sum(1 for other in self.waiting if other.number < batch.number)
         self.waiting.insert(older, batch)

@@ -13,18 +13,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from tidelog.client.cluster import Cluster
-from tidelog.client.connecting.connection import Connection
+from tidelog.client.connecting.connection import ClientConnection
 from tidelog.client.errors import ClientError, ConnectionLost, GaveUp, Refused
 from tidelog.client.metadata import NO_LEADER, Topic
 from tidelog.client.producing.partitioner import PartitionChooser
 from tidelog.client.producing.produce_requests import produce_request, read_answer
 from tidelog.client.producing.producer_identity import next_identity
-from tidelog.client.producing.send_queue import Answer, Batch, SendQueue, Sent, Tally
+from tidelog.client.producing.send_queue import (
+    BatchResult,
+    ProducerBatch,
+    SendQueue,
+    SendTally,
+    Sent,
+)
+from tidelog.client.producing.settings import ALL, SendSettings
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
@@ -37,30 +43,6 @@ from tidelog.runtime.tasks import call_off
 PURPOSE = "produce"
 RECORD_OVERHEAD_BYTES = 100
 """What a record is counted as beyond its key, value and headers: Python's own memory."""
-
-ALL = -1
-"""acks=all."""
-
-
-@dataclass(frozen=True, slots=True)
-class SendSettings:
-    """Kafka's producer configurations of these names, and their defaults.
-
-    ``max_block_ms`` bounds the wait for metadata and for memory in ``send``.
-    """
-
-    acks: int = ALL
-    idempotent: bool = True
-    linger_ms: int = 5
-    batch_bytes: int = 16_384
-    max_request_bytes: int = 1_048_576
-    buffer_bytes: int = 33_554_432
-    compression: str = "none"
-    max_in_flight: int = 5
-    delivery_timeout_ms: int = 120_000
-    max_block_ms: int = 60_000
-    create_topics: bool = True
-    """Whether brokers may create a topic that does not exist, if they do such a thing."""
 
 
 class RecordSender:
@@ -87,15 +69,15 @@ class RecordSender:
         self._chooser = PartitionChooser(cluster.settings.backoff.random)
         self._queues: dict[TopicPartition, SendQueue] = {}
         self._identity: Producer | None = None
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, ClientConnection] = {}
         self._in_flight: dict[int, int] = {}
         self._tasks: dict[Any, asyncio.Task[None]] = {}
         self._buffered = 0
         self._room: list[asyncio.Future[None]] = []
         self._idle: list[asyncio.Future[None]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._due: dict[Batch, float] = {}
-        self._deadlines: dict[Batch, asyncio.TimerHandle] = {}
+        self._due: dict[ProducerBatch, float] = {}
+        self._deadlines: dict[ProducerBatch, asyncio.TimerHandle] = {}
         self._flushing = 0
         self._is_closing = False
         """Whether ``close`` has begun: nothing is taken any longer, what was taken is written."""
@@ -186,7 +168,7 @@ class RecordSender:
         key: bytes | None,
         value: bytes | None,
         headers: Sequence[Header],
-    ) -> Batch:
+    ) -> ProducerBatch:
         queue = self._queue(where)
         batch = queue.last
         if batch is not None and batch.tally is None:
@@ -225,8 +207,8 @@ class RecordSender:
         return queue
 
     def _next_batch(
-        self, queue: SendQueue, former: Batch | None, tally: Tally | None = None
-    ) -> Batch:
+        self, queue: SendQueue, former: ProducerBatch | None, tally: SendTally | None = None
+    ) -> ProducerBatch:
         """Open a batch behind the last one, which takes no more and need not linger."""
         if former is not None:
             self._due[former] = 0.0
@@ -313,7 +295,7 @@ class RecordSender:
             self._run(("connection", node_id), partial(self._connect, node_id))
             return
         while queues and self._in_flight.get(node_id, 0) < self._settings.max_in_flight:
-            batches: list[tuple[SendQueue, Batch, bytes]] = []
+            batches: list[tuple[SendQueue, ProducerBatch, bytes]] = []
             size = 0
             left: list[SendQueue] = []
             for queue in queues:
@@ -331,7 +313,10 @@ class RecordSender:
             queues = left
 
     def _submit(
-        self, node_id: int, connection: Connection, batches: list[tuple[SendQueue, Batch, bytes]]
+        self,
+        node_id: int,
+        connection: ClientConnection,
+        batches: list[tuple[SendQueue, ProducerBatch, bytes]],
     ) -> None:
         timeout_ms = self._cluster.settings.request_timeout_ms
         pieces = [(queue.partition, data) for queue, _, data in batches]
@@ -343,33 +328,33 @@ class RecordSender:
         except ClientError as error:
             self._in_flight[node_id] -= 1
             for queue, batch in sent:
-                self._settle(queue, batch, Answer(error))
+                self._settle(queue, batch, BatchResult(error))
             return
         answer.add_done_callback(partial(self._answered, node_id, sent))
 
     def _answered(
         self,
         node_id: int,
-        sent: list[tuple[SendQueue, Batch]],
+        sent: list[tuple[SendQueue, ProducerBatch]],
         answer: asyncio.Future[messages.ProduceResponse | None],
     ) -> None:
         self._in_flight[node_id] -= 1
         error = answer.exception()
-        results: dict[TopicPartition, Answer] = {}
+        results: dict[TopicPartition, BatchResult] = {}
         if error is None:
             response = answer.result()
             if response is None:
-                results = {queue.partition: Answer(None) for queue, _ in sent}
+                results = {queue.partition: BatchResult(None) for queue, _ in sent}
             else:
                 results = read_answer(response)
         elif not isinstance(error, ClientError):
             error = ClientError(f"producing failed: {error!r}")
         for queue, batch in sent:
             missing = error or ClientError(f"broker {node_id} did not answer for {queue.partition}")
-            self._settle(queue, batch, results.get(queue.partition) or Answer(missing))
+            self._settle(queue, batch, results.get(queue.partition) or BatchResult(missing))
         self._drain()
 
-    def _settle(self, queue: SendQueue, batch: Batch, answer: Answer) -> None:
+    def _settle(self, queue: SendQueue, batch: ProducerBatch, answer: BatchResult) -> None:
         if queue.answered(batch, answer):
             self._inherit(queue, batch)
             self._finish(batch)
@@ -380,7 +365,7 @@ class RecordSender:
         queue.not_before = asyncio.get_running_loop().time() + wait_s
         self._run("leaders", partial(self._find_leaders, [queue]))
 
-    def _inherit(self, queue: SendQueue, batch: Batch) -> None:
+    def _inherit(self, queue: SendQueue, batch: ProducerBatch) -> None:
         """Let the halves of a batch that was cut take over its memory and its deadline."""
         if not batch.halves:
             return
@@ -391,7 +376,7 @@ class RecordSender:
             self._buffered += half.size
             self._deadlines[half] = loop.call_at(until, self._expire, queue, half)
 
-    def _finish(self, batch: Batch) -> None:
+    def _finish(self, batch: ProducerBatch) -> None:
         self._buffered -= batch.size
         batch.size = 0
         self._due.pop(batch, None)
@@ -407,7 +392,7 @@ class RecordSender:
                 waiter.set_result(None)
         waiters.clear()
 
-    def _expire(self, queue: SendQueue, batch: Batch) -> None:
+    def _expire(self, queue: SendQueue, batch: ProducerBatch) -> None:
         if not batch.done:
             lasted = self._settings.delivery_timeout_ms
             said = f"{queue.partition}: not delivered within {lasted} ms"

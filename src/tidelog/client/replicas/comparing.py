@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
 from tidelog.client.replicas.differences import (
+    ComparedChunk,
     Difference,
-    Piece,
     first_difference,
     first_different_record,
 )
@@ -129,7 +129,7 @@ def _take(
     return moved
 
 
-def _compare(chunks: Mapping[int, _Read], done: Comparison, compacted: bool) -> Piece:
+def _compare(chunks: Mapping[int, _Read], done: Comparison, compacted: bool) -> ComparedChunk:
     records = {broker: read.records for broker, read in chunks.items()}
     if compacted:
         ends = min(read.high_watermark for read in chunks.values())

@@ -28,7 +28,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ComparedChunk:
     """What was compared of each replica: up to ``next_offset``, ``size`` bytes of each."""
 
     next_offset: int
@@ -36,7 +36,7 @@ class Piece:
     difference: Difference | None = None
 
 
-def first_difference(chunks: Mapping[int, memoryview], offset: int) -> Piece:
+def first_difference(chunks: Mapping[int, memoryview], offset: int) -> ComparedChunk:
     """Compare what each broker holds from ``offset`` on, as far as all chunks reach.
 
     Chunks begin at the batch with ``offset``; the last batch may be cut. A batch whose CRC is wrong
@@ -50,11 +50,13 @@ def first_difference(chunks: Mapping[int, memoryview], offset: int) -> Piece:
     for position, header in walk(batches):
         if not crc_is_right(batches[position : position + header.size], header.crc):
             held = dict.fromkeys(chunks, "a batch with a wrong CRC")
-            return Piece(offset, position, Difference(max(offset, header.base_offset), held))
-    return Piece(next_offset, len(batches))
+            return ComparedChunk(
+                offset, position, Difference(max(offset, header.base_offset), held)
+            )
+    return ComparedChunk(next_offset, len(batches))
 
 
-def _part(chunks: Mapping[int, memoryview], offset: int, common: int) -> Piece:
+def _part(chunks: Mapping[int, memoryview], offset: int, common: int) -> ComparedChunk:
     """Find the batch in which the chunks part, and say what each holds there."""
     where = _common_prefix(chunks, common)
     first = next(iter(chunks.values()))
@@ -69,7 +71,7 @@ def _part(chunks: Mapping[int, memoryview], offset: int, common: int) -> Piece:
     bases = [read_header(rest).base_offset for rest in rests.values() if len(rest) >= HEADER_SIZE]
     at = max(offset, min(bases, default=offset))
     inside = _first_unequal({broker: found for broker, found in records.items() if found})
-    return Piece(offset, begin, Difference(at if inside is None else inside, held))
+    return ComparedChunk(offset, begin, Difference(at if inside is None else inside, held))
 
 
 def _common_prefix(chunks: Mapping[int, memoryview], common: int) -> int:
@@ -123,7 +125,9 @@ def _first_unequal(records: Mapping[int, Mapping[int, Record]]) -> int | None:
     return None
 
 
-def first_different_record(chunks: Mapping[int, memoryview], offset: int, ends: int) -> Piece:
+def first_different_record(
+    chunks: Mapping[int, memoryview], offset: int, ends: int
+) -> ComparedChunk:
     """Compare record by record; a chunk without a whole batch holds nothing up to ``ends``.
 
     Grows with the records.
@@ -141,7 +145,7 @@ def first_different_record(chunks: Mapping[int, memoryview], offset: int, ends: 
                 found = read_batch(batches[position : position + header.size])
             except CorruptRecords as error:
                 difference = Difference(header.base_offset, {broker: str(error)})
-                return Piece(offset, 0, difference)
+                return ComparedChunk(offset, 0, difference)
             held.update((record.offset, record) for record in found)
     next_offset = min(nexts)
     for at in sorted({each for held in records.values() for each in held}):
@@ -155,5 +159,5 @@ def first_different_record(chunks: Mapping[int, memoryview], offset: int, ends: 
                 f"timestamp {record.timestamp}"
                 for broker, record in holders.items()
             }
-            return Piece(offset, 0, Difference(at, words))
-    return Piece(next_offset, size)
+            return ComparedChunk(offset, 0, Difference(at, words))
+    return ComparedChunk(next_offset, size)

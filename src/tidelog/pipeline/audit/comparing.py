@@ -23,7 +23,7 @@ _FLAT = ("key", "value", "timestamp", "timestampType", "epoch")
 
 
 @dataclass(slots=True)
-class Counts:
+class ComparisonCounts:
     """What was found. `unmatched` are offsets of the lake that the log did not give."""
 
     log_rows: int = 0
@@ -55,12 +55,12 @@ class Counts:
         return sum(int((each >= log_start).sum()) for each in self.unmatched or ())
 
 
-def compare(lake: Iterable[pa.RecordBatch], log: Iterable[pa.RecordBatch]) -> Counts:
+def compare(lake: Iterable[pa.RecordBatch], log: Iterable[pa.RecordBatch]) -> ComparisonCounts:
     """Both sides in the order of their offsets; an offset may come several times in the lake.
 
     Of several rows with one offset the first is compared.
     """
-    counts = Counts()
+    counts = ComparisonCounts()
     rows = _Cursor(lake)
     for batch in log:
         if batch.num_rows:
@@ -105,7 +105,7 @@ class _Cursor:
 
 
 def _window(
-    rows: list[pa.RecordBatch], log: pa.RecordBatch, log_offsets: Offsets, counts: Counts
+    rows: list[pa.RecordBatch], log: pa.RecordBatch, log_offsets: Offsets, counts: ComparisonCounts
 ) -> None:
     counts.log_rows += log.num_rows
     if not rows:

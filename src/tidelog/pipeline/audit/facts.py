@@ -21,7 +21,7 @@ class Keys(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AuditRequest:
     """What is asked of a lake. `full`: compare again what earlier audits have compared."""
 
     keys: Keys = Keys.ANY
@@ -116,7 +116,7 @@ class PieceFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class RecordedLoss:
     """Offsets that the manifests record as lost before they were archived: `offsets` from `start`
     on, 0 when nobody knows how many. `cause` is the source's word."""
 
@@ -210,7 +210,7 @@ class KeyFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class GoneTopic:
     """A topic of the lake, or one partition of it, that is not there any more, and why."""
 
     topic: str
@@ -229,7 +229,7 @@ class Gone:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class AuditFacts:
     """All that an audit saw.
 
     `bad` are the pieces that are not as they should be, `overlaps` files that hold offsets of
@@ -244,8 +244,8 @@ class Facts:
     files_now: int = 0
     bad: tuple[tuple[Piece, PieceFacts], ...] = ()
     overlaps: tuple[tuple[str, str], ...] = ()
-    losses: tuple[Loss, ...] = ()
-    gone: tuple[Gone, ...] = ()
+    losses: tuple[RecordedLoss, ...] = ()
+    gone: tuple[GoneTopic, ...] = ()
     orphans: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()

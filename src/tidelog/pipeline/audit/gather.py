@@ -16,18 +16,18 @@ from pyspark.sql import SparkSession
 
 from tidelog.pipeline.audit import live, reading, record, sequence
 from tidelog.pipeline.audit.facts import (
-    Facts,
-    Gone,
+    AuditFacts,
+    AuditRequest,
+    GoneTopic,
     KeyFacts,
     Keys,
     PartitionFacts,
     Piece,
     PieceFacts,
-    Question,
 )
 from tidelog.pipeline.audit.live import GONE, Live
 from tidelog.pipeline.audit.pieces import explained, overlaps, tasks_of
-from tidelog.pipeline.audit.record import Record
+from tidelog.pipeline.audit.record import AuditRecord
 from tidelog.pipeline.audit.since import known_and_new
 from tidelog.pipeline.audit.totals import Home, by_partition, partition_counts
 from tidelog.pipeline.errors import LakeRefused
@@ -39,8 +39,8 @@ _EXAMPLES = 5
 
 
 def gather(
-    spark: SparkSession, location: str, options: Mapping[str, str], question: Question
-) -> Facts:
+    spark: SparkSession, location: str, options: Mapping[str, str], question: AuditRequest
+) -> AuditFacts:
     """Everything about a lake and its topics; `options` are the source's, without topics.
 
     Raises LakeRefused, PipelineError, ClientError.
@@ -59,7 +59,7 @@ def gather(
     lines = pa.concat_tables([kept, added])
     is_new = pa.array([False] * len(kept) + [True] * len(added), pa.bool_())
     parts = by_partition(lines, is_new)
-    return Facts(
+    return AuditFacts(
         lake=str(layout.root),
         batches=whole.batch + 1,
         partitions=tuple(_partitions(whole, parts, now)),
@@ -79,7 +79,7 @@ class _Asked:
     """What is the same for all pieces of an audit."""
 
     def __init__(
-        self, layout: Layout, options: Mapping[str, str], question: Question, now: Live
+        self, layout: Layout, options: Mapping[str, str], question: AuditRequest, now: Live
     ) -> None:
         self.root = layout.root
         # Topics are named piece by piece.
@@ -104,7 +104,7 @@ def _compared(
             asked.options,
             asked.keys,
             [
-                reading.Wanted(piece, *asked.now.of(piece.home), counts[piece.home[:2]])
+                reading.PieceToCompare(piece, *asked.now.of(piece.home), counts[piece.home[:2]])
                 for piece in group
             ],
         )
@@ -139,14 +139,14 @@ def _partitions(
         )
 
 
-def _gone(whole: Summary, now: Live) -> Iterator[Gone]:
+def _gone(whole: Summary, now: Live) -> Iterator[GoneTopic]:
     for topic, topic_id in sorted({(home.topic, home.topic_id) for home in whole.parts}):
         what = now.what_became_of(topic, topic_id)
         if what is not None:
-            yield Gone(topic, topic_id, what)
+            yield GoneTopic(topic, topic_id, what)
     for home in sorted(whole.parts):
         if now.what_became_of(home.topic, home.topic_id) is None and now.of(home) == GONE:
-            yield Gone(home.topic, home.topic_id, "the partition is gone", str(home.partition))
+            yield GoneTopic(home.topic, home.topic_id, "the partition is gone", str(home.partition))
 
 
 def _keys(
@@ -154,7 +154,7 @@ def _keys(
     layout: Layout,
     lines: pa.Table,
     bad: Sequence[tuple[Piece, PieceFacts]],
-    question: Question,
+    question: AuditRequest,
 ) -> KeyFacts:
     examples = [sequence.key_text(facts.away_example) for _, facts in bad if facts.away]
     made = KeyFacts(
@@ -179,7 +179,7 @@ def _files(lines: pa.Table) -> int:
     return pc.sum(pc.not_equal(lines.column("path"), "")).as_py() or 0
 
 
-def _kept_for_next_time(layout: Layout, made: Record) -> tuple[str, ...]:
+def _kept_for_next_time(layout: Layout, made: AuditRecord) -> tuple[str, ...]:
     """Save the record; a lake that cannot be written to is audited all the same."""
     try:
         record.save(layout.root, made)

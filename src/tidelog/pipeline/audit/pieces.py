@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from tidelog.pipeline.audit.facts import UNKNOWN, Loss, Piece, PieceFacts
+from tidelog.pipeline.audit.facts import UNKNOWN, Piece, PieceFacts, RecordedLoss
 from tidelog.pipeline.audit.totals import HOME
 from tidelog.pipeline.lake.manifest import LakeFile, Manifest
 from tidelog.pipeline.lake.offsets import LakePartition, begins, ends
@@ -70,7 +70,7 @@ def _cut(whole: Piece, files: Sequence[LakeFile]) -> Iterator[Piece]:
         yield whole
 
 
-def _with_losses(piece: Piece, losses: Sequence[Loss]) -> Piece:
+def _with_losses(piece: Piece, losses: Sequence[RecordedLoss]) -> Piece:
     lost = sum(
         max(0, min(piece.end, loss.start + loss.offsets) - max(piece.start, loss.start))
         for loss in losses
@@ -90,10 +90,10 @@ def explained(piece: Piece, facts: PieceFacts, is_compacted_now: bool) -> PieceF
     return facts
 
 
-def losses_of(manifest: Manifest) -> list[Loss]:
+def losses_of(manifest: Manifest) -> list[RecordedLoss]:
     """What a batch's manifest records as lost, some of it perhaps outside of all pieces."""
     return [
-        Loss(*loss.home, loss.start, max(0, loss.end - loss.start), loss.cause)
+        RecordedLoss(*loss.home, loss.start, max(0, loss.end - loss.start), loss.cause)
         for loss in manifest.losses
     ]
 

@@ -19,7 +19,7 @@ from tidelog.pipeline.options import SourceOptions
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class PieceToCompare:
     """A piece to compare, the bounds of its log (-1: the log is gone), and how many partitions its
     topic has had, least and most."""
 
@@ -48,7 +48,7 @@ class Task:
     root: str
     options: SourceOptions
     keys: Keys
-    wanted: Sequence[Wanted]
+    wanted: Sequence[PieceToCompare]
 
 
 def run(tasks: Iterable[Task]) -> Iterator[list[PieceFacts]]:
@@ -65,9 +65,9 @@ def run(tasks: Iterable[Task]) -> Iterator[list[PieceFacts]]:
         yield found
 
 
-def runs(wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
+def runs(wanted: Sequence[PieceToCompare]) -> Iterator[list[PieceToCompare]]:
     """The pieces in groups whose ranges of the log follow one another."""
-    group: list[Wanted] = []
+    group: list[PieceToCompare] = []
     for each in wanted:
         if group and not _follows(group[-1], each):
             yield group
@@ -77,12 +77,12 @@ def runs(wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
         yield group
 
 
-def _follows(before: Wanted, after: Wanted) -> bool:
+def _follows(before: PieceToCompare, after: PieceToCompare) -> bool:
     one, two = before.piece, after.piece
     return one.home == two.home and one.isolation == two.isolation and before.end == after.begin
 
 
-def _examine(task: Task, wanted: Wanted, log: LogRows, at: int) -> PieceFacts:
+def _examine(task: Task, wanted: PieceToCompare, log: LogRows, at: int) -> PieceFacts:
     piece = wanted.piece
     file = LakeFileRows(Path(task.root), piece, task.keys, wanted.counts)
     facts = file.look()

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelog.pipeline.audit.facts import Keys, Loss, Piece, PieceFacts
+from tidelog.pipeline.audit.facts import Keys, Piece, PieceFacts, RecordedLoss
 from tidelog.pipeline.lake.manifest import Manifest
 
 FOLDER = "_audit"
@@ -43,17 +43,17 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class AuditRecord:
     """All pieces up to a batch with what was found. `seal` tells that batch's manifest from that
     of another lake in the same folder."""
 
     table: pa.Table
     batch: int = -1
     seal: str = ""
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[RecordedLoss, ...] = ()
 
 
-EMPTY = Record(SCHEMA.empty_table())
+EMPTY = AuditRecord(SCHEMA.empty_table())
 
 
 def seal_of(manifest: Manifest) -> str:
@@ -62,7 +62,7 @@ def seal_of(manifest: Manifest) -> str:
     return hashlib.sha256(told.encode()).hexdigest()
 
 
-def load(root: Path) -> Record | None:
+def load(root: Path) -> AuditRecord | None:
     """The record of a lake; None when there is none that can be read."""
     try:
         with pa.OSFile(str(root / FOLDER / _FILE)) as file, pa.ipc.open_file(file) as lines:
@@ -70,13 +70,13 @@ def load(root: Path) -> Record | None:
         told = json.loads((table.schema.metadata or {})[_META])
         if told["version"] != _VERSION or not table.schema.equals(SCHEMA):
             return None
-        losses = tuple(Loss(**each) for each in told["losses"])
-        return Record(table.replace_schema_metadata(None), told["batch"], told["seal"], losses)
+        losses = tuple(RecordedLoss(**each) for each in told["losses"])
+        return AuditRecord(table.replace_schema_metadata(None), told["batch"], told["seal"], losses)
     except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
         return None
 
 
-def save(root: Path, record: Record) -> None:
+def save(root: Path, record: AuditRecord) -> None:
     """Replace the record. Raises OSError; what was there stays then."""
     folder = root / FOLDER
     folder.mkdir(exist_ok=True)

@@ -13,7 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tidelog.pipeline.audit.facts import Facts, KeyFacts, Loss, PartitionFacts, Piece, PieceFacts
+from tidelog.pipeline.audit.facts import (
+    AuditFacts,
+    KeyFacts,
+    PartitionFacts,
+    Piece,
+    PieceFacts,
+    RecordedLoss,
+)
 
 
 class Weight(StrEnum):
@@ -36,7 +43,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """One sentence about one subject."""
 
     rule: str
@@ -49,27 +56,31 @@ class Finding:
         return self.weight is Weight.FAULT
 
 
-def judge(facts: Facts, *, complete: bool = False) -> list[Finding]:
+def judge(facts: AuditFacts, *, complete: bool = False) -> list[AuditFinding]:
     """All findings, faults first. `complete`: the lake must hold all that the log holds now."""
-    found = [Finding("chain", facts.lake, problem) for problem in facts.problems]
+    found = [AuditFinding("chain", facts.lake, problem) for problem in facts.problems]
     for piece, seen in facts.bad:
         found += _piece(piece, seen)
-    found += [Finding("duplicates", path, f"overlaps {before}") for path, before in facts.overlaps]
+    found += [
+        AuditFinding("duplicates", path, f"overlaps {before}") for path, before in facts.overlaps
+    ]
     for part in facts.partitions:
         found += _partition(part, complete)
     found += _losses(facts)
     found += _gone(facts)
     found += _keys(facts.keys)
     found += [
-        Finding("orphan", name, "the file is in no manifest (a batch that was cut down)", _NOTE)
+        AuditFinding(
+            "orphan", name, "the file is in no manifest (a batch that was cut down)", _NOTE
+        )
         for name in facts.orphans
     ]
-    found += [Finding("audit", facts.lake, remark, _NOTE) for remark in facts.remarks]
+    found += [AuditFinding("audit", facts.lake, remark, _NOTE) for remark in facts.remarks]
     order = list(Weight)
     return sorted(found, key=lambda finding: order.index(finding.weight))
 
 
-def verdict(facts: Facts, findings: Sequence[Finding]) -> Verdict:
+def verdict(facts: AuditFacts, findings: Sequence[AuditFinding]) -> Verdict:
     """RIGHT is said of nothing that was skipped, and of no topic that was not compared at all."""
     if any(finding.is_fault for finding in findings):
         return Verdict.FAULTS
@@ -84,36 +95,38 @@ def verdict(facts: Facts, findings: Sequence[Finding]) -> Verdict:
     return Verdict.RIGHT
 
 
-def _piece(piece: Piece, seen: PieceFacts) -> Iterator[Finding]:
+def _piece(piece: Piece, seen: PieceFacts) -> Iterator[AuditFinding]:
     if not piece.path:
         return
     if seen.problem:
-        yield Finding("file", piece.path, f"a file of the manifest cannot be read: {seen.problem}")
+        yield AuditFinding(
+            "file", piece.path, f"a file of the manifest cannot be read: {seen.problem}"
+        )
         return
     listed = (piece.rows, piece.first, piece.last)
     if (seen.found_rows, seen.found_first, seen.found_last) != listed:
-        yield Finding(
+        yield AuditFinding(
             "file",
             piece.path,
             f"holds {seen.found_rows} records from {seen.found_first} to {seen.found_last}; the"
             f" manifest says {piece.rows} from {piece.first} to {piece.last}",
         )
     if seen.wrong_bytes:
-        yield Finding(
+        yield AuditFinding(
             "digest", piece.path, "its bytes are not those that the manifest has the digest of"
         )
     if seen.disorder:
-        yield Finding("order", piece.path, f"{seen.disorder} records are not in offset order")
+        yield AuditFinding("order", piece.path, f"{seen.disorder} records are not in offset order")
 
 
-def _partition(part: PartitionFacts, complete: bool) -> Iterator[Finding]:
+def _partition(part: PartitionFacts, complete: bool) -> Iterator[AuditFinding]:
     yield from _contents(part)
     if part.behind:
         weight = Weight.FAULT if complete else _NOTE
         text = f"the lake is {part.behind} offsets behind the log"
-        yield Finding("behind", part.name, text, weight)
+        yield AuditFinding("behind", part.name, text, weight)
     if part.unexplained:
-        yield Finding(
+        yield AuditFinding(
             "unexplained",
             part.name,
             f"{part.unexplained} offsets have no record in the lake, the log begins at"
@@ -122,7 +135,7 @@ def _partition(part: PartitionFacts, complete: bool) -> Iterator[Finding]:
             Weight.SKIPPED,
         )
     if part.below:
-        yield Finding(
+        yield AuditFinding(
             "below",
             part.name,
             f"{part.below} records were never compared: the log no longer reached back to them",
@@ -130,10 +143,10 @@ def _partition(part: PartitionFacts, complete: bool) -> Iterator[Finding]:
         )
     if part.compacted_away:
         text = f"{part.compacted_away} records of the lake are no longer in the log (compaction)"
-        yield Finding("compacted", part.name, text, _NOTE)
+        yield AuditFinding("compacted", part.name, text, _NOTE)
 
 
-def _contents(part: PartitionFacts) -> Iterator[Finding]:
+def _contents(part: PartitionFacts) -> Iterator[AuditFinding]:
     """What is wrong with the records themselves."""
     first, last = part.missing_first, part.missing_last
     log_rows, header_rows = part.log_rows, part.header_rows
@@ -173,18 +186,18 @@ def _contents(part: PartitionFacts) -> Iterator[Finding]:
     )
     for rule, count, text in sentences:
         if count:
-            yield Finding(rule, part.name, text)
+            yield AuditFinding(rule, part.name, text)
 
 
-def _losses(facts: Facts) -> Iterator[Finding]:
-    by_cause: defaultdict[tuple[str, str], list[Loss]] = defaultdict(list)
+def _losses(facts: AuditFacts) -> Iterator[AuditFinding]:
+    by_cause: defaultdict[tuple[str, str], list[RecordedLoss]] = defaultdict(list)
     for loss in facts.losses:
         by_cause[f"{loss.topic}-{loss.partition}", loss.cause].append(loss)
     for (name, cause), losses in sorted(by_cause.items()):
         known = sum(loss.offsets for loss in losses)
         many = f"{known} offsets" if known else "an unknown number of offsets"
         first = min(loss.start for loss in losses)
-        yield Finding(
+        yield AuditFinding(
             "lost",
             name,
             f"{many} from {first} on were lost before they could be archived ({cause}): the"
@@ -193,7 +206,7 @@ def _losses(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _gone(facts: Facts) -> Iterator[Finding]:
+def _gone(facts: AuditFacts) -> Iterator[AuditFinding]:
     for gone in facts.gone:
         parts = [part for part in facts.partitions if gone.has(part)]
         left = sum(part.archived - part.compared for part in parts)
@@ -202,13 +215,13 @@ def _gone(facts: Facts) -> Iterator[Finding]:
             text = f"{gone.what}: {left} of {all_of} archived offsets can never be compared"
         else:
             text = f"{gone.what}; earlier audits have compared all of it"
-        yield Finding("gone", gone.name, text, Weight.SKIPPED if left else _NOTE)
+        yield AuditFinding("gone", gone.name, text, Weight.SKIPPED if left else _NOTE)
 
 
-def _keys(keys: KeyFacts) -> Iterator[Finding]:
+def _keys(keys: KeyFacts) -> Iterator[AuditFinding]:
     if keys.away:
         examples = ", ".join(keys.away_examples)
-        yield Finding(
+        yield AuditFinding(
             "home",
             "keys",
             f"{keys.away} records are in another partition than where {keys.homes.value} puts their"
@@ -216,7 +229,7 @@ def _keys(keys: KeyFacts) -> Iterator[Finding]:
         )
     if keys.out_of_sequence:
         examples = ", ".join(keys.out_of_sequence_examples)
-        yield Finding(
+        yield AuditFinding(
             "sequence",
             "keys",
             f"{keys.out_of_sequence} records run backwards in {keys.sequence}: {examples}",

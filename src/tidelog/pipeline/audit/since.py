@@ -8,15 +8,15 @@ from __future__ import annotations
 from tidelog.pipeline.audit import record
 from tidelog.pipeline.audit.facts import Piece
 from tidelog.pipeline.audit.pieces import losses_of, pieces_of
-from tidelog.pipeline.audit.record import EMPTY, Record
+from tidelog.pipeline.audit.record import EMPTY, AuditRecord
 from tidelog.pipeline.lake.chain import read_manifests
 from tidelog.pipeline.lake.layout import Layout
 from tidelog.pipeline.lake.summary import Summary
 
 
 def known_and_new(
-    layout: Layout, whole: Summary, known: Record | None
-) -> tuple[Record, list[Piece]]:
+    layout: Layout, whole: Summary, known: AuditRecord | None
+) -> tuple[AuditRecord, list[Piece]]:
     """The record with all batches up to the last of `whole`, and the pieces of those it lacked.
 
     The pieces are still to be added to its table. A record of another lake counts as none. Raises
@@ -34,10 +34,10 @@ def known_and_new(
         pieces += pieces_of(manifest)
         losses += losses_of(manifest)
         seal = record.seal_of(manifest)
-    return Record(known.table, whole.batch, seal, tuple(losses)), pieces
+    return AuditRecord(known.table, whole.batch, seal, tuple(losses)), pieces
 
 
-def _is_of(layout: Layout, whole: Summary, known: Record) -> bool:
+def _is_of(layout: Layout, whole: Summary, known: AuditRecord) -> bool:
     if not 0 <= known.batch <= whole.batch:
         return False
     last = next(read_manifests(layout, after=known.batch - 1), None)

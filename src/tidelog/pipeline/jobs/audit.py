@@ -13,9 +13,9 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from tidelog.pipeline.audit.facts import Facts, Keys, Question
+from tidelog.pipeline.audit.facts import AuditFacts, AuditRequest, Keys
 from tidelog.pipeline.audit.gather import gather
-from tidelog.pipeline.audit.rules import Finding, Verdict, judge, verdict
+from tidelog.pipeline.audit.rules import AuditFinding, Verdict, judge, verdict
 from tidelog.pipeline.report import audit as words
 from tidelog.pipeline.report.page import page
 from tidelog.pipeline.spark_errors import in_one_line
@@ -40,11 +40,11 @@ class AuditSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class AuditResult:
     """The result; `status` is the exit status of the job."""
 
-    facts: Facts
-    findings: Sequence[Finding]
+    facts: AuditFacts
+    findings: Sequence[AuditFinding]
 
     @property
     def verdict(self) -> Verdict:
@@ -71,7 +71,7 @@ class Audit:
         return page("Audit of the lake", [*words.as_html(self.facts, self.findings), *more])
 
 
-def run(spark: SparkSession, settings: AuditSettings) -> Audit:
+def run(spark: SparkSession, settings: AuditSettings) -> AuditResult:
     """Audit a lake and write the reports, if a folder for them is named.
 
     Raises PipelineError, one line, when it cannot be judged at all.
@@ -80,16 +80,16 @@ def run(spark: SparkSession, settings: AuditSettings) -> Audit:
         # Not after minutes of work.
         Path(settings.report).mkdir(parents=True, exist_ok=True)
     options = {**settings.options, "kafka.bootstrap.servers": settings.bootstrap_servers}
-    question = Question(Keys(settings.keys), settings.sequence, settings.full)
+    question = AuditRequest(Keys(settings.keys), settings.sequence, settings.full)
     with in_one_line():
         facts = gather(spark, settings.lake, options, question)
-    audit = Audit(facts, judge(facts, complete=settings.complete))
+    audit = AuditResult(facts, judge(facts, complete=settings.complete))
     if settings.report is not None:
         write_reports(audit, Path(settings.report))
     return audit
 
 
-def write_reports(audit: Audit, folder: Path, more: Sequence[str] = ()) -> None:
+def write_reports(audit: AuditResult, folder: Path, more: Sequence[str] = ()) -> None:
     """report.txt, report.json and report.html."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.txt").write_text(audit.text + "\n")

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from tidelog.pipeline.errors import LakeRefused
 from tidelog.pipeline.lake.layout import STAGED_SUFFIX, file_name
 from tidelog.pipeline.lake.manifest import LakeFile
-from tidelog.pipeline.lake.offsets import LakePartition, Loss
+from tidelog.pipeline.lake.offsets import LakePartition, SkippedRange
 from tidelog.pipeline.schema import LEADER_EPOCH, LOST_TO, arrow_schema
 
 # What is kept of a record: with these a replay can rebuild the order of every key.
@@ -84,7 +84,7 @@ class Staged:
 
     files: tuple[LakeFile, ...]
     places: Mapping[str, Path]
-    losses: tuple[Loss, ...]
+    losses: tuple[SkippedRange, ...]
 
     @classmethod
     def of(cls, lines: Iterable[str], homes: Iterable[LakePartition]) -> Staged:
@@ -92,12 +92,12 @@ class Staged:
         named = {(home.topic, home.partition): home for home in homes}
         files: list[LakeFile] = []
         places: dict[str, Path] = {}
-        losses: list[Loss] = []
+        losses: list[SkippedRange] = []
         for line in sorted(lines):
             said = json.loads(line)
             home = named[said["topic"], said["partition"]]
             if "cause" in said:
-                losses.append(Loss(home, said["from"], said["to"], said["cause"]))
+                losses.append(SkippedRange(home, said["from"], said["to"], said["cause"]))
                 continue
             path = file_name(home, said["first"], said["last"])
             files.append(LakeFile.from_json({**said, "path": path, "topicId": home.topic_id}))
@@ -110,7 +110,7 @@ class Staged:
 def _lines(
     batches: Batches, inflight: Path, compression: str, roll_bytes: int
 ) -> Iterator[dict[str, Any]]:
-    current: _File | None = None
+    current: _DataFile | None = None
     for batch in batches:
         lost = batch.column(LOST_TO)
         if lost.null_count < len(lost):
@@ -121,9 +121,9 @@ def _lines(
             if current is not None and (current.place != place or current.raw_bytes >= roll_bytes):
                 reached = current.last if current.place == place else -1
                 yield current.finish()
-                current = _File(place, inflight, compression, reached)
+                current = _DataFile(place, inflight, compression, reached)
             if current is None:
-                current = _File(place, inflight, compression, -1)
+                current = _DataFile(place, inflight, compression, -1)
             current.add(part)
     if current is not None:
         yield current.finish()
@@ -150,7 +150,7 @@ def _by_partition(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield batch.slice(low, high - low)
 
 
-class _File:
+class _DataFile:
     """One file under construction. Left behind when the task fails; `recover` removes it."""
 
     def __init__(

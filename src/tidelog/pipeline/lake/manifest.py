@@ -14,7 +14,7 @@ from typing import Any
 
 from tidelog.pipeline.errors import LakeRefused
 from tidelog.pipeline.lake.layout import file_name
-from tidelog.pipeline.lake.offsets import LakePartition, Loss, Offset, begins, ends
+from tidelog.pipeline.lake.offsets import LakePartition, Offset, SkippedRange, begins, ends
 
 VERSION = 2
 
@@ -85,7 +85,7 @@ class Manifest:
     start: Offset | None
     end: Offset
     files: tuple[LakeFile, ...] = ()
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[SkippedRange, ...] = ()
     isolation: str | None = None
     policies: Mapping[str, str] = field(default_factory=dict)
     version: int = VERSION
@@ -128,7 +128,7 @@ class Manifest:
             *common,
             tuple(LakeFile.from_json(file) for file in made["files"]),
             tuple(
-                Loss(_home(loss), loss["from"], loss["to"], loss["cause"])
+                SkippedRange(_home(loss), loss["from"], loss["to"], loss["cause"])
                 for loss in made["losses"]
             ),
             made["isolation"],

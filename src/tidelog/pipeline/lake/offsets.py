@@ -82,7 +82,7 @@ def begins(start: Offset | None, end: Offset) -> dict[LakePartition, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class SkippedRange:
     """Offsets `start` to `end` (exclusive) that a batch passed over although they had been there.
 
     `cause` is retention (retention, compaction or DeleteRecords removed them before they were
@@ -96,7 +96,7 @@ class Loss:
     cause: str
 
 
-def losses_between(start: Offset | None, end: Offset) -> list[Loss]:
+def losses_between(start: Offset | None, end: Offset) -> list[SkippedRange]:
     """The losses that the two ends of a batch show by themselves; tasks tell of the others."""
     if start is None:
         return []
@@ -104,7 +104,7 @@ def losses_between(start: Offset | None, end: Offset) -> list[Loss]:
     found = []
     for home, position in ends(start).items():
         if home not in until:
-            found.append(Loss(home, position, UNKNOWN_END, "deleted"))
+            found.append(SkippedRange(home, position, UNKNOWN_END, "deleted"))
         elif until[home] < position:
-            found.append(Loss(home, until[home], position, "rewound"))
+            found.append(SkippedRange(home, until[home], position, "rewound"))
     return found

@@ -14,7 +14,7 @@ from tidelog.pipeline.planning.positions import Pid
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AdmissionLimits:
     """The three options; delays are in milliseconds."""
 
     max_offsets: int | None = None

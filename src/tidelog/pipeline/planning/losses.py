@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tidelog.pipeline.planning.positions import Pid, Positions
-from tidelog.pipeline.planning.snapshot import PartitionState, Snapshot
+from tidelog.pipeline.planning.snapshot import PartitionSnapshot, Snapshot
 
 
 class LossKind(Enum):
@@ -35,7 +35,7 @@ class LossKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class PartitionLoss:
     """`pid` stood at `position`; the log goes on at `resumes_at` (-1: nowhere).
 
     `replaced_by` is the id of another topic that has the name now.
@@ -72,7 +72,7 @@ class Loss:
 
 
 @dataclass(slots=True)
-class Judgement:
+class LossVerdict:
     """What one look means. `at` has every position that is kept, and the partitions that are new.
 
     `readable` may be planned; `held` may not, each for its reason. `doubted` are those among `held`
@@ -82,18 +82,18 @@ class Judgement:
     """
 
     at: dict[Pid, int] = field(default_factory=dict)
-    readable: dict[Pid, PartitionState] = field(default_factory=dict)
+    readable: dict[Pid, PartitionSnapshot] = field(default_factory=dict)
     held: dict[Pid, str] = field(default_factory=dict)
     doubted: set[Pid] = field(default_factory=set)
     behind: set[Pid] = field(default_factory=set)
     ended: set[Pid] = field(default_factory=set)
     new: dict[Pid, int] = field(default_factory=dict)
-    losses: list[Loss] = field(default_factory=list)
+    losses: list[PartitionLoss] = field(default_factory=list)
 
 
-def judge(start: Positions, snapshot: Snapshot) -> Judgement:
+def judge(start: Positions, snapshot: Snapshot) -> LossVerdict:
     """What a look means for the positions `start`, and which partitions are new."""
-    made = Judgement()
+    made = LossVerdict()
     for pid, position in start.at.items():
         made.at[pid] = position
         state = snapshot.partitions.get(pid)
@@ -105,7 +105,7 @@ def judge(start: Positions, snapshot: Snapshot) -> Judgement:
             final = snapshot.gone[pid]
             made.at[pid] = max(position, final)
             if position < final:
-                made.losses.append(Loss(pid, LossKind.DELETED, position, final))
+                made.losses.append(PartitionLoss(pid, LossKind.DELETED, position, final))
         elif state is None:
             _missing(made, pid, snapshot)
         else:
@@ -144,21 +144,21 @@ def _is_older(topic: str, start: Positions, snapshot: Snapshot) -> bool:
     return same and snapshot.resize_epochs.get(topic, 0) < start.resize_epochs.get(topic, 0)
 
 
-def _missing(made: Judgement, pid: Pid, snapshot: Snapshot) -> None:
+def _missing(made: LossVerdict, pid: Pid, snapshot: Snapshot) -> None:
     now = snapshot.topic_ids.get(pid.topic)
     if pid not in snapshot.proven:
         made.doubted.add(pid)
         made.held[pid] = "a broker does not know the partition any more"
         return
     replaced_by = now if now is not None and now != pid.topic_id else ""
-    made.losses.append(Loss(pid, LossKind.DELETED, made.at[pid], -1, replaced_by))
+    made.losses.append(PartitionLoss(pid, LossKind.DELETED, made.at[pid], -1, replaced_by))
     made.ended.add(pid)
     if replaced_by:
         del made.at[pid]
 
 
 def _found(
-    made: Judgement, pid: Pid, epoch: int, state: PartitionState, snapshot: Snapshot
+    made: LossVerdict, pid: Pid, epoch: int, state: PartitionSnapshot, snapshot: Snapshot
 ) -> None:
     position = made.at[pid]
     was_cut = 0 <= state.epoch_end < position
@@ -170,7 +170,7 @@ def _found(
     elif was_cut or (position > state.end and state.epoch_end < 0):
         end = state.epoch_end if was_cut else state.end
         if pid in snapshot.proven or (was_cut and 0 <= epoch < state.leader_epoch):
-            made.losses.append(Loss(pid, LossKind.REWOUND, position, end))
+            made.losses.append(PartitionLoss(pid, LossKind.REWOUND, position, end))
             # Not read in this batch: its ranges follow from two offsets, and they would begin at
             # the position that the log does not have.
             made.at[pid] = max(end, state.start)
@@ -179,12 +179,12 @@ def _found(
             made.held[pid] = f"its log ends at {end}, before the position {position}"
     else:
         if position < state.start:
-            made.losses.append(Loss(pid, LossKind.RETENTION, position, state.start))
+            made.losses.append(PartitionLoss(pid, LossKind.RETENTION, position, state.start))
             made.at[pid] = state.start
         made.readable[pid] = state
 
 
-def _may_join(pid: Pid, start: Positions, snapshot: Snapshot, made: Judgement) -> bool:
+def _may_join(pid: Pid, start: Positions, snapshot: Snapshot, made: LossVerdict) -> bool:
     """Whether a partition without a position may be read."""
     topic = pid.topic
     if topic in snapshot.unread or _is_older(topic, start, snapshot):

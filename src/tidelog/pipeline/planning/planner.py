@@ -17,14 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from tidelog.pipeline.planning.admission import Limits, admit
-from tidelog.pipeline.planning.losses import Judgement, Loss, judge
+from tidelog.pipeline.planning.admission import AdmissionLimits, admit
+from tidelog.pipeline.planning.losses import LossVerdict, PartitionLoss, judge
 from tidelog.pipeline.planning.positions import Pid, Positions
 from tidelog.pipeline.planning.snapshot import Gate, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BatchPlan:
     """The end of the next micro-batch; equal to its start when there is nothing to do.
 
     `losses` are jumps over records that are gone: the caller refuses them or warns. `held` are
@@ -32,11 +32,13 @@ class Plan:
     """
 
     end: Positions
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[PartitionLoss, ...] = ()
     held: Mapping[Pid, str] = field(default_factory=dict)
 
 
-def plan(start: Positions, snapshot: Snapshot, limits: Limits, waited_ms: int) -> Plan:
+def plan(
+    start: Positions, snapshot: Snapshot, limits: AdmissionLimits, waited_ms: int
+) -> BatchPlan:
     """The next micro-batch, `waited_ms` after the last one that was planned."""
     judged = judge(start, snapshot)
     at, readable = judged.at, judged.readable
@@ -49,16 +51,16 @@ def plan(start: Positions, snapshot: Snapshot, limits: Limits, waited_ms: int) -
     available = sum(max(0, state.end - at[pid]) for pid, state in readable.items())
     losses = tuple(judged.losses)
     if not losses and limits.should_wait(available, waited_ms):
-        return Plan(start, held=judged.held)
+        return BatchPlan(start, held=judged.held)
     taken = admit(ready, limits.max_offsets, prerequisites(judged, snapshot, shut))
     end = {pid: at[pid] + taken.get(pid, 0) for pid in at}
     if end == start.at:
-        return Plan(start, losses, judged.held)
-    return Plan(_positions(end, start, snapshot, judged), losses, judged.held)
+        return BatchPlan(start, losses, judged.held)
+    return BatchPlan(_positions(end, start, snapshot, judged), losses, judged.held)
 
 
 def _positions(
-    end: Mapping[Pid, int], start: Positions, snapshot: Snapshot, judged: Judgement
+    end: Mapping[Pid, int], start: Positions, snapshot: Snapshot, judged: LossVerdict
 ) -> Positions:
     ids = {pid.topic: pid.topic_id for pid in end}
     epochs = {}
@@ -77,7 +79,7 @@ def _positions(
     return Positions(end, ids, epochs, resized, dict(judged.new))
 
 
-def shut_gates(judged: Judgement, snapshot: Snapshot) -> dict[Pid, list[Gate]]:
+def shut_gates(judged: LossVerdict, snapshot: Snapshot) -> dict[Pid, list[Gate]]:
     """The gates of each partition that nothing may pass, lowest first.
 
     What a gate needs lies behind gates of lower resize epochs only, so one pass in their order
@@ -110,7 +112,7 @@ def _lowest(shut: Mapping[Pid, list[Gate]], pid: Pid, otherwise: int) -> int:
     return shut[pid][0].offset if pid in shut else otherwise
 
 
-def _is_met(pid: Pid, offset: int, judged: Judgement, snapshot: Snapshot) -> bool:
+def _is_met(pid: Pid, offset: int, judged: LossVerdict, snapshot: Snapshot) -> bool:
     if pid in judged.ended:
         # What is lost for good is waited for by nobody.
         return True
@@ -124,7 +126,7 @@ def _is_met(pid: Pid, offset: int, judged: Judgement, snapshot: Snapshot) -> boo
 
 
 def prerequisites(
-    judged: Judgement, snapshot: Snapshot, shut: Mapping[Pid, list[Gate]]
+    judged: LossVerdict, snapshot: Snapshot, shut: Mapping[Pid, list[Gate]]
 ) -> frozenset[Pid]:
     """The partitions that hold others back: their backlog is read first."""
     return frozenset(

@@ -24,7 +24,7 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
+class PartitionSnapshot:
     """One partition: `start` is the log start, `end` the readable end (exclusive).
 
     `first` is where this partition began: 0, or the continued offset. `leader_epoch` is that of
@@ -52,7 +52,7 @@ class Snapshot:
     """
 
     topic_ids: Mapping[str, str]
-    partitions: Mapping[Pid, PartitionState]
+    partitions: Mapping[Pid, PartitionSnapshot]
     gone: Mapping[Pid, int] = field(default_factory=dict)
     gone_gates: Mapping[Pid, tuple[Gate, ...]] = field(default_factory=dict)
     resize_epochs: Mapping[str, int] = field(default_factory=dict)

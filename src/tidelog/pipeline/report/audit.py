@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tidelog.pipeline.audit.facts import Facts, Keys
-from tidelog.pipeline.audit.rules import Finding, Verdict, verdict
+from tidelog.pipeline.audit.facts import AuditFacts, Keys
+from tidelog.pipeline.audit.rules import AuditFinding, Verdict, verdict
 from tidelog.pipeline.report.page import heading, paragraph, table, text_table
 from tidelog.pipeline.report.pictures import coverage
 
@@ -30,7 +30,7 @@ _SHOWN = 50
 _KINDS = {Verdict.RIGHT: "good", Verdict.INCOMPLETE: "note", Verdict.FAULTS: "bad"}
 
 
-def sentence(facts: Facts, findings: Sequence[Finding]) -> str:
+def sentence(facts: AuditFacts, findings: Sequence[AuditFinding]) -> str:
     """The result in one sentence, which names the share of the lake that was compared."""
     word = verdict(facts, findings)
     faults = sum(finding.is_fault for finding in findings)
@@ -46,7 +46,7 @@ def sentence(facts: Facts, findings: Sequence[Finding]) -> str:
     return f"{word}{where}: {records}, each once; {share(facts)}{_of_keys(facts)}"
 
 
-def share(facts: Facts) -> str:
+def share(facts: AuditFacts) -> str:
     """How much of what the lake says it holds was compared with the log, rounded down."""
     archived, compared, now = facts.archived, facts.compared, facts.compared_now
     earlier = f", {compared - now:,} of them by earlier audits" if compared > now else ""
@@ -56,7 +56,7 @@ def share(facts: Facts) -> str:
     return f"compared: {compared:,} of {_many(archived, 'offset')} ({percent:.1f} %){earlier}"
 
 
-def _of_keys(facts: Facts) -> str:
+def _of_keys(facts: AuditFacts) -> str:
     """What was proven of keys, and no more."""
     keys = facts.keys
     said = ""
@@ -73,7 +73,7 @@ def _many(count: int, what: str) -> str:
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
-def _rows(facts: Facts) -> list[tuple[object, ...]]:
+def _rows(facts: AuditFacts) -> list[tuple[object, ...]]:
     return [
         (
             part.name,
@@ -90,14 +90,14 @@ def _rows(facts: Facts) -> list[tuple[object, ...]]:
     ]
 
 
-def _lake(facts: Facts) -> str:
+def _lake(facts: AuditFacts) -> str:
     return (
         f"{facts.lake}: {facts.batches:,} batches,"
         f" {_many(facts.files, 'file')}, {facts.files_now:,} of them read now"
     )
 
 
-def as_text(facts: Facts, findings: Sequence[Finding]) -> str:
+def as_text(facts: AuditFacts, findings: Sequence[AuditFinding]) -> str:
     """For a terminal."""
     lines = [f"audit of {_lake(facts)}", text_table(_HEAD, _rows(facts))]
     lines += [
@@ -109,8 +109,8 @@ def as_text(facts: Facts, findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def as_json(facts: Facts, findings: Sequence[Finding]) -> dict[str, Any]:
-    """For programs; names and units as in `Facts`."""
+def as_json(facts: AuditFacts, findings: Sequence[AuditFinding]) -> dict[str, Any]:
+    """For programs; names and units as in `AuditFacts`."""
     return {
         "lake": facts.lake,
         "verdict": verdict(facts, findings).value,
@@ -135,7 +135,7 @@ def as_json(facts: Facts, findings: Sequence[Finding]) -> dict[str, Any]:
     }
 
 
-def as_html(facts: Facts, findings: Sequence[Finding]) -> list[str]:
+def as_html(facts: AuditFacts, findings: Sequence[AuditFinding]) -> list[str]:
     """Parts of a page, the picture first."""
     parts = [
         paragraph(sentence(facts, findings), f"verdict {_KINDS[verdict(facts, findings)]}"),
