@@ -15,7 +15,7 @@ from tests.support.controller_world import World
 from tidelog.controller.decisions.cluster import LogEnd, Refusal
 from tidelog.controller.decisions.configuration import Resource, replace_configs
 from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.elections import ElectionType, elect_on_request
+from tidelog.controller.decisions.elections import elect_on_request
 from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr
 from tidelog.controller.decisions.registration import (
     Address,
@@ -26,6 +26,7 @@ from tidelog.controller.decisions.registration import (
     replace_unfit,
 )
 from tidelog.metadata.records import PartitionState
+from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
 

@@ -15,10 +15,10 @@ from typing import Any
 from tests.simulation.store_stage import Stage
 from tests.wire.test_controller_process import topic
 from tidelog.controller.decisions.cluster import NO_LEADER
-from tidelog.controller.decisions.elections import ElectionType
 from tidelog.controller.decisions.restoration import accept
 from tidelog.metadata import layout
 from tidelog.metadata.store import Create, Delete, Operation, Set
+from tidelog.model.admin_requests import ElectionType
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 

@@ -16,12 +16,12 @@ from tidelog.cli.output import print_json, print_table, say
 from tidelog.client.admin.configs import (
     DYNAMIC,
     DescribedConfig,
-    ResourceType,
     Source,
     alter_configs,
     describe_configs,
 )
 from tidelog.client.cluster import Cluster
+from tidelog.model.admin_requests import ResourceType
 from tidelog.model.configs.server import parse_properties
 
 _KINDS = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER}

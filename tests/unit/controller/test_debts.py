@@ -14,7 +14,6 @@ from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Decision, P
 from tidelog.controller.decisions.condition import condition
 from tidelog.controller.decisions.creation import NewTopic
 from tidelog.controller.decisions.elections import (
-    ElectionType,
     Standing,
     elect_on_request,
     elect_put_off,
@@ -32,6 +31,7 @@ from tidelog.controller.decisions.losses import (
 )
 from tidelog.metadata import layout
 from tidelog.metadata.records import LostRange, PartitionState, TopicMemory, UncleanDebt
+from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
 

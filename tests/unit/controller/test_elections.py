@@ -16,7 +16,6 @@ from tidelog.controller.decisions.cluster import LogEnd, Refusal
 from tidelog.controller.decisions.configuration import Resource, replace_configs
 from tidelog.controller.decisions.creation import NewTopic
 from tidelog.controller.decisions.elections import (
-    ElectionType,
     Standing,
     elect_on_request,
     put_state,
@@ -33,6 +32,7 @@ from tidelog.controller.decisions.registration import (
 )
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState, UncleanDebt
+from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode as E
 from tidelog.model.topics import TopicPartition
 

@@ -14,12 +14,7 @@ import pytest
 from tests.support.controller_world import World
 from tidelog.controller.decisions.cluster import NO_ID, LogEnd
 from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.elections import (
-    ElectionType,
-    elect_awaited,
-    elect_on_request,
-    put_state,
-)
+from tidelog.controller.decisions.elections import elect_awaited, elect_on_request, put_state
 from tidelog.controller.decisions.isr import Proposal, alter_isr
 from tidelog.controller.decisions.registration import (
     Address,
@@ -33,6 +28,7 @@ from tidelog.controller.decisions.registration import (
 )
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
+from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 

@@ -35,10 +35,11 @@ from tidelog.controller.decisions.creation import (
     create_topics,
 )
 from tidelog.controller.decisions.deletion import Doomed, cost_of_deletion, delete_topics
-from tidelog.controller.decisions.elections import ElectionType, elect_on_request, put_state
+from tidelog.controller.decisions.elections import elect_on_request, put_state
 from tidelog.controller.decisions.stops import stops_of
 from tidelog.controller.slices import perform_in_slices
 from tidelog.metadata.records import PartitionState
+from tidelog.model.admin_requests import ElectionType
 from tidelog.model.levels import LATEST, level_of
 from tidelog.model.topics import TopicPartition
 

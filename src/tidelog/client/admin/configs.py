@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError, Refused
+from tidelog.model.admin_requests import AlterOperation, ResourceType
 from tidelog.model.configs.types import ConfigSource
 from tidelog.protocol import messages
 
@@ -19,15 +19,6 @@ TOPICS_PER_REQUEST = 100
 
 Source = ConfigSource
 """Where a value comes from (KIP-226)."""
-
-
-class ResourceType(IntEnum):
-    """What has configurations."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    GROUP = 32
 
 
 DYNAMIC = frozenset(
@@ -39,15 +30,6 @@ DYNAMIC = frozenset(
     }
 )
 """Sources that somebody set with a command, as opposed to files and defaults."""
-
-
-class Operation(IntEnum):
-    """What IncrementalAlterConfigs does with a value."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,11 +125,11 @@ async def alter_configs(
     """Set some configurations of one resource and delete others. Raises Refused."""
     alter = messages.IncrementalAlterConfigsRequest
     changes = [
-        alter.AlterableConfig(name=key, config_operation=Operation.SET, value=value)
+        alter.AlterableConfig(name=key, config_operation=AlterOperation.SET, value=value)
         for key, value in (set_values or {}).items()
     ]
     changes += [
-        alter.AlterableConfig(name=key, config_operation=Operation.DELETE, value=None)
+        alter.AlterableConfig(name=key, config_operation=AlterOperation.DELETE, value=None)
         for key in delete
     ]
     request = alter(

@@ -6,20 +6,13 @@ Owns the request (KIP-183, KIP-460).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import IntEnum
 
 from tidelog.client.admin.topics import TIMEOUT_MS, send_admin
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import Refused
+from tidelog.model.admin_requests import ElectionType
 from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages
-
-
-class ElectionType(IntEnum):
-    """What to elect. An unclean election may lose acknowledged records."""
-
-    PREFERRED = 0
-    UNCLEAN = 1
 
 
 async def elect_leaders(

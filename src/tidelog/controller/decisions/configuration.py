@@ -19,13 +19,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 from tidelog.controller.decisions import config_effects
 from tidelog.controller.decisions.cluster import Cluster, Decision, Put, Refusal, Remove, Write
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
+from tidelog.model.admin_requests import AlterOperation, ResourceType
 from tidelog.model.configs.definitions import (
     BROKER,
     TOPIC,
@@ -37,22 +37,6 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import why_invalid
 
 MINIMUM = "min.insync.replicas"
-
-
-class ResourceType(IntEnum):
-    """The kinds of resources that have configurations here, by their numbers on the wire."""
-
-    TOPIC = 2
-    BROKER = 4
-
-
-class AlterOperation(IntEnum):
-    """The operations of IncrementalAlterConfigs."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 @dataclass(frozen=True, slots=True)

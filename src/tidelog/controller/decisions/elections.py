@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
-from enum import IntEnum
 
 import msgspec
 
@@ -39,15 +38,9 @@ from tidelog.controller.decisions.cluster import (
 from tidelog.controller.decisions.losses import most_debts, with_debts
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState, Record, TopicMemory, UncleanDebt
+from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-
-
-class ElectionType(IntEnum):
-    """What ElectLeaders asks for."""
-
-    PREFERRED = 0
-    UNCLEAN = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ Owns the choice of partitions; the election itself is ``elections``. Source: Kaf
 from __future__ import annotations
 
 from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Decision
-from tidelog.controller.decisions.elections import ElectionType, elect_on_request
+from tidelog.controller.decisions.elections import elect_on_request
+from tidelog.model.admin_requests import ElectionType
 from tidelog.model.topics import TopicPartition
 
 

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 from tidelog.controller.controller import Controller
 from tidelog.controller.decisions.cluster import Cluster, Decision, Refusal
-from tidelog.controller.decisions.elections import ElectionType, Result, elect_on_request
+from tidelog.controller.decisions.elections import Result, elect_on_request
 from tidelog.controller.serving import reached_in_time, served
 from tidelog.controller.slices import perform_in_slices
+from tidelog.model.admin_requests import ElectionType
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
