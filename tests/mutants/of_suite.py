@@ -15,8 +15,8 @@ MUTANTS = (
     Mutant(
         "T14: a promise has neither tests nor not yet",
         "docs/promises.md",
-        "at every step. | not yet (KIP-455) |",
-        "at every step. | soon |",
+        "\n- not yet (KIP-455)\n",
+        "\n- soon\n",
         "tests/tidy/test_tidy_promises.py",
     ),
     Mutant(

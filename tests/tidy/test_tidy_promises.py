@@ -1,12 +1,14 @@
-"""``docs/promises.md`` has every promise with a test that exists, or says "not yet".
+"""Promises and reviewed faults: each names tests that exist, or says "not yet".
 
-The rows of the outside review (``docs/internals/review.md``) are held to the same rule.
+Reads `docs/promises.md` (a section for each promise, with its three parts) and the rows of the
+outside review, `docs/internals/review.md`. What is cited by number: see `test_tidy_citations.py`.
 """
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -19,6 +21,32 @@ PROMISED = 32
 STATES = ("open", "mended", "no fault")
 
 
+class Promise(NamedTuple):
+    """A section of the page of promises."""
+
+    number: int
+    title: str
+    parts: dict[str, str]
+    """What it means "For you", what is "Not promised", and the "Tests", each as its text."""
+
+
+PARTS = ("For you", "Not promised", "Tests")
+
+
+def promises(page: str) -> list[Promise]:
+    """The sections of a page whose headings begin with a number."""
+    found = []
+    for section in re.split(r"^##+ ", page, flags=re.MULTILINE)[1:]:
+        heading, _, text = section.partition("\n")
+        if numbered := re.fullmatch(r"(\d+)\. (.+)", heading):
+            pieces = re.split(r"^\*\*([\w ]+):\*\*", text, flags=re.MULTILINE)[1:]
+            parts = {
+                name: said.strip() for name, said in zip(pieces[::2], pieces[1::2], strict=True)
+            }
+            found.append(Promise(int(numbered[1]), numbered[2], parts))
+    return found
+
+
 def rows(page: Path) -> list[list[str]]:
     """The cells of each numbered row of a page's tables."""
     found = []
@@ -29,10 +57,10 @@ def rows(page: Path) -> list[list[str]]:
     return found
 
 
-def missing(cell: str) -> list[str]:
-    """The tests that a cell names and that do not exist."""
+def missing(text: str) -> list[str]:
+    """The tests that a text names and that do not exist."""
     found = []
-    for word in re.findall(r"`([^`]+)`", cell):
+    for word in re.findall(r"`([^`\n]+)`", text):
         if not word.startswith("tests/"):
             continue
         file, _, test = word.partition("::")
@@ -43,25 +71,32 @@ def missing(cell: str) -> list[str]:
 
 @pytest.mark.parametrize("page", [PROMISES, REVIEW], ids=["promises", "review"])
 def test_the_tests_that_a_page_names_exist(page: Path) -> None:
-    assert [word for cells in rows(page) for word in missing(cells[-1])] == []
+    assert missing(page.read_text()) == []
 
 
-def bare(cells: list[str]) -> bool:
+def bare(tests: str) -> bool:
     """Whether a promise has neither tests nor says "not yet".
 
     "… seeds" are those tests that the page's head names, a link to the review is to its tests.
     """
-    return not re.search(r"`tests/|\b(cluster|broker|log|three) seeds\b|not yet|review", cells[-1])
+    return not re.search(r"`tests/|\b(cluster|broker|log|three) seeds\b|not yet|review", tests)
 
 
 def test_every_promise_has_tests_or_says_not_yet() -> None:
-    assert [int(cells[0]) for cells in rows(PROMISES)] == list(range(1, PROMISED + 1))
-    assert [cells[0] for cells in rows(PROMISES) if bare(cells)] == []
+    found = promises(PROMISES.read_text())
+    assert [each.number for each in found] == list(range(1, PROMISED + 1))
+    assert [each.number for each in found if bare(each.parts["Tests"])] == []
+
+
+def test_every_promise_says_what_it_means_what_is_not_promised_and_how_it_is_tested() -> None:
+    for each in promises(PROMISES.read_text()):
+        assert tuple(each.parts) == PARTS, f"promise {each.number}"
+        assert all(each.parts.values()), f"promise {each.number}"
 
 
 def test_the_runs_that_promises_name_by_a_word_are_named_in_full() -> None:
     """ "cluster seeds" and the like are no paths: the page's head says which tests they are."""
-    head = PROMISES.read_text().partition("\n## ")[0].replace("\n", " ")
+    head = PROMISES.read_text().partition("\n## Data")[0].replace("\n", " ")
     for word in ("cluster seeds", "broker seeds", "log seeds"):
         named = head.partition(f'"{word}"')[2].partition("`")[2].partition("`")[0]
         assert named.startswith("tests/") and "::" in named, word
@@ -69,7 +104,7 @@ def test_the_runs_that_promises_name_by_a_word_are_named_in_full() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "is_bare", "gone"),
+    ("tests", "is_bare", "gone"),
     [
         ("", True, 0),
         ("soon", True, 0),
@@ -81,9 +116,10 @@ def test_the_runs_that_promises_name_by_a_word_are_named_in_full() -> None:
         ("`tests/tidy/test_tidy_promises.py::test_every_mended_fault_names_its_tests`", False, 0),
     ],
 )
-def test_a_promise_that_nothing_claims_is_found(cell: str, is_bare: bool, gone: int) -> None:
-    assert bare(["1", "A promise.", cell]) is is_bare
-    assert len(missing(cell)) == gone
+def test_a_promise_that_nothing_claims_is_found(tests: str, is_bare: bool, gone: int) -> None:
+    page = f"## Data\n\n### 1. A promise\n\n**Tests:**\n\n{tests}\n\n## End\n\n`tests/tidy`\n"
+    assert bare(promises(page)[0].parts["Tests"]) is is_bare
+    assert len(missing(tests)) == gone
 
 
 def test_every_mended_fault_names_its_tests() -> None:
