@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,27 @@ def test_code_is_no_text() -> None:
     assert words.hits_in_python("x = 1 if told else behind\n") == []
     assert words.hits_in_markdown("`anew`\n```\nno more\n```\n") == []
     assert [hit.line for hit in words.hits_in_markdown("one\ntwo is told\n")] == [2]
+
+
+def table_of_words(heading: str) -> dict[str, list[str]]:
+    """What a table of CONTRIBUTING says to write instead -> the words that it names."""
+    page = (ROOT / "CONTRIBUTING.md").read_text().partition(heading)[2]
+    rows = re.findall(r"^\| (`.*) \| (.*) \|$", page.partition("\n\n")[0], re.MULTILINE)
+    return {instead: re.findall(r"`([^`]+)`", shown) for shown, instead in rows}
+
+
+@pytest.mark.parametrize(
+    ("heading", "listed"),
+    (
+        ("| do not write | write instead |\n", words.EVERYWHERE),
+        ("the list is longer:\n\n", words.IN_CODE),
+    ),
+)
+def test_contributing_has_the_list(heading: str, listed: dict[str, str]) -> None:
+    """Each row of the list is a row of CONTRIBUTING, and each word there is one of the list."""
+    tables = table_of_words(heading)
+    assert list(tables) == list(listed.values())
+    for pattern, instead in listed.items():
+        assert tables[instead], instead
+        for word in tables[instead]:
+            assert re.search(pattern, word), f"{word!r} is not found by {pattern!r}"
