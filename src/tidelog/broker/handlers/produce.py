@@ -21,9 +21,9 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.fetching.delayed_requests import DelayedProduce, refuse, why_too_few
 from tidelog.broker.metadata import leader_hints
 from tidelog.broker.partitions import produce_fast_path
+from tidelog.broker.partitions.delayed_produce import DelayedProduce, refuse, why_too_few
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS

@@ -16,7 +16,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidelog.broker.fetching.delayed_requests import why_too_few
+from tidelog.broker.partitions.delayed_produce import why_too_few
 from tidelog.model.errors import ErrorCode
 from tidelog.network.limits import Account, Holder
 from tidelog.records.batch import Buffer, Rejected

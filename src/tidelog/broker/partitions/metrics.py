@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from tidelog.broker.partitions.counts import Sums, by_topic
 from tidelog.broker.partitions.partition import HostedPartition, Role
+from tidelog.broker.partitions.sums import Sums, by_topic
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker

@@ -1,7 +1,7 @@
-"""One hosted partition: its role, the epochs it obeys, and its high watermark.
+"""One hosted partition: its role, its epochs and its high watermark.
 
-Owns the state that LeaderAndIsr sets and the high watermark; the bytes are the log's, the rules are
-``replication``'s, who waits here is ``partition_waiting``'s. Nothing in this module waits.
+Owns the state that LeaderAndIsr sets and the high watermark. Not the bytes: see ``storage.log``;
+not the rules: see ``replication``; not the requests that wait here: see ``waiters``.
 
 | role | append | read by clients | how it gets there |
 |---|---|---|---|
@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Protocol
 from uuid import UUID
 
 from tidelog.broker.partitions.awaited_commits import Committed
@@ -43,11 +43,16 @@ from tidelog.storage.log.inspecting import UNLOOKED, Batches, Looks
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.results import Appended
 
-if TYPE_CHECKING:
-    from tidelog.broker.partitions.group_commit import GroupCommit
-
-
 _NOBODY: Mapping[int, Follower] = MappingProxyType({})
+
+
+class Commit(Protocol):
+    """Syncs logs in the background: ``group_commit``."""
+
+    before_ack: bool
+
+    def want(self, partition: HostedPartition, /) -> None:
+        """Have all that the partition's log holds now synced soon."""
 
 
 class HostedPartition:
@@ -78,7 +83,7 @@ class HostedPartition:
     )
 
     def __init__(
-        self, key: TopicPartition, log: PartitionLog, node_id: int, commit: GroupCommit
+        self, key: TopicPartition, log: PartitionLog, node_id: int, commit: Commit
     ) -> None:
         self.key = key
         self.log = log
@@ -94,8 +99,7 @@ class HostedPartition:
         self.bytes_out = 0
         self.counts = Counts()
         self.waiting = Waiting()
-        self.leadership: Leadership | None = None
-        """What this broker knows as leader; None while it does not lead."""
+        self.leadership: Leadership | None = None  # what it knows as leader; None while it is not
         self._node_id = node_id
         self._commit = commit
         self._synced = commit.before_ack

@@ -12,8 +12,8 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidelog.broker.fetching.delayed_requests import DelayedFrame, refuse
 from tidelog.broker.metadata import leader_hints
+from tidelog.broker.partitions.delayed_produce import DelayedFrame, refuse
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS

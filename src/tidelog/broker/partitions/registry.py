@@ -18,9 +18,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVarTuple
 from uuid import UUID
 
-from tidelog.broker.partitions.counts import Past
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, StorageFailed
 from tidelog.broker.partitions.placement import Room, choices
+from tidelog.broker.partitions.sums import Past
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID

@@ -1,0 +1,144 @@
+"""Produce requests with acks=all that wait until their records are committed.
+
+Owns the wait, its time-out and its ends; the handlers make the responses. Nothing polls: a
+partition calls back each request whose offset is committed, or will not be. The connections bound
+what waits: 256 Produce requests each (``network.limits``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tidelog.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog.broker.partitions.partition import HostedPartition
+
+
+class DelayedProduce:
+    """A Produce request with acks=all whose records are appended and not yet committed.
+
+    ``future`` is done with ``response`` when each partition of it is committed, or has moved away
+    (NOT_LEADER_OR_FOLLOWER), or has too small an ISR (NOT_ENOUGH_REPLICAS_AFTER_APPEND), or the
+    time is over: then what is missing says REQUEST_TIMED_OUT.
+    """
+
+    __slots__ = ("_finishing", "_missing", "_places", "_timer", "future", "response")
+
+    def __init__(
+        self,
+        response: Any,
+        waiting: Sequence[tuple[HostedPartition, int, Any]],
+        timeout_ms: int,
+        finishing: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """``waiting``: partition, last offset appended, the partition's part of ``response``.
+
+        ``finishing`` is given the response before it is answered.
+        """
+        loop = asyncio.get_running_loop()
+        self.response = response
+        self._finishing = finishing
+        self.future: asyncio.Future[Any] = loop.create_future()
+        self._missing = {id(answer): answer for _, _, answer in waiting}
+        self._timer = loop.call_later(max(0, timeout_ms) / 1000, self._time_out)
+        self.future.add_done_callback(self._leave)
+        self._places = [
+            (partition, last_offset, partial(self._committed, answer))
+            for partition, last_offset, answer in waiting
+        ]
+        for partition, last_offset, told in self._places:
+            partition.when_committed(last_offset, told, patient=False)
+
+    def _committed(self, answer: Any, error: ErrorCode) -> None:
+        if self._missing.pop(id(answer), None) is None:
+            return
+        if error is not ErrorCode.NONE:
+            refuse(answer, error)
+        if not self._missing:
+            self._places = []
+            self._finish()
+
+    def _time_out(self) -> None:
+        missing, self._missing = self._missing, {}
+        for answer in missing.values():
+            refuse(answer, ErrorCode.REQUEST_TIMED_OUT)
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self.future.done():
+            if self._finishing is not None:
+                self._finishing(self.response)
+            self.future.set_result(self.response)
+
+    def _leave(self, _: asyncio.Future[Any]) -> None:
+        self._timer.cancel()
+        # A commit that hangs must not gather those who wait no longer: each has its retries.
+        for partition, last_offset, told in self._places:
+            partition.waiting.commits.forget(last_offset, told)
+
+
+class DelayedFrame:
+    """A plain Produce request of one partition whose records are appended and not yet committed.
+
+    As ``DelayedProduce``, but ``future`` is done with the answer's bytes: most requests of busy
+    clusters wait, and their answers are known when they begin to.
+    """
+
+    __slots__ = ("_frame", "_offset", "_partition", "_refused", "_timer", "_told", "future")
+
+    def __init__(
+        self,
+        partition: HostedPartition,
+        offset: int,
+        timeout_ms: int,
+        frame: bytes,
+        refused: Callable[[ErrorCode], bytes],
+    ) -> None:
+        """``frame`` is answered when ``offset`` is committed, else what ``refused`` makes."""
+        loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[bytes] = loop.create_future()
+        self._partition = partition
+        self._offset = offset
+        self._frame = frame
+        self._refused = refused
+        self._told: Callable[[ErrorCode], None] | None = self._committed
+        self._timer = loop.call_later(max(0, timeout_ms) / 1000, self._time_out)
+        self.future.add_done_callback(self._leave)
+        partition.when_committed(offset, self._told, patient=False)
+
+    def _committed(self, error: ErrorCode) -> None:
+        self._told = None
+        if not self.future.done():
+            good = error is ErrorCode.NONE
+            self.future.set_result(self._frame if good else self._refused(error))
+
+    def _time_out(self) -> None:
+        if not self.future.done():
+            self.future.set_result(self._refused(ErrorCode.REQUEST_TIMED_OUT))
+
+    def _leave(self, _: asyncio.Future[bytes]) -> None:
+        self._timer.cancel()
+        if self._told is not None:
+            self._partition.waiting.commits.forget(self._offset, self._told)
+            self._told = None
+
+
+def why_too_few(partition: HostedPartition) -> str:
+    """Return the sentence of NOT_ENOUGH_REPLICAS."""
+    return (
+        f"{partition.key} has {len(partition.state.isr)} replicas in sync; "
+        f"min.insync.replicas asks for {partition.required_in_sync}"
+    )
+
+
+def refuse(answer: Any, error: ErrorCode, reason: str | None = None) -> None:
+    """Turn a partition's Produce answer into a refusal."""
+    answer.error_code = int(error)
+    answer.base_offset = -1
+    answer.log_append_time_ms = -1
+    answer.log_start_offset = -1
+    answer.error_message = reason

@@ -1,0 +1,103 @@
+"""Counters of several partitions together, and of those that are no longer hosted.
+
+Owns the sums, and what stays of a partition's counts when it goes: a monitoring system takes a
+counter that steps back for a restart, and counts everything after it again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidelog.broker.partitions.partition import HostedPartition
+
+
+class Sums:
+    """The counts of several partitions together."""
+
+    __slots__ = (
+        "appends",
+        "bytes_in",
+        "bytes_out",
+        "fetches",
+        "isr_expansions",
+        "isr_shrinks",
+        "messages",
+        "refused_appends",
+        "refused_fetches",
+        "replicated_in",
+        "replicated_out",
+    )
+
+    def __init__(self) -> None:
+        for name in self.__slots__:
+            setattr(self, name, 0)
+
+    appends: int
+    bytes_in: int
+    """Bytes that were produced here, without those of other leaders."""
+    bytes_out: int
+    """Bytes that consumers read."""
+    fetches: int
+    isr_expansions: int
+    isr_shrinks: int
+    messages: int
+    refused_appends: int
+    refused_fetches: int
+    replicated_in: int
+    replicated_out: int
+
+    def add(self, partition: HostedPartition) -> None:
+        """Add the counts of one partition."""
+        counts = partition.counts
+        replicated_in, replicated_out = counts.replicated_in, counts.replicated_out
+        self.appends += counts.appends
+        self.bytes_in += max(0, partition.bytes_in - replicated_in)
+        self.bytes_out += max(0, partition.bytes_out - replicated_out)
+        self.fetches += counts.fetches
+        self.isr_expansions += counts.isr_expansions
+        self.isr_shrinks += counts.isr_shrinks
+        self.messages += counts.messages(partition.log.end_offset)
+        self.refused_appends += counts.refused_appends
+        self.refused_fetches += counts.refused_fetches
+        self.replicated_in += replicated_in
+        self.replicated_out += replicated_out
+
+    def join(self, other: Sums) -> None:
+        """Add other sums."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class Past:
+    """What stays of the counts of partitions that are hosted no more.
+
+    Of all together, for what is counted without a topic's name; and by topic, for as long as
+    another partition of it is hosted here. So it grows with the topics that are.
+    """
+
+    def __init__(self) -> None:
+        self.all = Sums()
+        self.by_topic: dict[str, Sums] = {}
+
+    def went(self, partition: HostedPartition, *, is_last: bool) -> None:
+        """A partition goes; ``is_last``: of its topic."""
+        self.all.add(partition)
+        if is_last:
+            self.by_topic.pop(partition.topic, None)
+            return
+        sums = Sums()
+        sums.join(self.by_topic.get(partition.topic, Sums()))
+        sums.add(partition)
+        # Another object, whole: a scrape may be reading the former one.
+        self.by_topic[partition.topic] = sums
+
+
+def by_topic(hosted: Iterable[HostedPartition]) -> dict[str, Sums]:
+    """Return the sums of each topic of which something is hosted. O(partitions)."""
+    found: defaultdict[str, Sums] = defaultdict(Sums)
+    for partition in hosted:
+        found[partition.topic].add(partition)
+    return found
