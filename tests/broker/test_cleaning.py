@@ -81,7 +81,7 @@ async def told(
 
 def uncleanable(lone: LoneBroker) -> int:
     registry = CollectorRegistry()
-    registry.register(BrokerCollector(lone.broker))
+    registry.register(BrokerCollector(lone.broker, lone.server))
     text = generate_latest(registry).decode()
     name = "kafka_log_logcleanermanager_uncleanable_partitions_count "
     return int(float(next(x for x in text.splitlines() if x.startswith(name)).split()[1]))

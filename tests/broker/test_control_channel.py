@@ -198,7 +198,7 @@ def test_the_channel_key_is_checked_before_anything_is_recorded(
 
     async def work() -> None:
         async with running(tmp_path) as (lone, _):
-            server, session = lone.broker.server, lone.broker.session
+            server, session = lone.server, lone.session
             peer = await Peer.connect(lone.port)
             await until(lambda: len(server.connections) == 2)
             server.trusts_all = not asks_for_a_proof
@@ -268,10 +268,10 @@ def test_a_channel_waits_for_the_answer_of_a_registration_that_is_on_its_way(
             request = messages.OpenControlChannelRequest(1, 4, 8, 1, 5, B)
             peer.send(request, 0)
             gone.send(messages.OpenControlChannelRequest(1, 9, 8, 1, 5, B), 0)
-            tallies = lone.broker.server.router.tallies[ApiKey.OPEN_CONTROL_CHANNEL]
+            tallies = lone.server.router.tallies[ApiKey.OPEN_CONTROL_CHANNEL]
             await until(lambda: tallies.parked == 2)
             gone.writer.close()
-            await until(lambda: len(lone.broker.server.connections) == 2)
+            await until(lambda: len(lone.server.connections) == 2)
             session.broker_epoch, session.channel_key = 8, B
             session._registering = None
             answer.set_result(None)

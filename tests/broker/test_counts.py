@@ -41,7 +41,7 @@ async def started(folder: Path) -> AsyncIterator[GroupBroker]:
 async def shown(broker: GroupBroker) -> Page:
     """The metrics, as another thread collects them."""
     registry = CollectorRegistry()
-    registry.register(BrokerCollector(broker.broker))
+    registry.register(BrokerCollector(broker.broker, broker.server))
     made = asyncio.get_running_loop().run_in_executor(None, generate_latest, registry)
     return Page((await made).decode())
 
@@ -227,7 +227,7 @@ def test_a_group_id_makes_no_line_and_no_label(tmp_path: Path, group: str) -> No
     async def story(broker: GroupBroker) -> None:
         await broker.ask(offset_commit, commit(group, "t", {0: 1}), 8)
         registry = CollectorRegistry()
-        registry.register(BrokerCollector(broker.broker))
+        registry.register(BrokerCollector(broker.broker, broker.server))
         made = asyncio.get_running_loop().run_in_executor(None, generate_latest, registry)
         families = text_string_to_metric_families((await made).decode())
         told = [

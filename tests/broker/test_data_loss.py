@@ -79,7 +79,7 @@ async def broker(folder: Path, session: Session | None = None) -> AsyncIterator[
     """A broker that talks to ``session``; its tasks run."""
     lone = LoneBroker(folder)
     await lone.start()
-    lone.broker.session = session or Session()  # type: ignore[assignment]
+    lone.session = session or Session()
     for part in (lone.broker.loss_reports, lone.broker.data_loss, lone.broker.isr_changes):
         part.start()
     try:
@@ -180,7 +180,7 @@ def test_a_kill_between_note_cut_and_report_loses_no_report(tmp_path: Path) -> N
         session = Session()
         second = LoneBroker(tmp_path)
         await second.start()
-        second.broker.session = session  # type: ignore[assignment]
+        second.session = session
         notes = LossNotes(second.broker.partitions)
         assert len(notes) == 1
         assert notes.due() == []
@@ -575,7 +575,7 @@ def test_a_routine_that_fails_leaves_the_flag_and_is_tried_again_ever_later(
     async def main() -> None:
         session = Session()
         async with broker(tmp_path, session) as lone:
-            lone.broker.coordinator = Coordinator()  # type: ignore[assignment]
+            lone.broker.coordinator.reloaded = Coordinator().reloaded  # type: ignore[method-assign]
             hosted = lead_uncleanly(lone, "__consumer_offsets")
             ordinary = lead_uncleanly(lone)
             # Others are not held up.
@@ -605,7 +605,7 @@ def test_groups_that_never_load_hold_up_no_others(
     async def main() -> None:
         session = Session()
         async with broker(tmp_path, session) as lone:
-            lone.broker.coordinator = Coordinator()  # type: ignore[assignment]
+            lone.broker.coordinator.reloaded = Coordinator().reloaded  # type: ignore[method-assign]
             stuck = lead_uncleanly(lone, "__consumer_offsets")
             other = lone.broker.partitions.create("__consumer_offsets", 1, stuck.state)
             lone.broker.partitions.apply(other, stuck.state)

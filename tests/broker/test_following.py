@@ -48,7 +48,7 @@ class Pair:
     async def start(self) -> None:
         await self.leader.start()
         await self.follower.start()
-        self.follower.broker.session = SimpleNamespace(broker_epoch=FOLLOWER_EPOCH)  # type: ignore[assignment]
+        self.follower.session = SimpleNamespace(broker_epoch=FOLLOWER_EPOCH)
         self.tell(self.leader.port)
 
     def tell(self, port: int) -> None:

@@ -58,7 +58,7 @@ def test_no_answer_and_no_bug_ends_the_changes(
         await lone.start()
         try:
             session = Session(nonsense, answer_with(12_345), answer_with(0))
-            lone.broker.session = session  # type: ignore[assignment]
+            lone.session = session
             hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))
             monkeypatch.setattr(IsrChanges, "_needs_a_look", failing_once)
             lone.broker.isr_changes.start()
@@ -94,7 +94,7 @@ def test_an_answer_that_settles_nothing_does_not_freeze_the_isr(
         try:
             unsettled = answer_with(code, newer=False)
             session = Session(unsettled, unsettled, answer_with(ErrorCode.NONE))
-            lone.broker.session = session  # type: ignore[assignment]
+            lone.session = session
             hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))
             told: list[ErrorCode] = []
             hosted.append(build_batch([NewRecord(1, None, b"x")]), 1)
@@ -116,7 +116,7 @@ def test_a_change_that_stays_open_holds_up_no_other_partition(tmp_path: Path) ->
         await lone.start()
         try:
             session = Picky("lost")
-            lone.broker.session = session  # type: ignore[assignment]
+            lone.session = session
             lost = lone.lead("lost", isr=(1, 2), replicas=(1, 2))
             lone.broker.isr_changes.start()
             await until(lambda: session.refused >= 3)
@@ -189,7 +189,7 @@ def test_a_member_that_is_refused_keeps_no_other_one_out(
         await lone.start()
         try:
             session = Controller(unfit)
-            lone.broker.session = session  # type: ignore[assignment]
+            lone.session = session
             hosted = lone.lead("t", isr=(1,), replicas=(1, 2, 3))
             now_ms = lone.broker.clock.monotonic_ms()
             hosted.follower_fetched(3, 0, 23, now_ms - 1_000)
@@ -226,7 +226,7 @@ def test_so_many_partitions_change_their_isr_at_once(tmp_path: Path) -> None:
         try:
             # The second one is not answered: those are asked again, and hold up no other.
             session = Session(answer, nonsense, *[answer] * 100)
-            lone.broker.session = session  # type: ignore[assignment]
+            lone.session = session
             lone.lead("t", count, isr=(1, 2), replicas=(1, 2))
             led = [lone.broker.partitions.get("t", index) for index in range(count)]
             lone.broker.isr_changes.start()

@@ -73,7 +73,7 @@ async def running(folder: Path, session: Session | None = None) -> AsyncIterator
     lone = LoneBroker(folder, {"replica.lag.time.max.ms": LAG_MS})
     await lone.start()
     if session is not None:
-        lone.broker.session = session  # type: ignore[assignment]
+        lone.session = session
         lone.broker.isr_changes.start()
     try:
         yield lone

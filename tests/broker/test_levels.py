@@ -42,7 +42,7 @@ async def leader_at(level: str, folder: Path, session: Session) -> AsyncIterator
         folder, {"inter.broker.protocol.version": level, "replica.lag.time.max.ms": 200}
     )
     await lone.start()
-    lone.broker.session = session  # type: ignore[assignment]
+    lone.session = session
     parts = (lone.broker.loss_reports, lone.broker.data_loss, lone.broker.isr_changes)
     for part in parts:
         part.start()

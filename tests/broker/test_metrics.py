@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.lone_broker import LoneBroker
-from tidelog.broker.broker import Broker
 from tidelog.broker.control_plane.session import ControllerSession, Reported
 from tidelog.broker.metrics import BrokerCollector, health
 from tidelog.replication.former_life import LastLife
@@ -30,23 +29,23 @@ def threads_alternate() -> Iterator[None]:
 def test_the_loop_may_change_what_is_looked_at(tmp_path: Path, threads_alternate: None) -> None:
     """A topic that came while /health was made answered it with 500."""
 
-    def look(broker: Broker) -> None:
+    def look(lone: LoneBroker) -> None:
         for _ in range(LOOKS):
-            assert health(broker)["replicas"] >= 50
-        list(BrokerCollector(broker).collect())
+            assert health(lone.broker)["replicas"] >= 50
+        list(BrokerCollector(lone.broker, lone.server).collect())
 
     async def work() -> None:
         lone = LoneBroker(tmp_path)
         await lone.start()
         broker = lone.broker
         report = Reported(LastLife.CLEAN, -1, -1, [])
-        broker.session = ControllerSession(
+        lone.session = ControllerSession(
             [("127.0.0.1", 1)], 500, 6_000, 1_000, lambda: report, lambda _: None
         )
         for number in range(50):
             lone.lead(f"t{number}")
         by_topic = broker.partitions.by_topic
-        looking = asyncio.get_running_loop().run_in_executor(None, look, broker)
+        looking = asyncio.get_running_loop().run_in_executor(None, look, lone)
         while not looking.done():
             for number in range(50):
                 by_topic[f"u{number}"] = dict(by_topic["t0"])

@@ -155,7 +155,7 @@ def test_limits_of_connections_change_while_it_runs(tmp_path: Path) -> None:
                 assert answer.responses[0].error_code == 0, answer
 
             async def is_served() -> bool:
-                there = len(broker.broker.server.connections)
+                there = len(broker.server.connections)
                 peer = await Peer.connect(broker.ports["PLAINTEXT"])
                 try:
                     await peer.ask(messages.MetadataRequest(), 8)
@@ -163,12 +163,12 @@ def test_limits_of_connections_change_while_it_runs(tmp_path: Path) -> None:
                     return False
                 finally:
                     peer.writer.close()
-                    await until(lambda: len(broker.broker.server.connections) == there)
+                    await until(lambda: len(broker.server.connections) == there)
                 return True
 
             assert await is_served()
             # All that there are: the controller's and the admin's.
-            there = len(broker.broker.server.connections)
+            there = len(broker.server.connections)
             for name in ("max.connections", "max.connections.per.ip"):
                 await alter("", name, there)
                 assert not await is_served()

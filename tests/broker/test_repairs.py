@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.broker.test_following import Pair, append, flip_a_bit, run, running, until_same
 from tests.support.lone_broker import LoneBroker, until
-from tidelog.broker.control_plane.control_channel import Channel, Control
+from tidelog.broker.control_plane.control_channel import Channel
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, Role
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -65,8 +65,7 @@ async def damaged_follower(tmp_path: Path, pair: Pair) -> LoneBroker:
     cut_in_the_middle(tmp_path / "2")
     again = LoneBroker(tmp_path / "2", {"node.id": 2, "stale.partition.delete.delay.ms": 0})
     await again.start()
-    again.broker.session = pair.follower.broker.session
-    again.broker.control = Control(again.broker, [str(tmp_path / "2")])
+    again.session = pair.follower.session
     pair.follower = again
     pair.tell(pair.leader.port)
     return again
@@ -134,7 +133,6 @@ def test_damage_that_is_met_while_it_follows_is_named_and_made_anew(tmp_path: Pa
             (named,) = failures().damaged_replicas
             assert (named.topic_name, named.partition_index) == ("t", 0)
             append(leader, "g")
-            pair.follower.broker.control = Control(pair.follower.broker, [str(tmp_path / "2")])
             # In this epoch the leader counts on what the damaged one has fetched: an empty one
             # could join the ISR by that (simulation seeds 93103 and 93176).
             await order(pair.follower, isr=(1,), epoch=1)

@@ -225,7 +225,7 @@ def tell(folder: Path, seed: int) -> None:
             lone = LoneBroker(folder, configs, process.seams)
             await lone.start()
             story = Story(world, lone)
-            lone.broker.session = story  # type: ignore[assignment]
+            lone.session = story
             lone.broker.isr_changes.start()
             try:
                 await story.is_told()

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from tests.support.lone_broker import LoneBroker, Peer
-from tidelog.broker.control_plane.control_channel import Control
 from tidelog.broker.control_plane.session import ControllerSession
 from tidelog.broker.handlers import (
     leader_and_isr,
@@ -31,12 +30,10 @@ class Obedient(LoneBroker):
 
     async def start(self) -> None:
         await super().start()
-        broker = self.broker
-        broker.session = ControllerSession(
+        self.session = ControllerSession(
             [("127.0.0.1", 1)], 500, 6000, 1000, report=lambda: None, when_registered=_nothing
         )
-        broker.session.broker_epoch = 7
-        broker.control = Control(broker, [each.path for each in broker.directories])
+        self.session.broker_epoch = 7
 
     def router(self, extra: Iterable[Handler] = ()) -> Router:
         ordered = (

@@ -13,7 +13,6 @@ from typing import Any
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import QuickDisk
 from tidelog.broker.broker import Broker
-from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.handlers import (
     delete_records,
     fetch,
@@ -39,6 +38,21 @@ from tidelog.storage.directory.log_directory import LogDirectory, open_directory
 CLUSTER = "lone-cluster-lone-clus"
 
 
+class _SessionOfTest:
+    """Passes everything on to the session that a test sets at any time, also when it has begun."""
+
+    present: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.present, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "present":
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self.present, name, value)
+
+
 class LoneBroker:
     """Start it inside a running loop; ``lead`` makes it lead a partition."""
 
@@ -60,6 +74,16 @@ class LoneBroker:
         self.seams = seams or Seams(disk=QuickDisk())
         self.port = 0
         self._next_producer_id = 1000
+        self._session = _SessionOfTest()
+
+    @property
+    def session(self) -> Any:
+        """The broker's session with its controller, as the test has set it."""
+        return self._session.present
+
+    @session.setter
+    def session(self, session: Any) -> None:
+        self._session.present = session
 
     async def start(self) -> None:
         """Open the directory, load the logs, listen."""
@@ -72,11 +96,9 @@ class LoneBroker:
             assert isinstance(directory, LogDirectory), directory
             directory.load(topic_configs.at_start)
             directories.append(directory)
-        self.broker = Broker(self.configs, self.seams, directories, topic_configs, CLUSTER)
-        # Not started: no look at retention; a broker's metrics ask it.
-        self.broker.coordinator = Coordinator(self.broker)
+        session: Any = self._session
+        self.broker = Broker(self.configs, self.seams, directories, topic_configs, CLUSTER, session)
         self.server = Server(self.router(), self.broker, Limits())
-        self.broker.server = self.server
         self.port = await self.server.listen("PLAINTEXT", "127.0.0.1", 0)
         self.bootstrap = f"127.0.0.1:{self.port}"
 

@@ -148,7 +148,7 @@ def test_a_proof_is_whole_or_none(tmp_path: Path, kind: str) -> None:
     async def all_of_it() -> None:
         async with world_in(tmp_path) as world:
             await work(world)
-            refused = world.broker.broker.server.audit.refused_by_api
+            refused = world.broker.server.audit.refused_by_api
             assert refused == {ApiKey.SASL_AUTHENTICATE: 3}
 
     run(all_of_it())

@@ -245,7 +245,7 @@ def test_a_wrong_proof_closes_after_one_line(
             assert world.state() == before
             refused = sum(
                 server.audit.refused_by_api[ApiKey.SASL_AUTHENTICATE]
-                for server in (world.broker.broker.server, world.controller.server)
+                for server in (world.broker.server, world.controller.server)
                 if server is not None
             )
             assert refused == len(CELLS)
@@ -360,7 +360,7 @@ def test_only_a_proven_connection_names_a_replica(tmp_path: Path) -> None:
                 found = set(codes_in(await peer.ask(asking(key, replica_id), version)))
                 assert REFUSED not in found, (key, version, replica_id, found)
             assert world.state() == before
-            assert world.broker.broker.server.audit.refused_by_api == refused
+            assert world.broker.server.audit.refused_by_api == refused
 
     run(work())
 

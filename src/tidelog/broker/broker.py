@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
 
+from tidelog.broker.control_plane.control_channel import Control
 from tidelog.broker.control_plane.isr_changes import IsrChanges
 from tidelog.broker.control_plane.producer_ids import ProducerIds
+from tidelog.broker.control_plane.session import ControllerSession
 from tidelog.broker.control_plane.topic_creation import TopicCreation
+from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.coordinator.group_lag import GroupLag
 from tidelog.broker.data_loss.handling import DataLoss
 from tidelog.broker.data_loss.loss_reports import LossReports
@@ -35,23 +37,9 @@ from tidelog.runtime.seams import Seams
 from tidelog.runtime.turns import Pieces, Turns
 from tidelog.storage.directory.log_directory import LogDirectory
 
-if TYPE_CHECKING:
-    from tidelog.broker.control_plane.control_channel import Control
-    from tidelog.broker.control_plane.session import ControllerSession
-    from tidelog.broker.coordinator.coordinator import Coordinator
-    from tidelog.network.server import Server
-
 
 class Broker:
     """The first argument of every handler."""
-
-    session: ControllerSession
-    control: Control
-    producer_ids: ProducerIds
-    server: Server
-    coordinator: Coordinator
-    secret: ClusterSecret | None = None
-    """What this broker proves to the others, None where the cluster has no secret."""
 
     def __init__(
         self,
@@ -60,7 +48,12 @@ class Broker:
         directories: Sequence[LogDirectory],
         topic_configs: ConfigCache,
         cluster_id: str,
+        session: ControllerSession,
+        secret: ClusterSecret | None = None,
     ) -> None:
+        """``secret`` is proved to other brokers; None where the cluster has none."""
+        self.session = session
+        self.secret = secret
         self.configs = configs
         self.node_id = configs.node_id
         self.seams = seams
@@ -106,6 +99,9 @@ class Broker:
         self.repairs = Repairs(self)
         self.maintenance = Maintenance(self)
         self.group_lag = GroupLag(self)
+        self.producer_ids = ProducerIds(session, configs.node_id)
+        self.control = Control(self, [each.path for each in directories])
+        self.coordinator = Coordinator(self)
 
     @property
     def directories(self) -> Sequence[LogDirectory]:

@@ -28,6 +28,7 @@ from tidelog.model.topics import TopicPartition
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.model.api_keys import ApiKey
+    from tidelog.network.server import Server
 
 
 COUNTED = frozenset({"bytes_in", "bytes_out", "connections_accepted"})
@@ -40,8 +41,9 @@ SHORTEST_BITS, LONGEST_BITS = 15, 34
 class BrokerCollector(Collector):
     """Collects one broker's metrics at each scrape."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, server: Server) -> None:
         self._broker = broker
+        self._server = server
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric once."""
@@ -100,7 +102,7 @@ class BrokerCollector(Collector):
             "Requests whose answer is pending, by API",
             labels=["request"],
         )
-        for key, tally in list(self._broker.server.router.tallies.items()):
+        for key, tally in list(self._server.router.tallies.items()):
             if tally.requests:
                 name = _name(key)
                 requests.add_metric([name], tally.requests)
@@ -111,7 +113,7 @@ class BrokerCollector(Collector):
             "Requests that this broker refused for want of a proof of the cluster secret, by API",
             labels=["request"],
         )
-        for key, count in list(self._broker.server.audit.refused_by_api.items()):
+        for key, count in list(self._server.audit.refused_by_api.items()):
             refused.add_metric([_name(key)], count)
         yield requests
         yield failures
@@ -124,7 +126,7 @@ class BrokerCollector(Collector):
             "From when a request was taken to when its answer was made, waits included, by API",
             labels=["request"],
         )
-        for key, tally in list(self._broker.server.router.tallies.items()):
+        for key, tally in list(self._server.router.tallies.items()):
             sums = list(accumulate(tally.times))
             if not sums[-1]:
                 continue
@@ -187,7 +189,7 @@ class BrokerCollector(Collector):
         )
 
     def _connections(self) -> Iterator[Metric]:
-        server = self._broker.server
+        server = self._server
         for name, value in server.statistics().items():
             text = name.replace("_", " ")
             family = CounterMetricFamily if name in COUNTED else GaugeMetricFamily

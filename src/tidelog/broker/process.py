@@ -17,8 +17,6 @@ from uuid import UUID
 
 from tidelog.broker import handlers
 from tidelog.broker.broker import Broker
-from tidelog.broker.control_plane.control_channel import Control
-from tidelog.broker.control_plane.producer_ids import ProducerIds
 from tidelog.broker.control_plane.session import (
     ControllerSession,
     ControllerUnreachable,
@@ -98,6 +96,7 @@ class BrokerProcess:
         self.ports: dict[str, int] = {}
         """Listener name -> the port really bound."""
         self.broker: Broker
+        self.server: Server
         self._controllers = list(controllers or configs.controller_quorum_bootstrap_servers)
         self._directories: list[storage.LogDirectory] = []
         self._away: list[str] = []
@@ -138,14 +137,12 @@ class BrokerProcess:
         self._boot_id = _boot_id(seams)
         self._open_directories(cluster_id)
         await self._load(topic_configs)
-        broker = self.broker = Broker(configs, seams, self._directories, topic_configs, cluster_id)
+        broker = self.broker = Broker(
+            configs, seams, self._directories, topic_configs, cluster_id, session, self._secret
+        )
         broker.partitions.away = tuple(self._away)
-        broker.session = session
-        broker.secret = self._secret
-        broker.producer_ids = ProducerIds(session, configs.node_id)
-        broker.control = Control(broker, [each.path for each in self._directories])
-        broker.coordinator = self._coordinator = Coordinator(broker)
-        broker.server = self._server = Server(
+        self._coordinator = broker.coordinator
+        self.server = self._server = Server(
             Router([api_versions.HANDLER, *handlers.load()]),
             broker,
             limits_of(configs, self.descriptors, topic_configs),

@@ -298,7 +298,7 @@ class _Process:
         if self._broker is not None:
             from tidelog.broker.metrics import BrokerCollector
 
-            parts.append(BrokerCollector(self._broker.broker))
+            parts.append(BrokerCollector(self._broker.broker, self._broker.server))
         if self._controller is not None:
             from tidelog.controller.metrics import ControllerCollector
 

@@ -167,7 +167,8 @@ class Control:
         """
         expected = self._broker.session.channel_key
         if expected == NO_UUID:
-            if self._broker.server.trusts_all and key == NO_UUID:
+            secret = self._broker.secret
+            if (secret is None or secret.optional) and key == NO_UUID:
                 return None
             return "this broker got no channel key at its registration"
         if not hmac.compare_digest(expected.bytes, key.bytes):
