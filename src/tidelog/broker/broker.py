@@ -15,6 +15,7 @@ from tidelog.broker.control_plane.session import ControllerSession
 from tidelog.broker.control_plane.topic_creation import TopicCreation
 from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.coordinator.group_lag import GroupLag
+from tidelog.broker.data_loss.debts import Debts
 from tidelog.broker.data_loss.handling import DataLoss
 from tidelog.broker.data_loss.loss_reports import LossReports
 from tidelog.broker.fetching.client_sessions import FetchSessions
@@ -84,24 +85,27 @@ class Broker:
         )
         self.departures = Departures(seams.clock)
         self.feeds = Feeds(self, seams.random)
-        self.isr_changes = IsrChanges(self)
+        self.debts = Debts(are_told=configs.level.unclean_flag)
+        self.isr_changes = IsrChanges(configs, seams.clock, session, self.partitions, self.debts)
         self.partitions.when_leader.append(self.isr_changes.began)
-        self.loss_reports = LossReports(self)
+        self.loss_reports = LossReports(configs.node_id, session, self.partitions, self.log_work)
         self.partitions.when_leader.append(self.loss_reports.began)
         self.partitions.when_removed.append(self.loss_reports.removed)
-        self.data_loss = DataLoss(self)
+        self.topic_creation = TopicCreation(session, self.metadata, configs.request_timeout_ms)
+        self.coordinator = Coordinator(self)
+        self.data_loss = DataLoss(
+            self.debts, self.loss_reports, self.isr_changes, self.coordinator, seams.clock
+        )
         self.partitions.when_applied.append(self.data_loss.applied)
         self.partitions.when_stopped.append(self.data_loss.stopped)
         self.followers = Followers(self)
         self.partitions.when_applied.append(self.followers.applied)
         self.partitions.when_stopped.append(self.followers.stopped)
-        self.topic_creation = TopicCreation(self)
         self.repairs = Repairs(self)
         self.maintenance = Maintenance(self)
         self.group_lag = GroupLag(self)
         self.producer_ids = ProducerIds(session, configs.node_id)
         self.control = Control(self, [each.path for each in directories])
-        self.coordinator = Coordinator(self)
 
     @property
     def directories(self) -> Sequence[LogDirectory]:

@@ -97,6 +97,11 @@ class Connection(Answering, asyncio.BufferedProtocol):
         self.server.audit.refused(self, api_key, why)
 
     @property
+    def trusts_all(self) -> bool:
+        """Whether the server requires a proof of the cluster secret from no connection."""
+        return self.server.trusts_all
+
+    @property
     def is_closing(self) -> bool:
         """Whether no further request of this connection will be served."""
         return bool(self._blocked & CLOSED)

@@ -56,6 +56,10 @@ class Peer(Protocol):
     exchange: Exchange | None
 
     @property
+    def trusts_all(self) -> bool:
+        """Whether this server requires a proof of the cluster secret from no connection."""
+
+    @property
     def account(self) -> Account:
         """Return the account that counts the memory of this connection."""
 

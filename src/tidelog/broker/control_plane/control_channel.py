@@ -138,7 +138,7 @@ class Control:
         session = self._broker.session
         if session.broker_epoch < 0 or request.broker_epoch != session.broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH
-        why = self._why_wrong_key(request.channel_key)
+        why = self._why_wrong_key(request.channel_key, connection)
         if why is not None:
             connection.refused(ApiKey.OPEN_CONTROL_CHANNEL, why)
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -159,7 +159,7 @@ class Control:
                 return ErrorCode.STALE_CONTROLLER_EPOCH
         return ErrorCode.NONE
 
-    def _why_wrong_key(self, key: UUID) -> str | None:
+    def _why_wrong_key(self, key: UUID, connection: Peer) -> str | None:
         """Return why a key does not prove the controller that this broker registered with, if so.
 
         A controller of a version without keys returned none. Its commands are accepted without a
@@ -167,8 +167,7 @@ class Control:
         """
         expected = self._broker.session.channel_key
         if expected == NO_UUID:
-            secret = self._broker.secret
-            if (secret is None or secret.optional) and key == NO_UUID:
+            if connection.trusts_all and key == NO_UUID:
                 return None
             return "this broker got no channel key at its registration"
         if not hmac.compare_digest(expected.bytes, key.bytes):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tidelog.broker.control_plane.session import ControllerUnreachable, ForwardingRefused
 from tidelog.client.errors import ClientError
@@ -19,7 +19,8 @@ from tidelog.network import frames
 from tidelog.network.router import Handler, RequestContext, Scope
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.control_plane.session import ControllerSession
+    from tidelog.model.configs.server import ServerConfigs
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +39,22 @@ MOST_SETTINGS = 10_000
 """The same where a topic is named with its settings: two of 2,000 topics are 6,000 elements."""
 
 
+class Forwards(Protocol):
+    """A broker that sends requests on to the controller."""
+
+    @property
+    def session(self) -> ControllerSession: ...
+
+    @property
+    def configs(self) -> ServerConfigs: ...
+
+
 def forwarded(
     api_key: ApiKey, versions: range, scope: Scope, refuse: Refuse, most: int = MOST_FORWARDED
 ) -> Handler:
     """Make the handler of an API that the controller serves."""
 
-    def handle(broker: Broker, request: Any, context: RequestContext) -> Awaitable[Any]:
+    def handle(broker: Forwards, request: Any, context: RequestContext) -> Awaitable[Any]:
         return forward(broker, api_key, request, context, refuse)
 
     def refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
@@ -53,7 +64,7 @@ def forwarded(
 
 
 async def forward(
-    broker: Broker, api_key: int, request: Any, context: RequestContext, refuse: Refuse
+    broker: Forwards, api_key: int, request: Any, context: RequestContext, refuse: Refuse
 ) -> Any:
     """Send ``request`` to the controller and return its answer's whole frame, or a refusal."""
     asked_ms = getattr(request, "timeout_ms", 0) or 0

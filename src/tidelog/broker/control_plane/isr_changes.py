@@ -26,10 +26,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from tidelog.broker.control_plane.session import ask_once
+from tidelog.broker.control_plane.session import ControllerSession, ask_once
 from tidelog.client.errors import error_code
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import Level
@@ -50,8 +50,10 @@ from tidelog.runtime.tasks import call_off
 from tidelog.runtime.turns import TURN_MS, Turn
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
     from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.broker.partitions.registry import Partitions
+    from tidelog.model.configs.server import ServerConfigs
+    from tidelog.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -69,12 +71,34 @@ for each with its line in the log, in one turn of the loop; to decide them, a tu
 controller's."""
 
 
+class Debts(Protocol):
+    """The data-loss handlings of partitions led here: ``data_loss``."""
+
+    def is_handled(self, partition: HostedPartition, /) -> bool:
+        """Whether one is finished, and the controller may not know yet."""
+
+    def confirmed(self, partition: HostedPartition, /) -> None:
+        """The controller has cleared flag and debt."""
+
+
 class IsrChanges:
     """The proposals of one broker. Made once, started once."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._lag_ms = broker.configs.replica_lag_time_max_ms
+    def __init__(
+        self,
+        configs: ServerConfigs,
+        clock: Clock,
+        session: ControllerSession,
+        partitions: Partitions,
+        debts: Debts,
+    ) -> None:
+        self._node_id = configs.node_id
+        self._level = configs.level
+        self._lag_ms = configs.replica_lag_time_max_ms
+        self._clock = clock
+        self._session = session
+        self._partitions = partitions
+        self._debts = debts
         self._todo: dict[HostedPartition, None] = {}
         """Partitions to look at: one with a change in flight stays until its outcome is known."""
         self._refused_until: dict[tuple[HostedPartition, int], int] = {}
@@ -97,12 +121,12 @@ class IsrChanges:
 
     def began(self, partition: HostedPartition) -> None:
         """A partition is led in a new epoch: its in-sync followers have time to come."""
-        now_ms = self._broker.clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         self._one_by_one.pop(partition, None)
         leadership = partition.leadership
         assert leadership is not None, "told of each leadership as it begins"
         for member in partition.state.isr:
-            if member != self._broker.node_id:
+            if member != self._node_id:
                 leadership.followers[member] = Follower(caught_up_ms=now_ms)
 
     def fetched(self, partition: HostedPartition, node_id: int) -> None:
@@ -113,7 +137,7 @@ class IsrChanges:
         follower = leadership.followers.get(node_id)
         if follower is None or not self._may_join(partition, follower):
             return
-        if not self._was_refused(partition, node_id, self._broker.clock.monotonic_ms()):
+        if not self._was_refused(partition, node_id, self._clock.monotonic_ms()):
             self._want(partition)
 
     def handled(self, partition: HostedPartition) -> None:
@@ -140,16 +164,16 @@ class IsrChanges:
 
     async def _look(self) -> None:
         """Look at all partitions in turns of the loop; what is found is proposed at once."""
-        turn = Turn(self._broker.clock, LOOKED_AT_ONCE, TURN_MS)
-        now_ms = self._broker.clock.monotonic_ms()
-        for topic in list(self._broker.partitions.by_topic.values()):
+        turn = Turn(self._clock, LOOKED_AT_ONCE, TURN_MS)
+        now_ms = self._clock.monotonic_ms()
+        for topic in list(self._partitions.by_topic.values()):
             for partition in list(topic.values()):
                 if self._needs_a_look(partition, now_ms):
                     self._want(partition)
                 if turn.is_over():
                     await asyncio.sleep(0)
-                    turn = Turn(self._broker.clock, LOOKED_AT_ONCE, TURN_MS)
-                    now_ms = self._broker.clock.monotonic_ms()
+                    turn = Turn(self._clock, LOOKED_AT_ONCE, TURN_MS)
+                    now_ms = self._clock.monotonic_ms()
         for key in [key for key, until_ms in self._refused_until.items() if until_ms <= now_ms]:
             del self._refused_until[key]
         for each in [each for each, until_ms in self._one_by_one.items() if until_ms <= now_ms]:
@@ -165,7 +189,7 @@ class IsrChanges:
     def _lagging(self, partition: HostedPartition, now_ms: int) -> set[int]:
         return lagging(
             partition.state.isr,
-            self._broker.node_id,
+            self._node_id,
             partition.followers,
             partition.log.end_offset,
             now_ms,
@@ -192,7 +216,7 @@ class IsrChanges:
 
     async def _until_due(self) -> None:
         """Wait until there is something to look at, or to ask again. O(changes in flight)."""
-        now_ms = self._broker.clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         due_ms: int | None = None
         for partition in self._todo:
             change = _change_of(partition)
@@ -213,7 +237,7 @@ class IsrChanges:
 
         At most ``MOST_AT_ONCE``: the others have their turn when these are answered, or open.
         """
-        now_ms = self._broker.clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         due: dict[HostedPartition, IsrChange] = {}
         for partition in list(self._todo):
             leadership = partition.leadership
@@ -232,7 +256,7 @@ class IsrChanges:
         state, followers = partition.state, partition.followers
         gone = self._lagging(partition, now_ms)
         isr = [member for member in state.isr if member not in gone]
-        if not gone and self._broker.data_loss.is_handled(partition):
+        if not gone and self._debts.is_handled(partition):
             # No member is new, so none is vouched for: a life of it that ended changes nothing.
             lives = (UNKNOWN,) * len(isr)
             return IsrChange(state.leader_epoch, state.isr_version, state.isr, lives, True)
@@ -266,10 +290,10 @@ class IsrChanges:
         return new
 
     def _lives(self, isr: list[int], followers: Mapping[int, Follower]) -> tuple[int, ...]:
-        own = self._broker.session.broker_epoch
+        own = self._session.broker_epoch
         return tuple(
             own
-            if member == self._broker.node_id
+            if member == self._node_id
             else followers[member].broker_epoch
             if member in followers
             else UNKNOWN
@@ -278,10 +302,8 @@ class IsrChanges:
 
     async def _ask(self, changes: Mapping[HostedPartition, IsrChange]) -> bool:
         """Send one AlterIsr and take in its answer; False when there was none."""
-        session = self._broker.session
-        request = _request(
-            self._broker.node_id, session.broker_epoch, self._broker.configs.level, changes
-        )
+        session = self._session
+        request = _request(self._node_id, session.broker_epoch, self._level, changes)
         answer = await ask_once(session, request, "AlterIsr")
         if answer is None:
             return False
@@ -303,7 +325,7 @@ class IsrChanges:
         answer = Answered(
             error, part.leader_id, part.leader_epoch, tuple(part.isr), part.isr_version
         )
-        found = outcome(change, self._broker.node_id, state.isr, answer)
+        found = outcome(change, self._node_id, state.isr, answer)
         if found is None:
             self._left_open(partition, change, error.name)
             return
@@ -312,7 +334,7 @@ class IsrChanges:
             self._settle(partition, found)
             if change.unclean_handled and error is ErrorCode.NONE:
                 partition.settle_debt()
-                self._broker.data_loss.confirmed(partition)
+                self._debts.confirmed(partition)
         else:
             assert isinstance(found, Refused)
             logger.info(
@@ -337,7 +359,7 @@ class IsrChanges:
 
     def _left_open(self, partition: HostedPartition, change: IsrChange, what: str) -> None:
         """Whether a try was committed is not known: the change counts on, and is asked again."""
-        change.left_open(self._broker.clock.monotonic_ms())
+        change.left_open(self._clock.monotonic_ms())
         if not change.tries & (change.tries - 1):
             # The 1st, 2nd, 4th … time: what lasts must not fill the log.
             logger.warning(
@@ -347,7 +369,7 @@ class IsrChanges:
 
     def _note_refusal(self, partition: HostedPartition, new: list[int]) -> None:
         """The controller does not say who was refused: of several new members each is tried."""
-        now_ms = self._broker.clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         if len(new) > 1:
             self._one_by_one[partition] = now_ms + self._lag_ms
         else:
@@ -362,7 +384,7 @@ class IsrChanges:
 
     def _tell_handled_again(self, partition: HostedPartition) -> None:
         """After another answer: what the controller still does not know is told, with a pause."""
-        if self._broker.data_loss.is_handled(partition):
+        if self._debts.is_handled(partition):
             loop = asyncio.get_running_loop()
             loop.call_later(REFUSED_MS / 1000, self.handled, partition)
 

@@ -18,7 +18,8 @@ from tidelog.model.errors import ErrorCode
 from tidelog.protocol import codec, messages
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.control_plane.session import ControllerSession
+    from tidelog.broker.metadata.cache import MetadataCache
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +35,12 @@ KNOWN_WITHIN_MS = 2_000
 class TopicCreation:
     """Creates topics through the controller, each at most once at a time."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self, session: ControllerSession, metadata: MetadataCache, request_timeout_ms: int
+    ) -> None:
+        self._session = session
+        self._metadata = metadata
+        self._timeout_ms = request_timeout_ms
         self._under_way: dict[str, asyncio.Task[ErrorCode]] = {}
 
     async def ensure(
@@ -68,10 +73,10 @@ class TopicCreation:
             replication_factor=replication_factor,
             configs=[request.CreatableTopicConfig(k, v) for k, v in configs.items()],
         )
-        limit_ms = self._broker.configs.request_timeout_ms
+        limit_ms = self._timeout_ms
         wanted = request(topics=[topic], timeout_ms=limit_ms)
         try:
-            encoded = await self._broker.session.forward(
+            encoded = await self._session.forward(
                 ApiKey.CREATE_TOPICS, CREATE_VERSION, wanted, "", limit_ms
             )
         except (ControllerUnreachable, ForwardingRefused, ClientError) as error:
@@ -100,7 +105,7 @@ class TopicCreation:
     async def _known(self, name: str) -> ErrorCode:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + KNOWN_WITHIN_MS / 1000
-        metadata = self._broker.metadata
+        metadata = self._metadata
         while True:
             topic = metadata.topic(name)
             if topic is not None and all(p.leader >= 0 for p in topic.partitions.values()):

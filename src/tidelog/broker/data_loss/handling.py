@@ -21,16 +21,18 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from tidelog.broker.data_loss.debts import Debt, Debts
 from tidelog.broker.data_loss.loss_notes import LossNote, end_notes_of
 from tidelog.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from tidelog.runtime.clock import Clock
 from tidelog.runtime.tasks import call_off
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.control_plane.isr_changes import IsrChanges
+    from tidelog.broker.data_loss.loss_reports import LossReports
     from tidelog.broker.partitions.partition import HostedPartition
 
 logger = logging.getLogger(__name__)
@@ -58,36 +60,43 @@ def kind_of(topic: str) -> Kind:
     return Kind.TRANSACTIONS if topic == TRANSACTIONS_TOPIC else Kind.ORDINARY
 
 
+class Groups(Protocol):
+    """The groups that are coordinated here: ``coordinator``."""
+
+    async def reloaded(self, partition: HostedPartition, /) -> str | None:
+        """Load the groups of a partition from its log; return why they are not loaded."""
+
+
 Failures = Mapping["HostedPartition", str]
 """Why a routine is not finished with some of its partitions."""
 
-Routine = Callable[["Broker", Sequence["HostedPartition"]], Awaitable[Failures]]
+Routine = Callable[["DataLoss", Sequence["HostedPartition"]], Awaitable[Failures]]
 
 
-async def record_what_was_lost(broker: Broker, led: Sequence[HostedPartition]) -> Failures:
+async def record_what_was_lost(handling: DataLoss, led: Sequence[HostedPartition]) -> Failures:
     """Have the controller know where the unclean leaders' logs end; what lay beyond is lost.
 
     A leader in sync that inherited the debt has nothing of its own to tell.
     """
-    ends = {partition: broker.data_loss.ends(partition) for partition in led}
+    ends = {partition: handling.debts.ends(partition) for partition in led}
     unclean = [(partition, loss) for partition, found in ends.items() for loss in found]
-    why = await broker.loss_reports.tell_ends(unclean) if unclean else None
+    why = await handling.loss_reports.tell_ends(unclean) if unclean else None
     return {} if why is None else dict.fromkeys((partition for partition, _ in unclean), why)
 
 
-async def reload_groups(broker: Broker, led: Sequence[HostedPartition]) -> Failures:
+async def reload_groups(handling: DataLoss, led: Sequence[HostedPartition]) -> Failures:
     """Have the groups in these partitions loaded from what the logs hold now.
 
     A log that cannot commit is not read to its end, perhaps never: it fails by itself.
     """
-    answers = await asyncio.gather(*(_reloaded(broker, each) for each in led))
+    answers = await asyncio.gather(*(_reloaded(handling.groups, each) for each in led))
     return {each: why for each, why in zip(led, answers, strict=True) if why is not None}
 
 
-async def _reloaded(broker: Broker, partition: HostedPartition) -> str | None:
+async def _reloaded(groups: Groups, partition: HostedPartition) -> str | None:
     try:
         async with asyncio.timeout(LONGEST_ROUTINE_S / 2):
-            return await broker.coordinator.reloaded(partition)
+            return await groups.reloaded(partition)
     except TimeoutError:
         return f"still loading after {LONGEST_ROUTINE_S / 2:.0f} s"
 
@@ -102,24 +111,23 @@ ROUTINES: Mapping[Kind, tuple[tuple[str, Routine], ...]] = {
 }
 
 
-@dataclass(slots=True)
-class _Debt:
-    """One handling that is owed, in one leader epoch."""
-
-    epoch: int
-    ends: Sequence[LossNote] = ()
-    """Where the log ended when this broker became an unclean leader."""
-    due_ms: int = 0
-    failures: int = 0
-    is_handled: bool = False
-
-
 class DataLoss:
     """The handlings of one broker. Made once, started once."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._debts: dict[HostedPartition, _Debt] = {}
+    def __init__(
+        self,
+        debts: Debts,
+        loss_reports: LossReports,
+        isr_changes: IsrChanges,
+        groups: Groups,
+        clock: Clock,
+    ) -> None:
+        self.debts = debts
+        self.loss_reports = loss_reports
+        self.groups = groups
+        self._debts = debts.owed
+        self._isr_changes = isr_changes
+        self._clock = clock
         self._wake = {kind: asyncio.Event() for kind in Kind}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -149,7 +157,7 @@ class DataLoss:
         debt = self._debts.get(partition)
         if debt is not None and debt.epoch == partition.leader_epoch:
             if debt.is_handled:
-                self._broker.isr_changes.handled(partition)
+                self._isr_changes.handled(partition)
             return
         ends: Sequence[LossNote] = ()
         if debt is not None and not debt.is_handled:
@@ -157,32 +165,13 @@ class DataLoss:
             ends = debt.ends
         elif state.is_unclean_leader:
             ends = end_notes_of(partition)
-        self._debts[partition] = _Debt(partition.leader_epoch, ends)
+        self._debts[partition] = Debt(partition.leader_epoch, ends)
         self._wake[kind_of(partition.topic)].set()
 
     def stopped(self, key: TopicPartition) -> None:
         """A replica serves no more: it owes nothing."""
         for partition in [each for each in self._debts if each.key == key]:
             del self._debts[partition]
-
-    def ends(self, partition: HostedPartition) -> Sequence[LossNote]:
-        """Return where an unclean leader's log ended; nothing for a leader in sync."""
-        debt = self._debts.get(partition)
-        return () if debt is None else debt.ends
-
-    def is_handled(self, partition: HostedPartition) -> bool:
-        """Whether the handling is finished in this epoch, and the controller may not know yet.
-
-        Below level 1.3 AlterIsr does not carry it: the next life at a higher level handles it anew.
-        """
-        if not self._broker.configs.level.unclean_flag:
-            return False
-        debt = self._debts.get(partition)
-        return debt is not None and debt.is_handled and debt.epoch == partition.leader_epoch
-
-    def confirmed(self, partition: HostedPartition) -> None:
-        """The controller has cleared flag and debt."""
-        self._debts.pop(partition, None)
 
     # -- handling
 
@@ -199,7 +188,7 @@ class DataLoss:
             if due:
                 await self._handle(kind, due)
 
-    def _owed(self, kind: Kind) -> list[tuple[HostedPartition, _Debt]]:
+    def _owed(self, kind: Kind) -> list[tuple[HostedPartition, Debt]]:
         return [
             (partition, debt)
             for partition, debt in self._debts.items()
@@ -207,11 +196,11 @@ class DataLoss:
         ]
 
     def _until_due_ms(self, kind: Kind) -> int | None:
-        now_ms = self._broker.clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         return min((debt.due_ms - now_ms for _, debt in self._owed(kind)), default=None)
 
     def _is_due(self, partition: HostedPartition) -> bool:
-        return self._debts[partition].due_ms <= self._broker.clock.monotonic_ms()
+        return self._debts[partition].due_ms <= self._clock.monotonic_ms()
 
     async def _handle(self, kind: Kind, led: Sequence[HostedPartition]) -> None:
         """Run the routines of a kind; each only for those with which the one before finished."""
@@ -229,12 +218,12 @@ class DataLoss:
                     "%(partition)s: the data-loss handling is finished",
                     {"partition": partition.key},
                 )
-                self._broker.isr_changes.handled(partition)
+                self._isr_changes.handled(partition)
 
     async def _run(self, routine: Routine, led: Sequence[HostedPartition]) -> Failures:
         try:
             async with asyncio.timeout(LONGEST_ROUTINE_S):
-                return await routine(self._broker, led)
+                return await routine(self, led)
         except TimeoutError:
             return dict.fromkeys(led, f"not finished in {LONGEST_ROUTINE_S:.0f} s")
         except Exception as error:
@@ -242,10 +231,10 @@ class DataLoss:
             logger.exception("the data-loss handling failed")
             return dict.fromkeys(led, repr(error))
 
-    def _put_off(self, debt: _Debt, partition: HostedPartition, why: str) -> None:
+    def _put_off(self, debt: Debt, partition: HostedPartition, why: str) -> None:
         pause_ms = min(RETRY_MS << min(debt.failures, 16), RETRY_MAX_MS)
         debt.failures += 1
-        debt.due_ms = self._broker.clock.monotonic_ms() + pause_ms
+        debt.due_ms = self._clock.monotonic_ms() + pause_ms
         if not debt.failures & (debt.failures - 1):
             # The 1st, 2nd, 4th … time: what lasts must not fill the log.
             times = debt.failures

@@ -12,15 +12,16 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tidelog.broker.control_plane.session import ask_once
+from tidelog.broker.control_plane.session import ControllerSession, ask_once
 from tidelog.broker.data_loss.loss_notes import LossNote, LossNotes, note_of
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.runtime.turns import Pieces
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.partitions.log_work import LogWork
     from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.broker.partitions.registry import Partitions
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +36,13 @@ MAX_REPORTED = 1_000
 class LossReports:
     """The reports of one broker. Made once, started once; notes are taken from the first moment."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._notes = LossNotes(broker.partitions)
+    def __init__(
+        self, node_id: int, session: ControllerSession, partitions: Partitions, log_work: LogWork
+    ) -> None:
+        self._node_id = node_id
+        self._session = session
+        self._log_work = log_work
+        self._notes = LossNotes(partitions)
         self._wake = asyncio.Event()
         self._answered = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -106,7 +111,7 @@ class LossReports:
 
         Durable before it is sent. Waits for the answer as long as it takes.
         """
-        why = await self._broker.log_work.run(None, self._notes.adding(ends))
+        why = await self._log_work.run(None, self._notes.adding(ends))
         if why is not None:
             return why
         for partition, _ in ends:
@@ -128,7 +133,7 @@ class LossReports:
             try:
                 due = self._notes.due()[:MAX_REPORTED]
                 is_done = not due or await self._ask(due)
-                await self._broker.log_work.run(None, self._notes.forgetting())
+                await self._log_work.run(None, self._notes.forgetting())
             except Exception:
                 # A bug must not keep what was lost from being told for ever.
                 logger.exception("what was cut could not be reported")
@@ -145,11 +150,11 @@ class LossReports:
             pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
 
     async def _ask(self, losses: Sequence[LossNote]) -> bool:
-        session = self._broker.session
+        session = self._session
         request = messages.ReportTruncationRequest
         truncation = request.Truncation
         asked = request(
-            broker_id=self._broker.node_id,
+            broker_id=self._node_id,
             broker_epoch=session.broker_epoch,
             truncations=[
                 truncation(x.topic_id, x.key.partition, x.first, x.end, list(x.epochs))
