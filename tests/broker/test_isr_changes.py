@@ -45,13 +45,13 @@ def nonsense(_: Any) -> Any:
 def test_no_answer_and_no_bug_ends_the_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    needs_a_look = IsrChanges._needs_a_look
+    needs_check = IsrChanges._needs_check
     failures = [KeyError("planted in a look")]
 
     def failing_once(self: IsrChanges, *given: Any) -> bool:
         if failures:
             raise failures.pop()
-        return needs_a_look(self, *given)
+        return needs_check(self, *given)
 
     async def main() -> None:
         lone = LoneBroker(tmp_path, {"replica.lag.time.max.ms": 100})
@@ -60,7 +60,7 @@ def test_no_answer_and_no_bug_ends_the_changes(
             session = Session(nonsense, answer_with(12_345), answer_with(0))
             lone.session = session
             hosted = lone.lead("t", isr=(1, 2), replicas=(1, 2))
-            monkeypatch.setattr(IsrChanges, "_needs_a_look", failing_once)
+            monkeypatch.setattr(IsrChanges, "_needs_check", failing_once)
             lone.broker.isr_changes.start()
             await until(lambda: hosted.isr == (1,))
             assert session.answers == []
@@ -244,20 +244,20 @@ def test_very_many_partitions_are_looked_at_in_turns(
 ) -> None:
     """100,000 of them would have held the loop for a third of a second."""
     most, looked = 4, [0]
-    needs_a_look = IsrChanges._needs_a_look
+    needs_check = IsrChanges._needs_check
 
     def counted(self: IsrChanges, *given: Any) -> bool:
         looked[0] += 1
-        return needs_a_look(self, *given)
+        return needs_check(self, *given)
 
     async def main() -> None:
         lone = LoneBroker(tmp_path, {})
         await lone.start()
         try:
             lone.lead("t", 3 * most, isr=(1, 2), replicas=(1, 2))
-            look = asyncio.create_task(lone.broker.isr_changes._look())
+            check = asyncio.create_task(lone.broker.isr_changes._check_all())
             turns = []
-            while not look.done():
+            while not check.done():
                 looked[0] = 0
                 await asyncio.sleep(0)
                 turns.append(looked[0])
@@ -265,6 +265,6 @@ def test_very_many_partitions_are_looked_at_in_turns(
         finally:
             await lone.stop()
 
-    monkeypatch.setattr(isr_changes, "LOOKED_AT_ONCE", most)
-    monkeypatch.setattr(IsrChanges, "_needs_a_look", counted)
+    monkeypatch.setattr(isr_changes, "CHECKED_AT_ONCE", most)
+    monkeypatch.setattr(IsrChanges, "_needs_check", counted)
     asyncio.run(main())

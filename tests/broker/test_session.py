@@ -327,7 +327,7 @@ def test_times_that_differ_from_the_controllers_are_said_once(
         await until(lambda: session.registrations == 3)
 
     run(story, silence_ms=2_000)
-    said = [x.message for x in caplog.records if "wants a heartbeat every" in x.message]
+    said = [x.message for x in caplog.records if "asks for a heartbeat every" in x.message]
     assert len(said) == warnings
     assert all("20 ms" in line and "broker.session.timeout.ms" in line for line in said)
 
@@ -426,7 +426,7 @@ def test_a_request_does_not_wait_for_a_forwarding_slot_longer_than_it_may() -> N
         first.keeps_envelopes = True
         held = [asyncio.ensure_future(forwarded(session, 600_000)) for _ in range(MAX_FORWARDING)]
         await until(lambda: first.envelopes == 1 + MAX_FORWARDING)
-        with pytest.raises(ControllerUnreachable, match="64 requests wait"):
+        with pytest.raises(ControllerUnreachable, match="64 requests already wait"):
             await forwarded(session, 300)
         assert first.envelopes == 1 + MAX_FORWARDING, "it was sent all the same"
         for each in held:

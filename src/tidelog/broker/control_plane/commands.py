@@ -1,6 +1,6 @@
-"""What LeaderAndIsr and StopReplica say, whatever the version's shape.
+"""LeaderAndIsr and StopReplica requests, read into one form for all their versions.
 
-Owns the reading of these requests; what becomes of them is ``control``'s.
+Owns the reading of these requests. Not their application: see ``control_channel``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STOP_BY_TOPIC_ID = 4
 
 
 def topics_of(request: Any) -> Iterable[tuple[str, UUID, bool, list[Any]]]:
-    """Yield (name, id, migrated, states) whatever the version's shape."""
+    """Yield (name, id, migrated, states) of a LeaderAndIsr request of any version."""
     for state in request.ungrouped_partition_states:
         yield state.topic_name, NO_UUID, False, [state]
     for topic in request.topic_states:
@@ -28,7 +28,7 @@ def topics_of(request: Any) -> Iterable[tuple[str, UUID, bool, list[Any]]]:
 
 
 def kind_of(request: Any) -> LeaderAndIsrType:
-    """Return the type of a request; a number that nobody defined makes nothing stale."""
+    """Return the type of a request; an undefined number counts as UNSPECIFIED: nothing is stale."""
     known = request.type in tuple(LeaderAndIsrType)
     return LeaderAndIsrType(request.type) if known else LeaderAndIsrType.UNSPECIFIED
 
@@ -36,7 +36,7 @@ def kind_of(request: Any) -> LeaderAndIsrType:
 def command_of(
     state: Any, topic_id: UUID, migrated: bool, kind: LeaderAndIsrType
 ) -> LeaderAndIsrOrder:
-    """Return what the rules ask of one partition's order."""
+    """Return the command for one partition, as the rules read it."""
     return LeaderAndIsrOrder(
         leader=state.leader,
         leader_epoch=state.leader_epoch,
@@ -48,11 +48,11 @@ def command_of(
     )
 
 
-def state_of(state: Any, order: LeaderAndIsrOrder) -> LeaderAndIsrState:
-    """Return what an order says of its partition."""
+def state_of(state: Any, command: LeaderAndIsrOrder) -> LeaderAndIsrState:
+    """Return the state that a command sets for its partition."""
     return LeaderAndIsrState(
-        topic_id=order.topic_id,
-        partition_epoch=order.partition_epoch,
+        topic_id=command.topic_id,
+        partition_epoch=command.partition_epoch,
         leader=state.leader,
         leader_epoch=state.leader_epoch,
         isr=tuple(state.isr),
@@ -66,7 +66,7 @@ def state_of(state: Any, order: LeaderAndIsrOrder) -> LeaderAndIsrState:
 
 
 def stops_of(request: Any, version: int) -> Iterable[tuple[str, int, StopOrder]]:
-    """Yield (topic, partition, order) whatever the version's shape."""
+    """Yield (topic, partition, command) of a StopReplica request of any version."""
     delete = request.delete_partitions
     for single in request.ungrouped_partitions:
         yield single.topic_name, single.partition_index, StopOrder(UNKNOWN_EPOCH, delete)
@@ -75,11 +75,11 @@ def stops_of(request: Any, version: int) -> Iterable[tuple[str, int, StopOrder]]
             yield listed.name, index, StopOrder(UNKNOWN_EPOCH, delete)
     for topic in request.topic_states:
         for state in topic.partition_states:
-            order = StopOrder(
+            command = StopOrder(
                 leader_epoch=state.leader_epoch,
                 delete=state.delete_partition,
                 checks_topic_id=version >= STOP_BY_TOPIC_ID,
                 topic_id=topic.topic_id,
                 partition_epoch=state.partition_epoch,
             )
-            yield topic.topic_name, state.partition_index, order
+            yield topic.topic_name, state.partition_index, command

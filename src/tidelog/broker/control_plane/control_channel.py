@@ -144,8 +144,8 @@ class Control:
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         if not leaves_room(request.controller_epoch, request.store_revision):
             logger.error(
-                "OpenControlChannel of controller epoch %d, store revision %d refused: numbers so "
-                "close to the limit would block every later controller",
+                "OpenControlChannel of controller epoch %d, store revision %d refused: they leave "
+                "no room for later ones",
                 request.controller_epoch,
                 request.store_revision,
             )

@@ -1,11 +1,11 @@
-"""Whom a broker asks for the active controller, in turn, and how long it waits for each.
+"""Search for the active controller: the addresses in turn, and the timeout for each.
 
-Owns the addresses, whose turn it is, and the patience with each (``client.patience``). A controller
-that timed out is waited for longer the next time, also when a standby has answered in between: it
-may be the active one, slow. It may as well hang, and the standby be about to follow it (promise
-24). So each time that the least patience is over once more, the others are asked whether one of
-them is active by now, and the wait is over if one is. That costs a connection to each other
-controller, once in the least patience.
+Owns the addresses, the current one, and a growing timeout for each (``client.patience``). A
+controller that timed out gets more time on the next try, even if a standby has responded in
+between: it may be active and slow. It may also hang while a standby takes over (promise 24). So
+whenever another least timeout has passed, the search asks the other controllers whether one of them
+is active, and ends the wait if so. That costs one connection to each other controller per least
+timeout.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ A = TypeVar("A")
 
 
 class ControllerSearch:
-    """The controllers of one session; one of them has its turn at a time."""
+    """The controllers of one session; one of them is the current one."""
 
     def __init__(
         self, addresses: Sequence[tuple[str, int]], least_ms: int, secret: ClusterSecret | None
     ) -> None:
-        """``least_ms`` is what each is waited for at least: what a hanging one may cost."""
+        """``least_ms``: the first timeout for each, which is the cost of one that hangs."""
         self.least_ms = least_ms
         self._addresses = list(addresses)
         self._patience = [GrowingTimeout(least_ms) for _ in self._addresses]
         self._secret = secret
         self._turn = -1
         self._unproven = ""
-        """Why the controller that was tried last has another secret than ours; "" if it has not."""
+        """Why the last controller's proof of the cluster secret failed; "" if it did not fail."""
 
     @property
     def address(self) -> tuple[str, int]:
-        """The address of the controller that has its turn, or had it last."""
+        """The address of the current controller."""
         return self._addresses[max(self._turn, 0)]
 
     def unreachable(self) -> str:
-        """Return the line that says that none of them can be used."""
+        """Return one line for the error that no controller can be used."""
         tried = ", ".join(f"{host}:{port}" for host, port in self._addresses)
         if self._unproven:
             return f"no active controller at {tried} can be used: {self._unproven}."
@@ -55,7 +55,7 @@ class ControllerSearch:
     async def connect_next(
         self, on_closed: Callable[[ConnectionLost], None] | None = None
     ) -> ClientConnection:
-        """Give the next one its turn and connect to it. Raises as ``connect`` does."""
+        """Make the next one current and connect to it. Raises as ``connect`` does."""
         self._turn = (self._turn + 1) % len(self._addresses)
         self._unproven = ""
         patience = self._patience[self._turn]
@@ -77,19 +77,21 @@ class ControllerSearch:
             raise
 
     async def ask(self, connection: ClientConnection, request: Any, version: int) -> Any:
-        """Send what a session begins with to the one that has its turn.
+        """Send a first request of a session to the current controller.
 
         Raises as ``Connection.send`` does.
         """
         patience = self._patience[self._turn]
         with patience.counted():
             sent = connection.send(request, version, patience.now_ms)
-            answer = await self._waited(sent, f"answer {ApiKey(api_of_request(request).key).name}")
+            response = await self._waited(
+                sent, f"answer {ApiKey(api_of_request(request).key).name}"
+            )
         patience.answered()
-        return answer
+        return response
 
     async def _waited(self, work: Coroutine[Any, Any, A], what: str) -> A:
-        """Wait for what ends by itself when the patience is over, or sooner, by the rule."""
+        """Await ``work``, which has this timeout; give up earlier when ``is_over`` says so."""
         patience = self._patience[self._turn]
         if patience.now_ms == self.least_ms or len(self._addresses) == 1:
             return await work
@@ -110,7 +112,7 @@ class ControllerSearch:
                 if is_over(waited_ms, patience.now_ms, self.least_ms, another is not None):
                     host, port = self.address
                     if another is not None:
-                        # It has its turn next.
+                        # ``connect_next`` continues with that one.
                         self._turn = another - 1
                     raise RequestTimedOut(f"{host}:{port} did not {what} within {waited_ms} ms")
         finally:
@@ -119,11 +121,13 @@ class ControllerSearch:
             await asyncio.gather(task, look, return_exceptions=True)
 
     async def _another_active(self) -> int | None:
-        """Return the position of a controller that says that it is active, but for the one whose
-        turn it is; None if none does. Asks all at once: one that hangs costs the least patience."""
+        """Return the index of another controller that is active, None if there is none.
+
+        Asks all at once: one that hangs costs the least timeout.
+        """
         others = [x for x in range(len(self._addresses)) if x != self._turn]
-        answers = await asyncio.gather(*(self._is_active(self._addresses[x]) for x in others))
-        return next((x for x, is_active in zip(others, answers, strict=True) if is_active), None)
+        found = await asyncio.gather(*(self._is_active(self._addresses[x]) for x in others))
+        return next((x for x, is_active in zip(others, found, strict=True) if is_active), None)
 
     async def _is_active(self, address: tuple[str, int]) -> bool:
         try:
@@ -134,10 +138,11 @@ class ControllerSearch:
                 secret=self._secret,
             )
             try:
-                answer = await connection.send(messages.DescribeClusterRequest(), 0, self.least_ms)
+                request = messages.DescribeClusterRequest()
+                response = await connection.send(request, 0, self.least_ms)
             finally:
                 connection.close()
         except ClientError:
             return False
-        # Only the active one answers it.
-        return bool(answer.error_code == ErrorCode.NONE)
+        # Only the active controller answers without an error.
+        return bool(response.error_code == ErrorCode.NONE)

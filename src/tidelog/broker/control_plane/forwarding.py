@@ -1,8 +1,8 @@
-"""Requests that only the controller can do: sent on in an Envelope by whichever broker gets them.
+"""Forwarding of clients' requests to the controller, each in an Envelope.
 
-Owns what a client is told when there is no controller: NOT_CONTROLLER when nothing was sent (the
-client may try again), REQUEST_TIMED_OUT when the outcome is unknown. The controller's answer is
-passed on as it came, in the version that the client asked in: it may be large.
+Owns the error that a client gets without a controller: NOT_CONTROLLER when no request was sent (the
+client may retry), REQUEST_TIMED_OUT when the outcome is unknown. The controller's response goes to
+the client undecoded, in the client's version: it may be large.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SLACK_MS = 2_000
-"""What the controller's answer may need beyond the client's own time-out."""
+"""Time that the controller's response may take beyond the client's own timeout."""
 
 Refuse = Callable[[Any, ErrorCode, str], Any]
-"""(request, error, sentence) -> a response that says it of everything asked."""
+"""(request, error, message) -> a response with this error for every element of the request."""
 
 
 MOST_FORWARDED = 5_000
-"""Elements of one request that the controller decides: its broker reads all of them at once."""
+"""Most elements of a forwarded request: this broker decodes all of them in one turn."""
 
 
 MOST_SETTINGS = 10_000
-"""The same where a topic is named with its settings: two of 2,000 topics are 6,000 elements."""
+"""The same for requests that name a topic with settings: 2,000 topics with two are 6,000."""
 
 
 class Forwards(Protocol):
@@ -52,7 +52,7 @@ class Forwards(Protocol):
 def forwarded(
     api_key: ApiKey, versions: range, scope: Scope, refuse: Refuse, most: int = MOST_FORWARDED
 ) -> Handler:
-    """Make the handler of an API that the controller serves."""
+    """Return the handler of an API that the controller serves."""
 
     def handle(broker: Forwards, request: Any, context: RequestContext) -> Awaitable[Any]:
         return forward(broker, api_key, request, context, refuse)
@@ -66,7 +66,7 @@ def forwarded(
 async def forward(
     broker: Forwards, api_key: int, request: Any, context: RequestContext, refuse: Refuse
 ) -> Any:
-    """Send ``request`` to the controller and return its answer's whole frame, or a refusal."""
+    """Send ``request`` to the controller; return the frame of its response, or a refusal."""
     asked_ms = getattr(request, "timeout_ms", 0) or 0
     limit_ms = max(asked_ms, broker.configs.request_timeout_ms) + SLACK_MS
     try:
@@ -80,24 +80,24 @@ async def forward(
         return refuse(request, error.code, str(error))
     except ClientError as error:
         logger.warning(
-            "the outcome of a forwarded %(request)s is unknown: %(error)s",
+            "outcome of a forwarded %(request)s unknown: %(error)s",
             {"request": ApiKey(api_key).name, "error": error},
         )
-        sentence = f"the connection to the controller broke, the outcome is unknown: {error}"
-        return refuse(request, ErrorCode.REQUEST_TIMED_OUT, sentence)
+        message = f"the connection to the controller broke, the outcome is unknown: {error}"
+        return refuse(request, ErrorCode.REQUEST_TIMED_OUT, message)
 
 
 def refuse_resources(response: Any) -> Refuse:
-    """Make the function that answers every resource of a change of configurations with one error.
+    """Return the function that refuses every resource of a request that alters configurations.
 
-    ``response`` is AlterConfigsResponse or IncrementalAlterConfigsResponse: both have one form.
+    ``response`` is AlterConfigsResponse or IncrementalAlterConfigsResponse: both have these fields.
     """
     result = response.AlterConfigsResourceResponse
 
-    def refuse(request: Any, error: ErrorCode, sentence: str) -> Any:
+    def refuse(request: Any, error: ErrorCode, message: str) -> Any:
         return response(
             responses=[
-                result(error, sentence, r.resource_type, r.resource_name) for r in request.resources
+                result(error, message, r.resource_type, r.resource_name) for r in request.resources
             ]
         )
 

@@ -1,9 +1,9 @@
-"""How often a broker beats: as its own file says, or as often as its controller asks for.
+"""The heartbeat interval: from the broker's own file, or the shorter one of its controller.
 
-The controller's file says what silence is: who beats less often is suspected. What it asks for is a
-third of its ``broker.silence.suspect.ms``, all that a broker knows of the times in that file; where
-its own file makes another third, the log says so. Session timeouts that differ and lead to the same
-silence are not noticed.
+Owns the interval and the warning when the two files differ. The controller suspects brokers by its
+own ``broker.silence.suspect.ms``, and asks for heartbeats three times as often; a broker knows no
+other time of the controller's file. Session timeouts that differ but make the same silence are not
+noticed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class HeartbeatPace:
     """The interval ``ms`` between two heartbeats of one broker."""
 
     def __init__(self, own_ms: int, silence_ms: int | None) -> None:
-        """``silence_ms`` is what the broker's file says of silence; None: nothing is compared."""
+        """``silence_ms``: ``broker.silence.suspect.ms`` of this broker's file; None: no warning."""
         self.ms = self._own_ms = own_ms
         self._silence_ms = silence_ms
         self._asked_ms = 0
 
     def asked_for(self, asked_ms: int, peer: str) -> None:
-        """Keep to what the controller at ``peer`` asked for; 0 or less: it leaves it to us."""
+        """Apply the interval that the controller at ``peer`` asks for; 0 or less: none."""
         former_ms, self._asked_ms = self._asked_ms, asked_ms
         if asked_ms <= 0:
             self.ms = self._own_ms
@@ -41,7 +41,7 @@ class HeartbeatPace:
         expected_ms = self._silence_ms // HEARTBEATS_IN_SILENCE
         if asked_ms != expected_ms:
             logger.warning(
-                "%s wants a heartbeat every %d ms, and the times of this broker's file make it "
-                "%d ms: set %s, %s and %s alike for brokers and controllers",
+                "%s asks for a heartbeat every %d ms, the file of this broker for one every %d ms: "
+                "set %s, %s and %s to the same values for brokers and controllers",
                 *(peer, asked_ms, expected_ms, SESSION, SILENCE, HEARTBEAT),
             )

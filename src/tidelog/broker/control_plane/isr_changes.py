@@ -1,23 +1,22 @@
-"""A leader's changes of the ISR: proposed to the controller in the background, by AlterIsr.
+"""ISR changes of the partitions led here, proposed to the controller with AlterIsr (KIP-497).
 
-Owns when a change is proposed and what follows from its outcome; who is in sync is
-``replication.isr``'s, what an answer means ``replication.isr_change``'s, the decision is the
-controller's. All partitions that want a change go in one request, or in several, one after the
-other, where they are many; one request is under way at a time, and a partition has one change in
-flight: that of its ``leadership``, which is the only place where it stands. That a data-loss
-handling is finished (``data_loss``) goes the same way, in the field that clears the flag (KIP-704),
-with the ISR as it is: a member that is refused must not hold it up.
+Owns when a change is proposed and what its outcome does. Not which replicas are in sync: see
+``replication.isr``; not the meaning of a response: see ``replication.isr_change``. The controller
+decides. One request is under way at a time, with the changes of up to ``MOST_AT_ONCE`` partitions.
+A partition has at most one change in flight, kept only in its ``leadership``. The same request
+reports that the data-loss handling of a partition is finished (KIP-704, see ``data_loss``), without
+a change of the ISR: a refused member must not delay it.
 
 | outcome | what follows |
 |---|---|
-| a state holds | it is taken over; the partition is looked at again |
-| refused: one new member, or none | it is not tried for a while |
-| refused: several new members | at once again, one by one: a dead one must not keep others out |
-| unknown | the same again after a pause, until it is known |
+| a state of the partition | the leader adopts it and checks the partition again |
+| refused: one new member, or none | no further proposal of it for ``REFUSED_MS`` |
+| refused: several new members | a proposal of one at a time: a dead one must not keep others out |
+| unknown | the same change again after a pause, until its outcome is known |
 
 Until the outcome is known the high watermark counts the larger ISR. A LeaderAndIsr of a newer ISR
-version or leader epoch, or the end of the leadership, settles a change, whatever its answer says
-later.
+version or leader epoch, or the end of the leadership, settles a change, whatever a later response
+says.
 """
 
 from __future__ import annotations
@@ -58,17 +57,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REFUSED_MS = 500
-"""How long a member that was refused is not proposed again."""
+"""How long a refused member is not proposed again."""
 
-SHORTEST_LOOK_MS = 50
+SHORTEST_CHECK_MS = 50
 
-LOOKED_AT_ONCE = 500
-"""Partitions of one turn: 1 to 3 us for each."""
+CHECKED_AT_ONCE = 500
+"""Partitions checked in one turn: 1 to 3 us for each."""
 
 MOST_AT_ONCE = 125
-"""Partitions of one request: to propose changes, and to take in their outcomes, takes some 20 us
-for each with its line in the log, in one turn of the loop; to decide them, a turn of the
-controller's."""
+"""Partitions of one request. Proposing a change and applying its outcome takes about 20 us with its
+log line, all of them in one turn of the loop; the controller decides them in one turn, too."""
 
 
 class Debts(Protocol):
@@ -82,7 +80,7 @@ class Debts(Protocol):
 
 
 class IsrChanges:
-    """The proposals of one broker. Made once, started once."""
+    """The proposals of one broker. Created once, started once."""
 
     def __init__(
         self,
@@ -100,37 +98,37 @@ class IsrChanges:
         self._partitions = partitions
         self._debts = debts
         self._todo: dict[HostedPartition, None] = {}
-        """Partitions to look at: one with a change in flight stays until its outcome is known."""
+        """Partitions to check; one with a change in flight stays until its outcome is known."""
         self._refused_until: dict[tuple[HostedPartition, int], int] = {}
         self._one_by_one: dict[HostedPartition, int] = {}
-        """Where several new members were refused, and until when one at a time is proposed."""
+        """Partitions where several new members were refused, and until when one at a time goes."""
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to propose."""
+        """Start the tasks."""
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._propose(), name="isr-changes"),
-            loop.create_task(self._look_for_laggards(), name="isr-laggards"),
+            loop.create_task(self._check_regularly(), name="isr-laggards"),
         ]
 
     async def stop(self) -> None:
-        """End; what is in flight stays undecided here."""
+        """Stop; the outcome of a change in flight stays unknown here."""
         await call_off(self._tasks)
 
     def began(self, partition: HostedPartition) -> None:
-        """A partition is led in a new epoch: its in-sync followers have time to come."""
+        """A new leader epoch begins: the in-sync followers count as caught up now."""
         now_ms = self._clock.monotonic_ms()
         self._one_by_one.pop(partition, None)
         leadership = partition.leadership
-        assert leadership is not None, "told of each leadership as it begins"
+        assert leadership is not None, "called when a leadership begins"
         for member in partition.state.isr:
             if member != self._node_id:
                 leadership.followers[member] = Follower(caught_up_ms=now_ms)
 
     def fetched(self, partition: HostedPartition, node_id: int) -> None:
-        """A follower's fetch was counted: it may join the ISR now. Called for every fetch."""
+        """Check after each fetch of a follower whether it may join the ISR now."""
         leadership = partition.leadership
         if leadership is None or leadership.change is not None or node_id in partition.state.isr:
             return
@@ -141,7 +139,7 @@ class IsrChanges:
             self._want(partition)
 
     def handled(self, partition: HostedPartition) -> None:
-        """The data-loss handling of a partition is finished: the controller should know."""
+        """Report to the controller that the data-loss handling of a partition is finished."""
         self._want(partition)
 
     @staticmethod
@@ -149,37 +147,37 @@ class IsrChanges:
         return may_join(follower, partition.log.high_watermark, partition.epoch_start)
 
     def _was_refused(self, partition: HostedPartition, node_id: int, now_ms: int) -> bool:
-        """Return whether a member was refused a moment ago."""
+        """Return whether a member was refused within the last ``REFUSED_MS``."""
         return now_ms < self._refused_until.get((partition, node_id), now_ms)
 
-    async def _look_for_laggards(self) -> None:
-        """Twice in the time that a follower may lag. Grows with the partitions led here."""
+    async def _check_regularly(self) -> None:
+        """Check all partitions twice per ``replica.lag.time.max.ms``. O(partitions here)."""
         while True:
-            await asyncio.sleep(max(SHORTEST_LOOK_MS, self._lag_ms // 2) / 1000)
+            await asyncio.sleep(max(SHORTEST_CHECK_MS, self._lag_ms // 2) / 1000)
             try:
-                await self._look()
+                await self._check_all()
             except Exception:
                 # A bug must not let dead followers hold the watermark for ever.
-                logger.exception("the followers could not be looked at")
+                logger.exception("the followers could not be checked")
 
-    async def _look(self) -> None:
-        """Look at all partitions in turns of the loop; what is found is proposed at once."""
-        turn = Turn(self._clock, LOOKED_AT_ONCE, TURN_MS)
+    async def _check_all(self) -> None:
+        """Check all partitions, in turns of the loop; changes found are proposed at once."""
+        turn = Turn(self._clock, CHECKED_AT_ONCE, TURN_MS)
         now_ms = self._clock.monotonic_ms()
         for topic in list(self._partitions.by_topic.values()):
             for partition in list(topic.values()):
-                if self._needs_a_look(partition, now_ms):
+                if self._needs_check(partition, now_ms):
                     self._want(partition)
                 if turn.is_over():
                     await asyncio.sleep(0)
-                    turn = Turn(self._clock, LOOKED_AT_ONCE, TURN_MS)
+                    turn = Turn(self._clock, CHECKED_AT_ONCE, TURN_MS)
                     now_ms = self._clock.monotonic_ms()
         for key in [key for key, until_ms in self._refused_until.items() if until_ms <= now_ms]:
             del self._refused_until[key]
         for each in [each for each, until_ms in self._one_by_one.items() if until_ms <= now_ms]:
             del self._one_by_one[each]
 
-    def _needs_a_look(self, partition: HostedPartition, now_ms: int) -> bool:
+    def _needs_check(self, partition: HostedPartition, now_ms: int) -> bool:
         leadership = partition.leadership
         if leadership is None:
             return False
@@ -215,12 +213,12 @@ class IsrChanges:
                 pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
 
     async def _until_due(self) -> None:
-        """Wait until there is something to look at, or to ask again. O(changes in flight)."""
+        """Wait until there is a partition to check or a request to repeat. O(changes in flight)."""
         now_ms = self._clock.monotonic_ms()
         due_ms: int | None = None
         for partition in self._todo:
             change = _change_of(partition)
-            # What has no change yet is to be looked at now.
+            # A partition without a change in flight is due now.
             change_ms = 0 if change is None else change.due_ms
             due_ms = change_ms if due_ms is None else min(due_ms, change_ms)
             if due_ms <= now_ms:
@@ -233,9 +231,9 @@ class IsrChanges:
         self._wake.clear()
 
     def _due_changes(self) -> dict[HostedPartition, IsrChange]:
-        """Return the changes to ask about now: those in flight, and new ones. O(to look at).
+        """Return the changes to send now: those in flight, and new ones. O(partitions to check).
 
-        At most ``MOST_AT_ONCE``: the others have their turn when these are answered, or open.
+        At most ``MOST_AT_ONCE``: the others follow after the response to these.
         """
         now_ms = self._clock.monotonic_ms()
         due: dict[HostedPartition, IsrChange] = {}
@@ -257,11 +255,11 @@ class IsrChanges:
         gone = self._lagging(partition, now_ms)
         isr = [member for member in state.isr if member not in gone]
         if not gone and self._debts.is_handled(partition):
-            # No member is new, so none is vouched for: a life of it that ended changes nothing.
-            lives = (UNKNOWN,) * len(isr)
-            return IsrChange(state.leader_epoch, state.isr_version, state.isr, lives, True)
+            # No member is new, so no broker epoch has to be checked: an old one changes nothing.
+            epochs = (UNKNOWN,) * len(isr)
+            return IsrChange(state.leader_epoch, state.isr_version, state.isr, epochs, True)
         if not gone:
-            # Who leaves goes first: a new member that is refused must not hold it up.
+            # A shrink goes alone: a new member that is refused must not delay it.
             isr += self._new_members(partition, now_ms)
         if len(isr) == len(state.isr):
             return None
@@ -269,11 +267,11 @@ class IsrChanges:
             "%(partition)s: proposing the ISR %(isr)s instead of %(former_isr)s",
             {"partition": partition.key, "isr": isr, "former_isr": state.isr},
         )
-        lives = self._lives(isr, followers)
-        return IsrChange(state.leader_epoch, state.isr_version, tuple(isr), lives)
+        epochs = self._broker_epochs(isr, followers)
+        return IsrChange(state.leader_epoch, state.isr_version, tuple(isr), epochs)
 
     def _new_members(self, partition: HostedPartition, now_ms: int) -> list[int]:
-        """Return who may join now; one at a time where several were refused. O(replicas)."""
+        """Return the replicas that may join now: only one if several were refused. O(replicas)."""
         state, followers = partition.state, partition.followers
         new = [
             member
@@ -285,11 +283,11 @@ class IsrChanges:
             and not self._was_refused(partition, member, now_ms)
         ]
         if len(new) > 1 and now_ms < self._one_by_one.get(partition, now_ms):
-            # What a dead one held goes on to count for a while: who fetched last goes first.
+            # A dead replica looks in sync for a while: the one that fetched last goes first.
             return [max(new, key=lambda member: followers[member].fetched_ms)]
         return new
 
-    def _lives(self, isr: list[int], followers: Mapping[int, Follower]) -> tuple[int, ...]:
+    def _broker_epochs(self, isr: list[int], followers: Mapping[int, Follower]) -> tuple[int, ...]:
         own = self._session.broker_epoch
         return tuple(
             own
@@ -301,7 +299,7 @@ class IsrChanges:
         )
 
     async def _ask(self, changes: Mapping[HostedPartition, IsrChange]) -> bool:
-        """Send one AlterIsr and take in its answer; False when there was none."""
+        """Send one AlterIsr and apply its response; False when there was none."""
         session = self._session
         request = _request(self._node_id, session.broker_epoch, self._level, changes)
         answer = await ask_once(session, request, "AlterIsr")
@@ -318,7 +316,7 @@ class IsrChanges:
         return True
 
     def _take_in(self, partition: HostedPartition, change: IsrChange, part: Any) -> None:
-        """Take in the answer for one partition, unless something newer has come since."""
+        """Apply the outcome for one partition, unless something newer has settled the change."""
         if _change_of(partition) is not change:
             return
         error, state = error_code(part.error_code), partition.state
@@ -344,13 +342,13 @@ class IsrChanges:
             self._todo.pop(partition, None)
             self._note_refusal(partition, new)
             partition.take_isr(state.isr, state.isr_version)
-        self._tell_handled_again(partition)
+        self._report_handled_again(partition)
 
     def _settle(self, partition: HostedPartition, found: Settled) -> None:
         is_newer = found.isr_version > partition.state.isr_version
         partition.take_isr(found.isr, found.isr_version)
         if is_newer:
-            # It stays to be looked at: others may have caught up, or fallen back, meanwhile.
+            # It stays to be checked: other followers may have caught up or lagged meanwhile.
             logger.info(
                 "%(partition)s: the ISR is %(isr)s", {"partition": partition.key, "isr": found.isr}
             )
@@ -358,17 +356,20 @@ class IsrChanges:
             self._todo.pop(partition, None)
 
     def _left_open(self, partition: HostedPartition, change: IsrChange, what: str) -> None:
-        """Whether a try was committed is not known: the change counts on, and is asked again."""
+        """Keep a change of unknown outcome in flight and send it again later."""
         change.left_open(self._clock.monotonic_ms())
         if not change.tries & (change.tries - 1):
-            # The 1st, 2nd, 4th … time: what lasts must not fill the log.
+            # The 1st, 2nd, 4th … time: a lasting error must not fill the log.
             logger.warning(
-                "%(partition)s: AlterIsr answered %(error)s (%(tries)d)",
+                "%(partition)s: AlterIsr got %(error)s (%(tries)d)",
                 {"partition": partition.key, "error": what, "tries": change.tries},
             )
 
     def _note_refusal(self, partition: HostedPartition, new: list[int]) -> None:
-        """The controller does not say who was refused: of several new members each is tried."""
+        """Pause the proposals of a refused member.
+
+        Several new members are proposed one at a time: the response does not name the refused one.
+        """
         now_ms = self._clock.monotonic_ms()
         if len(new) > 1:
             self._one_by_one[partition] = now_ms + self._lag_ms
@@ -382,8 +383,8 @@ class IsrChanges:
         self._todo[partition] = None
         self._wake.set()
 
-    def _tell_handled_again(self, partition: HostedPartition) -> None:
-        """After another answer: what the controller still does not know is told, with a pause."""
+    def _report_handled_again(self, partition: HostedPartition) -> None:
+        """After another outcome, report a finished data-loss handling again, with a pause."""
         if self._debts.is_handled(partition):
             loop = asyncio.get_running_loop()
             loop.call_later(REFUSED_MS / 1000, self.handled, partition)

@@ -1,7 +1,7 @@
-"""Producer ids for idempotent producers, from blocks that the controller hands out.
+"""Producer ids for idempotent producers, from blocks that the controller allocates.
 
-Owns the block in use. Ids are unique for the life of the cluster: a block that was not used up when
-a broker stops is lost, on purpose.
+Owns the current block. An id is never used twice in a cluster: the rest of the block is lost when
+the broker stops, on purpose.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ProducerIdsRefused(Exception):
 
 
 class ProducerIds:
-    """Hands out producer ids; asks for the next block when one is used up."""
+    """Allocates producer ids; requests the next block when the current one is used up."""
 
     def __init__(self, session: ControllerSession, node_id: int) -> None:
         self._session = session
@@ -32,10 +32,10 @@ class ProducerIds:
         self._asking: asyncio.Task[None] | None = None
 
     async def next_id(self) -> int:
-        """Return an id that nobody had before.
+        """Return an id that was never used before.
 
-        Raises what ``ControllerSession.request`` raises, and ProducerIdsRefused. However many
-        producers ask at once, one block is asked for.
+        Raises what ``ControllerSession.request`` raises, and ProducerIdsRefused. Concurrent callers
+        share one request for a block.
         """
         while self._next == self._end:
             if self._asking is None or self._asking.done():

@@ -1,8 +1,9 @@
-"""The highest controller epoch and store revision that a broker ever heard of, on disk.
+"""The highest controller epoch and store revision that a broker has ever received, on disk.
 
-Owns the file. It must take a new number on a full disk too: else no control request would be
-obeyed any more, not even the one that makes room. So its room is taken once, and written in place:
-two slots in turn, each with a CRC, so that a torn write leaves the other.
+Owns the file ``controller-seen`` of each log directory. A new number must fit on a full disk, or
+the broker could apply no control request, not even the one that frees space. So the file has its
+full size from the start and is written in place: two slots in turn, each with a CRC, so that a torn
+write leaves the other one.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from tidelog.storage.directory.log_directory import LogDirectory
 SEEN_FILE = "controller-seen"
 
 SLOTS = (0, 4096)
-"""Positions; so far apart that no write touches both."""
+"""Positions in the file, so far apart that no write touches both."""
 SLOT_BYTES = 256
 FILE_BYTES = 8192
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class SeenEpochs:
-    """The highest controller epoch and store revision; neither ever steps back."""
+    """The highest controller epoch and store revision; neither ever decreases."""
 
     controller_epoch: int = -1
     store_revision: int = -1
 
     def joined(self, other: SeenEpochs) -> SeenEpochs:
-        """Return the higher of both epochs and of both revisions."""
+        """Return the higher epoch and the higher revision of the two."""
         return SeenEpochs(
             max(self.controller_epoch, other.controller_epoch),
             max(self.store_revision, other.store_revision),
@@ -45,18 +46,18 @@ class SeenEpochs:
 
 
 class SeenEpochsFile:
-    """One file at ``path``, made with the first ``write``."""
+    """One file at ``path``, created by the first ``write``."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self.path = path
         self._slots: list[SeenEpochs | None] | None = None
-        """What each slot says (None: nothing sound); None while there is no file."""
+        """The value of each slot (None: it is damaged); None while there is no file."""
         self._lock = threading.Lock()
         self._written = SeenEpochs()
 
     def read(self) -> SeenEpochs:
-        """Return what was written last. DamagedFile when no slot is sound."""
+        """Return the last written value. Raises DamagedFile when both slots are damaged."""
         if not self._disk.exists(self.path):
             return SeenEpochs()
         content = self._disk.read(self.path)
@@ -64,23 +65,23 @@ class SeenEpochsFile:
         sound = [each for each in self._slots if each is not None]
         if not sound:
             raise DamagedFile(
-                f"{self.path} is damaged: restore it, or remove it if the controllers lost nothing"
+                f"{self.path} is damaged: restore it, or remove it if the controllers lost no data"
             )
         newest = max(sound)
         if not leaves_room(newest.controller_epoch, newest.store_revision):
             raise DamagedFile(
                 f"{self.path} names controller epoch {newest.controller_epoch} and store revision "
-                f"{newest.store_revision}, which leave no room above them: a stranger "
-                "must have sent them to a version that asked for no secret; remove the file if the "
-                "controllers lost nothing"
+                f"{newest.store_revision}, which leave no room for later ones: a stranger must "
+                "have sent them to a version that required no secret; remove the file if the "
+                "controllers lost no data"
             )
         self._written = newest
         return newest
 
     def write(self, seen: SeenEpochs) -> None:
-        """Keep ``seen`` durably, and what is newer of what was kept. For any thread; it blocks.
+        """Write the newest of ``seen`` and the written values, durably. Blocks; for any thread.
 
-        Once there is a file this needs no room. OSError if it fails.
+        Needs no disk space once the file exists. Raises OSError.
         """
         with self._lock:
             newest = self._written.joined(seen)
@@ -94,29 +95,29 @@ class SeenEpochsFile:
             self._disk.replace(self.path, _encode(seen).ljust(FILE_BYTES, b"\0"))
             self._slots = [seen, None]
             return
-        # The newer one stays whatever becomes of the other.
-        turn = 0 if slots[0] is None or (slots[1] is not None and slots[0] < slots[1]) else 1
-        slots[turn] = None
+        # Overwrite the older slot: the newer one stays if this write is torn.
+        target = 0 if slots[0] is None or (slots[1] is not None and slots[0] < slots[1]) else 1
+        slots[target] = None
         file = self._disk.open(self.path)
         try:
-            file.write_at(SLOTS[turn], [_encode(seen)])
+            file.write_at(SLOTS[target], [_encode(seen)])
             file.sync()
         finally:
             file.close()
-        slots[turn] = seen
+        slots[target] = seen
 
 
 class SeenEpochsStore:
-    """What one broker has heard of, in its log directories.
+    """The seen epochs of one broker, in all its log directories.
 
-    The first has all of it, the others have the controller epochs: a broker whose first disk is
-    away must not obey a former controller.
+    The first directory has epoch and revision, the others only the controller epoch: a broker whose
+    first disk is missing must not apply commands of a former controller.
     """
 
     def __init__(
         self, disk: Disk, folders: Sequence[str], directories: Sequence[LogDirectory]
     ) -> None:
-        """Read what earlier lives heard of. Raises DamagedFile when a file cannot be read."""
+        """Read the files of earlier starts. Raises DamagedFile when one has no sound value."""
         self._directories = directories
         self._file, *self._copies = (
             SeenEpochsFile(disk, f"{folder}/{SEEN_FILE}") for folder in folders
@@ -131,11 +132,11 @@ class SeenEpochsStore:
             at_once(self._noting_copies(self.highest))
 
     def noting(self, seen: SeenEpochs) -> Pieces[None]:
-        """Keep it durably, in pieces. OSError when that failed, or is to be tried again.
+        """Write ``seen`` durably, in pieces. Raises OSError when that failed.
 
-        Where the first directory has failed, a controller epoch is kept that one of the others has:
-        what lies there is to be commanded on, by the next controller too. A revision is the first
-        one's alone.
+        When the first directory has failed, a controller epoch counts as written if another
+        directory has it: later controllers can still command the partitions there. A revision
+        counts only in the first directory.
         """
         is_epoch = seen.controller_epoch > self.highest.controller_epoch
         others = [each for each in self._directories[1:] if each.failed is None]
@@ -146,7 +147,7 @@ class SeenEpochsStore:
             except OSError as error:
                 resources = self._directories[0].resources
                 if not resources.is_full(error):
-                    # Promise 25: a failed write is final for its directory, whatever was written.
+                    # Promise 25: a failed write takes its directory out of service.
                     resources.fail(f"writing {self._file.path} failed: {error}")
                 if not (is_epoch and self._directories[0].failed is not None):
                     raise
@@ -158,7 +159,7 @@ class SeenEpochsStore:
         self.highest = self.highest.joined(seen)
 
     def _noting_copies(self, seen: SeenEpochs) -> Pieces[int]:
-        """Return how many of the other directories have it."""
+        """Write the epoch to the other directories; return how many have it."""
         count = 0
         for directory, copy in zip(self._directories[1:], self._copies, strict=True):
             if directory.failed is None:
@@ -172,8 +173,8 @@ class SeenEpochsStore:
 
 
 def _read(file: SeenEpochsFile, directory: LogDirectory) -> SeenEpochs:
-    """Return what a file says. What a disk does not give is out of service with its directory: the
-    others have the epoch, too."""
+    """Return the value of a file. An unreadable file takes its directory out of service: the other
+    directories have the epoch, too."""
     try:
         return file.read()
     except OSError as error:

@@ -1,11 +1,11 @@
 """A broker's session with the active controller: registration, heartbeats, requests, forwarding.
 
-Owns the one connection on which this broker asks the controller; what the controller commands
-comes on the control channel (``control``). On every new connection BrokerRegistration goes first,
-so that the controller knows with whom it talks; heartbeats keep the session alive.
+Owns the one connection for this broker's requests to the controller. Not the controller's commands:
+see ``control_channel``. The first request on every new connection is BrokerRegistration, which
+identifies the broker; heartbeats keep the session alive.
 
-States: seeking (no controller found, or it refused us) -> registered -> seeking, until stopped.
-Work that needs the controller waits for it up to its own deadline.
+States: seeking (no controller found, or it refused this broker) -> registered -> seeking, until
+stopped. A caller that needs the controller waits up to its own deadline.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from tidelog.runtime.cluster_secret import ClusterSecret
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 100
-"""First pause between two tries to find the controller; it doubles up to ``RETRY_MAX_MS``."""
+"""First pause between two attempts to find the controller; doubles up to ``RETRY_MAX_MS``."""
 
 LOOK_AGAIN_MS = 20
-"""First pause between two looks for the cluster's id, before there is a session; they grow with the
-time that was waited."""
+"""First pause between two requests for the cluster id, before there is a session; later ones are
+a tenth of the time waited so far."""
 
 SAY_AFTER_MS = 3_000
-"""After so long without a controller the log says whom a start waits for."""
+"""After this time without a controller the log names the addresses that a start waits for."""
 
 RETRY_MAX_MS = 500
 KEPT_FORWARDING = 4
-"""How many connections for forwarding are kept open while nobody needs them."""
+"""How many idle connections for forwarding are kept open."""
 
 MAX_FORWARDING = 64
-"""Most requests that are forwarded at once; others wait for their turn."""
+"""Most requests forwarded at once; others wait."""
 
 MAX_UNANSWERED = 16
-"""Most heartbeats under way: more would tell nothing."""
+"""Most heartbeats without a response yet."""
 
 HIGHEST_LEVEL = LATEST.name
 """The highest ``inter.broker.protocol.version`` that this code knows."""
@@ -67,16 +67,16 @@ FATAL = frozenset(
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
-"""Answers to a registration that no waiting heals."""
+"""Errors of a registration that no retry can resolve."""
 
 
 class ControllerUnreachable(Exception):
-    """No active controller answered in time: one line that names the addresses tried."""
+    """No active controller responded in time; the text names the addresses tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who registers: one life of one broker. ``listeners`` are the advertised ones."""
+    """What identifies one process of one broker. ``listeners`` are the advertised ones."""
 
     node_id: int
     cluster_id: str
@@ -88,7 +88,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """What a broker says of itself at a registration."""
+    """The state that a broker reports in a registration."""
 
     last_life: LastLife
     controller_epoch: int
@@ -98,11 +98,11 @@ class Reported:
 
 
 def _none() -> None:
-    """Nothing has failed."""
+    """Return no failures."""
 
 
 class ControllerSession:
-    """The session of one broker process; made once, started once."""
+    """The session of one broker process; created once, started once."""
 
     def __init__(
         self,
@@ -116,14 +116,14 @@ class ControllerSession:
         secret: ClusterSecret | None = None,
         silence_ms: int | None = None,
     ) -> None:
-        """``report`` is asked at each registration, ``failures`` at each heartbeat (its tag 10000);
-        ``when_registered`` gets the broker epoch, and no control channel is opened before it has
-        returned. ``secret`` is proved on each connection. ``silence_ms`` is what the broker's
-        own file makes of ``broker.silence.suspect.ms``, None if it does not matter."""
+        """``report`` is called for each registration, ``failures`` for each heartbeat (tag 10000);
+        ``when_registered`` gets the broker epoch, and no control channel opens before it has
+        returned. ``secret`` is proved on each connection. ``silence_ms`` is
+        ``broker.silence.suspect.ms`` of the broker's own file; None: it is not compared."""
         self._secret = secret
         self._pace = HeartbeatPace(heartbeat_ms, silence_ms)
-        # Who does not answer in this time is left while the session still lasts. A controller that
-        # was stopped, or cut off, for half of a session keeps its brokers.
+        # The broker leaves a controller that is silent for two thirds of the session: the session
+        # still lasts then, and a controller that paused for half of a session keeps its brokers.
         self._search = ControllerSearch(controllers, session_timeout_ms * 2 // 3, secret)
         self._timeout_ms = request_timeout_ms
         self._report = report
@@ -139,16 +139,16 @@ class ControllerSession:
         self._why_ended: ConnectionLost | None = None
         self._stopping = False
         self._want_shut_down = False
-        # Set when the next heartbeat, or the end of the connection, is not to be waited for.
+        # Set to send the next heartbeat at once, or when the connection has ended.
         self._woken = asyncio.Event()
         self.should_shut_down = asyncio.Event()
         self.broker_epoch = -1
         self.channel_key = NO_UUID
-        """What the controller must repeat to open a control channel; NO_UUID: it gave none."""
+        """What the controller must send to open a control channel; NO_UUID: it gave no key."""
         self._registering: asyncio.Future[None] | None = None
         self.registrations = 0
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Done with one line when the controller refuses this broker for good."""
+        """Has a result, one line, once the controller has refused this broker for good."""
 
     async def discover_cluster_id(self, timeout_ms: int) -> str:
         """Ask any controller for the id of the cluster. Raises ControllerUnreachable."""
@@ -172,9 +172,9 @@ class ControllerSession:
                 raise ControllerUnreachable(self._search.unreachable())
             if waited_ms > SAY_AFTER_MS and not said:
                 said = True
-                logger.warning("%s It is waited for.", self._search.unreachable())
-            # A cluster that starts as a whole: nobody finds the controller a tenth later than
-            # it could have.
+                logger.warning("%s Waiting for it.", self._search.unreachable())
+            # When a whole cluster starts, a broker finds the controller at most a tenth later than
+            # possible.
             await asyncio.sleep(min(max(LOOK_AGAIN_MS, waited_ms / 10), RETRY_MAX_MS) / 1000)
 
     def start(self, identity: Identity) -> None:
@@ -183,7 +183,7 @@ class ControllerSession:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="controller-session")
 
     async def stop(self) -> None:
-        """End the session: the controller suspects this broker from now on."""
+        """End the session: the controller will suspect this broker once it is silent."""
         self._stopping = True
         if self._connection is not None:
             self._connection.close("this broker stops")
@@ -195,8 +195,8 @@ class ControllerSession:
             waiting.cancel()
 
     async def registration_settled(self) -> None:
-        """Wait for the answer to a registration that is on its way: it brings the channel key, and
-        the controller may open the channel before the answer has come."""
+        """Wait for the response to a registration under way: it has the channel key, and
+        the controller may open the channel before the response has arrived."""
         if self._registering is not None:
             await asyncio.shield(self._registering)
 
@@ -206,13 +206,13 @@ class ControllerSession:
         return self._connection is not None and not self._connection.closed
 
     def _close_forwarding(self) -> None:
-        # They lead to a controller that may not be the active one any more.
+        # Their controller may no longer be the active one.
         kept, self._forwarding = self._forwarding, []
         for connection in kept:
             connection.close()
 
     def ask_to_leave(self) -> None:
-        """Ask the controller, from now on, to take leadership away: see ``should_shut_down``."""
+        """Ask for controlled shutdown in each heartbeat from now on: see ``should_shut_down``."""
         self._want_shut_down = True
         self._woken.set()
 
@@ -230,10 +230,10 @@ class ControllerSession:
             raise ControllerUnreachable(self._search.unreachable()) from None
 
     async def request(self, request: Any, timeout_ms: int | None = None) -> Any:
-        """Send a request of a broker to the active controller and return its answer.
+        """Send a request of a broker to the active controller and return its response.
 
         Raises ControllerUnreachable when there is none in time, ClientError when the connection
-        broke: then the outcome is unknown, and it is the caller's to ask again.
+        broke: then the outcome is unknown, and the caller decides whether to retry.
         """
         limit = self._timeout_ms if timeout_ms is None else timeout_ms
         connection = await self.registered(limit)
@@ -242,11 +242,11 @@ class ControllerSession:
     async def forward(
         self, api_key: int, version: int, request: Any, client_host: str, timeout_ms: int
     ) -> bytes:
-        """Send a client's request to the controller in an Envelope; return the inner answer, from
-        its correlation id on, in the version of the request.
+        """Send a client's request to the controller in an Envelope; return the inner response,
+        from its correlation id on, in the version of the request.
 
-        A controller that is active no more is left and the next one asked, in the same time; what
-        it was asked when it was lost may be made and is asked again. Raises as ``request`` does,
+        On NOT_CONTROLLER the request goes to the next active controller within the same timeout; it
+        may then be applied twice, if the former one had committed it. Raises as ``request`` does,
         and ForwardingRefused when the controller refused the envelope.
         """
         inner = codec.encode_request(api_key, version, 0, None, request)
@@ -264,7 +264,7 @@ class ControllerSession:
                 left_ms = int((end - loop.time()) * 1000) - RETRY_MS
                 if left_ms <= 0:
                     break
-                # The next heartbeat would find it out; until then the session is with this one.
+                # Only a heartbeat moves the session to the new controller: send one now.
                 self._woken.set()
                 self._close_forwarding()
                 await asyncio.sleep(RETRY_MS / 1000)
@@ -282,14 +282,14 @@ class ControllerSession:
                 await self._forwarding_places.acquire()
         except TimeoutError:
             raise ControllerUnreachable(
-                f"{MAX_FORWARDING} requests wait for the controller already, and none of them was "
-                f"answered within {timeout_ms} ms: is it overloaded?"
+                f"{MAX_FORWARDING} requests already wait for the controller, and none of them "
+                f"got a response within {timeout_ms} ms: is it overloaded?"
             ) from None
 
     async def _send_apart(self, envelope: Any, timeout_ms: int) -> Any:
-        """Send on a connection that carries no heartbeats and nobody else's request.
+        """Send on a connection without heartbeats and without another request under way.
 
-        Answers come in order on a connection, and a forwarded request may take long.
+        Responses on a connection come in order, and a forwarded request may take long.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout_ms / 1000
@@ -336,7 +336,7 @@ class ControllerSession:
             except ClientError as error:
                 logger.info("the session with the controller ended: %(error)s", {"error": error})
             except Exception:
-                # An answer that makes no sense, or a bug: without a session this broker is dead.
+                # An invalid response, or a bug. Without a session the broker is useless: retry.
                 logger.exception("the session with the controller ended")
             if self._stopping:
                 return
@@ -395,10 +395,10 @@ class ControllerSession:
         )
 
     async def _beat(self, connection: ClientConnection) -> None:
-        """Send heartbeats at their pace until the connection ends.
+        """Send heartbeats at their interval until the connection ends.
 
-        Answers come in order, and one that waits for what was asked before must not make this
-        broker silent: the next heartbeat does not wait for it.
+        Responses come in order, so one may wait for those of earlier requests. That must not make
+        this broker silent: the next heartbeat does not wait for it.
         """
         while not connection.closed:
             self._woken.clear()
@@ -429,11 +429,11 @@ class ControllerSession:
     ) -> None:
         self._unanswered -= 1
         if future.cancelled() or future.exception() is not None:
-            # The connection ended: that is said once, with its reason.
+            # The connection ended: ``_run`` logs that once, with the reason.
             return
         answer = future.result()
         if answer.error_code != ErrorCode.NONE:
-            connection.close(f"answered a heartbeat with {error_code(answer.error_code).name}")
+            connection.close(f"responded to a heartbeat with {error_code(answer.error_code).name}")
         elif answer.should_shut_down:
             self.should_shut_down.set()
 
@@ -443,11 +443,11 @@ class ControllerSession:
 
 
 async def ask_once(session: ControllerSession, request: Any, name: str) -> Any | None:
-    """Send a request of a broker, for one who asks again later: no answer or a refusal is None."""
+    """Send a request of a broker, for a caller that retries; None: no response, or refused."""
     try:
         answer = await session.request(request)
     except (ClientError, ControllerUnreachable) as error:
-        logger.info("%(request)s was not answered: %(error)s", {"request": name, "error": error})
+        logger.info("%(request)s got no response: %(error)s", {"request": name, "error": error})
         return None
     if answer.error_code != ErrorCode.NONE:
         logger.info(

@@ -1,7 +1,7 @@
-"""Topics that come to be because somebody asked for them: auto.create.topics.enable and our own.
+"""Automatic topic creation: auto.create.topics.enable, and the internal topics.
 
-Owns which creations are under way, so that a thousand clients that ask for one topic cause one
-request to the controller.
+Owns the creations under way, so that a thousand clients that need one topic cause one request to
+the controller.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_UNDER_WAY = 1000
-"""Most creations under way at once; a client that asks for more is told to come back."""
+"""Most creations under way at once; beyond that clients get LEADER_NOT_AVAILABLE and retry."""
 
 DEFAULT_COUNT = -1
 CREATE_VERSION = 7
 KNOWN_WITHIN_MS = 2_000
-"""How long a creator waits until this broker knows the new topic and its leaders."""
+"""Longest wait until this broker knows the new topic and its leaders."""
 
 
 class TopicCreation:
@@ -52,7 +52,7 @@ class TopicCreation:
     ) -> ErrorCode:
         """Create a topic unless it exists; return NONE once this broker knows its leaders.
 
-        Any other code: why it was refused, or LEADER_NOT_AVAILABLE when it is not known in time.
+        Otherwise return why it was refused, or LEADER_NOT_AVAILABLE if they are not known in time.
         """
         if name not in self._under_way:
             if len(self._under_way) >= MAX_UNDER_WAY:
@@ -97,7 +97,7 @@ class TopicCreation:
                 {"topic": name, "error": code.name, "why": result.error_message},
             )
             if code is ErrorCode.POLICY_VIOLATION:
-                # A store that has gone back in time: it will be accepted, who asks may wait.
+                # A store restored to an earlier state refuses creations for a while: clients retry.
                 return ErrorCode.LEADER_NOT_AVAILABLE
             return code
         return await self._known(name)
