@@ -51,6 +51,7 @@ IN_CODE = {
 
 EXCEPTIONS = {
     "tell them apart",
+    "who-may-lead",
 }
 """Phrases that others fixed, or that say what they say in plain English."""
 

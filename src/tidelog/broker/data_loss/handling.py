@@ -1,18 +1,19 @@
-"""The data-loss handling of an unclean leader: named routines per kind of partition (KIP-704).
+"""Data-loss handling after an unclean election: named routines per kind of partition (KIP-704).
 
-Owns which partitions led here owe a handling, when it is tried, and what it consists of. It is
-LeaderAndIsr that says so: by the flag of an unclean election, or by the debt record, which every
-leader after it inherits until the handling is finished. Then ``isr_changes`` tells the controller,
-through AlterIsr's explicit field, and flag and debt go.
+Owns which partitions led here need it, when a routine runs, and which routines there are. A
+LeaderAndIsr says that a partition needs it: by the flag of an unclean election, or by the debt
+record, which each later leader inherits until the handling is finished. Then ``isr_changes``
+reports it in a field of AlterIsr, and the controller clears flag and debt.
 
 | kind of partition | routines, in this order |
 |---|---|
-| ordinary | record what was lost: where the unclean leader's log ended, and in which epoch |
-| ``__consumer_offsets`` | record; reload the groups from what is left of the log |
-| ``__transaction_state`` | record; to fence and abort what is open comes with transactions |
+| ordinary | record the loss: where the unclean leader's log ended, and in which leader epoch |
+| ``__consumer_offsets`` | record the loss; reload the groups from the rest of the log |
+| ``__transaction_state`` | record the loss; fencing open transactions comes with transactions |
 
-A routine that fails leaves the flag set and is tried again: ever later, up to ``RETRY_MAX_MS``, and
-as often as it takes. A leader in a new epoch begins anew. Grows with the partitions that owe.
+A routine that fails leaves the flag set and runs again after a pause that grows up to
+``RETRY_MAX_MS``, without a limit of attempts. A leader in a new epoch starts with the first
+routine. Memory grows with the partitions that need handling.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 200
-"""First pause after a routine that failed; it doubles up to ``RETRY_MAX_MS``."""
+"""First pause after a failed routine; it doubles up to ``RETRY_MAX_MS``."""
 
 RETRY_MAX_MS = 10_000
 LONGEST_ROUTINE_S = 30.0
-"""After this a routine counts as failed; what it waits for may never come."""
+"""Timeout of a routine: what it waits for may never happen."""
 
 
 class Kind(Enum):
-    """What a partition holds, as far as the loss of it matters."""
+    """What a partition holds, as far as it decides the routines."""
 
     ORDINARY = "ordinary"
     GROUPS = "groups"
@@ -68,7 +69,7 @@ class Groups(Protocol):
 
 
 Failures = Mapping["HostedPartition", str]
-"""Why a routine is not finished with some of its partitions."""
+"""The partitions for which a routine failed, and why."""
 
 Routine = Callable[["DataLoss", Sequence["HostedPartition"]], Awaitable[Failures]]
 
@@ -76,18 +77,18 @@ Routine = Callable[["DataLoss", Sequence["HostedPartition"]], Awaitable[Failures
 async def record_what_was_lost(handling: DataLoss, led: Sequence[HostedPartition]) -> Failures:
     """Have the controller know where the unclean leaders' logs end; what lay beyond is lost.
 
-    A leader in sync that inherited the debt has nothing of its own to tell.
+    A leader that was in sync and inherited the debt has no end to report.
     """
     ends = {partition: handling.debts.ends(partition) for partition in led}
     unclean = [(partition, loss) for partition, found in ends.items() for loss in found]
-    why = await handling.loss_reports.tell_ends(unclean) if unclean else None
+    why = await handling.loss_reports.report_ends(unclean) if unclean else None
     return {} if why is None else dict.fromkeys((partition for partition, _ in unclean), why)
 
 
 async def reload_groups(handling: DataLoss, led: Sequence[HostedPartition]) -> Failures:
     """Have the groups in these partitions loaded from what the logs hold now.
 
-    A log that cannot commit is not read to its end, perhaps never: it fails by itself.
+    The load of a log whose end is not committed may never finish: each partition has a timeout.
     """
     answers = await asyncio.gather(*(_reloaded(handling.groups, each) for each in led))
     return {each: why for each, why in zip(led, answers, strict=True) if why is not None}
@@ -112,7 +113,7 @@ ROUTINES: Mapping[Kind, tuple[tuple[str, Routine], ...]] = {
 
 
 class DataLoss:
-    """The handlings of one broker. Made once, started once."""
+    """The data-loss handling of one broker. Created once, started once."""
 
     def __init__(
         self,
@@ -132,24 +133,24 @@ class DataLoss:
         self._tasks: list[asyncio.Task[None]] = []
 
     def __len__(self) -> int:
-        """How many partitions led here owe a handling, or its confirmation."""
+        """How many partitions led here need handling, or its confirmation by the controller."""
         return len(self._debts)
 
     def start(self) -> None:
-        """Begin to handle; each kind by itself, so that none waits for another's."""
+        """Start one task per kind, so that no kind waits for the routines of another."""
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._work(kind), name=f"data-loss-{kind.value}") for kind in Kind
         ]
 
     async def stop(self) -> None:
-        """End; what is owed stays on record at the controller."""
+        """Stop; the controller keeps the debts that are left."""
         await call_off(self._tasks)
 
-    # -- what is owed
+    # -- partitions that need handling
 
     def applied(self, partition: HostedPartition) -> None:
-        """LeaderAndIsr has spoken of a partition: it owes a handling, or does not any more."""
+        """Update a partition after a LeaderAndIsr: it needs handling, or no longer does."""
         state = partition.state
         if not (partition.is_leader and (state.is_unclean_leader or state.has_debt)):
             self._debts.pop(partition, None)
@@ -161,7 +162,7 @@ class DataLoss:
             return
         ends: Sequence[LossNote] = ()
         if debt is not None and not debt.is_handled:
-            # It leads on: what it has appended since is not what the log ended with.
+            # It continues to lead: the log ended before the records appended since.
             ends = debt.ends
         elif state.is_unclean_leader:
             ends = end_notes_of(partition)
@@ -169,7 +170,7 @@ class DataLoss:
         self._wake[kind_of(partition.topic)].set()
 
     def stopped(self, key: TopicPartition) -> None:
-        """A replica serves no more: it owes nothing."""
+        """Drop a replica that is no longer served: it needs no handling."""
         for partition in [each for each in self._debts if each.key == key]:
             del self._debts[partition]
 
@@ -203,7 +204,7 @@ class DataLoss:
         return self._debts[partition].due_ms <= self._clock.monotonic_ms()
 
     async def _handle(self, kind: Kind, led: Sequence[HostedPartition]) -> None:
-        """Run the routines of a kind; each only for those with which the one before finished."""
+        """Run the routines of a kind in order, each for the partitions that passed the previous."""
         debts = {partition: self._debts[partition] for partition in led}
         for name, routine in ROUTINES[kind]:
             failures = await self._run(routine, list(debts))
@@ -227,7 +228,7 @@ class DataLoss:
         except TimeoutError:
             return dict.fromkeys(led, f"not finished in {LONGEST_ROUTINE_S:.0f} s")
         except Exception as error:
-            # A bug in a routine must not end the handling of everything else, now and later.
+            # A bug in a routine must not stop the handling of other partitions.
             logger.exception("the data-loss handling failed")
             return dict.fromkeys(led, repr(error))
 
@@ -236,7 +237,7 @@ class DataLoss:
         debt.failures += 1
         debt.due_ms = self._clock.monotonic_ms() + pause_ms
         if not debt.failures & (debt.failures - 1):
-            # The 1st, 2nd, 4th … time: what lasts must not fill the log.
+            # The 1st, 2nd, 4th … time: a lasting error must not fill the log.
             times = debt.failures
             logger.warning(
                 "%(partition)s: data-loss handling, %(why)s (%(times)d)",

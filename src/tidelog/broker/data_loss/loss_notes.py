@@ -1,20 +1,21 @@
-"""What replicas on this broker had to cut below their high watermark, on disk until it is reported.
+"""Notes of committed records that replicas here truncated, on disk until they are reported.
 
-Owns one small file per log directory, ``tidelog.unreported-losses``. Order (KIP-704;
-docs/design/who-may-lead.md): the note is durable before the log is cut, and goes when the
-controller has answered. So a crash between note, cut and report loses no report:
+Owns one small file per log directory, ``tidelog.unreported-losses``. Not the reports: see
+``loss_reports``. Order (KIP-704; docs/design/who-may-lead.md): the note is durable before the log
+is truncated, and is removed after the controller's response. So a crash between note, truncation
+and report loses no report:
 
-| at the next look | the note is |
+| the log at the next check | the note |
 |---|---|
-| the log holds other records there by now, or none | to be reported: the cut has happened |
-| the log still holds the records | kept: the cut may yet come |
-| this broker leads with those records | dropped: nothing was lost |
+| it has other records at these offsets, or none | is reported: the log was truncated |
+| it still has the records | is kept: the truncation may follow |
+| it still has the records, and this broker leads | is dropped: no record was lost |
 
-A note without a topic id (below level 1.4) is its replica's, and goes with it: else the next life
-of the name would be charged with it as soon as it has an id.
+A note without a topic id (below level 1.4) belongs to its replica and is removed with it: otherwise
+the note would get the topic id of a later topic of the same name.
 
-An empty range says where the log of an unclean leader ended: always to be reported. Grows with the
-replicas that were cut since the last answer, and with the ranges of each up to a limit.
+An empty range says where the log of an unclean leader ended, and is always reported. Memory grows
+with the replicas truncated since the last response, and with their ranges up to ``KEPT_RANGES``.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ logger = logging.getLogger(__name__)
 FILE = "tidelog.unreported-losses"
 
 KEPT_RANGES = 16
-"""Ranges of one replica; more are joined, with what lies between."""
+"""Most ranges of one replica; further ones are merged, with the offsets between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class LossNote:
     """Offsets [first, end) of one replica, with the leader epochs of their records.
 
-    ``topic_id`` is ``NO_UUID`` while the replica has not learnt one.
+    ``topic_id`` is ``NO_UUID`` while the replica has none.
     """
 
     key: TopicPartition
@@ -62,22 +63,22 @@ class LossNote:
 
     @property
     def is_end(self) -> bool:
-        """Whether it tells where an unclean leader's log ended."""
+        """Whether the note is the end of an unclean leader's log."""
         return self.first == self.end
 
 
 def note_of(partition: HostedPartition, first: int, end: int) -> LossNote:
-    """Return what goes with the records of a range; the epochs are those of its records."""
+    """Return the note for a range of offsets, with the leader epochs of its records."""
     return LossNote(
         partition.key, partition.topic_id, first, end, _epochs(partition.log, first, end)
     )
 
 
 def end_notes_of(partition: HostedPartition) -> list[LossNote]:
-    """Return where the log ends of one that becomes an unclean leader, before its first record.
+    """Return where the log of a new unclean leader ends, before it appends its first record.
 
-    With it comes what a power loss took from it: up to the watermark that an earlier life knew of.
-    Of which epochs those records were is not known; at least of that of the last one left.
+    A second note covers records that a power loss removed, up to the high watermark that was
+    noted before it. Their leader epochs are unknown; the note has that of the last record left.
     """
     end = partition.epoch_start
     known = partition.log.watermark_note.known
@@ -90,7 +91,7 @@ def end_notes_of(partition: HostedPartition) -> list[LossNote]:
 
 
 def has_happened(loss: LossNote, log: PartitionLog | None) -> bool:
-    """Return whether the records of a note are gone from the log; a log that is gone has none."""
+    """Return whether the log no longer has the records of a note; a deleted log has none."""
     if loss.is_end or log is None or log.end_offset <= loss.first:
         return True
     return log.epochs.epoch_at(loss.first) not in loss.epochs
@@ -107,10 +108,10 @@ def _epochs(log: PartitionLog, first: int, end: int) -> tuple[int, ...]:
 
 
 class LossNotes:
-    """The notes of one broker. What waits for the disk is in pieces (``runtime.turns``)."""
+    """The notes of one broker. Methods that write return pieces of work (``runtime.turns``)."""
 
     def __init__(self, partitions: Partitions) -> None:
-        """Read what an earlier life left; lines that are damaged are named and dropped."""
+        """Read the files of earlier starts; damaged lines are logged and dropped."""
         self._partitions = partitions
         self._by_directory: dict[LogDirectory, list[LossNote]] = {}
         self._on_their_way: dict[LogDirectory, list[Sequence[LossNote]]] = {}
@@ -127,26 +128,26 @@ class LossNotes:
         return sum(map(len, self._by_directory.values()))
 
     def adding(self, losses: Sequence[tuple[HostedPartition, LossNote]]) -> Pieces[str | None]:
-        """Put losses on disk, durably; one write per log directory. Returns why it could not be."""
+        """Write notes durably, with one write per log directory; return why that failed, if so."""
         added: dict[LogDirectory, list[LossNote]] = {}
         for partition, loss in losses:
             added.setdefault(self._partitions.directory_of(partition), []).append(loss)
         for directory, new in added.items():
-            # Once for all of them: a write tells all notes of a directory.
+            # One write for all of them: the file of a directory is always written whole.
             why = yield from self._writing(directory, new)
             if why is not None:
                 return why
         return None
 
     def due(self) -> list[LossNote]:
-        """Return what is to be reported now; a note of what a leader here still has is dropped."""
+        """Return the notes to report now; drop those of records that a leader here still has."""
         found = []
         for directory, kept in list(self._by_directory.items()):
             unfounded = set()
             for loss in kept:
                 hosted = self._hosted(loss)
                 if hosted is not None and hosted.offline_reason is not None:
-                    continue  # what its log holds cannot be told
+                    continue  # its log cannot be read
                 if has_happened(loss, None if hosted is None else hosted.log):
                     found.append(self._named(loss))
                 elif hosted is not None and hosted.is_leader:
@@ -156,27 +157,27 @@ class LossNotes:
         return [loss for loss in found if loss.topic_id != NO_UUID]
 
     def _hosted(self, loss: LossNote) -> HostedPartition | None:
-        """Return the replica that a note is of, if it is still here in that life of its topic."""
+        """Return the replica of a note, if it is still hosted with the same topic id."""
         hosted = self._partitions.get(*loss.key)
         if hosted is None or NO_UUID in (hosted.topic_id, loss.topic_id):
             return hosted
         return hosted if hosted.topic_id == loss.topic_id else None
 
     def _named(self, loss: LossNote) -> LossNote:
-        """Return a note with the topic id that its replica has learnt since."""
+        """Return a note with the topic id that its replica has adopted since."""
         hosted = self._hosted(loss)
         if loss.topic_id != NO_UUID or hosted is None:
             return loss
         return replace(loss, topic_id=hosted.topic_id)
 
     def reported(self, losses: Iterable[LossNote]) -> None:
-        """Forget what the controller has answered."""
+        """Remove the notes of a report that the controller has accepted."""
         done = set(losses)
         for directory, kept in list(self._by_directory.items()):
             self._forget(directory, [each for each in kept if self._named(each) not in done])
 
     def forget_nameless(self, key: TopicPartition) -> None:
-        """Forget the notes without a topic id of a replica that goes."""
+        """Remove the notes without a topic id of a replica that is removed."""
         for directory, kept in list(self._by_directory.items()):
             left = [each for each in kept if (each.key, each.topic_id) != (key, NO_UUID)]
             self._forget(directory, left)
@@ -187,15 +188,15 @@ class LossNotes:
             self._outdated.add(directory)
 
     def forgetting(self) -> Pieces[None]:
-        """Have the files forget what is forgotten.
+        """Write the files without the removed notes.
 
-        What a disk does not let go of is told again by the next life: nothing counts twice.
+        If that fails, the next start reports them again; the controller counts no loss twice.
         """
         while self._outdated:
             yield from self._writing(self._outdated.pop())
 
     def _writing(self, directory: LogDirectory, new: Sequence[LossNote] = ()) -> Pieces[str | None]:
-        """Replace a directory's file; a failure is final for it, unless its disk is full."""
+        """Replace a directory's file; unless its disk is full, a failure is final for it."""
         if directory.failed is not None:
             return directory.failed
         path = f"{directory.path}/{FILE}"
@@ -220,16 +221,16 @@ class LossNotes:
         finally:
             on_their_way.remove(new)
         if not (is_alone and kept is self._by_directory[directory]):
-            # Others came or went while the disk was waited for.
+            # Notes were added or removed during the write.
             losses = _bounded([*self._by_directory[directory], *new])
         self._by_directory[directory] = losses
         return None
 
 
 def _bounded(losses: Sequence[LossNote]) -> list[LossNote]:
-    """Return notes without repetitions, at most so many of one replica.
+    """Return notes without duplicates, and merge ranges beyond ``KEPT_RANGES`` of one replica.
 
-    They are not joined before that: of two cuts one may have happened and the other not.
+    Fewer ranges are not merged: of two truncations one may have happened and the other not.
     """
     bounded: list[LossNote] = []
     counts: dict[tuple[TopicPartition, UUID], int] = {}
@@ -258,7 +259,7 @@ def _read(directory: LogDirectory) -> list[LossNote]:
     for line in lines:
         loss = _decode(line)
         if loss is None:
-            logger.error("%s: a note of lost records is damaged: %r", path, line)
+            logger.error("%s: damaged note of lost records dropped: %r", path, line)
         else:
             found.append(loss)
     return found

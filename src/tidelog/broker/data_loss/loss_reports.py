@@ -1,8 +1,8 @@
-"""ReportTruncation: what replicas here had to cut goes to the controller until it is answered.
+"""Reports of truncated committed records to the controller, with ReportTruncation (KIP-704).
 
-Owns the asking; the notes on disk are ``loss_notes``'s. One request is under way at a time, with at
-most ``MAX_REPORTED`` notes; after no answer the pause doubles. Whatever the flag of the partition
-says by then, a committed record that was cut is reported (KIP-704; docs/design/who-may-lead.md).
+Owns the requests. Not the notes on disk: see ``loss_notes``. One request is under way at a time,
+with at most ``MAX_REPORTED`` notes; without a response the pause doubles. A truncated committed
+record is reported whatever the partition's flag is by then (docs/design/who-may-lead.md).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 100
-"""First pause after a request without an answer; it doubles up to ``RETRY_MAX_MS``."""
+"""First pause after a request without a response; it doubles up to ``RETRY_MAX_MS``."""
 
 RETRY_MAX_MS = 5_000
 MAX_REPORTED = 1_000
@@ -34,7 +34,7 @@ MAX_REPORTED = 1_000
 
 
 class LossReports:
-    """The reports of one broker. Made once, started once; notes are taken from the first moment."""
+    """The reports of one broker. Created once, started once; takes notes before the start, too."""
 
     def __init__(
         self, node_id: int, session: ControllerSession, partitions: Partitions, log_work: LogWork
@@ -47,28 +47,28 @@ class LossReports:
         self._answered = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.lost_offsets = 0
-        """Committed offsets that replicas here cut in this life of the broker."""
+        """Committed offsets that replicas here truncated since this broker started."""
 
     def start(self) -> None:
-        """Begin to report, also what an earlier life left."""
+        """Start to report, also the notes of earlier starts."""
         self._wake.set()
         self._task = asyncio.get_running_loop().create_task(self._report(), name="loss-reports")
 
     async def stop(self) -> None:
-        """End; what was not answered stays on disk."""
+        """Stop; notes without a response stay on disk."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    # -- what happens to replicas
+    # -- truncations and removals of replicas
 
     def before_cut(
         self, partition: HostedPartition, first: int, end: int, noted: Collection[LossNote] = ()
     ) -> Pieces[str | None]:
-        """Note that committed records are about to be cut, in pieces; durable on return.
+        """Write a note before committed records are truncated, in pieces; durable on return.
 
-        ``noted``: what ``before_cuts`` has noted for the same answer. Returns why it could not be
-        noted: then the log must not be cut.
+        ``noted``: the notes that ``before_cuts`` wrote for the same fetch response. Returns why the
+        note could not be written: then the log must not be truncated.
         """
         loss = note_of(partition, first, end)
         return None if loss in noted else (yield from self._notes.adding([(partition, loss)]))
@@ -76,9 +76,9 @@ class LossReports:
     def before_cuts(
         self, cuts: Iterable[tuple[HostedPartition, int, int]]
     ) -> Pieces[Collection[LossNote]]:
-        """Note what several cuts are about to take, in pieces, with one write per log directory.
+        """Write the notes of several truncations, in pieces, with one write per log directory.
 
-        Returns what is noted durably; without it a cut is to be noted by itself (``before_cut``).
+        Returns the notes that are durable; each other truncation needs its own ``before_cut``.
         """
         losses = [(partition, note_of(partition, first, end)) for partition, first, end in cuts]
         if len(losses) < 2 or (yield from self._notes.adding(losses)) is not None:
@@ -86,30 +86,30 @@ class LossReports:
         return {loss for _, loss in losses}
 
     def after_cut(self, first: int, end: int) -> None:
-        """The records are gone: report it."""
+        """Report a truncation that has happened."""
         self.lost_offsets += end - first
         self._wake.set()
 
     def began(self, _partition: HostedPartition) -> None:
-        """A partition is led here: what was noted and still is in its log, was never cut."""
+        """Check the notes when a leadership begins: records still in its log were not truncated."""
         if len(self._notes):
             self._wake.set()
 
     def removed(self, key: TopicPartition) -> None:
-        """A replica is about to go, and its topic with it: nobody is to be told any more.
+        """Remove the notes without a topic id of a replica that is removed.
 
-        Before its name is free for the next one, ``forgetting`` must have been gone through.
+        Run ``forgetting`` before another topic may use its name.
         """
         self._notes.forget_nameless(key)
 
     def forgetting(self) -> Pieces[None]:
-        """Have the disk forget what need not be told any more, in pieces."""
+        """Write the files without the removed notes, in pieces."""
         return self._notes.forgetting()
 
-    async def tell_ends(self, ends: Sequence[tuple[HostedPartition, LossNote]]) -> str | None:
-        """Have the controller know where new leaders' logs ended; returns why it does not.
+    async def report_ends(self, ends: Sequence[tuple[HostedPartition, LossNote]]) -> str | None:
+        """Report where new unclean leaders' logs ended; return why that failed, if so.
 
-        Durable before it is sent. Waits for the answer as long as it takes.
+        The notes are durable before the request. Waits for the response without a timeout.
         """
         why = await self._log_work.run(None, self._notes.adding(ends))
         if why is not None:
@@ -135,13 +135,13 @@ class LossReports:
                 is_done = not due or await self._ask(due)
                 await self._log_work.run(None, self._notes.forgetting())
             except Exception:
-                # A bug must not keep what was lost from being told for ever.
-                logger.exception("what was cut could not be reported")
+                # A bug must not stop the reports for ever.
+                logger.exception("truncated records could not be reported")
                 is_done, due = False, []
             if is_done:
                 pause_ms = RETRY_MS
                 if due:
-                    # There may be more than one request takes.
+                    # There may be more notes than one request takes.
                     self._wake.set()
                     self._answered.set()
                 continue
