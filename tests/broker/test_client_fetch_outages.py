@@ -13,8 +13,8 @@ from tests.support.processes import DEADLINE_S
 from tidelog.client.cluster import Cluster, ClusterSettings
 from tidelog.client.fetching.fetcher import Fetcher
 from tidelog.client.producing.sender import RecordSender
-from tidelog.client.retries import Backoff
 from tidelog.model.topics import TopicPartition
+from tidelog.runtime.backoff import Backoff
 
 LED, LOST = TopicPartition("led", 0), TopicPartition("lost", 0)
 

@@ -28,11 +28,11 @@ from tidelog.client.groups.group_member import GroupMember
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.groups.membership import State
 from tidelog.client.producing.sender import RecordSender
-from tidelog.client.retries import Backoff
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.network.router import Handler, Router
 from tidelog.protocol import messages
+from tidelog.runtime.backoff import Backoff
 
 CONFIG = {"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 500}
 FAST = Backoff(10, 50)

@@ -28,8 +28,8 @@ from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.groups.membership import State
 from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
-from tidelog.client.retries import Backoff
 from tidelog.model.topics import TopicPartition
+from tidelog.runtime.backoff import Backoff
 
 CONFIG = {"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 500}
 A = TopicPartition("a", 0)

@@ -40,11 +40,11 @@ from tidelog.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
 from tidelog.client.producing.send_queue import Sent
 from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
-from tidelog.client.retries import Backoff
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.records.record import Record
+from tidelog.runtime.backoff import Backoff
 
 PATIENT_MS = int(DEADLINE_S * 1000)
 

@@ -19,8 +19,8 @@ from tidelog.client.cluster import ClusterSettings
 from tidelog.client.errors import ClientError
 from tidelog.client.fetching.fetcher import OffsetReset
 from tidelog.client.groups.group_reader import GroupReader
-from tidelog.client.retries import Backoff
 from tidelog.model.topics import TopicPartition
+from tidelog.runtime.backoff import Backoff
 
 
 @pytest.fixture(autouse=True)

@@ -21,8 +21,8 @@ from tidelog.client.fetching.fetcher import Fetcher
 from tidelog.client.producing.send_queue import Sent
 from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
-from tidelog.client.retries import Backoff
 from tidelog.model.topics import TopicPartition
+from tidelog.runtime.backoff import Backoff
 
 SEEDS = 40
 """As many as an idle machine ran in the 12 seconds that this test once had."""

@@ -34,10 +34,10 @@ from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.groups.membership import HEARTBEATS, Event, State
 from tidelog.client.producing.sender import RecordSender
 from tidelog.client.producing.settings import SendSettings
-from tidelog.client.retries import Backoff
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+from tidelog.runtime.backoff import Backoff
 
 SEEDS = 3
 RECORDS = 120

@@ -372,8 +372,8 @@ def test_an_activation_that_fails_again_and_again_pauses_longer_and_longer(
         await first.stop()
         assert tree.apply(tree.new_session(), [Create(MARK, b"")]) is None
         # Shorter, so that it takes no time: what doubles up to what is the same.
-        monkeypatch.setattr(process, "RETRY_S", 0.01)
-        monkeypatch.setattr(process, "RETRY_MAX_S", 0.04)
+        monkeypatch.setattr(process, "RETRY_MS", 10)
+        monkeypatch.setattr(process, "RETRY_MAX_MS", 40)
         store = DeposedStore(tree)
         controller = LoneController(configs(), Seams(), store)
         store.at_each_open = lambda: pauses.append(controller._pause_s)
@@ -394,8 +394,8 @@ def test_a_controller_that_is_lost_again_and_again_pauses_longer_and_longer(
     """It becomes active each time; a store that takes it away at once must not be hammered."""
 
     async def scenario(world: World) -> None:
-        monkeypatch.setattr(process, "RETRY_S", 0.01)
-        monkeypatch.setattr(process, "RETRY_MAX_S", 0.04)
+        monkeypatch.setattr(process, "RETRY_MS", 10)
+        monkeypatch.setattr(process, "RETRY_MAX_MS", 40)
         controller = await world.controller()
         pauses: list[float] = []
         for _ in range(5):

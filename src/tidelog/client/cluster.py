@@ -24,11 +24,12 @@ from tidelog.client.connecting.connection import (
 )
 from tidelog.client.errors import ClientError, ClusterUnreachable, ConnectionLost, Refused
 from tidelog.client.metadata import BrokerAddress, ClusterMetadata, Partition, Topic
-from tidelog.client.retries import Backoff, is_worth_retrying, retrying
+from tidelog.client.retries import is_worth_retrying, retrying
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+from tidelog.runtime.backoff import Backoff
 from tidelog.runtime.cluster_secret import ClusterSecret
 
 Result = TypeVar("Result")

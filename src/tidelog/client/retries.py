@@ -1,33 +1,19 @@
-"""Trying again: which failures are worth it, how long to wait, when to give up.
+"""Trying again: which failures are worth it, and when to give up.
 
-Owns the backoff. What must be forgotten between attempts (leaders, coordinators) is the caller's.
+Owns the choice. Not how long to wait: see `runtime.backoff`; what must be forgotten between
+attempts (leaders, coordinators) is the caller's.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tidelog.client.errors import ClientError, ClusterUnreachable, ConnectionLost, Refused
+from tidelog.runtime.backoff import Backoff
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Exponential waiting with jitter of one fifth (Kafka's retry.backoff.ms and .max.ms)."""
-
-    first_ms: int = 100
-    max_ms: int = 1000
-    random: random.Random = field(default_factory=random.Random)
-
-    def wait_s(self, attempt: int) -> float:
-        """Return how long to wait after failure number ``attempt`` (from 0), in seconds."""
-        whole = min(self.max_ms, self.first_ms << min(attempt, 20))
-        return whole * self.random.uniform(0.8, 1.2) / 1000
 
 
 def is_worth_retrying(error: ClientError) -> bool:
@@ -57,7 +43,7 @@ async def retrying(
         try:
             return await attempt()
         except ClientError as error:
-            wait_s = backoff.wait_s(count)
+            wait_s = backoff.pause_s(count)
             if not retry_on(error) or loop.time() + wait_s > deadline:
                 raise
             if failed is not None:

@@ -34,6 +34,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.codec import EncodedRequest
+from tidelog.runtime.backoff import steady
 from tidelog.runtime.cluster_secret import ClusterSecret
 
 logger = logging.getLogger(__name__)
@@ -123,13 +124,14 @@ class Outbox:
             await asyncio.wait({self._task}, timeout=CANCEL_AGAIN_S)
 
     async def _run(self) -> None:
-        pause_ms = RETRY_MS
+        backoff = steady(RETRY_MS, RETRY_MAX_MS)
+        failures = 0
         while True:
             try:
                 connection = await self._connect()
                 try:
                     await self._open(connection)
-                    pause_ms, self._said = RETRY_MS, ""
+                    failures, self._said = 0, ""
                     while True:
                         await self._tell_changes(connection)
                 finally:
@@ -147,8 +149,8 @@ class Outbox:
                 logger.exception(
                     "the control channel to broker %(broker)s failed", {"broker": self.broker}
                 )
-            await asyncio.sleep(pause_ms / 1000)
-            pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
+            await asyncio.sleep(backoff.pause_s(failures))
+            failures += 1
 
     async def _connect(self) -> ClientConnection:
         owner = self._owner

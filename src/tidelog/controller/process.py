@@ -28,15 +28,16 @@ from tidelog.network import api_versions
 from tidelog.network.limits import Limits
 from tidelog.network.router import Router
 from tidelog.network.server import Server
+from tidelog.runtime.backoff import steady
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
 
-RETRY_S = 0.5
+RETRY_MS = 500
 """The pause before a controller that lost its store tries to become active again."""
 
-RETRY_MAX_S = 2.0
+RETRY_MAX_MS = 2_000
 """The longest pause between attempts that fail in quick succession: it doubles up to this."""
 
 STEADY_S = 10.0
@@ -67,7 +68,8 @@ class ControllerProcess:
         self.listener_port = -1
         self.server: Server | None = None
         self._rebalancing = Rebalancing(self.controller)
-        self._pause_s = 0.0
+        self._failures = 0
+        """Failed attempts in a row, without a steady time of being active between them."""
         self._active_since_ms: int | None = None
         self._controller_changed = asyncio.Event()
         self._logged_reason = ""
@@ -175,10 +177,12 @@ class ControllerProcess:
         """Pause before the next attempt, unless this controller was active for a while."""
         since, now = self._active_since_ms, self.seams.clock.monotonic_ms()
         is_steady = since is None or now - since >= STEADY_S * 1000
-        self._pause_s = 0.0 if is_steady else self._longer_pause_s()
+        self._failures = 0 if is_steady else self._failures + 1
 
-    def _longer_pause_s(self) -> float:
-        return min(RETRY_MAX_S, max(RETRY_S, 2 * self._pause_s))
+    @property
+    def _pause_s(self) -> float:
+        backoff = steady(RETRY_MS, RETRY_MAX_MS)
+        return backoff.pause_s(self._failures - 1) if self._failures else 0.0
 
     async def _try_to_activate(self) -> None:
         controller = self.controller
@@ -191,20 +195,20 @@ class ControllerProcess:
                     await self._open_store()
                 await self._activate()
         except AnotherActive:
-            self._pause_s = 0.0
+            self._failures = 0
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(STANDBY_LOOK_S):
                     await self._controller_changed.wait()
         except StoreUnavailable as error:
-            self._pause_s = RETRY_S
+            self._failures = 1
             self._failed(error)
         except (StoreRefused, NotActive) as error:
-            self._pause_s = self._longer_pause_s()
+            self._failures += 1
             self._failed(error)
         except Exception as error:
             # Any error is caught: a controller that stops trying stays inactive until a restart.
             logger.exception("not active")
-            self._pause_s = self._longer_pause_s()
+            self._failures += 1
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:

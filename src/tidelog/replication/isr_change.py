@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.model.errors import ErrorCode
+from tidelog.runtime.backoff import steady
 
 RETRY_MS = 50
 """First pause after an answer that leaves the outcome unknown; it doubles up to
@@ -50,7 +51,7 @@ class IsrChange:
 
     def left_open(self, now_ms: int) -> None:
         """An answer told nothing: the same is asked again after a pause."""
-        self.due_ms = now_ms + min(RETRY_MS << min(self.tries, 16), RETRY_MAX_MS)
+        self.due_ms = now_ms + int(steady(RETRY_MS, RETRY_MAX_MS).pause_ms(self.tries))
         self.tries += 1
 
 

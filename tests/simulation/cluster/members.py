@@ -27,10 +27,10 @@ from tidelog.client.fetching.fetcher import OffsetReset
 from tidelog.client.groups.assignors import decode_assignment
 from tidelog.client.groups.group_reader import GroupReader
 from tidelog.client.offsets import EARLIEST
-from tidelog.client.retries import Backoff
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+from tidelog.runtime.backoff import Backoff
 
 OFFSETS_TOPIC = "__consumer_offsets"
 SESSION_MS = 4_000

@@ -45,6 +45,7 @@ from tidelog.replication.isr_change import (
     Settled,
     outcome,
 )
+from tidelog.runtime.backoff import steady
 from tidelog.runtime.tasks import call_off
 from tidelog.runtime.turns import TURN_MS, Turn
 
@@ -197,7 +198,8 @@ class IsrChanges:
     # -- proposing
 
     async def _propose(self) -> None:
-        pause_ms = RETRY_MS
+        backoff = steady(RETRY_MS, RETRY_MAX_MS)
+        failures = 0
         while True:
             await self._until_due()
             try:
@@ -207,10 +209,10 @@ class IsrChanges:
                 logger.exception("the ISR could not be changed")
                 is_answered = False
             if is_answered:
-                pause_ms = RETRY_MS
+                failures = 0
             else:
-                await asyncio.sleep(pause_ms / 1000)
-                pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
+                await asyncio.sleep(backoff.pause_s(failures))
+                failures += 1
 
     async def _until_due(self) -> None:
         """Wait until there is a partition to check or a request to repeat. O(changes in flight)."""

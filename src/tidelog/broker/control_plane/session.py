@@ -29,6 +29,7 @@ from tidelog.model.levels import LATEST
 from tidelog.protocol import codec, messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.former_life import LastLife
+from tidelog.runtime.backoff import steady
 from tidelog.runtime.cluster_secret import ClusterSecret
 
 logger = logging.getLogger(__name__)
@@ -321,13 +322,14 @@ class ControllerSession:
         return answer
 
     async def _run(self) -> None:
-        pause_ms = RETRY_MS
+        backoff = steady(RETRY_MS, RETRY_MAX_MS)
+        failures = 0
         while not self._stopping:
             try:
                 connection = await self._search.connect_next(self._ended)
                 try:
                     if await self._register(connection):
-                        pause_ms = RETRY_MS
+                        failures = 0
                         await self._beat(connection)
                 finally:
                     connection.close()
@@ -340,8 +342,8 @@ class ControllerSession:
                 logger.exception("the session with the controller ended")
             if self._stopping:
                 return
-            await asyncio.sleep(pause_ms / 1000)
-            pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
+            await asyncio.sleep(backoff.pause_s(failures))
+            failures += 1
 
     async def _register(self, connection: ClientConnection) -> bool:
         request = self._registration()

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Protocol
 from tidelog.broker.data_loss.debts import Debt, Debts
 from tidelog.broker.data_loss.loss_notes import LossNote, end_notes_of
 from tidelog.model.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicPartition
+from tidelog.runtime.backoff import steady
 from tidelog.runtime.clock import Clock
 from tidelog.runtime.tasks import call_off
 
@@ -233,7 +234,7 @@ class DataLoss:
             return dict.fromkeys(led, repr(error))
 
     def _put_off(self, debt: Debt, partition: HostedPartition, why: str) -> None:
-        pause_ms = min(RETRY_MS << min(debt.failures, 16), RETRY_MAX_MS)
+        pause_ms = int(steady(RETRY_MS, RETRY_MAX_MS).pause_ms(debt.failures))
         debt.failures += 1
         debt.due_ms = self._clock.monotonic_ms() + pause_ms
         if not debt.failures & (debt.failures - 1):

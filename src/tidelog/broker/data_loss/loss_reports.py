@@ -16,6 +16,7 @@ from tidelog.broker.control_plane.session import ControllerSession, ask_once
 from tidelog.broker.data_loss.loss_notes import LossNote, LossNotes, note_of
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+from tidelog.runtime.backoff import steady
 from tidelog.runtime.turns import Pieces
 
 if TYPE_CHECKING:
@@ -126,7 +127,8 @@ class LossReports:
     # -- reporting
 
     async def _report(self) -> None:
-        pause_ms = RETRY_MS
+        backoff = steady(RETRY_MS, RETRY_MAX_MS)
+        failures = 0
         while True:
             await self._wake.wait()
             self._wake.clear()
@@ -139,15 +141,15 @@ class LossReports:
                 logger.exception("truncated records could not be reported")
                 is_done, due = False, []
             if is_done:
-                pause_ms = RETRY_MS
+                failures = 0
                 if due:
                     # There may be more notes than one request takes.
                     self._wake.set()
                     self._answered.set()
                 continue
             self._wake.set()
-            await asyncio.sleep(pause_ms / 1000)
-            pause_ms = min(pause_ms * 2, RETRY_MAX_MS)
+            await asyncio.sleep(backoff.pause_s(failures))
+            failures += 1
 
     async def _ask(self, losses: Sequence[LossNote]) -> bool:
         session = self._session

@@ -31,6 +31,7 @@ from tidelog.client.fetching.fetch_requests import SESSION_ERRORS
 from tidelog.client.fetching.fetch_sessions import SessionRequest
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
+from tidelog.runtime.backoff import Backoff, steady
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -176,11 +177,11 @@ class FollowerFetcher:
         self._questions.begin_again()
 
     async def _run(self) -> None:
-        pause_ms = FIRST_PAUSE_MS
+        failures = 0
         while True:
             try:
                 await self._fetch()
-                pause_ms = FIRST_PAUSE_MS
+                failures = 0
                 continue
             except ClientError as error:
                 interrupted, self._interrupted = self._interrupted, False
@@ -197,8 +198,8 @@ class FollowerFetcher:
                 # A bug in one answer must not end the replication of everything else.
                 logger.exception("following broker %(leader)d failed", {"leader": self._source})
                 self._disconnect("an answer could not be taken in")
-            await self._rest(pause_ms)
-            pause_ms = min(pause_ms * 2, self._longest_pause_ms)
+            await self._rest(self._backoff.pause_ms(failures))
+            failures += 1
 
     def _say(self, why: str) -> None:
         """Log why it cannot be followed: once, and not for each attempt that ends alike."""
@@ -209,8 +210,9 @@ class FollowerFetcher:
         self._said = why
 
     @property
-    def _longest_pause_ms(self) -> int:
-        return max(FIRST_PAUSE_MS, self._broker.configs.replica_fetch_backoff_ms)
+    def _backoff(self) -> Backoff:
+        longest_ms = max(FIRST_PAUSE_MS, self._broker.configs.replica_fetch_backoff_ms)
+        return steady(FIRST_PAUSE_MS, longest_ms)
 
     async def _rest(self, pause_ms: float) -> None:
         """Wait, or until a partition is added."""
@@ -416,7 +418,7 @@ class FollowerFetcher:
 
     def _set_back(self, followed: Followed, why: str, now_ms: int) -> None:
         times = followed.failures + 1
-        pause_ms = min(FIRST_PAUSE_MS << min(times - 1, 16), self._longest_pause_ms)
+        pause_ms = int(self._backoff.pause_ms(times - 1))
         self._questions.rest(followed, now_ms + pause_ms)
         if not times & (times - 1):
             # The 1st, 2nd, 4th … time: what lasts must not fill the log.

@@ -481,5 +481,5 @@ class Fetcher:
             logger.warning(said, state.partition, lasted_ms, error)
         self._cluster.forget()
         state.leader = -1
-        state.not_before = now + self._cluster.settings.backoff.wait_s(state.failures)
+        state.not_before = now + self._cluster.settings.backoff.pause_s(state.failures)
         state.failures += 1

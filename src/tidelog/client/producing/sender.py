@@ -361,7 +361,7 @@ class RecordSender:
             self._failures = 0
             return
         self._cluster.forget()
-        wait_s = self._cluster.settings.backoff.wait_s(min(batch.attempts - 1, 20))
+        wait_s = self._cluster.settings.backoff.pause_s(min(batch.attempts - 1, 20))
         queue.not_before = asyncio.get_running_loop().time() + wait_s
         self._run("leaders", partial(self._find_leaders, [queue]))
 
@@ -425,7 +425,7 @@ class RecordSender:
         elif isinstance(error, ClientError):
             self._failures += 1
             self._trouble = error
-            wait_s = self._cluster.settings.backoff.wait_s(self._failures - 1)
+            wait_s = self._cluster.settings.backoff.pause_s(self._failures - 1)
             self._cluster.forget()
             asyncio.get_running_loop().call_later(wait_s, self._drain)
             if isinstance(error, Refused) and not error.retriable:
@@ -467,7 +467,7 @@ class RecordSender:
                 if isinstance(error, Refused) and not error.retriable:
                     self._fail_waiting(queue, error)
                     continue
-                wait_s = backoff.wait_s(queue.failed_lookups)
+                wait_s = backoff.pause_s(queue.failed_lookups)
                 queue.failed_lookups += 1
                 again = asyncio.get_running_loop().time() + wait_s
                 queue.not_before = max(queue.not_before, again)
