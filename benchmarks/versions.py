@@ -25,7 +25,7 @@ from benchmarks.clusters import BROKERS, Cluster
 
 ROOT = Path(__file__).parent.parent
 MAIN = "tidelog.cli.main"
-KNOWN_NAMES = "from tidelog.model.configs.definitions import BROKER; print(*BROKER)"
+KNOWN_NAMES = "from tidelog.model.configs.broker import BROKER; print(*BROKER)"
 
 
 @dataclass(frozen=True)

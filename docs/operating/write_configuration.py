@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidelog.model.configs.definitions import SECTIONS, TOPIC, ConfigDefinition, Update
+from tidelog.model.configs.broker import SECTIONS
+from tidelog.model.configs.topic import TOPIC
+from tidelog.model.configs.types import ConfigDefinition, Update
 
 PAGE = Path(__file__).with_name("configuration.md")
 

@@ -30,7 +30,7 @@ from tidelog.client.errors import ClientError
 from tidelog.controller.decisions.cluster import Cluster, load
 from tidelog.metadata import layout
 from tidelog.metadata.zookeeper import ZookeeperStore
-from tidelog.model.configs.definitions import BrokerLayers
+from tidelog.model.configs.resolve import BrokerLayers
 from tidelog.protocol import messages
 from tidelog.runtime.seams import Seams
 

@@ -21,7 +21,7 @@ from tidelog.controller.decisions.cluster import _DRAFTED, Cluster, load
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState, TopicNode
 from tidelog.metadata.store import Create, Operation, Set
-from tidelog.model.configs.definitions import BrokerLayers
+from tidelog.model.configs.resolve import BrokerLayers
 from tidelog.protocol import messages
 
 TIMES = {"broker.session.timeout.ms": "6000", "broker.silence.suspect.ms": "4000"}

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from tests.support.loop_guard import look
 from tests.support.put_files import put
-from tidelog.model.configs.definitions import TOPIC, BrokerLayers, resolve_topic
+from tidelog.model.configs.resolve import BrokerLayers, resolve_topic
+from tidelog.model.configs.topic import TOPIC
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import Rejected

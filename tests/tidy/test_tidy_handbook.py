@@ -24,7 +24,7 @@ from tidelog.cli import main, server_arguments
 from tidelog.controller.decisions import creation, losses
 from tidelog.groups import limits as group_limits
 from tidelog.metadata import zookeeper
-from tidelog.model.configs.definitions import SECTIONS
+from tidelog.model.configs.broker import SECTIONS
 from tidelog.network import places, router
 from tidelog.network.buffer import FIRST_BYTES, SMALL_BYTES
 from tidelog.network.limits import Limits

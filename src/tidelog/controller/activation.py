@@ -19,7 +19,7 @@ from tidelog.metadata.memory import MemoryStore
 from tidelog.metadata.records import ClusterId, ControllerNode, Counter
 from tidelog.metadata.sqlite import SqliteStore
 from tidelog.metadata.store import Create, Delete, MetadataStore, Node, StoreRefused
-from tidelog.model.configs.definitions import BrokerLayers
+from tidelog.model.configs.resolve import BrokerLayers
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.model.levels import LATEST, Level
 from tidelog.runtime.seams import Seams

@@ -22,7 +22,7 @@ from tidelog.controller.performing import NotActive
 from tidelog.controller.rebalancing import Rebalancing
 from tidelog.metadata import layout
 from tidelog.metadata.store import MetadataStore, StoreRefused, StoreUnavailable
-from tidelog.model.configs.definitions import BrokerLayers
+from tidelog.model.configs.resolve import BrokerLayers
 from tidelog.model.configs.server import ServerConfigs
 from tidelog.network import api_versions
 from tidelog.network.limits import Limits

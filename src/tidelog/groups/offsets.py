@@ -16,7 +16,7 @@ from tidelog.groups.decision import Answer, Outcome
 from tidelog.groups.events import CommitOffsets, DeleteOffsets, OffsetsResult, PendingResponse
 from tidelog.groups.group import Group, GroupState
 from tidelog.groups.records import NO_EXPIRY, NO_LIFE, CommittedOffset, OffsetRecord, Record
-from tidelog.model.configs.topic_values import MAX_INT64
+from tidelog.model.configs.types import MAX_INT64
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 

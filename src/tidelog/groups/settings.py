@@ -1,6 +1,6 @@
 """The broker's settings for groups under Kafka's names, with Kafka's defaults.
 
-Owns values only; where they come from is ``model.configs.definitions``.
+Owns values only; their definitions are in `model.configs.broker`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from tidelog.controller.decisions.cluster import KEPT_CONFIGURATIONS, Put, Remov
 from tidelog.controller.decisions.creation import NewTopic
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
-from tidelog.model.configs.definitions import ResolvedTopic, TopicResolver
+from tidelog.model.configs.resolve import ResolvedTopic, TopicResolver
 
 MINIMUM = "min.insync.replicas"
 

@@ -28,7 +28,7 @@ from tidelog.controller.pending import Changes
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode, PartitionState
 from tidelog.metadata.store import Set
-from tidelog.model.configs.definitions import BrokerLayers
+from tidelog.model.configs.resolve import BrokerLayers
 from tidelog.model.levels import LEVELS
 from tidelog.model.topics import TopicPartition
 

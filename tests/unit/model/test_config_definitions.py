@@ -6,18 +6,18 @@ from dataclasses import fields
 
 import pytest
 
-from tidelog.model.configs import definitions as definitions
-from tidelog.model.configs.definitions import (
-    BROKER,
-    TOPIC,
+from tidelog.model.configs.broker import BROKER
+from tidelog.model.configs.resolve import (
     BrokerLayers,
-    ConfigSource,
-    ConfigType,
-    Refused,
-    parse,
+    check_dynamic_broker_configs,
+    check_topic_configs,
+    describe_broker,
+    describe_brokers_default,
     resolve_topic,
 )
+from tidelog.model.configs.topic import TOPIC
 from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
+from tidelog.model.configs.types import ConfigDefinition, ConfigSource, ConfigType, Refused, parse
 
 THROTTLES = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 REMOTE_STORAGE = {
@@ -52,7 +52,7 @@ def test_a_default_of_what_has_no_effect_on_a_topic_has_none_either() -> None:
 
 def test_what_other_clusters_say_of_remote_storage_is_taken_unless_it_asks_for_it() -> None:
     """Tools that copy topics (MirrorMaker 2) set what they found elsewhere, defaults too."""
-    check = definitions.check_topic_configs
+    check = check_topic_configs
     for name in REMOTE_STORAGE:
         assert check({name: TOPIC[name].default}) is None
         assert TOPIC[name].without_effect
@@ -64,7 +64,7 @@ def test_what_other_clusters_say_of_remote_storage_is_taken_unless_it_asks_for_i
 @pytest.mark.parametrize("table", [TOPIC, BROKER], ids=["topic", "broker"])
 def test_every_default_parses_and_every_row_is_documented(table: dict[str, object]) -> None:
     for name, row in table.items():
-        assert isinstance(row, definitions.ConfigDefinition)
+        assert isinstance(row, ConfigDefinition)
         assert row.name == name
         assert row.documentation.endswith("."), name
         if row.default is not None:
@@ -168,7 +168,7 @@ def test_values_that_are_refused_in_one_sentence_with_the_name(name: str, text: 
 
 
 def test_an_unknown_name_is_refused_with_the_nearest_known_one() -> None:
-    refused = definitions.check_topic_configs({"retention.mss": "1"})
+    refused = check_topic_configs({"retention.mss": "1"})
     assert refused is not None
     assert refused.sentence == (
         "Unknown topic configuration retention.mss (did you mean retention.ms?)."
@@ -247,18 +247,16 @@ def test_a_stored_value_that_cannot_be_read_is_passed_over_and_named() -> None:
 
 
 def test_checks_between_configurations() -> None:
-    refused = definitions.check_topic_configs(
-        {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"}
-    )
+    refused = check_topic_configs({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"})
     assert refused is not None
     assert "min.compaction.lag.ms" in refused.sentence
-    refused = definitions.check_topic_configs({"retention.ms": None})
+    refused = check_topic_configs({"retention.ms": None})
     assert refused is not None
     assert "null" in refused.sentence
 
 
 def test_which_configurations_of_a_broker_are_dynamic() -> None:
-    check = definitions.check_dynamic_broker_configs
+    check = check_dynamic_broker_configs
     assert check({"log.retention.ms": "1", "message.max.bytes": "5"}) is None
     assert check({"follower.replication.throttled.rate": "1"}) is None
     # Without effect here; Kafka's tools change them on running brokers.
@@ -278,7 +276,7 @@ def test_which_configurations_of_a_broker_are_dynamic() -> None:
 
 def test_rows_of_a_broker() -> None:
     layers = BrokerLayers({"node.id": "1", "num.partitions": "4"}, {"log.retention.ms": "9"})
-    rows = {entry.name: entry for entry in definitions.describe_broker(layers)}
+    rows = {entry.name: entry for entry in describe_broker(layers)}
     assert set(rows) == set(BROKER)
     partitions = rows["num.partitions"]
     assert (partitions.value, partitions.source) == ("4", ConfigSource.STATIC_BROKER_CONFIG)
@@ -289,7 +287,7 @@ def test_rows_of_a_broker() -> None:
     assert rows["broker.rack"].value is None
     assert rows["num.io.threads"].documentation.endswith("(Without effect in this version.)")
     assert rows["num.io.threads"].type is ConfigType.INT
-    default = definitions.describe_brokers_default({"log.retention.ms": "9"})
+    default = describe_brokers_default({"log.retention.ms": "9"})
     assert [(x.name, x.source) for x in default] == [
         ("log.retention.ms", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
     ]
@@ -297,10 +295,10 @@ def test_rows_of_a_broker() -> None:
 
 def test_a_secret_is_shown_neither_as_value_nor_as_synonym(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "a.password"
-    secret = definitions.ConfigDefinition(name, definitions.ConfigType.PASSWORD, None, "One.")
-    monkeypatch.setitem(definitions.BROKER, name, secret)
+    secret = ConfigDefinition(name, ConfigType.PASSWORD, None, "One.")
+    monkeypatch.setitem(BROKER, name, secret)
     layers = BrokerLayers(static={name: "hush"}, dynamic={name: "whisper"})
-    (row,) = [each for each in definitions.describe_broker(layers) if each.name == name]
+    (row,) = [each for each in describe_broker(layers) if each.name == name]
     assert (row.value, row.sensitive, row.source) == (
         None,
         True,

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from tidelog.model.configs.definitions import BROKER
+from tidelog.model.configs.broker import BROKER
 from tidelog.model.configs.server import (
     Listener,
     ServerConfigs,

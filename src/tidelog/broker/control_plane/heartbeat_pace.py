@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 
-from tidelog.model.configs.session_times import (
+from tidelog.model.configs.server import (
     HEARTBEAT,
     HEARTBEATS_IN_SILENCE,
     SESSION,

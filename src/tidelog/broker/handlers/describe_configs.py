@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.metadata.configurations import DEFAULT_BROKER, EntityType
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.configs.definitions import (
-    ConfigEntry,
-    describe_broker,
-    describe_brokers_default,
-)
+from tidelog.model.configs.resolve import ConfigEntry, describe_broker, describe_brokers_default
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import why_invalid
 from tidelog.network.router import Handler, RequestContext, Scope, Steps

@@ -11,15 +11,10 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import IntEnum
 
-from tidelog.model.configs.definitions import (
-    BROKER,
-    MIN_INSYNC,
-    BrokerLayers,
-    ResolvedTopic,
-    TopicResolver,
-    parse,
-)
+from tidelog.model.configs.broker import BROKER
+from tidelog.model.configs.resolve import MIN_INSYNC, BrokerLayers, ResolvedTopic, TopicResolver
 from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.configs.types import parse
 from tidelog.runtime.turns import Pieces
 from tidelog.storage.checkpoints import KeptConfigs
 

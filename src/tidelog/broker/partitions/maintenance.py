@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from tidelog.broker.partitions.cleaning import Cleaning
-from tidelog.model.configs.topic_values import MAX_INT64
+from tidelog.model.configs.types import MAX_INT64
 from tidelog.runtime.tasks import call_off
 from tidelog.runtime.turns import Turn
 from tidelog.storage.log.producers import MAX_PRODUCERS_OF_ALL, forgotten_beyond

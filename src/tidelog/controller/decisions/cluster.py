@@ -32,7 +32,7 @@ from tidelog.metadata.records import (
     WentBack,
 )
 from tidelog.metadata.store import Node
-from tidelog.model.configs.definitions import BrokerLayers, ResolvedTopic, TopicResolver
+from tidelog.model.configs.resolve import BrokerLayers, ResolvedTopic, TopicResolver
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST, Level
 from tidelog.model.topics import TopicPartition, metric_name

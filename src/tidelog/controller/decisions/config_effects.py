@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Decision, Write
 from tidelog.controller.decisions.elections import Standing, put_state, settle_all, with_isr
 from tidelog.metadata import layout
-from tidelog.model.configs.definitions import BrokerLayers, TopicResolver
+from tidelog.model.configs.resolve import BrokerLayers, TopicResolver
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.topics import TopicPartition
 

@@ -1,7 +1,7 @@
 """AlterConfigs and IncrementalAlterConfigs: dynamic configurations of topics and brokers.
 
 Owns which resources exist, the four incremental operations and the nodes that they write. What a
-value may be is ``model.configs.definitions``; when it takes effect is the brokers'.
+value may be is in ``model.configs``; when it takes effect is the brokers'.
 Sources: KIP-133 (AlterConfigs replaces the whole set), KIP-339 (incremental); the codes of refusals
 are those of Kafka 4, which looks in this order:
 
@@ -26,13 +26,10 @@ from tidelog.controller.decisions.cluster import Cluster, Decision, Put, Refusal
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
 from tidelog.model.admin_requests import AlterOperation, ResourceType
-from tidelog.model.configs.definitions import (
-    BROKER,
-    TOPIC,
-    ConfigType,
-    check_dynamic_broker_configs,
-    check_topic_configs,
-)
+from tidelog.model.configs.broker import BROKER
+from tidelog.model.configs.resolve import check_dynamic_broker_configs, check_topic_configs
+from tidelog.model.configs.topic import TOPIC
+from tidelog.model.configs.types import ConfigType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import why_invalid
 

@@ -35,7 +35,7 @@ from tidelog.metadata.records import (
     TopicMemory,
     TopicNode,
 )
-from tidelog.model.configs.definitions import ConfigEntry, check_topic_configs
+from tidelog.model.configs.resolve import ConfigEntry, check_topic_configs
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import METADATA_TOPIC, OFFSETS_TOPIC, metric_name, why_invalid
 

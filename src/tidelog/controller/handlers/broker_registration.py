@@ -38,7 +38,7 @@ from tidelog.controller.serving import served
 from tidelog.metadata import layout
 from tidelog.metadata.records import WentBack
 from tidelog.model.api_keys import ApiKey
-from tidelog.model.configs.session_times import HEARTBEATS_IN_SILENCE
+from tidelog.model.configs.server import HEARTBEATS_IN_SILENCE
 from tidelog.model.epochs import leaves_room
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition, why_invalid

@@ -1,6 +1,7 @@
 """The table of a server's configurations: Kafka's names and defaults, and ours.
 
-Owns the definitions; the typed values of one process are ``server_configs.ServerConfigs``.
+Owns the definitions of all but the log and its cleaner (see `broker_log`). Not the typed values of
+a process: see `server`.
 
 Defaults that are not Kafka's, each for a reason in docs/design: ``broker.session.timeout.ms``,
 ``broker.heartbeat.interval.ms`` (a dead leader is replaced in under a second),

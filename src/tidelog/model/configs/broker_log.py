@@ -1,6 +1,6 @@
-"""The rows of a server's configurations that concern its logs and their cleaner.
+"""The definitions of a server's configurations of its logs and their cleaner.
 
-Owns the definitions only; the other rows are in ``configs.broker``.
+Owns these rows. Not the other ones: see `broker`, which joins both into one table.
 """
 
 from __future__ import annotations

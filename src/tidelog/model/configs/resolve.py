@@ -1,8 +1,8 @@
-"""Which value of a configuration holds, and where it comes from (DescribeConfigs).
+"""Resolution of configurations: which value is in effect, and its source (DescribeConfigs).
 
 Order of precedence for a topic, as in Kafka: the topic's own, then for each synonym the broker's
-dynamic one, the dynamic default of all brokers, the static file, and last the default. Owns no
-table and no storage of values.
+dynamic one, the dynamic default of all brokers, the static file, and last the default. Owns the
+order. Not the tables: see `topic` and `broker`; values are stored elsewhere.
 """
 
 from __future__ import annotations

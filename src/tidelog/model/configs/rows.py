@@ -1,6 +1,6 @@
-"""How the tables of a server's configurations are written: one function per kind of row.
+"""Constructors of the rows of a server's configurations, one function for each kind of row.
 
-Owns no row; the rows are in ``configs.broker`` and ``configs.broker_log``.
+Owns no row: see `broker` and `broker_log`.
 """
 
 from __future__ import annotations

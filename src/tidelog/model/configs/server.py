@@ -1,7 +1,7 @@
-"""A process's own configuration: ``server.properties`` text to typed, checked values.
+"""The configuration of a process: ``server.properties`` text to typed, checked values.
 
-Owns the syntax (``parse_properties``) and the rules between configurations (listeners and roles);
-names, types and defaults are the table's (``configs.broker``). Reads no file itself.
+Owns the syntax (``parse_properties``) and the rules between configurations (listeners, roles, times
+of a broker's session). Not names, types and defaults: see `broker`. It reads no file.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 
 from tidelog.model.configs.broker import BROKER, RACK_AWARE_SELECTOR
 from tidelog.model.configs.resolve import BrokerLayers, resolve_topic
-from tidelog.model.configs.session_times import silence_suspect_ms
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.configs.types import Refused, Value, parse, unknown
 from tidelog.model.levels import Level, level_of
@@ -22,6 +21,12 @@ EVERY_INTERFACE = ("", "0.0.0.0", "::")
 
 SPOKEN_PROTOCOLS = ("PLAINTEXT",)
 """Security protocols that listeners can have so far."""
+
+HEARTBEATS_IN_SILENCE = 3
+"""How many heartbeats must be missing before a silence is suspicious."""
+
+SILENCE, SESSION = "broker.silence.suspect.ms", "broker.session.timeout.ms"
+HEARTBEAT = "broker.heartbeat.interval.ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,3 +461,30 @@ def _unescape(text: str) -> str:
 
 
 _HEX = frozenset("0123456789abcdefABCDEF")
+
+
+def silence_suspect_ms(values: Mapping[str, Any], is_set: bool) -> int | Refused:
+    """Return after how long a silence a broker is suspected, in ms, or why these times are refused.
+
+    A value that nobody set follows the other two: half of a short session, three intervals of slow
+    heartbeats; where that leaves no room it is the session's whole time, and death comes first.
+    """
+    session_ms: int = values[SESSION]
+    heartbeat_ms: int = values[HEARTBEAT]
+    silence_ms: int = values[SILENCE]
+    if session_ms <= heartbeat_ms:
+        return Refused(
+            SESSION,
+            f"{SESSION} is {session_ms}: it must be above {HEARTBEAT} ({heartbeat_ms}), or every "
+            "broker dies between two heartbeats.",
+        )
+    least_ms = HEARTBEATS_IN_SILENCE * heartbeat_ms
+    if not is_set:
+        return min(session_ms, max(least_ms, min(silence_ms, session_ms // 2)))
+    if not least_ms <= silence_ms < session_ms:
+        return Refused(
+            SILENCE,
+            f"{SILENCE} is {silence_ms}: it must be at least {least_ms} (three times {HEARTBEAT}) "
+            f"and below {session_ms} ({SESSION}).",
+        )
+    return silence_ms

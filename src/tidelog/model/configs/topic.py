@@ -1,7 +1,7 @@
 """The table of topic configurations: names, defaults and synonyms as Kafka has them, and ours.
 
-Owns the definitions only; ``topic_configs.TopicConfigs`` holds the typed values, which
-``configs.resolve`` makes. A test holds table and fields against each other.
+Owns the definitions. Not the typed values: see `topic_values` (a test compares the two); not which
+text wins: see `resolve`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The resolved configuration of one topic: typed values under Kafka's names, with Kafka's defaults.
 
-Owns the values only; the table of definitions (documentation, validation, synonyms of the broker's
-level, which are without effect) is ``model.configs.definitions``.
+Owns the values. Not their definitions (documentation, validation, synonyms at the broker's level):
+see `topic`; not which text wins: see `resolve`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-MAX_INT64 = 2**63 - 1
+from tidelog.model.configs.types import MAX_INT64
 
 
 class TimestampType(StrEnum):

@@ -1,7 +1,7 @@
-"""What a configuration is: its type, its checks, how its text becomes a value or a refusal.
+"""Definitions of configurations: types, checks, and the parsing of a text to a value or a refusal.
 
-Owns no table of names (``configs.topic``, ``configs.broker``) and no order of
-precedence (``configs.resolve``).
+Owns the classes. Not the tables of names: see `topic` and `broker`; not the order of precedence:
+see `resolve`.
 Source of the numbers: the published protocol (DescribeConfigs v1+: config type and source).
 """
 
