@@ -149,7 +149,7 @@ def test_a_pattern_deletes_what_was_agreed_to_and_no_internal_topic(
 
 def test_what_topics_refuse(tide: Tide, bootstrap: str, topic_name: str) -> None:
     create_topic(bootstrap, topic_name, 2)
-    tide("topics", "--create", "--topic", topic_name).failed("exists already", "--if-not-exists")
+    tide("topics", "--create", "--topic", topic_name).failed("already exists", "--if-not-exists")
     again = tide("topics", "--create", "--topic", topic_name, "--if-not-exists", "--json")
     assert again.json() == {"topic": topic_name, "created": False}
     tide("topics", "--create", "--topic", "no spaces").failed("'no spaces'", "character")

@@ -80,7 +80,7 @@ def test_a_child_that_dies_is_reported(folder: Path) -> None:
         os.kill(pid, signal.SIGKILL)
         assert up.program.wait(DEADLINE_S) == 1
         assert up.lines("error: ") == [
-            f"error: broker 1 (pid {pid}) was ended by SIGKILL; see {folder / 'node-1.log'}"
+            f"error: broker 1 (pid {pid}) was killed by SIGKILL; see {folder / 'node-1.log'}"
         ]
 
 
@@ -127,7 +127,7 @@ def test_it_says_for_whom_it_waits_and_that_it_never_served(folder: Path) -> Non
         up.program.send(signal.SIGTERM)
         assert up.program.wait(DEADLINE_S) == 1
         (line,) = up.lines("error: ")
-        assert line.startswith("error: stopped before the cluster served")
+        assert line.startswith("error: stopped before the cluster was ready")
 
 
 def test_a_second_one_on_the_same_folder_is_refused(folder: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_second_one_on_the_same_folder_is_refused(folder: Path) -> None:
         first.until_said("ready")
         second = Up(folder)
         assert second.program.wait(DEADLINE_S) == 1
-        (line,) = second.lines("error: another `tidelog up` runs on")
+        (line,) = second.lines("error: another `tidelog up` uses")
         assert f"(pid {first.program.pid})" in line
         assert answers_metadata(first.cluster()["brokers"][0]["port"], DEADLINE_S)
 
@@ -345,7 +345,7 @@ def test_three_brokers_serve_and_go_on_when_one_dies(folder: Path) -> None:
         assert '"replicas": [' in described.stdout, described
         assert run_tidelog("produce", *server, "--topic", "t", stdin="a\nb\n").returncode == 0
         os.kill(cluster["brokers"][2]["pid"], signal.SIGKILL)
-        said = up.until_said("the others go on; to start it again: tidelog server ")
+        said = up.until_said("the other processes keep running; to restart it: tidelog server ")
         assert up.cluster()["brokers"][2]["pid"] is None
         command = tidelog_command("server", said.rpartition("tidelog server ")[2])
         with Program(command, folder / "by-hand") as by_hand:

@@ -45,7 +45,7 @@ def test_a_cluster_whose_store_was_put_back_says_what_to_do_and_goes_on(
     shutil.copy(backup, store)
 
     with Up(folder, "--brokers", str(brokers)) as up:
-        said = up.until_said("told nothing of the cluster")
+        said = up.until_said("sends no metadata")
         found = re.search(r"--bootstrap-server (\S+:\d+)", said)
         assert found is not None, said
         server = ("--bootstrap-server", found[1])
@@ -85,6 +85,6 @@ def test_one_that_is_told_nothing_can_be_stopped(tmp_path: Path) -> None:
         path.unlink()
     shutil.copy(backup, store)
     with Up(folder) as up:
-        up.until_said("told nothing of the cluster")
+        up.until_said("sends no metadata")
         up.program.send(signal.SIGTERM)
         assert up.program.wait(DEADLINE_S) == 1, "it never served"

@@ -1,7 +1,7 @@
-"""Names of client configurations that Kafka knows and the commands have no use for.
+"""Kafka's client configurations that have no effect in these commands.
 
-Owns which are taken without effect, so that a file of properties that stock clients use can be
-given as it is, and which are refused because leaving them out would do something else than asked.
+Owns which of them are accepted, so that a properties file of stock clients works as it is, and
+which are refused because ignoring them would change the result.
 Source: ProducerConfig, ConsumerConfig and AdminClientConfig of Apache Kafka 4.1.
 """
 
@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from tidelog.cli.failures import WrongUsage
 
 _PREFIXES = ("sasl.", "ssl.")
-"""Without effect while security.protocol is PLAINTEXT, in Kafka's clients, too."""
+"""Without effect while security.protocol is PLAINTEXT, as in Kafka's clients."""
 
 _OF_ALL = frozenset(
     [
@@ -91,10 +91,10 @@ _REFUSED = {
 
 
 def check_unused(name: str, value: str, kind: str, honoured: Collection[str]) -> None:
-    """Let a configuration of a ``kind`` (client, producer, consumer) pass that has no effect here.
+    """Accept a configuration of a ``kind`` (client, producer, consumer) that has no effect here.
 
-    Raises WrongUsage for one that Kafka does not know, or that must not be passed over.
-    ``honoured`` are those that have one.
+    Raises WrongUsage for a name that Kafka does not know, or that must not be ignored.
+    ``honoured`` are the names that have an effect.
     """
     if name in _REFUSED and kind != "client":
         if (name, value) == ("group.protocol", "classic"):

@@ -1,12 +1,12 @@
-"""Which cluster secret a process starts with, and the files of secrets that tidelog makes itself.
+"""The cluster secret of a starting process, and the secret files that tidelog creates.
 
 Owns the rule of a start:
 
 | the process | its secret |
 |---|---|
-| has ``cluster.secret.file`` | what is in the file |
-| both roles, SQLite store, no file named | its own, once in the first log directory that works |
-| the same, and other brokers are registered in the store | as the next row: they do not know it |
+| has ``cluster.secret.file`` | the content of the file |
+| both roles, SQLite store, no file named | its own, created in the first usable log directory |
+| the same, and other brokers are registered in the store | as in the next row: they lack it |
 | any other without a file | none: every listener must be on a loopback address |
 """
 
@@ -28,11 +28,11 @@ SQLITE = "sqlite:"
 FILE_NAME = "cluster.secret"
 
 OTHERS = 0o007
-"""The bits of a file's mode that let every user of the machine in."""
+"""The bits of a file's mode that give other users of the machine access."""
 
 
 def secret_for(configs: ServerConfigs, seams: Seams) -> ClusterSecret | None:
-    """Return the secret of a process that starts. Raises SecretRefused with one line."""
+    """Return the secret of a starting process. Raises SecretRefused with one line."""
     path = configs.cluster_secret_file
     if not path and _is_all_of_a_cluster(configs):
         path = _own_secret(configs)
@@ -51,14 +51,14 @@ def secret_for(configs: ServerConfigs, seams: Seams) -> ClusterSecret | None:
     )
     if optional:
         logger.warning(
-            "cluster.secret.optional is true: whoever reaches a listener can command this process; "
+            "cluster.secret.optional is true: any client of a listener can command this process; "
             "set it to false when every process of the cluster has the secret"
         )
     return secret
 
 
 def why_open_to_others(path: str) -> str | None:
-    """Return why a secret's file must not be used: everybody may read it, or it is not there."""
+    """Return why a secret file must not be used: other users can read it, or it is missing."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
@@ -72,18 +72,18 @@ def why_open_to_others(path: str) -> str | None:
 
 
 def _is_all_of_a_cluster(configs: ServerConfigs) -> bool:
-    """Whether this process can be a cluster by itself: nobody else needs its secret."""
+    """Whether this process can be a whole cluster: no other process needs its secret."""
     embedded = configs.metadata_store.startswith(SQLITE)
     return configs.is_broker and configs.is_controller and embedded
 
 
 def _own_secret(configs: ServerConfigs) -> str | None:
-    """Return the file of the secret that this process made, now or earlier; None for none.
+    """Return the file of the secret that this process created, now or earlier; None for none.
 
-    A store of a version without secrets may know other brokers: a secret of this process's own
-    would shut them out.
+    The store of a version without secrets may have other brokers: a secret of this process's own
+    would lock them out.
     """
-    # Imported late: a broker alone has no store.
+    # Imported here: a process with only the broker role has no store.
     from tidelog.metadata import layout
     from tidelog.metadata.sqlite import names_below
 
@@ -96,7 +96,7 @@ def _own_secret(configs: ServerConfigs) -> str | None:
     others = None if known is None else sorted(set(known) - {str(configs.node_id)})
     if others:
         logger.warning(
-            "brokers %s are registered in %s, so this process makes no cluster secret of its own: "
+            "brokers %s are registered in %s, so this process creates no cluster secret: "
             "give all processes the same cluster.secret.file",
             ", ".join(others),
             store,
@@ -105,7 +105,7 @@ def _own_secret(configs: ServerConfigs) -> str | None:
 
 
 def _make_in_one_of(folders: Sequence[str]) -> str:
-    """Make a secret in the first folder that takes one: a broker starts with the disks that work.
+    """Create a secret in the first writable folder: a broker starts with the disks that work.
 
     Raises SecretRefused, with the reason of the first folder, when none does.
     """
@@ -120,9 +120,9 @@ def _make_in_one_of(folders: Sequence[str]) -> str:
 
 
 def make_secret(folder: str) -> str:
-    """Make a secret of 256 random bits in ``folder``, unless there is one; return the file's path.
+    """Create a secret of 256 random bits in ``folder`` unless there is one; return the file's path.
 
-    The file is its owner's alone from the first moment. Raises SecretRefused.
+    The file is created with mode 600. Raises SecretRefused.
     """
     path = os.path.join(folder, FILE_NAME)
     if os.path.exists(path):
@@ -131,7 +131,7 @@ def make_secret(folder: str) -> str:
     try:
         os.makedirs(folder, mode=0o750, exist_ok=True)
         if os.path.exists(temporary):
-            # Of a start that was killed: nobody has proved what is in it.
+            # Left by a start that was killed: no process has used it.
             os.unlink(temporary)
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -147,5 +147,5 @@ def make_secret(folder: str) -> str:
             os.close(directory)
     except OSError as error:
         why = error.strerror or error
-        raise SecretRefused(f"the cluster secret {path} cannot be made: {why}") from error
+        raise SecretRefused(f"the cluster secret {path} cannot be created: {why}") from error
     return path

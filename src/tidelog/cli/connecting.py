@@ -1,7 +1,7 @@
-"""The options by which commands find their cluster, and running a command's work against it.
+"""The options that name a command's cluster, and the run of a command against it.
 
 Owns ``--bootstrap-server``, ``--command-config``, ``--json`` and the notice on stderr that a call
-takes long. What is asked is the command's.
+takes long. Not the requests: see the commands.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 OPEN_TIMEOUT_MS = 3_000
-"""How long a command tries to reach a cluster before it says that it cannot."""
+"""How long a command tries to reach a cluster before it fails."""
 
 CONNECT_TIMEOUT_MS = 5_000
 API_TIMEOUT_MS = 30_000
@@ -44,14 +44,14 @@ _TIMES = {
 }
 
 SECRET_FILE = "cluster.secret.file"
-"""The file of the cluster's secret, for what only operators may ask."""
+"""The file of the cluster secret, needed by requests that only operators may send."""
 
 SERVERS = "bootstrap.servers"
 SERVER_VARIABLE = "TIDELOG_BOOTSTRAP_SERVER"
-"""Where the cluster's address comes from when no flag says it."""
+"""The environment variable that names the cluster when no option does."""
 
 CLIENT_PROPERTIES = ("client.id", *_TIMES, "security.protocol", SERVERS, SECRET_FILE)
-"""The configurations that every command takes; those of what it does are the command's."""
+"""The client configurations that every command takes."""
 
 
 def cluster_options(function: Function) -> Function:
@@ -60,7 +60,7 @@ def cluster_options(function: Function) -> Function:
 
 
 def client_options(kind: str) -> Callable[[Function], Function]:
-    """As ``cluster_options``, with the older names of Kafka's console clients, and properties.
+    """As ``cluster_options``, plus the older names of Kafka's console clients, and properties.
 
     For ``kind`` "consumer": ``--consumer.config`` is ``--command-config``; ``--command-property``
     and ``--consumer-property`` are one (the parameter ``client_property``).
@@ -73,7 +73,7 @@ def client_options(kind: str) -> Callable[[Function], Function]:
             "client_property",
             multiple=True,
             metavar="NAME=VALUE",
-            help=f"A configuration of the {kind}; goes before --command-config.",
+            help=f"A configuration of the {kind}; overrides --command-config.",
         )(function)
         return _cluster_options(function, f"--{kind}.config")
 
@@ -91,8 +91,8 @@ def _cluster_options(function: Function, *older_names: str) -> Function:
     return click.option(
         "--bootstrap-server",
         metavar="HOST:PORT,...",
-        help=f"Any brokers of the cluster. Default: bootstrap.servers of --command-config, then "
-        f"the environment's {SERVER_VARIABLE}.",
+        help=f"Some brokers of the cluster. Default: bootstrap.servers of --command-config, then "
+        f"the environment variable {SERVER_VARIABLE}.",
     )(function)
 
 
@@ -104,21 +104,21 @@ def json_option(function: Function) -> Function:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Which cluster a command asks, and how it prints the answer."""
+class CommonOptions:
+    """The common options of a command: its cluster, and the format of its output."""
 
     bootstrap_server: str | None
     command_config: Path | None
     as_json: bool
 
     @staticmethod
-    def of(context: click.Context) -> Asked:
-        """Return what was given to a command, or before its name to the command above it."""
+    def of(context: click.Context) -> CommonOptions:
+        """Return the options given to a command, or before its name to its parent command."""
         given: dict[str, Any] = {}
         for each in (context, context.parent):
             if each is not None:
                 given = {**each.params, **{name: v for name, v in given.items() if v}}
-        return Asked(
+        return CommonOptions(
             given.get("bootstrap_server"),
             given.get("command_config"),
             bool(given.get("as_json")),
@@ -126,10 +126,10 @@ class Asked:
 
 
 def subcommand_options(function: Function) -> Function:
-    """Add ``--bootstrap-server``, ``--command-config`` and ``--json`` where they may stand above.
+    """Add ``--bootstrap-server``, ``--command-config`` and ``--json`` to a command and its parent.
 
-    For a command that has subcommands, and for those: `tidelog doctor --json replicas` is the same
-    as `tidelog doctor replicas --json`. The command asks ``Asked.of(context)`` what was given.
+    `tidelog doctor --json replicas` means the same as `tidelog doctor replicas --json`. The command
+    reads them with ``CommonOptions.of(context)``.
     """
     return _cluster_options(json_option(function))
 
@@ -137,9 +137,9 @@ def subcommand_options(function: Function) -> Function:
 def client_properties(
     file: Path | None, pairs: tuple[str, ...]
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what a file and ``--command-property`` say: what every command takes, and the rest.
+    """Return the properties of a file and of ``--command-property``: the common ones, and the rest.
 
-    What the line says wins. Raises WrongUsage.
+    The option overrides the file. Raises WrongUsage.
     """
     given = parse_properties(text_of(file)) if file else {}
     given.update(key_values(pairs, "--command-property"))
@@ -172,7 +172,7 @@ def settings_from(properties: Mapping[str, str]) -> ClusterSettings:
 
 def _secret_in(path: str) -> ClusterSecret:
     """Return the secret of a file. Raises WrongUsage."""
-    # The audit is the servers': a command says the same in its error line.
+    # Only servers write an audit log: a command prints the reason in its error line.
     logging.getLogger("tidelog.audit").addHandler(logging.NullHandler())
     seams = Seams()
     try:
@@ -190,14 +190,14 @@ def run(
     progress: Callable[[], str] | None = None,
     knowing: bool = True,
 ) -> Result:
-    """Open the cluster, run ``work`` with it, close it; return what ``work`` returned.
+    """Open the cluster, run ``work`` with it, close it; return the result of ``work``.
 
-    ``knowing=False``: ``work`` asks for the cluster's metadata itself, or needs none: brokers that
-    start have none while their controller tells them nothing.
+    ``knowing=False``: do not fetch metadata first. ``work`` fetches them itself, or needs none:
+    starting brokers have none until their controller sends them.
 
-    When it takes over two seconds a line on a terminal's stderr shows how far it is: what
-    ``progress`` returns (nothing for ""), or that it waits for the cluster. ``properties`` go
-    before those of the file ``command_config``. Raises WrongUsage when nothing names a cluster.
+    After two seconds a line on a terminal's stderr shows the progress: the text of ``progress`` (no
+    line for ""), or that the command waits for the cluster. ``properties`` override the file
+    ``command_config``. Raises WrongUsage when no cluster is named.
     """
     given = parse_properties(text_of(command_config)) if command_config else {}
     given.update(properties or {})
@@ -219,7 +219,7 @@ def run(
 
 
 def _servers(flag: str | None, properties: Mapping[str, str]) -> str:
-    """Return the addresses of the flag, else of the properties, else of the environment."""
+    """Return the addresses of the option, the properties or the environment, in this order."""
     sources = {
         "--bootstrap-server": flag,
         SERVERS: properties.get(SERVERS),
@@ -239,7 +239,7 @@ def _servers(flag: str | None, properties: Mapping[str, str]) -> str:
 
 
 class _Notice:
-    """A line that appears on a terminal after two seconds, counts, and goes away again."""
+    """A progress line on a terminal: appears after two seconds, and is erased at the end."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         self._text = text
@@ -266,11 +266,11 @@ class _Notice:
 
 
 def text_of(file: Path) -> str:
-    """Return what is in a file that a flag named. Raises WrongUsage for one that is no text."""
+    """Return the text of a file that an option names. Raises WrongUsage when it is not UTF-8."""
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise WrongUsage(f"{file} is no text in UTF-8: {error.reason}") from None
+        raise WrongUsage(f"{file} is not valid UTF-8: {error.reason}") from None
 
 
 def key_values(pairs: tuple[str, ...], option: str) -> dict[str, str]:

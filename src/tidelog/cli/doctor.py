@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import click
 
 import tidelog.cli
-from tidelog.cli.connecting import OPEN_TIMEOUT_MS, Asked, run, subcommand_options
+from tidelog.cli.connecting import OPEN_TIMEOUT_MS, CommonOptions, run, subcommand_options
 from tidelog.cli.failures import Failed, WrongUsage
 from tidelog.cli.findings import ClusterFacts, Finding, Severity, judge, readable
 from tidelog.cli.output import print_json, print_table, say
@@ -62,7 +62,7 @@ def command(context: click.Context, /, **_flags: Any) -> None:
     """Say what is wrong with a cluster and what to do. Exit status 1 when something is."""
     if context.invoked_subcommand is not None:
         return
-    asked = Asked.of(context)
+    asked = CommonOptions.of(context)
     facts = run(asked.bootstrap_server, look, command_config=asked.command_config, knowing=False)
     findings = judge(facts)
     is_bad = any(finding.level is Severity.BAD for finding in findings)

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import Asked, run, subcommand_options
+from tidelog.cli.connecting import CommonOptions, run, subcommand_options
 from tidelog.cli.findings import named, readable
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.cli.topics import topic_pattern
@@ -44,7 +44,7 @@ def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None
     Exit status 1 when replicas differ or one could not be read. Compacted topics are compared
     record by record: each replica is cleaned at its own time.
     """
-    asked = Asked.of(context)
+    asked = CommonOptions.of(context)
     compared = run(
         asked.bootstrap_server,
         lambda cluster: compare(cluster, topic),

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import SECRET_FILE, Asked, run, subcommand_options
+from tidelog.cli.connecting import SECRET_FILE, CommonOptions, run, subcommand_options
 from tidelog.cli.failures import Failed
 from tidelog.cli.output import print_json, print_table, say
 from tidelog.client.admin.restored import restored_store
@@ -61,7 +61,7 @@ def command(
     every broker first, also those that are younger than the copy. Exit status 1 when the store has
     gone back and is not accepted.
     """
-    asked = Asked.of(context)
+    asked = CommonOptions.of(context)
     brokers = _numbers(without)
     if dropped and not accept:
         raise click.UsageError("--drop-unknown goes with --accept")

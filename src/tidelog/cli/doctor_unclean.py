@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tidelog.cli.connecting import Asked, run, subcommand_options
+from tidelog.cli.connecting import CommonOptions, run, subcommand_options
 from tidelog.cli.failures import Failed
 from tidelog.cli.output import note, print_json, print_table, say
 from tidelog.cli.topics import topic_pattern
@@ -30,7 +30,7 @@ def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None
 
     Offsets and leader epochs are those that replicas reported which had to cut them.
     """
-    asked = Asked.of(context)
+    asked = CommonOptions.of(context)
     wanted = topic_pattern(topic)
     found = run(asked.bootstrap_server, describe_unclean, command_config=asked.command_config)
     if found is None:

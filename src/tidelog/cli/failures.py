@@ -1,7 +1,7 @@
-"""How a command ends: exit status 0, 1 or 2, and one line on stderr that says what to do.
+"""The exit status of a command (0, 1 or 2), and its one error line on stderr.
 
-Owns the sentences that turn an error of the cluster into advice. 0 success, 1 the operation
-failed, 2 wrong usage.
+Owns the sentences that turn an error of the cluster into advice. Status 0 is success, 1 a failed
+operation, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ FAILED = 1
 WRONG_USAGE = 2
 
 _ADVICE = {
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "see what there is with `tidelog topics --list`",
-    ErrorCode.TOPIC_ALREADY_EXISTS: "add --if-not-exists if that is fine",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "take at most as many replicas as there are brokers",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "list the topics with `tidelog topics --list`",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "add --if-not-exists to accept an existing topic",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "use at most as many replicas as there are brokers",
     ErrorCode.NON_EMPTY_GROUP: "stop the group's consumers first",
-    ErrorCode.GROUP_ID_NOT_FOUND: "see what there is with `tidelog groups --list`",
+    ErrorCode.GROUP_ID_NOT_FOUND: "list the groups with `tidelog groups --list`",
     ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "stop the group's consumers first",
     ErrorCode.UNKNOWN_MEMBER_ID: "stop the group's consumers first",
     ErrorCode.MESSAGE_TOO_LARGE: "send smaller records or raise the topic's max.message.bytes",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "take --from-beginning, or an offset that the log still has",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "bring the missing brokers back or lower min.insync.replicas",
-    ErrorCode.LEADER_NOT_AVAILABLE: "`tidelog doctor` says which brokers are missing",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "`tidelog doctor` says which brokers are missing",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "use --from-beginning, or an offset that is still in the log",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "start the missing brokers or lower min.insync.replicas",
+    ErrorCode.LEADER_NOT_AVAILABLE: "run `tidelog doctor` to see which brokers are missing",
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "run `tidelog doctor` to see which brokers are missing",
 }
 
 _WORDS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "does not exist",
-    ErrorCode.TOPIC_ALREADY_EXISTS: "exists already",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "already exists",
     ErrorCode.GROUP_ID_NOT_FOUND: "does not exist",
     ErrorCode.NON_EMPTY_GROUP: "has members",
-    ErrorCode.INVALID_TOPIC_EXCEPTION: "is no name of a topic: it may have up to 249 letters, "
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "is not a valid topic name: use up to 249 letters, "
     "digits, dots, underscores and hyphens",
 }
 
 _SAID_BETTER = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.TOPIC_ALREADY_EXISTS})
-"""Codes whose sentence from a broker adds nothing to ours."""
+"""Codes for which the broker's own message adds nothing."""
 
 
 class Failed(click.ClickException):
@@ -62,7 +62,7 @@ class Failed(click.ClickException):
 
 
 class WrongUsage(Failed):
-    """The command cannot be understood: exit status 2 and this line."""
+    """The arguments are wrong: exit status 2 and this line."""
 
     exit_code = WRONG_USAGE
 
@@ -72,7 +72,7 @@ def explain(error: ClientError) -> str:
     if isinstance(error, ClusterUnreachable):
         return f"{error}; start the server, or correct --bootstrap-server"
     if isinstance(error, VersionUnsupported):
-        return f"{error}; this server cannot do what was asked"
+        return f"{error}; this server does not support the request"
     if isinstance(error, GaveUp) and isinstance(error.__cause__, Refused):
         advice = _ADVICE.get(error.__cause__.code)
         return f"{error}; {advice}" if advice else str(error)
@@ -95,7 +95,7 @@ def _one_line(text: str) -> str:
 def run(command: click.Command, words: list[str]) -> int:
     """Run a command and return its exit status; every failure is one line on stderr."""
     try:
-        # Not ``command.main``: that has its own way with pipes that end early.
+        # Not ``command.main``, which handles closed pipes in its own way.
         with command.make_context("tidelog", list(words)) as context:
             status = command.invoke(context)
         sys.stdout.flush()
@@ -118,15 +118,15 @@ def run(command: click.Command, words: list[str]) -> int:
         print(f"error: {_one_line(explain(error))}", file=sys.stderr)
         return FAILED
     except (EncodeError, UnicodeError) as error:
-        # A name or value that no request can carry, a file that is no text.
+        # A name or value that a request cannot encode, or a file that is not text.
         print(f"error: {_one_line(str(error))}", file=sys.stderr)
         return FAILED
     except BrokenPipeError:
-        # The reader of our output has gone (`| head`): not an error, but nothing more to say.
+        # The reader of the output has exited (`| head`): no error, but nothing left to print.
         _drop_output()
         return 0
     except OSError as error:
-        # A full disk behind `>`, mostly; nothing may be written at the exit once more.
+        # Mostly a full disk at a redirection (`>`); the exit must not try to write again.
         _drop_output()
         where = f"{error.filename}: " if error.filename else ""
         said = error.strerror or str(error) or repr(error)

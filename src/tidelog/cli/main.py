@@ -1,7 +1,7 @@
-"""``tidelog``: the list of commands, each loaded only when it is run.
+"""The ``tidelog`` command: the table of its subcommands, each imported only when it runs.
 
-Owns the list and nothing of what a command does. ``tidelog server`` passes by click and rich,
-which a server needs not and should not wait for.
+Owns the table. Not what a command does: see its module. ``tidelog server`` imports neither click
+nor rich: a server does not need them and would start later.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ COMMANDS = {
     "groups": "List, describe and delete groups; reset and delete their offsets.",
     "configs": "Show and change dynamic configurations.",
     "elect-leaders": "Elect preferred leaders, or unclean ones.",
-    "produce": "Send records, one per line of the standard input.",
+    "produce": "Send records, one per line of standard input.",
     "consume": "Print the records of topics.",
-    "doctor": "Say what is wrong, and what to do; back the metadata store up.",
+    "doctor": "Report problems and what to do about them; back up the metadata store.",
 }
 """The commands, each in the module of its name (``-`` as ``_``), with the line of ``--help``."""
 
 
 COMPLETE = "_TIDELOG_COMPLETE"
-"""The variable by which a shell asks what may come next; click's convention."""
+"""The environment variable that shell completion sets; click's convention."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run ``tidelog ARGUMENTS`` (default: the process's) and exit with its status."""
+    """Run ``tidelog ARGUMENTS`` (default: those of the process) and exit with its status."""
     words = sys.argv[1:] if arguments is None else arguments
     if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete
@@ -57,7 +57,7 @@ def _commands() -> click.Group:
     import click
 
     class Lazy(click.Group):
-        """A group that imports a command when it is asked for, and none for ``--help``."""
+        """A group that imports a command when it runs, and none for ``--help``."""
 
         def list_commands(self, ctx: click.Context) -> list[str]:
             return list(COMMANDS)

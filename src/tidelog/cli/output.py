@@ -1,7 +1,7 @@
-"""What commands print: tables for people, JSON for scripts.
+"""The output of commands: tables for people, JSON for scripts.
 
-Owns the look. Tables are as wide as their content when they do not go to a terminal, so that
-scripts that cut columns never meet a wrapped line.
+Owns the format. A table that does not go to a terminal is as wide as its content, so that scripts
+that cut columns never meet a wrapped line.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 WIDE = 10_000
-"""Columns of an output that is no terminal."""
+"""Width, in columns, of an output that is not a terminal."""
 
 
 def print_json(value: Any) -> None:
@@ -52,5 +52,5 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line beside the output: a warning, a sum, a hint."""
+    """Print a line on stderr, apart from the output: a warning, a total, a hint."""
     print(text, file=sys.stderr)

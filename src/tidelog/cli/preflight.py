@@ -1,11 +1,11 @@
-"""What a server looks at before it does anything: so a start that fails has changed nothing.
+"""The checks before a server starts anything, so that a refused start has changed nothing.
 
-Owns the order of these questions, and none of their rules. Each is asked again by who acts: what
-was free may be taken meanwhile.
+Owns the order of the checks, and none of their rules. The code that uses a resource checks again,
+because the resource may be taken in the meantime.
 
-| asked | refused when |
+| checked | refused when |
 |---|---|
-| log directories | one is another server's or node's, two are of two clusters, none works |
+| log directories | one is of another server or node, two are of two clusters, none is usable |
 | the SQLite store | another controller has it open |
 | listeners, then the metrics address | one cannot be listened on |
 """
@@ -34,11 +34,11 @@ class StartRefused(Exception):
 def check(configs: ServerConfigs, disk: Disk) -> str | None:
     """Return the id of the cluster that the log directories belong to; None while they are new.
 
-    Blocks, for a thread. Raises Refused.
+    Blocks: call it in a thread. Raises StartRefused.
     """
     cluster_id = _cluster_of(configs, disk) if configs.is_broker else None
     if configs.is_controller and configs.metadata_store.startswith(SQLITE):
-        # Imported late: a broker alone has no store.
+        # Imported here: a process with only the broker role has no store.
         from tidelog.metadata.sqlite import why_locked
 
         if (why := why_locked(disk, configs.metadata_store.removeprefix(SQLITE))) is not None:
@@ -62,7 +62,7 @@ def _cluster_of(configs: ServerConfigs, disk: Disk) -> str | None:
         try:
             meta = look(disk, path, configs.node_id)
         except OSError as error:
-            # A broker goes on with its other ones.
+            # A broker starts with its other directories.
             unusable.append(f"log directory {path} cannot be used: {error.strerror or error}")
             continue
         if isinstance(meta, DirectoryRefused):
@@ -78,8 +78,10 @@ def _cluster_of(configs: ServerConfigs, disk: Disk) -> str | None:
 
 
 async def with_host_name(configs: ServerConfigs) -> tuple[ServerConfigs, str | None]:
-    """Return the configuration with this machine's name where clients were to be told of every
-    interface, and the name; None where no listener asks for it."""
+    """Replace wildcard addresses that would be advertised to clients by this machine's name.
+
+    Returns the configuration, and the name, or None when no listener needs it.
+    """
     if all(each.host for each in configs.advertised_listeners):
         return configs, None
     name = await _host_name()
@@ -88,7 +90,7 @@ async def with_host_name(configs: ServerConfigs) -> tuple[ServerConfigs, str | N
 
 
 async def _host_name() -> str:
-    """Return this machine's name; ``localhost`` where it leads nowhere, not even from here."""
+    """Return this machine's name; ``localhost`` when the name does not resolve even here."""
     name = socket.gethostname()
     try:
         async with asyncio.timeout(LOOKUP_S):

@@ -1,14 +1,14 @@
-"""``tidelog server FILE``: one process with the roles that its properties file names.
+"""The ``tidelog server`` command: one process with the roles that its properties file names.
 
-Owns the life of the process: configuration, logs, the order of start (controller, then broker,
-which talk over loopback) and of stop, signals, the metrics address, the ready line. Imports
-neither click nor rich: a server starts in a fraction of a second and stays small.
+Owns start and stop of the process: configuration, logs, the order of the roles (the controller
+starts first and stops last; the two talk over loopback), signals, the metrics address, the ready
+line. Imports neither click nor rich: a server starts in a fraction of a second and stays small.
 
 Ready line on standard output, once the process serves:
 ``ready node=1 roles=broker,controller PLAINTEXT=127.0.0.1:9092 CONTROLLER=127.0.0.1:9093``, with
-``metrics=HOST:PORT`` when there is such an address. A broker whose controller took its registration
-and tells it nothing (a store that has gone back in time, a damaged node) says so before, with
-``waiting`` as the first word. Logs go to standard error.
+``metrics=HOST:PORT`` when there is such an address. When the controller has registered a broker but
+sends it no metadata (the store has gone back in time, or a node of it is damaged), the broker
+prints the line early, with ``waiting`` as the first word. Logs go to standard error.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ FAILED = 1
 
 
 class _StartFailed(Exception):
-    """The process cannot start; one line that says why."""
+    """The process cannot start; the text is one line with the reason."""
 
 
 def main(arguments: list[str]) -> int:
-    """Run a server until it is told to stop; return the exit status."""
+    """Run a server until a signal stops it; return the exit status."""
     options = parse(arguments)
     try:
         with open(options.file, encoding="utf-8") as file:
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
         for refused in configs:
             print(f"error: {options.file}: {refused.sentence}", file=sys.stderr)
         return FAILED
-    # Imported late: a file that is refused should be refused at once.
+    # Imported here: a wrong file is refused without waiting for this import.
     from tidelog.observe import logs
 
     logs.configure(line_format=configs.logging_format)
@@ -102,15 +102,15 @@ class _Process:
         self._figures: ProcessFigures | None = None
 
     async def run(self) -> None:
-        """Start, say so, wait for the signal, stop. Raises _StartFailed."""
+        """Start, print the ready line, wait for a signal, stop. Raises _StartFailed."""
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         self._signals = [signal.SIGTERM, signal.SIGINT]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            # Else it was started to outlive its terminal (nohup).
+            # When it is ignored, the process was started by nohup to outlive its terminal.
             self._signals.append(signal.SIGHUP)
         for number in self._signals:
-            loop.add_signal_handler(number, self._told_to_stop, number, stop)
+            loop.add_signal_handler(number, self._signal_received, number, stop)
         if self._until_stdin_closes:
             loop.add_reader(sys.stdin.fileno(), self._stdin_came, stop)
         threads = ThreadPoolExecutor(THREADS, "tidelog")
@@ -125,11 +125,11 @@ class _Process:
             stopping = loop.create_task(stop.wait())
             await asyncio.wait([starting, stopping], return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
-                # Told to stop while it started: undone by what was started.
+                # A signal came during the start: cancelling it undoes the part that is done.
                 starting.cancel()
                 await asyncio.wait([starting])
             elif starting.exception() is None:
-                self._say_where()
+                self._log_listeners()
                 print(self._line("ready", self._broker), flush=True)
                 runtime_loop.tame_collector()
                 await stopping
@@ -142,7 +142,7 @@ class _Process:
             processes.shutdown(cancel_futures=True)
             threads.shutdown()
 
-    def _told_to_stop(self, number: int, stop: asyncio.Event) -> None:
+    def _signal_received(self, number: int, stop: asyncio.Event) -> None:
         logger.info("stopping: %(signal)s", {"signal": signal.Signals(number).name})
         stop.set()
         loop = asyncio.get_running_loop()
@@ -172,7 +172,7 @@ class _Process:
         self._say_start(name)
         configs = self._configs
         self._import_roles()
-        # From here on: imports are long, and nobody is served meanwhile.
+        # Only after the imports: they block the loop, and no client is connected yet.
         self._watch.start()
         try:
             self._secret = secret_for(configs, seams)
@@ -186,9 +186,11 @@ class _Process:
             self._start_endpoint(configs.metrics_address)
 
     def _import_roles(self) -> None:
-        """Import what each role needs before any of them runs: a controller that has begun must not
-        stand still while its broker, or what shows its metrics, is imported."""
-        # asyncio takes it for the name of the first host.
+        """Import the modules of each role before any role runs.
+
+        Imports block the loop: a running controller must not stall while its broker is imported.
+        """
+        # asyncio imports it to resolve the first host name.
         import encodings.idna  # noqa: F401
 
         watched = self._configs.metrics_address is not None
@@ -227,26 +229,26 @@ class _Process:
         )
         if host_name is not None:
             logger.info(
-                "a listener is on every interface: clients are told to connect to %(host)s; "
-                "advertised.listeners names another address",
+                "a listener is bound to every interface: clients will connect to %(host)s; set "
+                "advertised.listeners to advertise another address",
                 {"host": host_name},
             )
 
-    def _say_where(self) -> None:
-        """Say what this process listens on, and what clients are told."""
+    def _log_listeners(self) -> None:
+        """Log the listeners of this process, and the addresses that clients receive."""
         configs = self._configs
         bound = {each.name: each.port for each in configs.listeners}
         if self._controller is not None:
             bound[configs.controller_listeners[0].name] = self._controller.listener_port
         if self._broker is not None:
             bound |= self._broker.ports
-        told = {each.name: each for each in configs.advertised_listeners}
+        advertised = {each.name: each for each in configs.advertised_listeners}
         served = configs.broker_listeners if configs.is_broker else ()
         for each in (*served, *(configs.controller_listeners if configs.is_controller else ())):
             sentence, fields = "listening on %(listener)s", {}
             fields["listener"] = str(replace(each, port=bound[each.name]))
-            if (public := told.get(each.name)) is not None:
-                sentence += ", which is %(advertised)s to clients"
+            if (public := advertised.get(each.name)) is not None:
+                sentence += ", advertised to clients as %(advertised)s"
                 fields["advertised"] = str(replace(public, port=public.port or bound[each.name]))
             logger.info(sentence, fields)
 
@@ -305,7 +307,7 @@ class _Process:
             parts.append(ControllerCollector(self._controller))
 
         class All(Collector):
-            """What each role of this process counts."""
+            """The metrics of each role of this process."""
 
             def collect(self) -> list[Any]:
                 return [metric for part in parts for metric in part.collect()]
@@ -339,12 +341,12 @@ class _Process:
         return " ".join(words)
 
     async def _stop(self) -> None:
-        """Stop what was started, the broker first: its controller moves what it led."""
+        """Stop what has started, the broker first: its controller then moves its leaderships."""
         if self._broker is not None:
             await self._broker.stop()
         if self._controller is not None:
             await self._controller.stop()
-        # Last: who watches may see the stop, and nothing of it waits for them.
+        # Last: metrics stay readable during the stop, and the stop does not wait for their readers.
         if self._endpoint is not None:
             self._endpoint.close()
         if self._figures is not None:

@@ -1,6 +1,7 @@
-"""The arguments of ``tidelog server``: parsed without click, and told to click for completion.
+"""The arguments of ``tidelog server``: parsed without click, described to click for completion.
 
-Owns their names and help. A wrong one is one line and exit status 2, as with the other commands.
+Owns their names and help. Wrong usage prints one line and exits with status 2, as for the other
+commands.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 
 WRONG_USAGE = 2
 OVERRIDE, UNTIL = "--override", "--until-stdin-closes"
-FILE_HELP = "properties in the syntax of Kafka's servers"
+FILE_HELP = "properties file, in the syntax of Kafka's servers"
 HELP = {
-    OVERRIDE: "a configuration that goes before the file's; may be repeated",
-    UNTIL: "stop, too, when the standard input ends: when the parent process is gone",
+    OVERRIDE: "a configuration that overrides the file; may be repeated",
+    UNTIL: "also stop when standard input ends, that is, when the parent process is gone",
 }
 
 
@@ -39,7 +40,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and what was meant."""
+    """Reports wrong usage in one line, with the nearest option."""
 
     words: list[str]
 

@@ -144,7 +144,7 @@ async def _create(cluster: Cluster, flags: dict[str, Any]) -> None:
     if flags["as_json"]:
         print_json({"topic": name, "created": not existed})
     else:
-        say(f"Topic {name} exists already." if existed else f"Created topic {name}.")
+        say(f"Topic {name} already exists." if existed else f"Created topic {name}.")
 
 
 async def _list(cluster: Cluster, flags: dict[str, Any]) -> None:

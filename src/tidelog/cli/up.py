@@ -1,11 +1,11 @@
-"""``tidelog up``: a development cluster with one command.
+"""The ``tidelog up`` command: a development cluster.
 
-Owns the processes it starts: their files under the data folder, their ports, ``cluster.json``, the
-ready line, and that all of them end with it. A child's own start and end is ``up_child``'s.
+Owns the child processes as a whole: their files under the data folder, their ports,
+``cluster.json``, the ready line; all of them stop with this process. Not one child's start and
+stop: see ``up_child``. Not which processes there are: see ``up_files``.
 
-Which processes there are stands in ``up_files``: controllers start first and stop last, so that
-they move what a broker leads when it stops. When a child dies the others go on, as long as a
-broker lives: leaders serve on while there is no controller.
+Controllers start first and stop last, so that they move the leaderships of a stopping broker. When
+a child dies the others keep running as long as one broker runs: leaders serve without a controller.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from tidelog.runtime.cluster_secret import SecretRefused
 from tidelog.runtime.disk import RealDisk, holder, keep_from_others
 
 RESTART_AFTER_S = 1.0
-"""How long a child that died is left alone before ``--restart`` starts it: no tight loop."""
+"""The pause before ``--restart`` starts a dead child, so that it does not loop without pause."""
 
 SAY_AWAITED_AFTER_S, SAY_AWAITED_EVERY_S = 5.0, 30.0
-"""After so long a start says for whom it waits, and then so often."""
+"""When a slow start first names the children it waits for, and how often it repeats that."""
 
 BY_HAND_LOOK_S = 1.0
-"""How often it is looked whether somebody has started a child that is down."""
+"""How often a dead child's lock file is checked for a process that was started by hand."""
 
 HIGHEST_PORT = 65535
 
@@ -53,12 +53,12 @@ HIGHEST_PORT = 65535
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("data"),
     show_default=True,
-    help="Where everything is kept; started again on it, the cluster has the same data.",
+    help="Data folder of the cluster; a later start with the same folder has the same data.",
 )
 @click.option("--port", type=click.IntRange(0, 65535), default=9092, show_default=True)
 @click.option("--store", default="sqlite", show_default=True, help="sqlite or zookeeper://…")
 @click.option("--config", multiple=True, metavar="NAME=VALUE", help="A server configuration.")
-@click.option("--restart", is_flag=True, help="Start a child again that has died.")
+@click.option("--restart", is_flag=True, help="Restart a process that has died.")
 def command(
     brokers: int,
     controllers: int,
@@ -70,7 +70,7 @@ def command(
 ) -> None:
     """Run a development cluster until Ctrl-C or SIGTERM."""
     if port + brokers - 1 > HIGHEST_PORT:
-        raise WrongUsage(f"--port {port}: there are no {brokers} ports from there on")
+        raise WrongUsage(f"--port {port}: {brokers} brokers need ports above {HIGHEST_PORT}")
     check_store(store, controllers)
     configs = key_values(config, "--config")
     if (why_not := why_not_config(configs)) is not None:
@@ -80,14 +80,14 @@ def command(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Failed(f"{data} cannot be made a data folder: {error.strerror}") from None
+        raise Failed(f"the data folder {data} cannot be created: {error.strerror}") from None
     try:
         held = RealDisk().lock(str(folder / "up.lock"))
     except OSError as error:
         raise Failed(f"{folder / 'up.lock'} cannot be locked: {error.strerror}") from None
     if held is None:
-        who = holder(RealDisk(), str(folder / "up.lock"))
-        raise Failed(f"another `tidelog up` runs on {data}{who}: stop it, or take another --data")
+        pid = holder(RealDisk(), str(folder / "up.lock"))
+        raise Failed(f"another `tidelog up` uses {data}{pid}: stop it, or use another --data")
     try:
         make_secret(str(folder))
         plan = ClusterPlan(folder, brokers, controllers, port, store, configs)
@@ -99,24 +99,24 @@ def command(
 
 
 def check_store(store: str, controllers: int) -> None:
-    """Raise WrongUsage for a store that is none, or that does not take so many controllers."""
+    """Raise WrongUsage for an unknown store, or one that does not allow so many controllers."""
     if store == "sqlite":
         if controllers > 1:
             raise WrongUsage(
-                f"--controllers {controllers} need a store that takes several: add "
-                "--store zookeeper://HOST:PORT/CHROOT, or take one controller"
+                f"--controllers {controllers} need a store for several controllers: add "
+                "--store zookeeper://HOST:PORT/CHROOT, or use one controller"
             )
         return
     why_not = StoreAddress().why_not(store)
     if not store.startswith("zookeeper:") or why_not is not None:
-        raise WrongUsage(f"--store {store!r}: take sqlite, or zookeeper://HOST:PORT,.../CHROOT")
+        raise WrongUsage(f"--store {store!r}: use sqlite, or zookeeper://HOST:PORT,.../CHROOT")
 
 
 def cluster_json(children: Sequence[Child]) -> dict[str, Any]:
-    """Return what ``cluster.json`` holds (docs/operating/start.md).
+    """Return the content of ``cluster.json`` (docs/operating/start.md).
 
-    A child that is down keeps its address; its ``pid`` is null, or that of a process which was
-    started in its place by hand.
+    A dead child keeps its address; its ``pid`` is null, or that of a process started by hand in its
+    place.
     """
     brokers, controllers = [], []
     for child in children:
@@ -126,7 +126,7 @@ def cluster_json(children: Sequence[Child]) -> dict[str, Any]:
         node_id, pid = child.member.node_id, child.pid or child.pid_by_hand
         if ready.broker is not None:
             host, port = ready.broker
-            # Of the child alone: its next life gets another one.
+            # Only while the child runs: a restart gets another port.
             metrics = ready.metrics[1] if ready.metrics and child.pid is not None else None
             brokers.append(
                 {"id": node_id, "host": host, "port": port, "pid": pid, "metrics_port": metrics}
@@ -155,14 +155,14 @@ class _Up:
         self._served = False
 
     async def run(self) -> None:
-        """Start all, wait for a signal or for the death of the last broker, stop. Raises Failed."""
+        """Start all, wait for a signal or for the end of the last broker, stop. Raises Failed."""
         loop = asyncio.get_running_loop()
         self._failed = loop.create_future()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            # One that ignores it was started to outlive its terminal (nohup).
+            # When it is ignored, the process was started by nohup to outlive its terminal.
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 loop.add_signal_handler(number, self._stop.set)
-        # A file of a former run would send scripts to ports that are another's now.
+        # The file of an earlier run names ports that other processes may have now.
         self._cluster_file.unlink(missing_ok=True)
         watches: list[asyncio.Task[None]] = []
         stopping = loop.create_task(self._stop.wait())
@@ -179,24 +179,24 @@ class _Up:
             for watch in [*watches, stopping]:
                 watch.cancel()
             await asyncio.gather(*watches, stopping, return_exceptions=True)
-            # Controllers last: they move what the brokers lead.
+            # Controllers last: they move the leaderships of the brokers.
             for group in (self._brokers, self._controllers):
                 await asyncio.gather(*(child.end() for child in group))
             if self._served:
-                # No process of it is left for a script to ask.
+                # No process runs any longer: scripts must see that.
                 self._rewrite_cluster_json()
         if self._failed.done():
             raise Failed(self._failed.result())
         if not self._served:
             said = filter(None, (child.complaint() for child in self._children))
-            raise Failed("; ".join(["stopped before the cluster served", *said]))
+            raise Failed("; ".join(["stopped before the cluster was ready", *said]))
 
     async def _start_all(self, stopping: asyncio.Task[bool]) -> bool:
         """Start all children; False when a signal came before they were ready."""
         for group in (self._controllers, self._brokers):
             where = self._where_controllers_are()
             starts = [asyncio.ensure_future(child.start(where)) for child in group]
-            saying = asyncio.ensure_future(self._say_who_is_awaited(group))
+            saying = asyncio.ensure_future(self._report_slow_start(group))
             for start in starts:
                 await asyncio.wait([start, stopping], return_when=asyncio.FIRST_COMPLETED)
                 if not start.done():
@@ -206,18 +206,18 @@ class _Up:
                 for start in starts:
                     start.cancel()
             try:
-                # Raises what a start that failed has raised.
+                # Raises the error of a failed start.
                 await asyncio.gather(*starts, return_exceptions=stopping.done())
             except Failed as failed:
-                # A broker waits in vain for a controller that waits for its store.
+                # A broker fails to start when the controller still waits for its store.
                 said = [child.complaint() for child in self._controllers if child not in group]
                 raise Failed("; ".join([str(failed), *filter(None, said)])) from None
             if stopping.done():
                 return False
         return await self._until_all_serve(stopping)
 
-    async def _say_who_is_awaited(self, group: Sequence[Child]) -> None:
-        """Say of a start that takes long who is not ready, and what its log complains of."""
+    async def _report_slow_start(self, group: Sequence[Child]) -> None:
+        """Name the children that are not ready after a while, with the last error of their logs."""
         wait_s = SAY_AWAITED_AFTER_S
         while True:
             await asyncio.sleep(wait_s)
@@ -226,22 +226,22 @@ class _Up:
             names = ", ".join(str(child.member) for child in awaited)
             said = [child.complaint() for child in {*awaited, *self._controllers}]
             if self._store != "sqlite" and all(x.member.is_controller for x in awaited):
-                # It complains only when a first try to reach it has come to nothing.
+                # A controller logs an error only after its first connection attempt has failed.
                 names += f", whose store is {self._store}"
             where = ", ".join(str(child.log) for child in awaited)
             note(f"waiting for {names}; {'; '.join(sorted(filter(None, said))) or f'see {where}'}")
 
     async def _until_all_serve(self, stopping: asyncio.Task[bool]) -> bool:
-        """Wait for those that the controller tells nothing; False when a signal came before.
+        """Wait for children without metadata; False when a signal came first.
 
-        All run by now: what keeps the controller silent is settled with all of them.
+        All children run by now: an operator needs all of them to repair the store.
         """
-        untold = [x for x in self._children if x.ready is not None and not x.ready.serves]
-        if untold:
+        unserved = [x for x in self._children if x.ready is not None and not x.ready.serves]
+        if unserved:
             note(
-                f"{', '.join(str(x.member) for x in untold)}: started, and told nothing of the "
-                f"cluster by the controller; see why and what to do with "
-                f"`tidelog doctor --bootstrap-server {_address(untold[0])}`"
+                f"{', '.join(str(x.member) for x in unserved)}: started, but the controller "
+                "sends no metadata; to see why and what to do, run "
+                f"`tidelog doctor --bootstrap-server {_address(unserved[0])}`"
             )
         waiting = asyncio.gather(*(child.until_it_serves() for child in self._children))
         ends: list[asyncio.Future[Any]] = [waiting, stopping]
@@ -250,7 +250,7 @@ class _Up:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             return False
-        # Raises what a child that ended has raised.
+        # Raises the error of a child that ended.
         waiting.result()
         return True
 
@@ -259,29 +259,29 @@ class _Up:
         return [address for address in found if address is not None]
 
     async def _watch(self, child: Child) -> None:
-        """Report the child's death; start it again when that is wanted."""
+        """Report the child's death; restart it with ``--restart``."""
         while True:
             ended = await child.death()
-            if not self._restart and not self._a_broker_lives():
+            if not self._restart and not self._a_broker_runs():
                 self._fail(ended)
                 return
             self._rewrite_cluster_json()
             if not self._restart:
                 with contextlib.suppress(OSError):
-                    # With the port where clients know it; else with that of its last start.
+                    # With the port that clients know; on failure the file of the last start stays.
                     child.write_file(self._where_controllers_are())
                 how = f"tidelog server {shlex.quote(str(child.file))}"
-                note(f"{ended}; the others go on; to start it again: {how}")
-                await self._watch_for_one_by_hand(child)
+                note(f"{ended}; the other processes keep running; to restart it: {how}")
+                await self._watch_for_manual_start(child)
                 return
-            note(f"{ended.partition(';')[0]}; starting it again")
+            note(f"{ended.partition(';')[0]}; restarting it")
             await asyncio.sleep(RESTART_AFTER_S)
             try:
                 await child.start(self._where_controllers_are())
             except (Failed, OSError) as error:
                 note(f"{child.member} could not be started: {error}")
                 await child.end()
-                if child.member.is_broker and not self._a_broker_lives():
+                if child.member.is_broker and not self._a_broker_runs():
                     self._fail(str(error))
                     return
                 continue
@@ -289,9 +289,11 @@ class _Up:
             note(f"{child.member} is back, pid {child.pid}, {_where(child)}")
             sys.stdout.flush()
 
-    async def _watch_for_one_by_hand(self, child: Child) -> None:
-        """Keep ``cluster.json`` true when somebody starts a child that is down, and when it ends;
-        until cancelled."""
+    async def _watch_for_manual_start(self, child: Child) -> None:
+        """Update ``cluster.json`` when a user starts a dead child by hand, and when that ends.
+
+        Runs until cancelled.
+        """
         known = None
         while True:
             await asyncio.sleep(BY_HAND_LOOK_S)
@@ -299,7 +301,7 @@ class _Up:
                 known = child.pid_by_hand
                 self._rewrite_cluster_json()
 
-    def _a_broker_lives(self) -> bool:
+    def _a_broker_runs(self) -> bool:
         return any(child.pid is not None for child in self._children if child.member.is_broker)
 
     def _fail(self, why: str) -> None:
@@ -307,14 +309,14 @@ class _Up:
             self._failed.set_result(why)
 
     def _rewrite_cluster_json(self) -> None:
-        """Tell of a change; a full disk must not end the watch over the child."""
+        """Update the file; a full disk must not end the watch of the child."""
         try:
             self._write_cluster_json()
         except OSError as error:
             note(f"{self._cluster_file} is out of date: {error}")
 
     def _write_cluster_json(self) -> None:
-        # Replaced as a whole: a script never reads half of it.
+        # Replaced atomically: a script never reads half a file.
         temporary = self._cluster_file.with_suffix(".json.tmp")
         temporary.write_text(json.dumps(cluster_json(self._children), indent=2) + "\n")
         os.replace(temporary, self._cluster_file)

@@ -1,7 +1,7 @@
-"""One process of ``tidelog up``: its start, what it says of itself, its end.
+"""One child process of ``tidelog up``: its start, ready line, errors and end.
 
-Owns one child, ``tidelog server`` with an input that this process holds open, so that it stops
-cleanly even when this process is killed. How many there are and what one's death means is ``up``'s.
+Owns one ``tidelog server`` whose standard input this process holds open, so that it stops cleanly
+even when this process is killed. Not the set of children and the effect of a death: see ``up``.
 """
 
 from __future__ import annotations
@@ -26,16 +26,15 @@ START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 LOG_LINES_SHOWN = 5
 LOG_BYTES_READ = 65_536
-"""What is read of the end of a child's log, which grows as long as the cluster lives."""
+"""How much of the end of a child's log is read; the log grows as long as the cluster runs."""
 
 COMPLAINT_BYTES_READ = 1_048_576
-"""The same where a start comes to nothing: kazoo alone writes 60 kB a minute while it gets no
-connection."""
+"""The same after a failed start: kazoo writes 60 kB a minute while it has no connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What a child's first line says: its addresses as (host, port), and whether it serves yet."""
+    """A child's ready line: its addresses as (host, port), and whether it serves yet."""
 
     broker: Address | None
     controller: Address | None
@@ -44,7 +43,7 @@ class Ready:
 
 
 def parse_ready(line: str) -> Ready | None:
-    """Read a server's line that says where it is; None for any other line."""
+    """Parse a server's ready line; None for any other line."""
     words = line.split()
     if words[:1] not in (["ready"], ["waiting"]):
         return None
@@ -70,7 +69,7 @@ def error_in(log: Path) -> str | None:
 
 
 def complaint_in(log: Path, begin: int = 0) -> str | None:
-    """Return the last event at level error of a log's end, behind byte ``begin``; None for none."""
+    """Return the last event at level error in a log's end, after byte ``begin``; None for none."""
     for line in reversed(_last_lines(log, COMPLAINT_BYTES_READ, begin)):
         if line.startswith('{"ts": ') and '"level": "error"' in line:
             with contextlib.suppress(ValueError, KeyError):
@@ -90,12 +89,12 @@ def _last_lines(log: Path, size: int, begin: int = 0) -> list[str]:
 
 
 class Child:
-    """One process of the plan. Its addresses stay the same when it is started again."""
+    """One process of the plan. Its addresses stay the same after a restart."""
 
     def __init__(self, plan: ClusterPlan, member: ClusterProcess) -> None:
         self.member = member
         self.ready: Ready | None = None
-        """What it said when it was ready last."""
+        """Its last ready line."""
         self._plan = plan
         self.log = plan.folder / f"node-{member.node_id}.log"
         self._log_begin = 0
@@ -109,8 +108,10 @@ class Child:
 
     @property
     def pid_by_hand(self) -> int | None:
-        """The id of a process that somebody started in this child's place, as far as it is seen:
-        it holds the child's log directory. None while the child itself runs, or nobody does."""
+        """The id of a process that a user started in this child's place, None without one.
+
+        Such a process holds the lock of the child's log directory.
+        """
         if self.pid is not None or not self.member.is_broker:
             return None
         lock = self._plan.folder / f"broker-{self.member.node_id}" / LOCK
@@ -123,19 +124,19 @@ class Child:
 
     @property
     def file(self) -> Path:
-        """The configuration with which it was started last, and can be started by hand."""
+        """The properties file of its last start; a user can start it by hand with this file."""
         return self._plan.folder / f"node-{self.member.node_id}.properties"
 
     def write_file(self, controllers: Sequence[Address]) -> None:
-        """Write the configuration of its next start, which is where clients know it. OSError."""
+        """Write the file of its next start, with the port that clients know. Raises OSError."""
         former = self.ready.controller if self.ready is not None else None
         at = former[1] if former is not None else 0
         self.file.write_text(server_properties(self._plan, self.member, controllers, at))
 
     async def start(self, controllers: Sequence[Address]) -> None:
-        """Start it and wait until it serves, or says that it waits to be told of the cluster.
+        """Start it and wait for its ready line, whether it serves or waits for metadata.
 
-        Raises Failed with its own words when it does neither.
+        Raises Failed with the child's own error when there is no such line in time.
         """
         self.write_file(controllers)
         with self.log.open("ab") as log:
@@ -150,7 +151,7 @@ class Child:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
-                # Ctrl-C is for `tidelog up`, which then stops its children.
+                # Ctrl-C reaches only `tidelog up`, which then stops its children.
                 start_new_session=True,
             )
         try:
@@ -163,11 +164,11 @@ class Child:
             raise Failed(await self.death())
         self.ready = ready
         if ready.broker is not None:
-            # Started again it must be found where clients know it.
+            # A restart must use the port that clients know.
             self.member = replace(self.member, port=ready.broker[1])
 
     async def until_it_serves(self) -> None:
-        """Wait, for as long as it takes, until a child that waits serves. Raises Failed."""
+        """Wait without a limit until a child that waits for metadata serves. Raises Failed."""
         while self.ready is not None and not self.ready.serves:
             assert self._process is not None
             ready = await _read_line(self._process)
@@ -198,18 +199,17 @@ class Child:
             await process.wait()
 
     def complaint(self) -> str | None:
-        """What its log said last at level error, with its name in front; None for nothing since
-        its start."""
+        """The last error of its log since its start, prefixed with its name; None without one."""
         said = complaint_in(self.log, self._log_begin)
         return None if said is None else f"{self.member}: {said}"
 
     def _last_words(self) -> str:
-        """Return the child's own error line, or where its log is."""
+        """Return the child's own error line, or the path of its log."""
         return error_in(self.log) or f"see {self.log}"
 
 
 async def _read_line(process: asyncio.subprocess.Process) -> Ready | None:
-    """Return what the next line that says where it is says; None when the output has ended."""
+    """Return the next ready line; None when the output has ended."""
     assert process.stdout is not None
     while line := await process.stdout.readline():
         found = parse_ready(line.decode("utf-8", "replace"))
@@ -220,5 +220,5 @@ async def _read_line(process: asyncio.subprocess.Process) -> Ready | None:
 
 def _ending(status: int | None) -> str:
     if status is not None and status < 0:
-        return f"was ended by {signal.Signals(-status).name}"
-    return f"ended with status {status}"
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"exited with status {status}"

@@ -1,11 +1,11 @@
-"""The processes of a development cluster and their files: who has which role, id and port.
+"""The processes of a development cluster and their files: role, id and port of each.
 
-Owns what `tidelog up` writes into each `node-N.properties`; starts nothing.
+Owns the content of each `node-N.properties` that `tidelog up` writes; starts nothing.
 
 | store | controllers | processes |
 |---|---|---|
-| sqlite | 1 | the first broker is the controller, too |
-| zookeeper | 1 or more | controllers 101, 102, …, each a process of its own |
+| sqlite | 1 | the first broker is also the controller |
+| zookeeper | 1 or more | controllers 101, 102, …, each in its own process |
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidelog.cli.cluster_secret import FILE_NAME
 HOST = "127.0.0.1"
 FIRST_CONTROLLER_ID = 101
 MOST_REPLICAS = 3
-"""Replication factors default to this, or to the number of brokers where that is smaller."""
+"""Replication factors default to this, or to the number of brokers if that is smaller."""
 
 Address = tuple[str, int]
 
@@ -36,7 +36,7 @@ DECIDED = {
     "node.id": "--brokers",
     "process.roles": "--controllers",
 }
-"""Configurations that cannot be the same for all processes, and the flag by which they differ."""
+"""Configurations that differ between the processes, and the option that decides each."""
 
 
 def why_not_config(names: Iterable[str]) -> str | None:
@@ -44,15 +44,15 @@ def why_not_config(names: Iterable[str]) -> str | None:
     for name in names:
         if name in DECIDED:
             return (
-                f"--config {name}: each process has its own, which `tidelog up` decides "
-                f"(see {DECIDED[name]}); `tidelog server` takes any"
+                f"--config {name}: `tidelog up` sets it for each process (see {DECIDED[name]}); "
+                "use `tidelog server` to set it yourself"
             )
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterProcess:
-    """One process: its id, its roles, and the port for clients (0: any that is free)."""
+    """One process: its id, its roles, and its port for clients (0: any free port)."""
 
     node_id: int
     is_broker: bool = True
@@ -75,7 +75,7 @@ class ClusterPlan:
     configs: Mapping[str, str] = field(default_factory=dict)
 
     def members(self) -> list[ClusterProcess]:
-        """Return all processes; those that are controllers first."""
+        """Return all processes, controllers first."""
         embedded = self.store == "sqlite"
         ids = range(1, self.brokers + 1)
         ports = [self.port + node_id - 1 if self.port else 0 for node_id in ids]
@@ -100,10 +100,10 @@ def server_properties(
     controllers: Sequence[Address] = (),
     controller_port: int = 0,
 ) -> str:
-    """Return the file of one process; the plan's configurations go before what is set here.
+    """Return the properties file of one process; the plan's configurations override it.
 
     A broker finds the controllers at `controllers`; a controller listens on `controller_port`, or
-    on a free one for 0.
+    on any free port for 0.
     """
     replicas = str(min(MOST_REPLICAS, plan.brokers))
     listeners = [f"PLAINTEXT://{HOST}:{member.port}"] if member.is_broker else []
@@ -130,7 +130,7 @@ def server_properties(
         values["controller.quorum.bootstrap.servers"] = found
     values["listeners"] = ",".join(listeners)
     values.update(plan.configs)
-    # Java's properties: a backslash would begin an escape.
+    # In Java's properties a backslash begins an escape.
     return "".join(
         f"{name}={value.replace(chr(92), chr(92) * 2)}\n" for name, value in values.items()
     )

@@ -309,9 +309,9 @@ def test_the_files_of_controllers_on_zookeeper(tmp_path: Path) -> None:
     ("store", "controllers", "word"),
     [
         ("sqlite", 2, "--store zookeeper://"),
-        ("sqlite:some.db", 1, "take sqlite"),
-        ("zookeeper://", 1, "take sqlite"),
-        ("etcd://127.0.0.1:1", 2, "take sqlite"),
+        ("sqlite:some.db", 1, "use sqlite"),
+        ("zookeeper://", 1, "use sqlite"),
+        ("etcd://127.0.0.1:1", 2, "use sqlite"),
     ],
 )
 def test_stores_that_up_refuses(store: str, controllers: int, word: str) -> None:
