@@ -1,4 +1,9 @@
-"""What code and documents cite is in the repository: pages, promises, decisions, KIPs."""
+"""Citations in code and documents: each page, promise, decision and KIP that is named exists.
+
+A page has its path from the root, a promise its section in `docs/promises.md`, a decision its
+record in `docs/decisions`, a KIP its table or its row in `docs/kips.md`. That promises name their
+tests: see `test_tidy_promises.py`; that the rules of KIPs do: see `test_tidy_kips.py`.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +20,23 @@ CODE = [
     *tracked("src/*.txt"),
     *tracked("tests/*.py"),
     *tracked("benchmarks/*.py"),
+    *tracked("examples/*.py"),
 ]
 CITING = [*CODE, *tracked("*.md")]
 PROMISED = 32
 DECISIONS = {path.name[:4] for path in (ROOT / "docs" / "decisions").glob("*.md")}
 RENAMED = {"design/design.md", "spark.md", "order-checker.md", "walkthrough.md"}
+
+
+def known_kips(page: str) -> set[int]:
+    """The KIPs that have a table of their own or a row; a row may be of several."""
+    found = re.findall(r"^## KIP-(\d+)", page, re.MULTILINE)
+    for row in re.findall(r"^\| (\d+(?:, \d+)*) \|", page, re.MULTILINE):
+        found += row.split(", ")
+    return {int(number) for number in found}
+
+
+KIPS = known_kips((ROOT / "docs" / "kips.md").read_text())
 
 
 def cited_pages(text: str) -> set[str]:
@@ -33,11 +50,16 @@ def cited_decisions(text: str) -> set[str]:
 
 
 def cited_promises(text: str) -> set[int]:
-    """The numbers behind "promise" and "promises", ranges and lists included."""
+    """The numbers that follow "promise" and "promises", ranges and lists included."""
     found: set[int] = set()
     for words in re.findall(r"\b[Pp]romises? (\d+(?:(?:, | and | to |-)\d+)*)", text):
         found |= {int(number) for number in re.findall(r"\d+", words)}
     return found
+
+
+def cited_kips(text: str) -> set[int]:
+    """The KIPs that a text names."""
+    return {int(number) for number in re.findall(r"\bKIP[- ](\d+)", text)}
 
 
 def nowhere(text: str) -> list[str]:
@@ -49,6 +71,7 @@ def nowhere(text: str) -> list[str]:
         for number in sorted(cited_promises(text))
         if not 1 <= number <= PROMISED
     ]
+    lost += [f"KIP-{number}" for number in sorted(cited_kips(text) - KIPS)]
     lost += re.findall(r"[Tt]he design(?:'s|,| has| says)", text)
     lost += [page for page in sorted(RENAMED) if re.search(rf"(?<![\w/-]){re.escape(page)}", text)]
     return lost
@@ -69,6 +92,8 @@ def test_what_is_cited_is_there(path: Path) -> None:
         ("docs/decisions/0999 and decision 0998", ["decision 0998", "decision 0999"]),
         ("promise 33", ["promise 33"]),
         ("promises 7 to 40", ["promise 40"]),
+        ("KIP-516 and KIP-101", []),
+        ("KIP-9999", ["KIP-9999"]),
         ('Source: the design, "Who may lead"', ["the design,"]),
         ("as spark.md has it", ["spark.md"]),
     ],
@@ -78,7 +103,7 @@ def test_a_citation_of_nothing_is_found(text: str, lost: list[str]) -> None:
 
 
 def test_pages_of_the_design_are_linked_from_somewhere() -> None:
-    """A page that no other page links to is found by nobody."""
+    """A reader finds a page only by a link from another page."""
     linked = {
         (page.parent / link.partition("#")[0]).resolve()
         for page in [*PAGES, ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md"]

@@ -1,6 +1,7 @@
-"""``docs/kips.md`` names functions and classes that are in the files beside them.
+"""The page of KIP rules: the functions it names exist, and each rule has a test or says "not yet".
 
-That the files are there is ``test_tidy_code``'s.
+Owns what `docs/kips.md` says in its columns "where" and "test". That the files exist: see
+`test_tidy_code.py`; that each KIP which code cites has a row: see `test_tidy_citations.py`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import NamedTuple
+
+import pytest
 
 from tests.tidy.test_tidy_code import ROOT, text_of, tracked
 
@@ -21,10 +24,11 @@ CUT = "…"
 
 
 class Cell(NamedTuple):
-    """What a row says of "where" or "test": the words in quotes."""
+    """What a row says of "where" or "test": its text, and the words in quotes."""
 
     line: int
     column: str
+    text: str
     words: list[str]
 
 
@@ -38,7 +42,7 @@ def cells() -> Iterator[Cell]:
         columns = columns or found
         for column, text in zip(columns, found, strict=True):
             if column in ("where", "test"):
-                yield Cell(number, column, QUOTED.findall(text))
+                yield Cell(number, column, text, QUOTED.findall(text))
 
 
 def files(word: str) -> list[Path]:
@@ -60,6 +64,40 @@ def defines(path: Path, name: str) -> bool:
 
 def test_the_page_has_rows() -> None:
     assert sum(1 for cell in cells() if any(map(files, cell.words))) > 100
+
+
+def has_test(where: str, test: str) -> bool:
+    """Whether a rule names a test, or the work that will bring the rule."""
+    return bool(QUOTED.search(test) or re.match("comes with ", test)) or (
+        where.startswith("still to come") and test != ""
+    )
+
+
+def test_every_rule_has_a_test_or_names_what_brings_it() -> None:
+    row = {each.line: each for each in cells() if each.column == "where"}
+    columns = {"where", "test"}
+    bare = [
+        each.line
+        for each in cells()
+        if each.column == "test"
+        and each.text not in columns | {"---"}
+        and not has_test(row[each.line].text, each.text)
+    ]
+    assert bare == []
+
+
+@pytest.mark.parametrize(
+    ("where", "test", "expected"),
+    [
+        ("`a.py`", "`tests/a.py`", True),
+        ("`a.py`", "comes with transactions", True),
+        ("still to come", "reassignments", True),
+        ("still to come", "", False),
+        ("`a.py`", "soon", False),
+    ],
+)
+def test_a_rule_without_a_test_is_found(where: str, test: str, expected: bool) -> None:
+    assert has_test(where, test) is expected
 
 
 def test_every_function_that_the_page_names_is_in_the_file_beside_it() -> None:
