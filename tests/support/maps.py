@@ -13,7 +13,8 @@ import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.repository import ROOT
+
 PAGES = ROOT / "docs" / "internals"
 COMMAND = "python -m tests.support.maps"
 BLOCK = re.compile(

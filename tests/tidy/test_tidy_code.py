@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.repository import ROOT, text_of, tracked
+
 MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 70
 BAD_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
 
 
-def tracked(*patterns: str) -> list[Path]:
-    done = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [ROOT / name for name in done.stdout.split() if (ROOT / name).is_file()]
-
-
 PYTHON = tracked("*.py")
 PRODUCT = [path for path in PYTHON if path.is_relative_to(ROOT / "src")]
-
-
-@cache
-def text_of(path: Path) -> str:
-    return path.read_text()
 
 
 @cache

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.tidy.test_tidy_code import PRODUCT, ROOT, text_of, tracked
+from tests.support.repository import ROOT, text_of, tracked
 from tidelog.broker.control_plane import forwarding
 from tidelog.broker.fetching import client_sessions
 from tidelog.broker.handlers import metadata
@@ -51,7 +51,7 @@ OF_KAFKA = {"max.connections.per.ip.overrides"}
 
 @cache
 def source() -> str:
-    return "\n".join(text_of(path) for path in PRODUCT)
+    return "\n".join(text_of(path) for path in tracked("src/*.py"))
 
 
 def quoted(page: Path) -> list[str]:

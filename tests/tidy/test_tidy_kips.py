@@ -7,63 +7,17 @@ Owns what `docs/kips.md` says in its columns "where" and "test". That the files 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from fnmatch import fnmatch
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from tests.tidy.test_tidy_code import ROOT, text_of, tracked
+from tests.support.rules import CUT, FILES, KIPS, QUOTED, defines, files_named, rules
 
-PAGE = ROOT / "docs" / "kips.md"
-FILES = [path for path in tracked("src", "tests") if path.suffix in (".py", ".txt")]
-QUOTED = re.compile(r"`([^`]+)`")
-CUT = "…"
-"""Ends a test's name that is not written out."""
-
-
-class Cell(NamedTuple):
-    """What a row says of "where" or "test": its text, and the words in quotes."""
-
-    line: int
-    column: str
-    text: str
-    words: list[str]
-
-
-def cells() -> Iterator[Cell]:
-    columns: list[str] = []
-    for number, line in enumerate(PAGE.read_text().splitlines(), 1):
-        if not line.startswith("|"):
-            columns = []
-            continue
-        found = [each.strip() for each in line.strip("|").split("|")]
-        columns = columns or found
-        for column, text in zip(columns, found, strict=True):
-            if column in ("where", "test"):
-                yield Cell(number, column, text, QUOTED.findall(text))
-
-
-def files(word: str) -> list[Path]:
-    """The files that a word may mean: the end of a path, a folder, or a pattern; none if none."""
-    if word.startswith("/") or not ("/" in word or word.endswith((".py", ".txt"))):
-        return []
-    ending = f"*/{word}*" if word.endswith("/") else f"*/{word}"
-    return [path for path in FILES if fnmatch(str(path), ending)]
-
-
-def defines(path: Path, name: str) -> bool:
-    text = text_of(path)
-    if name.removesuffix(CUT) not in text:
-        return False
-    word = re.escape(name.removesuffix(CUT)) + ("" if name.endswith(CUT) else r"\b")
-    pattern = rf"^\s*(?:async def|def|class) {word}|^\s*{word}(?:: .*)? = "
-    return re.search(pattern, text, re.MULTILINE) is not None
+RULES = list(rules(KIPS.read_text(encoding="utf-8")))
 
 
 def test_the_page_has_rows() -> None:
-    assert sum(1 for cell in cells() if any(map(files, cell.words))) > 100
+    assert sum(1 for rule in RULES if any(map(files_named, QUOTED.findall(rule.where)))) > 80
+    assert all(re.search(r"\d", rule.kips) for rule in RULES)
 
 
 def has_test(where: str, test: str) -> bool:
@@ -74,16 +28,7 @@ def has_test(where: str, test: str) -> bool:
 
 
 def test_every_rule_has_a_test_or_names_what_brings_it() -> None:
-    row = {each.line: each for each in cells() if each.column == "where"}
-    columns = {"where", "test"}
-    bare = [
-        each.line
-        for each in cells()
-        if each.column == "test"
-        and each.text not in columns | {"---"}
-        and not has_test(row[each.line].text, each.text)
-    ]
-    assert bare == []
+    assert [rule.line for rule in RULES if not has_test(rule.where, rule.test)] == []
 
 
 @pytest.mark.parametrize(
@@ -102,13 +47,16 @@ def test_a_rule_without_a_test_is_found(where: str, test: str, expected: bool) -
 
 def test_every_function_that_the_page_names_is_in_the_file_beside_it() -> None:
     missing = []
-    for cell in cells():
-        near = [path for word in cell.words for path in files(word)]
-        if cell.column == "test" or not near:
-            near = FILES
-        missing += [
-            f"line {cell.line}: {word}"
-            for word in cell.words
-            if re.fullmatch(rf"\w+{CUT}?", word) and not any(defines(p, word) for p in near)
-        ]
+    for rule in RULES:
+        for cell, is_test in ((rule.where, False), (rule.test, True)):
+            words = QUOTED.findall(cell)
+            near = [path for word in words for path in files_named(word)]
+            if is_test or not near:
+                near = FILES
+            missing += [
+                f"line {rule.line}: {word}"
+                for word in words
+                if re.fullmatch(rf"\w+{CUT}?", word)
+                and not any(defines(path, word) for path in near)
+            ]
     assert missing == []

@@ -8,7 +8,7 @@ import pytest
 
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import MUTANTS, PAGE, why_not_there
-from tests.tidy.test_tidy_code import ROOT
+from tests.support.repository import ROOT
 
 
 def test_every_mutant_has_a_name_of_its_own_and_tests_that_exist() -> None:

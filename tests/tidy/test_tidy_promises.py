@@ -8,43 +8,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from tests.tidy.test_tidy_code import ROOT
-from tests.tidy.test_tidy_kips import defines
+from tests.support.repository import ROOT
+from tests.support.rules import PROMISES, defines, promises
 
-PROMISES = ROOT / "docs" / "promises.md"
 REVIEW = ROOT / "docs" / "internals" / "review.md"
 PROMISED = 32
 STATES = ("open", "mended", "no fault")
 
 
-class Promise(NamedTuple):
-    """A section of the page of promises."""
-
-    number: int
-    title: str
-    parts: dict[str, str]
-    """What it means "For you", what is "Not promised", and the "Tests", each as its text."""
-
-
 PARTS = ("For you", "Not promised", "Tests")
-
-
-def promises(page: str) -> list[Promise]:
-    """The sections of a page whose headings begin with a number."""
-    found = []
-    for section in re.split(r"^##+ ", page, flags=re.MULTILINE)[1:]:
-        heading, _, text = section.partition("\n")
-        if numbered := re.fullmatch(r"(\d+)\. (.+)", heading):
-            pieces = re.split(r"^\*\*([\w ]+):\*\*", text, flags=re.MULTILINE)[1:]
-            parts = {
-                name: said.strip() for name, said in zip(pieces[::2], pieces[1::2], strict=True)
-            }
-            found.append(Promise(int(numbered[1]), numbered[2], parts))
-    return found
 
 
 def rows(page: Path) -> list[list[str]]:

@@ -1,0 +1,31 @@
+"""The generated page that maps promises and KIP rules to tests is up to date."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import rules
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert rules.PAGE.read_text(encoding="utf-8") == rules.page(), f"run .venv/bin/{rules.COMMAND}"
+
+
+def test_each_promise_and_each_kip_of_a_table_is_on_the_page() -> None:
+    page = rules.page()
+    for promise in rules.promises(rules.PROMISES.read_text(encoding="utf-8")):
+        assert f"| {promise.number}. {promise.title} |" in page
+    assert page.count("not yet (KIP-253)") >= 6
+
+
+@pytest.mark.parametrize(
+    ("text", "promised", "kips"),
+    [
+        ("Promises 14 to 16 and 19, KIP-516", {14, 15, 16, 19}, {516}),
+        ("promises 1-3", {1, 2, 3}, set()),
+        ("promise 20 (KIP-253, KIP 455)", {20}, {253, 455}),
+        ("no promise at all", set(), set()),
+    ],
+)
+def test_citations_are_read(text: str, promised: set[int], kips: set[int]) -> None:
+    assert rules.cited_numbers(text) == (promised, kips)
