@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.broker.test_following import Pair  # noqa: E402
+from tests.support.broker_pair import Pair  # noqa: E402
 from tests.support.lone_broker import until  # noqa: E402
 
 from tidelog.records.builder import NewRecord, build_batch  # noqa: E402

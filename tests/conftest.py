@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from tests.support import loop_guard
 from tests.support.java import ToolRunner, missing
 from tests.support.node import Node
+from tests.support.target import new_node
 
 # Hypothesis judges results, never how long a machine takes for them.
 settings.register_profile("results", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -28,8 +29,6 @@ settings.load_profile("results")
 
 LONG_S = 30
 """How many seconds a file with the mark `long` takes, if that does not say more."""
-
-TARGET = os.environ.get("TIDELOG_TEST_TARGET", "tidelog")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -88,17 +87,6 @@ def loops_wait_for_no_disk() -> Iterator[None]:
         said = found.read_text()
         found.write_text("")
         pytest.fail(said, pytrace=False)
-
-
-def new_node(folder: Path, config: Mapping[str, object] | None = None) -> Node:
-    """A node of the target, not yet started, in an empty folder."""
-    if TARGET == "kafka":
-        from tests.support.kafka import KafkaNode
-
-        return KafkaNode(folder, config)
-    from tests.support.server import TidelogNode
-
-    return TidelogNode(folder, config)
 
 
 @pytest.fixture(scope="session")

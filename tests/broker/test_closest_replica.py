@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.broker.test_leading import append, run
-from tests.broker.test_produce_fetch import fetch, offsets, running
+from tests.support.led_partition import append, run
 from tests.support.lone_broker import LoneBroker, Peer, until
+from tests.support.produce_fetch import fetch, offsets, running
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.broker.test_produce_fetch import fetch
-from tests.component.network.test_server import until
-from tests.component.network.test_steps import burn
 from tests.support.lone_broker import LoneBroker, Peer
+from tests.support.network_server import until
+from tests.support.produce_fetch import fetch
+from tests.support.set_clock import burn
 from tests.support.storage_logs import NOW_MS, QuickDisk, QuickFile, batch, new_log, reopen
 from tidelog.broker.handlers import fetch as fetch_handler
 from tidelog.broker.handlers.fetch import AT_ONCE

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.test_control_channel import (
+from tests.support.controlled_broker import open_channel
+from tests.support.controller_commands import (
     FULL,
     OK,
     A,
@@ -20,7 +21,6 @@ from tests.broker.test_control_channel import (
     set_aside,
     stop,
 )
-from tests.support.controlled_broker import open_channel
 from tests.support.lone_broker import LoneBroker, Peer, until
 from tidelog.broker.control_plane.control_channel import COMMANDS_PER_TURN
 from tidelog.model.errors import ErrorCode

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from tests.support.controlled_broker import Obedient, commanded, open_channel
+from tests.support.controlled_broker import Obedient, open_channel
+from tests.support.controller_commands import (
+    FULL,
+    INCREMENTAL,
+    OK,
+    A,
+    B,
+    OneBadPlace,
+    leader_and_isr,
+    order,
+    run,
+    running,
+    set_aside,
+    stop,
+)
 from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.storage_logs import QuickDisk
 from tidelog.broker.control_plane.seen_epochs import SEEN_FILE, SeenEpochs, SeenEpochsFile
@@ -21,79 +35,9 @@ from tidelog.model.epochs import HIGHEST_EPOCH, HIGHEST_REVISION
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
-from tidelog.runtime.disk import Disk, RealDisk, RealFile
+from tidelog.runtime.disk import RealDisk, RealFile
 from tidelog.runtime.seams import Seams
 from tidelog.storage.checkpoints import DamagedFile
-
-A, B = UUID(int=0xA), UUID(int=0xB)
-FULL, INCREMENTAL = 2, 1
-OK = int(ErrorCode.NONE)
-
-
-def running(
-    folder: Path, disk: Disk | None = None, **config: str
-) -> AbstractAsyncContextManager[tuple[Obedient, Peer]]:
-    return commanded(Obedient(folder, config, None if disk is None else Seams(disk=disk)))
-
-
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
-
-
-def leader_and_isr(
-    topics: dict[str, tuple[UUID, dict[int, tuple[int, int]]]],
-    kind: int = INCREMENTAL,
-    epoch: int = 1,
-    broker_epoch: int = 7,
-    migrated: bool = False,
-) -> Any:
-    """Topic -> (id, partition -> (leader epoch, ISR version))."""
-    request = messages.LeaderAndIsrRequest
-    return request(
-        controller_id=1,
-        controller_epoch=epoch,
-        broker_epoch=broker_epoch,
-        type=kind,
-        topic_states=[
-            request.LeaderAndIsrTopicState(
-                topic_name=name,
-                topic_id=topic_id,
-                migrated=migrated,
-                partition_states=[
-                    request.LeaderAndIsrPartitionState(
-                        partition_index=index,
-                        controller_epoch=epoch,
-                        leader=1,
-                        leader_epoch=leader_epoch,
-                        isr=[1],
-                        replicas=[1],
-                        isr_version=version,
-                    )
-                    for index, (leader_epoch, version) in partitions.items()
-                ],
-            )
-            for name, (topic_id, partitions) in topics.items()
-        ],
-    )
-
-
-def stop(
-    topic_id: UUID, leader_epoch: int, *, delete: bool = True, partition: int = 0, epoch: int = 1
-) -> Any:
-    request = messages.StopReplicaRequest
-    state = request.StopReplicaPartitionState(partition, leader_epoch, delete)
-    topic = request.StopReplicaTopicState("t", topic_id, [state])
-    return request(controller_id=1, controller_epoch=epoch, broker_epoch=7, topic_states=[topic])
-
-
-async def order(peer: Peer, request: Any, version: int = 5) -> list[int]:
-    answer = await peer.ask(request, version)
-    assert answer.error_code == ErrorCode.NONE, ErrorCode(answer.error_code)
-    if isinstance(request, messages.StopReplicaRequest):
-        return [error.error_code for error in answer.partition_errors]
-    if version < 5:
-        return [error.error_code for error in answer.partition_errors]
-    return [error.error_code for topic in answer.topics for error in topic.partition_errors]
 
 
 def epoch_of(lone: LoneBroker, partition: int = 0) -> int | None:
@@ -104,10 +48,6 @@ def epoch_of(lone: LoneBroker, partition: int = 0) -> int | None:
 def metadata_file(folder: Path) -> str:
     (file,) = folder.rglob("partition.metadata")
     return file.read_text()
-
-
-def set_aside(folder: Path, ending: str) -> list[str]:
-    return sorted(path.name for path in folder.rglob(f"*-{ending}") if path.is_dir())
 
 
 def test_a_newer_channel_closes_the_older_one(tmp_path: Path) -> None:
@@ -474,31 +414,6 @@ def test_a_revision_that_cannot_be_kept_ends_no_channel(tmp_path: Path) -> None:
             assert await open_channel(other, 2) == ErrorCode.UNKNOWN_SERVER_ERROR
 
     run(work())
-
-
-class OneBadPlace(QuickDisk):
-    """Refuses to write or rename what has ``bad`` in its path, and to sync one directory."""
-
-    bad = ""
-    unsynced = ""
-
-    def sync_directory(self, path: str) -> None:
-        if path == self.unsynced:
-            raise OSError(errno.EIO, "planted", path)
-        super().sync_directory(path)
-
-    def replace(self, path: str, content: bytes) -> None:
-        self._refuse(path)
-        super().replace(path, content)
-
-    def rename(self, source: str, target: str) -> None:
-        self._refuse(source)
-        super().rename(source, target)
-
-    def _refuse(self, path: str) -> None:
-        # A name of its own: the first run on a machine works below `pytest-0`, which ends in `t-0`.
-        if self.bad and f"/{self.bad}" in path:
-            raise OSError(errno.EIO, "planted", path)
 
 
 @asynccontextmanager

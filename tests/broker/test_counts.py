@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.broker.test_leading import append
 from tests.support.group_broker import GroupBroker
+from tests.support.led_partition import append
 from tests.support.lone_broker import Peer, until
 from tests.support.metrics import Page
 from tidelog.broker.coordinator import group_lag

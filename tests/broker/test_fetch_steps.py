@@ -6,22 +6,19 @@ import asyncio
 import gc
 import itertools
 import random
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.broker.test_follower_sessions import LIFE, ask, session_of, told
-from tests.broker.test_leading import append, lead, running
-from tests.support.lone_broker import LoneBroker
-from tests.support.turn_costs import TurnCosts
-from tests.unit.broker.test_client_sessions import Client
+from tests.support.fetch_steps import Context, asked, finished
+from tests.support.follower_fetches import LIFE, ask, session_of, told
+from tests.support.led_partition import append, lead, running
+from tests.support.session_client import Client
 from tidelog.broker.fetching.client_sessions import AT_ONCE, FINAL_EPOCH, FetchSessions, Plan
-from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
-from tidelog.protocol import codec, messages
+from tidelog.protocol import messages
 
 MANY = 60_000
 LONGEST_S = 0.1
@@ -37,18 +34,6 @@ def no_collection() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-
-
-async def asked(lone: LoneBroker, request: Any) -> tuple[Any, TurnCosts]:
-    """The answer over a connection of its own, and how long the turns were until it was there."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", lone.port, limit=2**26)
-    frame = b"".join(codec.encode_request(ApiKey.FETCH, 12, 1, "test", request))
-    async with TurnCosts() as turns:
-        writer.write(frame)
-        (size,) = struct.unpack(">i", await reader.readexactly(4))
-        answer = await reader.readexactly(size)
-    writer.close()
-    return codec.decode_response(ApiKey.FETCH, 12, memoryview(answer))[1], turns
 
 
 @pytest.mark.usefixtures("no_collection")
@@ -95,15 +80,6 @@ def consumer(session: int, epoch: int, indexes: range, forgotten: range = range(
         topics=[Request.FetchTopic("t", parts)] if parts else [],
         forgotten_topics_data=[Request.ForgottenTopic("t", list(forgotten))] if forgotten else [],
     )
-
-
-def finished(steps: Any) -> Any:
-    """Do the steps that are left; return their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value
 
 
 def one_session(count: int) -> tuple[FetchSessions, Client, Plan]:
@@ -179,19 +155,3 @@ def test_what_moves_while_a_session_is_read_and_told_is_told_next(tmp_path: Path
             assert {0, 1} == set(told_now), "at some steps it was read before, at some after"
 
     asyncio.run(main())
-
-
-class Context:
-    """What a Fetch asks of its connection, which is nobody's here."""
-
-    version = 12
-    connection = property(lambda self: self)
-
-    def may_name_replica(self, *_: object) -> bool:
-        return True
-
-    def answer_budget(self) -> int:
-        return 2**30
-
-    def can_send_files(self) -> bool:
-        return False

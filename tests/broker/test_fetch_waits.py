@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.broker.test_fetch_steps import Context, asked, finished
-from tests.broker.test_follower_sessions import ask as of_follower
-from tests.broker.test_follower_sessions import partition
-from tests.broker.test_leading import append, lead, running
-from tests.broker.test_produce_fetch import batch, fetch
+from tests.support.fetch_steps import Context, asked, finished
+from tests.support.follower_fetches import ask as of_follower
+from tests.support.follower_fetches import partition
+from tests.support.led_partition import append, lead, running
 from tests.support.lone_broker import LoneBroker, Peer, until
+from tests.support.produce_fetch import batch, fetch
 from tests.support.storage_logs import NOW_MS
 from tests.support.turn_costs import TurnCosts
 from tidelog.broker.fetching import delayed_requests, follower_sessions

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.test_inspected_appends import codes, produce
+from tests.support.inspected_appends import codes, produce
 from tests.support.lone_broker import LoneBroker, Peer
 from tests.support.pieces import by_threads
 from tests.support.storage_logs import NOW_MS, batch, new_log, records_of, resources

@@ -5,63 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
-from typing import Any
 
-from tests.broker.test_following import append as append_values
-from tests.broker.test_following import content
-from tests.broker.test_following import running as running_pair
-from tests.broker.test_leading import TOPIC_ID, append, lead, run, running
-from tests.broker.test_produce_fetch import fetch as consumer_fetch
-from tests.support.lone_broker import LoneBroker, Peer, until
-from tidelog.broker.fetching.follower_session import FeedSession
-from tidelog.broker.partitions.partition import HostedPartition
+from tests.support.broker_pair import append as append_values
+from tests.support.broker_pair import content
+from tests.support.broker_pair import running as running_pair
+from tests.support.follower_fetches import LIFE, ask, partition, session_of, told
+from tests.support.led_partition import append, lead, run, running
+from tests.support.lone_broker import Peer, until
+from tests.support.produce_fetch import fetch as consumer_fetch
 from tidelog.model.errors import ErrorCode
-from tidelog.protocol import messages
 from tidelog.replication.isr import Follower
 
 LONG_MS = 60_000
-LIFE = 22
-
-
-def ask(
-    session: tuple[int, int],
-    offsets: dict[int, int] | None = None,
-    *,
-    forget: tuple[int, ...] = (),
-    wait_ms: int = 0,
-    life: int = LIFE,
-    epoch: int = 1,
-) -> Any:
-    """A fetch of follower 2 that names some partitions at some offsets."""
-    request = messages.FetchRequest
-    parts = [
-        request.FetchPartition(index, epoch, offset, -1, 0, 2**20)
-        for index, offset in (offsets or {}).items()
-    ]
-    return request(
-        replica_id=2,
-        max_wait_ms=wait_ms,
-        min_bytes=1,
-        session_id=session[0],
-        session_epoch=session[1],
-        topics=[request.FetchTopic("t", parts, topic_id=TOPIC_ID)] if parts else [],
-        forgotten_topics_data=[request.ForgottenTopic("t", list(forget))] if forget else [],
-        replica_broker_epoch=life,
-    )
-
-
-def told(answer: Any) -> dict[int, Any]:
-    return {part.partition_index: part for t in answer.responses for part in t.partitions}
-
-
-def partition(lone: LoneBroker, index: int) -> HostedPartition:
-    found = lone.broker.partitions.get("t", index)
-    assert found is not None
-    return found
-
-
-def session_of(lone: LoneBroker) -> FeedSession:
-    return lone.broker.feeds._sessions[2]
 
 
 def test_only_what_changed_is_looked_at_and_told(tmp_path: Path) -> None:

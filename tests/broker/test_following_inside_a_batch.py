@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.test_following import Pair, content, running
+from tests.support.broker_pair import Pair, content, running
 from tests.support.lone_broker import until
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.records.builder import NewRecord, build_batch

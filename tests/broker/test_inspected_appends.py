@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.inspected_appends import codes, produce
 from tests.support.lone_broker import LoneBroker, Peer, until, with_broker
 from tests.support.lying_batches import changed, family, honest
 from tests.support.storage_logs import NOW_MS, batch, records_of
@@ -19,7 +20,6 @@ from tests.support.turn_costs import TurnCosts
 from tidelog.broker.partitions import inspected_appends
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.errors import ErrorCode
-from tidelog.protocol import messages
 from tidelog.records.batch import HEADER_SIZE, Rejected, read_header
 from tidelog.records.builder import NewRecord, Producer, build_batch
 from tidelog.records.compression import Codec
@@ -46,17 +46,6 @@ class Place:
 
 
 PEER = Place("127.0.0.1")
-
-
-def produce(*parts: tuple[int, bytes], acks: int = -1, timeout_ms: int = 30_000) -> Any:
-    request = messages.ProduceRequest
-    data = [request.PartitionProduceData(index=at, records=records) for at, records in parts]
-    topic = request.TopicProduceData(name="t", partition_data=data)
-    return request(transactional_id=None, acks=acks, timeout_ms=timeout_ms, topic_data=[topic])
-
-
-def codes(answer: Any) -> list[int]:
-    return [part.error_code for part in answer.responses[0].partition_responses]
 
 
 def sized(count: int, *, codec: int = 0, producer: Producer = Producer()) -> bytes:  # noqa: B008

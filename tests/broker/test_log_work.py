@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.test_control_channel import OK, A, B, leader_and_isr, order, run, running, stop
-from tests.broker.test_following import Pair, append, until_same
+from tests.support.broker_pair import Pair, append, until_same
+from tests.support.controller_commands import OK, A, B, leader_and_isr, order, run, running, stop
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.storage_logs import NOW_MS, QuickDisk, QuickFile
 from tests.support.watched_disk import WatchedDisk

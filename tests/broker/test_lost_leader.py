@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.broker.test_following import Pair, append, run, running
+from tests.support.broker_pair import Pair, append, run, running
 from tests.support.lone_broker import Peer, until
 from tidelog.broker.following import source_fetcher
 from tidelog.broker.metadata import lost_leaders

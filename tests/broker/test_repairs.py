@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tests.broker.test_following import Pair, append, flip_a_bit, run, running, until_same
+from tests.support.broker_pair import Pair, append, flip_a_bit, run, running, until_same
 from tests.support.lone_broker import LoneBroker, until
 from tidelog.broker.control_plane.control_channel import Channel
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, Role

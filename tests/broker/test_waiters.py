@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from tests.broker.test_following import append as append_values
-from tests.broker.test_following import running as running_pair
-from tests.broker.test_produce_fetch import LATEST, batch, fetch, produce, run, running, send
+from tests.support.broker_pair import append as append_values
+from tests.support.broker_pair import running as running_pair
 from tests.support.lone_broker import LoneBroker, Peer, until
+from tests.support.produce_fetch import LATEST, batch, fetch, produce, run, running, send
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.disk_course import KEYED, STREAM, Books, Course, Strike, sample, seed_of_run
-from tests.conftest import TARGET
+from tests.support.target import TARGET
 
 pytestmark = [
     pytest.mark.kill,

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TARGET
 from tests.support.acked_stream import GroupReader, Writer, read_all, violations
 from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
+from tests.support.target import TARGET
 
 pytestmark = [
     pytest.mark.kill,

@@ -17,12 +17,12 @@ import pytest
 from kio.schema.metadata.v8.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.metadata.v8.response import MetadataResponse
 
-from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.acked_stream import GroupReader, Writer, lost_acks, read_all, violations
 from tests.support.node import Node
 from tests.support.own_time import until_in_time
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
+from tests.support.target import TARGET
 from tests.support.wire import Wire
 
 pytestmark = [pytest.mark.kill, pytest.mark.long(90)]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.chaos.harm import LONG, harm
 from tests.chaos.schedule import DISKS, EVERYTHING
-from tests.conftest import TARGET
+from tests.support.target import TARGET
 from tests.support.zookeeper import ZooKeeper, needed
 
 pytestmark = [

@@ -8,7 +8,7 @@ import pytest
 
 from tests.chaos.harm import harm
 from tests.chaos.schedule import LINKS, PROCESSES, Kind
-from tests.conftest import TARGET
+from tests.support.target import TARGET
 
 pytestmark = [
     pytest.mark.kill,

@@ -19,12 +19,12 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.conftest import TARGET
 from tests.support.acked_stream import Writer, lost_acks, read_all
 from tests.support.cluster import TidelogCluster
 from tests.support.links import Network
 from tests.support.own_time import OwnTime, Starvation
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
+from tests.support.target import TARGET
 
 pytestmark = [
     pytest.mark.kill,

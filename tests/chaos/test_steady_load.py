@@ -37,12 +37,12 @@ from tests.chaos.steady_load import (
     lost_records,
     stalls,
 )
-from tests.conftest import TARGET
 from tests.support.acked_stream import Place
 from tests.support.cluster import TidelogCluster
 from tests.support.java import missing
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import TidelogNode
+from tests.support.target import TARGET
 
 pytestmark = [
     pytest.mark.long,

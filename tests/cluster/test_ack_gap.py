@@ -18,11 +18,11 @@ from typing import NamedTuple
 import confluent_kafka
 import pytest
 
-from tests.conftest import TARGET
 from tests.support.cluster import TidelogCluster
 from tests.support.java import missing, start_java
 from tests.support.own_time import WaitedAt
 from tests.support.processes import wait_until
+from tests.support.target import TARGET
 
 pytestmark = [
     pytest.mark.kill,

@@ -13,13 +13,13 @@ import confluent_kafka
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
-from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record
 from tests.support.log_files import batches, segments
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import TidelogNode
+from tests.support.target import TARGET
 
 pytestmark = [
     pytest.mark.long,

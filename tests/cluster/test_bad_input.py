@@ -6,9 +6,7 @@ Every code here is the one Apache Kafka 4.3.0 answers: the tests run against it 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import datetime
-import socket
 import struct
 import time
 
@@ -24,7 +22,6 @@ from kio.schema.fetch.v11.request import FetchPartition, FetchRequest, FetchTopi
 from kio.schema.find_coordinator.v2.request import FindCoordinatorRequest
 from kio.schema.heartbeat.v3.request import HeartbeatRequest
 from kio.schema.init_producer_id.v1.request import InitProducerIdRequest
-from kio.schema.join_group.v5.request import JoinGroupRequest, JoinGroupRequestProtocol
 from kio.schema.list_offsets.v5.request import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -39,11 +36,12 @@ from kio.schema.offset_commit.v7.request import (
 from kio.schema.sync_group.v3.request import SyncGroupRequest
 from kio.static.primitive import i8, i32, i32Timedelta, i64
 
-from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record
+from tests.support.hand_written_requests import closed_unanswered, coordinated, join
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.target import TARGET
 from tests.support.wire import Wire, batch, produce_error
 
 ONE_SECOND = i32Timedelta.parse(datetime.timedelta(seconds=1))
@@ -188,30 +186,6 @@ def test_list_offsets_of_unknown_places(wire: Wire, topic: str) -> None:
     assert error(topic, 0, epoch=50) == int(ErrorCode.unknown_leader_epoch)
 
 
-def coordinated(wire: Wire, group: str) -> None:
-    """Wait until the group's coordinator answers."""
-
-    def answers() -> bool:
-        code = int(wire.call(FindCoordinatorRequest(key=group, key_type=i8(0))).error_code)
-        assert code in (0, 15), code
-        return code == 0
-
-    wait_until(answers, DEADLINE_S, f"the coordinator of {group} answers")
-
-
-def join(wire: Wire, group: str, member: str = "", *, session_ms: int = 10_000) -> object:
-    timeout = i32Timedelta.parse(datetime.timedelta(milliseconds=session_ms))
-    request = JoinGroupRequest(
-        group_id=group,
-        session_timeout=timeout,
-        rebalance_timeout=timeout,
-        member_id=member,
-        protocol_type="consumer",
-        protocols=(JoinGroupRequestProtocol(name="range", metadata=b""),),
-    )
-    return wire.call(request)
-
-
 def heartbeat(wire: Wire, group: str, generation: int, member: str) -> int:
     request = HeartbeatRequest(group_id=group, generation_id=i32(generation), member_id=member)
     return int(wire.call(request).error_code)
@@ -331,17 +305,6 @@ def test_a_consumer_whose_data_is_gone(bootstrap: str, topic: str) -> None:
     easy.seek(kafka.TopicPartition(topic, 0), 2)
     assert next(iter(easy)).offset == 6
     easy.close()
-
-
-def closed_unanswered(wire: Wire) -> bool:
-    """Whether the node closes without a word, at the latest when nothing more can come."""
-    with contextlib.suppress(OSError):
-        wire.socket.shutdown(socket.SHUT_WR)
-    try:
-        wire.receive_raw()
-    except ConnectionError:
-        return True
-    return False
 
 
 @pytest.mark.parametrize(

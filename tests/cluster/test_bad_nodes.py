@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record
 from tests.support.cluster import TidelogCluster
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
 from tests.support.server import TidelogNode, run_tidelog
+from tests.support.target import TARGET
 
 pytestmark = [
     pytest.mark.kill,

@@ -13,10 +13,10 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from tests.conftest import TARGET
 from tests.support.cluster import TidelogCluster
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
 from tests.support.server import run_tidelog
+from tests.support.target import TARGET
 from tidelog import __version__
 from tidelog.model.levels import LATEST
 from tidelog.records.batch import HEADER_SIZE, read_header, seal_batch, walk

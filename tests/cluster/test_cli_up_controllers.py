@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import TARGET
 from tests.support.acked_stream import GroupReader, Writer, read_all, settled
 from tests.support.cluster import create_replicated, until_in_sync
 from tests.support.own_time import Starvation
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
+from tests.support.target import TARGET
 from tests.support.up import Up, is_alive
 from tests.support.zookeeper import ZooKeeper, needed
 from tidelog.metadata.zookeeper import SESSION_TIMEOUT_S

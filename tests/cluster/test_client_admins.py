@@ -23,11 +23,11 @@ from kafka import errors
 from kafka.admin import AlterConfigOp, ConfigResource, OffsetSpec, OffsetTimestamp
 from kafka.structs import OffsetAndMetadata
 
-from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.target import TARGET
 
 FIRST_MS = 1_700_000_000_000
 

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 import confluent_kafka
 import pytest
 
-from tests.conftest import TARGET
 from tests.support.cluster import TidelogCluster
 from tests.support.java import ToolRunner
 from tests.support.lone_broker import Peer
 from tests.support.processes import DEADLINE_S, free_ports, wait_until
+from tests.support.target import TARGET
 from tidelog.protocol import messages
 
 pytestmark = [

@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import TARGET
 from tests.support.cluster import TidelogCluster
 from tests.support.lone_broker import Peer
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP
+from tests.support.target import TARGET
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TARGET
 from tests.support.acked_stream import Writer, lost_acks, read_all
 from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.target import TARGET
 
 pytestmark = [
     pytest.mark.kill,

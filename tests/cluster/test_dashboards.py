@@ -21,13 +21,13 @@ import pytest
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import NewTopic
 
-from tests.conftest import TARGET
 from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster
 from tests.support.metrics import Page, page
 from tests.support.node import Node, receive_frame
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import TidelogNode
+from tests.support.target import TARGET
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol import codec, messages
 

@@ -24,7 +24,7 @@ TOPIC = "dumped"
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A log folder with several segments of every compression, left by a clean stop."""
-    from tests.conftest import new_node
+    from tests.support.target import new_node
 
     with new_node(tmp_path_factory.mktemp("dump")) as node:
         clients.create_topic(

@@ -20,12 +20,12 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record
 from tests.support.log_files import batches, segments
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.target import TARGET
 
 CLEANER_PAUSE_MS = 100
 HOUR_MS = 3_600_000
@@ -36,7 +36,7 @@ Alter = Callable[..., None]
 @pytest.fixture(scope="module")
 def cleaning_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A node whose cleaner looks often, and whose retention looks hardly ever by itself."""
-    from tests.conftest import new_node
+    from tests.support.target import new_node
 
     config = {
         "log.cleaner.backoff.ms": CLEANER_PAUSE_MS,

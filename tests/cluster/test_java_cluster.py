@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record
 from tests.support.cluster import TidelogCluster
 from tests.support.java import ToolResult, ToolRunner, missing, start_java
 from tests.support.processes import DEADLINE_S, Program, wait_until
+from tests.support.target import TARGET
 
 pytestmark = [
     pytest.mark.java,

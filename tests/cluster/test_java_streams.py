@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.java import ToolRunner, start_java
 from tests.support.log_files import batches, log_bytes
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, Program, wait_until
+from tests.support.target import TARGET
 
 pytestmark = [pytest.mark.java, pytest.mark.long(60)]
 

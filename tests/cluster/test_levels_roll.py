@@ -18,12 +18,12 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from tests.conftest import TARGET
 from tests.support.acked_stream import GroupReader, Writer, settled
 from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.own_time import WaitedAt
 from tests.support.processes import DEADLINE_S
+from tests.support.target import TARGET
 from tests.support.zookeeper import ZooKeeper, needed
 
 pytestmark = [

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import TARGET
 from tests.support.processes import DEADLINE_S, resident_bytes
 from tests.support.server import TidelogNode
+from tests.support.target import TARGET
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol import codec, messages
 from tidelog.records.builder import NewRecord, build_batch

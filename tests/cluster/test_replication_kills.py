@@ -15,12 +15,12 @@ from collections.abc import Iterator
 import confluent_kafka
 import pytest
 
-from tests.conftest import TARGET
 from tests.support.acked_stream import Writer, lost_acks, read_all
 from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.lone_broker import Peer
 from tests.support.own_time import OwnTime, until_in_time
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
+from tests.support.target import TARGET
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch

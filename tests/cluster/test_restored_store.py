@@ -15,12 +15,12 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record
 from tests.support.cluster import TidelogCluster
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
+from tests.support.target import TARGET
 
 pytestmark = [
     pytest.mark.long(40),

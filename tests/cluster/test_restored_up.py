@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TARGET
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
+from tests.support.target import TARGET
 from tests.support.up import Up
 
 pytestmark = [

@@ -15,13 +15,13 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 from kio.schema.errors import ErrorCode
 
-from tests.cluster.test_bad_input import closed_unanswered, coordinated, join
-from tests.conftest import new_node
 from tests.support import clients
 from tests.support.clients import Record
+from tests.support.hand_written_requests import closed_unanswered, coordinated, join
 from tests.support.log_files import batches
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.target import new_node
 from tests.support.wire import Wire, batch, produce_error
 
 CONFIG = {

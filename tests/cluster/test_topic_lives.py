@@ -21,7 +21,6 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from tests.conftest import TARGET
 from tests.support.acked_stream import Writer, read_all
 from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster, differing_replicas
@@ -29,6 +28,7 @@ from tests.support.lone_broker import Peer
 from tests.support.processes import DEADLINE_S, SIGCONT, SIGSTOP, wait_until
 from tests.support.proofs import proven, secret_in
 from tests.support.server import TidelogNode
+from tests.support.target import TARGET
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.storage.checkpoints import (

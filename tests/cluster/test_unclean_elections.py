@@ -20,11 +20,11 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from tests.conftest import TARGET
 from tests.support.clients import admin
 from tests.support.cluster import TidelogCluster, differing_replicas
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import run_tidelog
+from tests.support.target import TARGET
 from tidelog.broker.data_loss.loss_notes import FILE
 
 pytestmark = [

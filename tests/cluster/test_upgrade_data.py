@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TARGET
 from tests.support.clients import Record, write_confluent
 from tests.support.old_release import (
     COMPACTED,
@@ -24,6 +23,7 @@ from tests.support.old_release import (
     unpack_fixture,
 )
 from tests.support.server import TidelogNode
+from tests.support.target import TARGET
 from tidelog.storage.checkpoints import decode_epochs, decode_partition_metadata
 from tidelog.storage.names import EPOCH_CHECKPOINT, EPOCH_CHECKSUM, LIFE
 

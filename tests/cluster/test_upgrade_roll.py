@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TARGET
 from tests.support.acked_stream import GroupReader, Writer, settled
 from tests.support.cluster import create_replicated, until_in_sync
 from tests.support.lone_broker import Peer
 from tests.support.old_release import MAIN, ROOT, unpack_source
 from tests.support.proofs import write_secret
 from tests.support.server import TidelogNode
+from tests.support.target import TARGET
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol import messages
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TARGET
 from tests.support import clients
 from tests.support.clients import Record
 from tests.support.node import Node
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.server import TidelogNode
+from tests.support.target import TARGET
 
 pytestmark = pytest.mark.skipif(TARGET == "kafka", reason="Kafka's metrics are JMX beans")
 

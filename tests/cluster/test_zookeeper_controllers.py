@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.test_zookeeper_outside import World, run, zookeeper
 from tests.support.cluster import ControllerNode
+from tests.support.controller_process import RecordedBroker, configs, topic
 from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
 from tests.support.processes import DEADLINE_S, wait_until
 from tests.support.zookeeper import PATIENT_SESSION_S, ZooKeeper, end_session, needed
-from tests.wire.test_controller_process import RecordedBroker, configs, topic
+from tests.support.zookeeper_world import World, run, zookeeper
 from tidelog.metadata.zookeeper import ZookeeperStore
 from tidelog.model.errors import ErrorCode
 from tidelog.runtime.seams import Seams

@@ -18,14 +18,14 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from tests.cluster.test_zookeeper_outside import zookeeper
 from tests.simulation.store_stage import STORED
 from tests.simulation.striking_store import LATE_S, Fault
+from tests.support.controller_process import RecordedBroker, configs, topic
 from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
 from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import Door, ZooKeeper
-from tests.wire.test_controller_process import RecordedBroker, configs, topic
+from tests.support.zookeeper_world import zookeeper
 from tidelog.client.errors import ClientError
 from tidelog.controller.decisions.cluster import Cluster, load
 from tidelog.metadata import layout

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.cluster.test_zookeeper_outside import zookeeper
+from tests.support.controller_process import RecordedBroker, configs, topic
 from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
 from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import PATIENT_SESSION_S, ZooKeeper
-from tests.wire.test_controller_process import RecordedBroker, configs, topic
+from tests.support.zookeeper_world import zookeeper
 from tidelog.controller.decisions import journal
 from tidelog.metadata.store import Conflict, Operation, StoreUnavailable
 from tidelog.metadata.zookeeper import ZookeeperStore

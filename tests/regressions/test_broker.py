@@ -9,10 +9,10 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from tests.broker.test_following import append, content, run, running, until_same
-from tests.broker.test_produce_fetch import LATEST, batch, fetch, produce
-from tests.broker.test_produce_fetch import running as running_alone
+from tests.support.broker_pair import append, content, run, running, until_same
 from tests.support.lone_broker import Peer, until
+from tests.support.produce_fetch import LATEST, batch, fetch, produce
+from tests.support.produce_fetch import running as running_alone
 from tidelog.broker.metadata.configurations import EntityType
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import walk

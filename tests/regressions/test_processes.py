@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import TARGET
 from tests.support.acked_stream import Writer, lost_acks, read_all
 from tests.support.cluster import TidelogCluster
 from tests.support.links import Network
@@ -20,6 +19,7 @@ from tests.support.lone_broker import Peer
 from tests.support.node import answers_metadata
 from tests.support.own_time import OwnTime, until_in_time
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.target import TARGET
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch

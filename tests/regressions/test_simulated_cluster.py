@@ -6,152 +6,21 @@ What becomes of unsynced bytes is the seed's; every story holds for any of it.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
-from tests.simulation.clients import read_whole, send_once
-from tests.simulation.cluster.clients import target
 from tests.simulation.cluster.disks import topic_id_in
 from tests.simulation.cluster.nodes import LOGS
+from tests.simulation.cluster.scripted_run import WAIT_SECONDS, Told, tell
 from tests.simulation.history import Outcome
-from tests.simulation.scenarios.cluster import REST_SECONDS, ClusterRun, Course
-from tidelog.broker.partitions.partition import HostedPartition
+from tests.simulation.scenarios.cluster import ClusterRun, Course
 from tidelog.controller.decisions.losses import lost_ranges
-from tidelog.metadata.records import PartitionState, UncleanDebt
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST
-from tidelog.model.topics import TopicPartition
-from tidelog.protocol import messages
 from tidelog.storage.log.watermark_note import WatermarkNote
 from tidelog.storage.names import PARTITION_METADATA
 
 pytestmark = pytest.mark.usefixtures("quiet")
-
-SEEDS = 2
-WAIT_SECONDS = 30.0
-
-Tell = Callable[["Told"], Awaitable[None]]
-
-
-class Told(ClusterRun):
-    """A run whose course a test tells; partition t-0 has three replicas."""
-
-    def __init__(self, seed: int, tell: Tell, durability: str, configs: dict[str, str]) -> None:
-        course = Course(controllers=1, durability=durability, unclean=False, mixed=False)
-        super().__init__(seed, course)
-        self._tell = tell
-        self._topic = configs
-        self._number = 0
-        self.place = TopicPartition("t", 0)
-
-    async def _main(self) -> None:
-        self.cluster.start()
-        await self._until(lambda: all(node.ready for node in self.cluster.nodes), "ready", 30)
-        await self.admin.create("t", 1, 3, self._topic)
-        self.target = target(self.outside, "t", 0)
-        await self.until_isr(1, 2, 3)
-        await self._tell(self)
-
-    @property
-    def now(self) -> PartitionState:
-        """The state as the controller has it."""
-        active = self.cluster.active
-        assert active is not None and active.controller is not None
-        return active.controller.cluster.states[self.place]
-
-    @property
-    def losses(self) -> tuple[list[UncleanDebt], list[UncleanDebt]]:
-        """The open and the handled records of unclean elections."""
-        active = self.cluster.active
-        assert active is not None and active.controller is not None
-        memory = active.controller.cluster.memories["t"]
-        return list(memory.unclean.values()), memory.unclean_past.get(0, [])
-
-    async def until(self, condition: Callable[[], bool], what: str) -> None:
-        await self._until(condition, what, WAIT_SECONDS)
-
-    async def until_isr(self, *members: int) -> None:
-        def reached() -> bool:
-            place = self.states.place("t", 0)
-            return place is not None and set(self.now.isr) == set(members) and self.now.leader > 0
-
-        await self.until(reached, f"ISR {members}")
-
-    async def until_led(self, *brokers: int) -> None:
-        await self.until(lambda: self.now.leader in brokers, f"led by one of {brokers}")
-
-    async def write(self, count: int) -> None:
-        """Write records with acks=all until so many are acknowledged."""
-        acked = 0
-        while acked < count:
-            self._number += 1
-            found = await send_once(self.history, self.target, "w", self._number)
-            acked += found is ErrorCode.NONE
-
-    def lose_power(self, broker: int) -> None:
-        """Take what was not synced from a broker."""
-        self.cluster.broker(broker).lose_power()
-        if self.durability != "sync":
-            self.states.lost(broker)
-
-    async def refused(self) -> None:
-        self._number += 1
-        found = await send_once(self.history, self.target, "w", self._number)
-        assert found is not ErrorCode.NONE
-
-    async def read_at_the_end(self) -> list[int]:
-        """Everything is up and in sync; return the offsets that can be read."""
-        await self.until_isr(1, 2, 3)
-        final = await read_whole(self.target, seconds=REST_SECONDS)
-        self.history.finals.append(final)
-        await self._until(self.judge.replicas_agree, "replicas alike", REST_SECONDS)
-        self.judge.replicas()
-        return sorted(final.records)
-
-    async def put_back(self, copy: dict[str, Any]) -> None:
-        """Put a copy of the store's nodes in their place, under a dead controller."""
-        controller = self.cluster.controllers[0]
-        controller.kill()
-        await self.until(lambda: not controller.sessions, "its session has ended")
-        self.cluster.tree.put_back(copy)
-        controller.start()
-        await self.until(lambda: controller.ready and controller.active, "on the old store")
-
-    async def restored(
-        self, *, accept: bool, dropped: tuple[str, ...] = ()
-    ) -> tuple[ErrorCode, dict[str, Any]]:
-        """Ask what the store does not know, or accept it; the error and the report."""
-        request = messages.RestoredStoreRequest(accept=accept, drop_unknown=list(dropped))
-        answer = await self.outside.until(
-            request, lambda found: found.error_code != ErrorCode.NOT_CONTROLLER
-        )
-        return ErrorCode(answer.error_code), json.loads(answer.report)
-
-    async def until_noticed(self) -> dict[str, Any]:
-        """Wait until the store is known to be old, and what all brokers hold; the report."""
-        async with asyncio.timeout(WAIT_SECONDS):
-            while True:
-                _, found = await self.restored(accept=False)
-                if found["went_back"] and not found["brokers_missing"]:
-                    return found
-                await asyncio.sleep(0.2)
-
-    def hosted(self, broker: int) -> HostedPartition:
-        running = self.cluster.broker(broker).running
-        assert running is not None
-        found = running.broker.partitions.get("t", 0)
-        assert found is not None
-        return found
-
-
-def tell(story: Tell, durability: str = "replicated", **configs: str) -> None:
-    named = {name.replace("_", "."): value for name, value in configs.items()}
-    for seed in range(SEEDS):
-        result = Told(seed, story, durability, named).run()
-        assert not result.violations, result.report()
 
 
 def test_two_members_are_killed_and_the_last_one_loses_power() -> None:

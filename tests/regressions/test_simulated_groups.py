@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.regressions.test_simulated_cluster import Told
 from tests.simulation.cluster.clients import target
 from tests.simulation.cluster.members import OFFSETS_TOPIC, NotingCluster
 from tests.simulation.cluster.nodes import PORT
+from tests.simulation.cluster.scripted_run import Told
 from tests.simulation.kernel import Process
 from tidelog.client.cluster import ClusterSettings
 from tidelog.client.errors import ClientError

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.simulation.store_stage import Stage
-from tests.wire.test_controller_process import topic
+from tests.support.controller_process import topic
 from tidelog.controller.decisions.cluster import NO_LEADER
 from tidelog.controller.decisions.restoration import accept
 from tidelog.metadata import layout

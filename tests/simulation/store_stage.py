@@ -13,9 +13,9 @@ from typing import Any
 
 from tests.simulation.striking_store import Strikes, StrikingStore
 from tests.simulation.struck_stores import Place
+from tests.support.controller_process import RecordedBroker, configs, topic
 from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
-from tests.wire.test_controller_process import RecordedBroker, configs, topic
 from tidelog.client.errors import ClientError
 from tidelog.controller.decisions.cluster import _DRAFTED, Cluster, load
 from tidelog.metadata import layout

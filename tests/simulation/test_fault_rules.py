@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.regressions.test_simulated_cluster import Tell, Told
 from tests.simulation.clients import send_once
+from tests.simulation.cluster.scripted_run import Tell, Told
 from tests.simulation.secret import secret_outside
 from tidelog.runtime.cluster_secret import READ_AGAIN_MS
 from tidelog.storage import names

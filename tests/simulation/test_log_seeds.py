@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.kernel import Crash, DiskOperation, ProcessKilled, fail_once
-from tests.simulation.test_log_crashes import RECORDS, SMALL, Node, P
+from tests.simulation.log_node import RECORDS, SMALL, Node, P
 from tidelog.records.batch import Rejected
 from tidelog.runtime.turns import Pieces
 from tidelog.storage.directory.log_directory import LogDirectory

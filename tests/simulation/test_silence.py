@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.regressions.test_simulated_cluster import Told
 from tests.simulation.clients import send_once
+from tests.simulation.cluster.scripted_run import Told
 from tests.simulation.kernel import World
 from tests.simulation.store_stage import Stage
 from tests.simulation.striking_store import Strikes

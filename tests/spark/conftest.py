@@ -5,25 +5,21 @@ A JVM costs seconds on two cores: tests share the session and take topics and fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import confluent_kafka
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.support import java
-from tests.support.clients import create_topic
 from tests.support.compiled_pyspark import compile_pyspark
 from tests.support.kafka import KafkaNode
+from tests.support.spark_topics import DEADLINE_S, JVM, Topic
 from tidelog.pipeline.session import session
 
-JVM = " ".join(java.START_FAST)
 # A few rows a query: to compile its code costs more than to interpret it.
 LEAN = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-DEADLINE_S = 90.0
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -49,59 +45,6 @@ def kafka_bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip(str(java.missing()))
     with KafkaNode(tmp_path_factory.mktemp("kafka")) as node:
         yield node.bootstrap
-
-
-@dataclass(frozen=True)
-class Topic:
-    """A topic on one of the two brokers."""
-
-    bootstrap: str
-    name: str
-
-    def create(self, partitions: int = 1, **config: object) -> Topic:
-        create_topic(self.bootstrap, self.name, partitions, **config)
-        return self
-
-    def write(
-        self,
-        records: Sequence[tuple[bytes | None, bytes | None]],
-        *,
-        partition: int = 0,
-        headers: Sequence[tuple[str, bytes | None]] = (),
-        timestamps_ms: Sequence[int] | None = None,
-        **config: object,
-    ) -> Topic:
-        """Produce with librdkafka and wait until all is acked."""
-        failed: list[object] = []
-        producer = confluent_kafka.Producer(
-            {"bootstrap.servers": self.bootstrap, "linger.ms": 20, **config}
-        )
-        for index, (key, value) in enumerate(records):
-            stamp = {} if timestamps_ms is None else {"timestamp": timestamps_ms[index]}
-            producer.produce(
-                self.name,
-                value,
-                key,
-                partition,
-                on_delivery=lambda error, _: error and failed.append(error),
-                headers=list(headers) or None,
-                **stamp,
-            )
-            producer.poll(0)
-        assert producer.flush(DEADLINE_S) == 0 and not failed, failed
-        return self
-
-    def options(self, **more: object) -> dict[str, str]:
-        given = {"kafka.bootstrap.servers": self.bootstrap, "subscribe": self.name, **more}
-        return {key: str(value) for key, value in given.items() if value is not None}
-
-    def read(self, spark: SparkSession, **options: object) -> DataFrame:
-        return spark.read.format("tidelog").options(**self.options(**options)).load()
-
-    def stream(self, spark: SparkSession, **options: object) -> DataFrame:
-        defaults = {"startingOffsets": "earliest"}
-        given = self.options(**{**defaults, **options})
-        return spark.readStream.format("tidelog").options(**given).load()
 
 
 @pytest.fixture

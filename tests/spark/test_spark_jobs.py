@@ -11,44 +11,21 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from tests.spark.conftest import Topic
-from tests.spark.test_spark_source import delete_records, numbered
 from tests.support.processes import DEADLINE_S
+from tests.support.spark_jobs import archived, audited, counted
+from tests.support.spark_topics import Topic, delete_records, numbered
 from tidelog.pipeline.errors import LakeRefused, PipelineError
 from tidelog.pipeline.jobs import archive, audit
 from tidelog.pipeline.lake.chain import read_manifests
 from tidelog.pipeline.lake.files import COLUMNS
 from tidelog.pipeline.lake.layout import Layout
-from tidelog.pipeline.progress import Bar, JsonLines
+from tidelog.pipeline.progress import JsonLines
 
 pytestmark = pytest.mark.spark
 
 
-def archived(spark: SparkSession, topic: Topic, lake: Path, **more: object) -> dict[str, object]:
-    settings = archive.ArchiveSettings(
-        topic.bootstrap,
-        (topic.name,),
-        str(lake),
-        once=True,
-        **more,  # type: ignore[arg-type]
-    )
-    return archive.run(spark, settings, Bar("archived"))
-
-
-def audited(spark: SparkSession, topic: Topic, lake: Path, **more: object) -> audit.AuditResult:
-    settings = audit.AuditSettings(topic.bootstrap, str(lake), **more)  # type: ignore[arg-type]
-    return audit.run(spark, settings)
-
-
 def rules(result: audit.AuditResult) -> set[str]:
     return {finding.rule for finding in result.findings if finding.is_fault}
-
-
-def counted(count: int, first: int = 0) -> list[tuple[bytes | None, bytes | None]]:
-    return [
-        (None if n % 7 == 0 else b"k%d" % (n % 5), json.dumps({"n": n}).encode())
-        for n in range(first, first + count)
-    ]
 
 
 def test_archive_resumes_and_the_audit_finds_it_right_until_it_is_not(

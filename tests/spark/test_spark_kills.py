@@ -22,10 +22,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from tests.spark.conftest import JVM, Topic
-from tests.spark.test_spark_jobs import counted
 from tests.support import java, killed_job, killed_worker
 from tests.support.processes import DEADLINE_S, Program, wait_until
+from tests.support.spark_jobs import counted
+from tests.support.spark_topics import JVM, Topic
 from tidelog.pipeline.lake.chain import read_manifests
 from tidelog.pipeline.lake.layout import Layout
 

@@ -14,11 +14,10 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.spark.conftest import Topic
-from tests.spark.test_spark_jobs import archived, audited
-from tests.spark.test_spark_source import delete_records, numbered
 from tests.support import old_lake
 from tests.support.processes import DEADLINE_S
+from tests.support.spark_jobs import archived, audited
+from tests.support.spark_topics import Topic, delete_records, numbered
 from tidelog.pipeline import lake as lakes
 from tidelog.pipeline.errors import LakeRefused
 from tidelog.pipeline.jobs import archive

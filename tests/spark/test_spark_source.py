@@ -12,9 +12,9 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.spark.conftest import Topic
 from tests.support import old_checkpoint
 from tests.support.processes import DEADLINE_S, wait_until
+from tests.support.spark_topics import Topic, delete_records, numbered
 from tidelog.pipeline.errors import DataLost, TopicChanged
 from tidelog.pipeline.lag import LagListener, lag_of
 from tidelog.pipeline.options import Mode, parse
@@ -26,10 +26,6 @@ from tidelog.pipeline.tasks import ReadTask, read_task
 pytestmark = pytest.mark.spark
 
 Drain = Callable[..., list[dict[str, object]]]
-
-
-def numbered(count: int, first: int = 0) -> list[tuple[bytes | None, bytes | None]]:
-    return [(b"k%d" % (n % 5), b"v%d" % n) for n in range(first, first + count)]
 
 
 @pytest.mark.parametrize("where", ["tidelog", "kafka"])
@@ -240,12 +236,6 @@ def test_a_checkpoint_of_commit_02f3bcb_is_continued(
     assert written["positions"] == {"0": [5, written["positions"]["0"][1]], "1": [1, -1]}
     assert written["positions"]["0"][1] >= 0, "the leader epoch"
     assert drain(stream) == []
-
-
-def delete_records(topic: Topic, before: int) -> None:
-    place = confluent_kafka.TopicPartition(topic.name, 0, before)
-    admin = AdminClient({"bootstrap.servers": topic.bootstrap})
-    admin.delete_records([place])[place].result(DEADLINE_S)
 
 
 def test_data_lost_to_retention(spark: SparkSession, topic: Topic, drain: Drain) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.conftest import Topic
 from tests.spark.stock import stock_environment, stock_python
 from tests.support import java
+from tests.support.spark_topics import Topic
 
 pytestmark = [pytest.mark.spark, pytest.mark.java]
 

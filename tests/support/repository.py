@@ -6,6 +6,7 @@ see `tests/tidy`.
 
 from __future__ import annotations
 
+import ast
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -29,3 +30,18 @@ def tracked(*patterns: str) -> list[Path]:
 def text_of(path: Path) -> str:
     """Return a file's text; read once in a process."""
     return path.read_text(encoding="utf-8")
+
+
+PYTHON = tracked("*.py")
+PRODUCT = [path for path in PYTHON if path.is_relative_to(ROOT / "src")]
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return a module's tree; parsed once in a process."""
+    return ast.parse(text_of(path), str(path))
+
+
+def where(path: Path, line: int) -> str:
+    """Return a place as a message names it."""
+    return f"{path.relative_to(ROOT)}:{line}"

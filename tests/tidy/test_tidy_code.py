@@ -5,29 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from fnmatch import fnmatch
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.support.repository import ROOT, text_of, tracked
+from tests.support.repository import PRODUCT, PYTHON, ROOT, parsed, text_of, tracked, where
 
 MAX_MODULE_LINES = 500
 MAX_FUNCTION_LINES = 70
 BAD_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base"}
-
-
-PYTHON = tracked("*.py")
-PRODUCT = [path for path in PYTHON if path.is_relative_to(ROOT / "src")]
-
-
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(text_of(path), str(path))
-
-
-def where(path: Path, line: int) -> str:
-    return f"{path.relative_to(ROOT)}:{line}"
 
 
 def test_there_is_something_to_look_at() -> None:

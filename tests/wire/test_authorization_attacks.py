@@ -14,9 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.lone_broker import Peer
-from tests.support.proofs import begin, prove, proven, step
-from tests.wire.test_authorization_table import (
+from tests.support.authorization import (
     REFUSED,
     ROUTERS,
     World,
@@ -25,6 +23,8 @@ from tests.wire.test_authorization_table import (
     request_of,
     world_in,
 )
+from tests.support.lone_broker import Peer
+from tests.support.proofs import begin, prove, proven, step
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages

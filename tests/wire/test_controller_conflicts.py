@@ -13,16 +13,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.controller_conflicts import CountingStore, assigned, delete, on, topics_told
+from tests.support.controller_process import HeldStore, World, configs, run
 from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
-from tests.wire.test_controller_process import (
-    HeldStore,
-    RecordedBroker,
-    World,
-    configs,
-    run,
-    topic,
-)
 from tidelog.controller import process, store_watches
 from tidelog.controller.decisions import external_changes as outside_decisions
 from tidelog.controller.decisions.cluster import Decision
@@ -36,28 +30,6 @@ from tidelog.runtime.seams import Seams
 
 T0 = TopicPartition("t", 0)
 MARK = layout.deletion_mark("t")
-
-
-async def on(world: World, store: MemoryStore, **texts: str) -> LoneController:
-    controller = LoneController(configs(**texts), Seams(), store)
-    world.controllers.append(controller)
-    await controller.start()
-    return controller
-
-
-def assigned(name: str, *brokers: int, **values: str) -> Any:
-    wanted = topic(name, **values)
-    wanted.topics[0].assignments = [
-        messages.CreateTopicsRequest.CreatableReplicaAssignment(0, list(brokers))
-    ]
-    return wanted
-
-
-async def delete(broker: RecordedBroker, *names: str) -> dict[str, ErrorCode]:
-    request = messages.DeleteTopicsRequest
-    states = [request.DeleteTopicState(name) for name in names]
-    answer = await broker.forward(request(topics=states, timeout_ms=25_000), 6)
-    return {x.name: ErrorCode(x.error_code) for x in answer.responses}
 
 
 # -- C1
@@ -102,17 +74,6 @@ def test_who_was_eligible_by_a_higher_minimum_is_not_elected_by_the_next_control
 
 
 # -- C2
-
-
-def topics_told(requests: list[Any]) -> list[tuple[str, str, int]]:
-    """(kind of request, topic, leader) of everything told of partitions."""
-    return [
-        (type(request).__name__, told.topic_name, state.leader)
-        for request in requests
-        if not isinstance(request, messages.StopReplicaRequest)
-        for told in getattr(request, "topic_states", ())
-        for state in told.partition_states
-    ]
 
 
 def test_a_mark_that_is_to_be_removed_is_told_to_nobody() -> None:
@@ -254,16 +215,6 @@ def test_a_controller_that_lacks_one_watch_sets_all_of_them_anew(at: int) -> Non
 
 
 # -- C4
-
-
-class CountingStore(MemoryStore):
-    """Counts how often everything is loaded."""
-
-    loads = 0
-
-    async def load(self) -> Any:
-        self.loads += 1
-        return await super().load()
 
 
 STRAY = f"{layout.partition('t', 0)}/junk"

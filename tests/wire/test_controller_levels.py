@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support.controller_process import RecordedBroker, World, run, topic
 from tests.support.lone_broker import until
-from tests.wire.test_controller_process import RecordedBroker, World, run, topic
 from tidelog.controller.decisions.cluster import Cluster, Decision, Put
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryTree

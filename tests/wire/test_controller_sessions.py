@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.controller_process import RecordedBroker, World, run
 from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
 from tests.support.standing_clock import silence, stand_still
-from tests.wire.test_controller_process import RecordedBroker, World, run
 from tidelog.client.connecting.connection import connect
 from tidelog.controller.decisions import losses, registration
 from tidelog.model.errors import ErrorCode

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.controller_conflicts import CountingStore, assigned, delete, on, topics_told
+from tests.support.controller_process import RecordedBroker, World, run
 from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
-from tests.wire.test_controller_conflicts import CountingStore, assigned, delete, on, topics_told
-from tests.wire.test_controller_process import RecordedBroker, World, run
 from tidelog.client.errors import ClientError
 from tidelog.controller import store_watches
 from tidelog.metadata import layout

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from tests.support.controller_process import RecordedBroker, World, run
 from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
 from tests.support.turn_costs import TurnCosts
-from tests.wire.test_controller_process import RecordedBroker, World, run
 from tidelog.controller.decisions.creation import Defaults, NewTopic, create_topics
 from tidelog.controller.handlers import alter_isr
 from tidelog.metadata import layout

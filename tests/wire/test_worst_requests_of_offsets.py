@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.served_worst_requests import OF_OFFSETS, all_hold, filled_node, served
 from tests.support.server import TidelogNode
-from tests.wire.test_worst_requests import OF_OFFSETS, all_hold, filled_node, served
 from tidelog.network.router import Handler
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.broker.test_following import append, run, running
+from tests.support.broker_pair import append, run, running
 from tidelog.broker.following.fetch_requests import FollowerQuestions
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.client.fetching.fetch_sessions import SessionRequest

@@ -12,9 +12,9 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from tests.broker.test_control_channel import OneBadPlace, set_aside
-from tests.broker.test_following import slow_greeting
+from tests.support.broker_pair import slow_greeting
 from tests.support.controlled_broker import Obedient
+from tests.support.controller_commands import OneBadPlace, set_aside
 from tests.support.controller_world import DEFAULTS, World
 from tests.support.lone_broker import LoneBroker, until
 from tests.support.processes import DEADLINE_S

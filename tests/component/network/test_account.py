@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.component.network.test_server import Harness, heartbeat, produce
-from tests.component.network.test_steps import SetClock
+from tests.support.network_server import Harness, heartbeat, produce
+from tests.support.set_clock import SetClock
 from tidelog.model.api_keys import ApiKey
 from tidelog.network.connection import Connection
 from tidelog.network.limits import Account, Limits

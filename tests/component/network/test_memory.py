@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.component.network.test_server import Harness, Peer, heartbeat, produce, serving, until
+from tests.support.network_server import Harness, Peer, heartbeat, produce, serving, until
 from tests.support.processes import DEADLINE_S
 from tests.support.proofs import proven, secret_in, write_secret
 from tidelog.model.api_keys import ApiKey

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
@@ -15,8 +14,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.component.network.test_server import Peer, heartbeat, produce, until
+from tests.support.network_server import Peer, heartbeat, produce, until
 from tests.support.processes import DEADLINE_S
+from tests.support.set_clock import SetClock, burn
 from tidelog.broker import handlers
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -121,29 +121,6 @@ class Works:
                 Handler(ApiKey.DESCRIBE_GROUPS, range(6), Scope.CLIENT, self.describe),
             ]
         )
-
-
-class SetClock:
-    """A clock that stands where a test puts it: a slow machine makes no turn longer or shorter."""
-
-    def __init__(self) -> None:
-        self.now_ms = 1000
-
-    def wall_ms(self) -> int:
-        return self.now_ms
-
-    def monotonic_ms(self) -> int:
-        return self.now_ms
-
-    def monotonic_ns(self) -> int:
-        return self.now_ms * 1_000_000
-
-
-def burn(seconds: float) -> None:
-    """Hold the loop by work of its own."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        pass
 
 
 @asynccontextmanager

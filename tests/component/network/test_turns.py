@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.component.network.test_server import heartbeat, until
-from tests.component.network.test_steps import SetClock, burn
 from tests.support.lone_broker import Peer
+from tests.support.network_server import heartbeat, until
 from tests.support.proofs import prove, secret_in, write_secret
+from tests.support.set_clock import SetClock, burn
 from tidelog.model.api_keys import ApiKey
 from tidelog.network import api_versions
 from tidelog.network.connection import TURN

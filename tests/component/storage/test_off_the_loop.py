@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.broker.test_control_channel import OK, A, B, leader_and_isr, order, run, running, stop
-from tests.broker.test_following import flip_a_bit
+from tests.support.broker_pair import flip_a_bit
 from tests.support.controlled_broker import open_channel
+from tests.support.controller_commands import OK, A, B, leader_and_isr, order, run, running, stop
 from tests.support.lone_broker import Peer, until
 from tests.support.pieces import by_threads, in_thread
 from tests.support.processes import DEADLINE_S

@@ -7,15 +7,23 @@ simulation has become blind, however green the others are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import pytest
 
-from tests.simulation.scenarios.cluster import ClusterRun, Course
-from tests.simulation.scenarios.result import Result
+from tests.simulation.planted.search import (
+    KILLS,
+    LOSSES,
+    PROOF,
+    SEEDS,
+    Patch,
+    Planted,
+    directed,
+    find,
+)
+from tests.simulation.scenarios.cluster import Course
 from tidelog.broker.control_plane import control_channel, isr_changes
 from tidelog.broker.control_plane.control_channel import Control
 from tidelog.broker.following import source_fetcher
@@ -44,19 +52,9 @@ from tidelog.storage.log.producers import ProducerState
 
 pytestmark = [pytest.mark.long(100), pytest.mark.usefixtures("quiet")]
 
-Patch = pytest.MonkeyPatch
-SEEDS = 12
-"""Within so many seeds each bug must be found; most need one or two."""
 
 BOUNCES = {"bounce_broker": 1.0}
-KILLS = {"kill_broker": 3.0, "bounce_broker": 3.0, "kill_two": 1.0}
 REPLAYS = {"replay": 4.0, "bounce_broker": 1.0}
-
-
-def directed(weights: dict[str, float], **more: Any) -> Course:
-    """Return a short course with only these faults."""
-    course = {"seconds": 14.0, "end_seconds": 18.0, "pause": (0.1, 1.5), "mixed": False, **more}
-    return Course(weights=weights, **course)
 
 
 # --- replication -------------------------------------------------------------------------------
@@ -350,26 +348,7 @@ def tell_what_is_not_durable(patch: Patch) -> None:
     patch.setattr(ControllerCluster, "adopt", lambda self, draft: None)
 
 
-class Planted(NamedTuple):
-    """A bug, what is said of it, and the course that finds it."""
-
-    plant: Callable[[Patch], None]
-    findings: tuple[str, ...]
-    course: Course
-    first_seed: int = 0
-    """Where the search begins: those before it were once searched and found nothing."""
-    alone: bool = False
-    """Whether only a run in which nothing else is said counts."""
-
-
 UNCLEAN = {"kill_two": 2.0, "kill_broker": 2.0, "lose_all_power": 0.5}
-LOSSES = (
-    "one_offset_one_record",
-    "acked_is_not_lost",
-    "only_the_complete_lead",
-    "no_loss_while_clean",
-)
-PROOF = ("no_delete_without_proof",)
 MEMBERS: dict[str, Any] = {"weights": {**KILLS, "isolate": 2.0}, "pause": (0.1, 2.0)}
 LATE = {"late_commit": 3.0, "leave": 1.0}
 LONGER = Course(seconds=30.0, end_seconds=34.0, **MEMBERS)
@@ -516,24 +495,6 @@ PLANTED = (
         directed({"damage_a_topic": 1}, deletes=False, pause=(2.0, 6.0)),
     ),
 )
-
-
-def find(planted: Planted) -> tuple[Result, str] | None:
-    """Run seeds until one finds it; return the result and the line.
-
-    A run ends as soon as a watcher has seen it, unless all that is said of a run counts.
-    """
-
-    def is_finding(line: str) -> bool:
-        return any(finding in line for finding in planted.findings)
-
-    for seed in range(planted.first_seed, planted.first_seed + SEEDS):
-        enough = None if planted.alone else is_finding
-        result = ClusterRun(seed, planted.course, enough).run()
-        said = [line for line in result.violations if is_finding(line)]
-        if said and not (planted.alone and len(said) < len(result.violations)):
-            return result, said[0]
-    return None
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=[each.plant.__name__ for each in PLANTED])

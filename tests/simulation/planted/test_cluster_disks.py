@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.planted.test_cluster import (
-    LOSSES,
-    PROOF,
-    SEEDS,
-    Planted,
-    directed,
-    find,
-)
+from tests.simulation.planted.search import LOSSES, PROOF, SEEDS, Planted, directed, find
 from tidelog.broker.partitions.repairs import Repairs
 from tidelog.storage import checkpoints, names
 from tidelog.storage.segments import soundness

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.simulation.planted.test_cluster import KILLS, SEEDS, Planted, directed, find
+from tests.simulation.planted.search import KILLS, SEEDS, Planted, directed, find
 from tidelog.broker.control_plane import control_channel, isr_changes
 from tidelog.broker.control_plane.control_channel import Control
 from tidelog.broker.fetching import partition_reads

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.session_client import EACH, Client
 from tidelog.broker.fetching.client_sessions import (
     EVICTION_MS,
     EXPIRY_MS,
     MAX_BYTES,
-    PART_OF_ACCOUNT,
     FetchSessions,
     Plan,
     bytes_of,
@@ -21,18 +21,6 @@ from tidelog.network.limits import Account
 from tidelog.protocol import messages
 
 Request = messages.FetchRequest
-
-
-EACH = bytes_of("t")
-
-
-class Client:
-    """Whose account has room for sessions of 100 partitions, and four times as much in all."""
-
-    client_host = "a"
-
-    def __init__(self) -> None:
-        self.account = Account(100 * EACH * PART_OF_ACCOUNT)
 
 
 class Sessions(FetchSessions):

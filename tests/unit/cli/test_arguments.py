@@ -15,6 +15,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.support.cli_arguments import CONSUME, PRODUCE, status_of
 from tidelog.cli import configs, consume, groups, main, produce, topics, up, up_child
 from tidelog.cli.connecting import client_properties, exactly_one, key_values, settings_from
 from tidelog.cli.failures import Failed, WrongUsage, explain
@@ -27,14 +28,6 @@ from tidelog.model.configs.server import ServerConfigs, load
 from tidelog.model.errors import ErrorCode
 
 SERVER = ["--bootstrap-server", "127.0.0.1:1"]
-
-
-def status_of(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main.main(arguments)
-    out, err = capsys.readouterr()
-    assert isinstance(ended.value.code, int)
-    return ended.value.code, out, err
 
 
 @pytest.mark.parametrize(
@@ -189,17 +182,6 @@ def test_older_names_of_the_console_clients_flags(
         assert "'of.the.file' is unknown" in capsys.readouterr().err
 
 
-PRODUCE = {
-    "client_properties": {},
-    "acks": None,
-    "compression_codec": None,
-    "linger_ms": None,
-    "batch_size": None,
-    "max_memory_bytes": None,
-    "create_topic": False,
-}
-
-
 def test_producer_settings() -> None:
     assert produce.send_settings(PRODUCE).idempotent
     chosen = produce.send_settings(
@@ -216,24 +198,6 @@ def test_producer_settings() -> None:
         name, value = wrong.split("=")
         with pytest.raises(WrongUsage):
             produce.send_settings({**PRODUCE, "client_properties": {name: value}})
-
-
-CONSUME = {
-    "client_properties": {},
-    "topic": "t",
-    "include": None,
-    "group": None,
-    "partition": (),
-    "offset": None,
-    "from_datetime": None,
-    "format": None,
-    "from_beginning": False,
-    "isolation_level": None,
-    "max_messages": None,
-    "timeout_ms": None,
-    "properties": (),
-    "as_json": False,
-}
 
 
 def test_where_reading_begins() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.test_arguments import CONSUME, PRODUCE, status_of
+from tests.support.cli_arguments import CONSUME, PRODUCE, status_of
 from tidelog.cli import connecting, consume, main, produce, server_arguments
 from tidelog.cli.client_names import check_unused
 from tidelog.cli.connecting import SERVER_VARIABLE, settings_from

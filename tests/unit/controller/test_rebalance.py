@@ -7,10 +7,10 @@ import asyncio
 import msgspec
 import pytest
 
+from tests.support.controller_process import World as Processes
+from tests.support.controller_process import run, topic
 from tests.support.controller_world import World
 from tests.support.processes import DEADLINE_S
-from tests.wire.test_controller_process import World as Processes
-from tests.wire.test_controller_process import run, topic
 from tidelog.controller.decisions.creation import NewTopic
 from tidelog.controller.decisions.elections import put_state
 from tidelog.controller.decisions.rebalance import imbalanced, rebalance

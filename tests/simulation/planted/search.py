@@ -1,0 +1,65 @@
+"""The search for a seed that finds a planted bug."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.simulation.scenarios.cluster import ClusterRun, Course
+from tests.simulation.scenarios.result import Result
+
+Patch = pytest.MonkeyPatch
+SEEDS = 12
+"""Within so many seeds each bug must be found; most need one or two."""
+
+
+KILLS = {"kill_broker": 3.0, "bounce_broker": 3.0, "kill_two": 1.0}
+
+
+def directed(weights: dict[str, float], **more: Any) -> Course:
+    """Return a short course with only these faults."""
+    course = {"seconds": 14.0, "end_seconds": 18.0, "pause": (0.1, 1.5), "mixed": False, **more}
+    return Course(weights=weights, **course)
+
+
+class Planted(NamedTuple):
+    """A bug, what is said of it, and the course that finds it."""
+
+    plant: Callable[[Patch], None]
+    findings: tuple[str, ...]
+    course: Course
+    first_seed: int = 0
+    """Where the search begins: those before it were once searched and found nothing."""
+    alone: bool = False
+    """Whether only a run in which nothing else is said counts."""
+
+
+LOSSES = (
+    "one_offset_one_record",
+    "acked_is_not_lost",
+    "only_the_complete_lead",
+    "no_loss_while_clean",
+)
+
+
+PROOF = ("no_delete_without_proof",)
+
+
+def find(planted: Planted) -> tuple[Result, str] | None:
+    """Run seeds until one finds it; return the result and the line.
+
+    A run ends as soon as a watcher has seen it, unless all that is said of a run counts.
+    """
+
+    def is_finding(line: str) -> bool:
+        return any(finding in line for finding in planted.findings)
+
+    for seed in range(planted.first_seed, planted.first_seed + SEEDS):
+        enough = None if planted.alone else is_finding
+        result = ClusterRun(seed, planted.course, enough).run()
+        said = [line for line in result.violations if is_finding(line)]
+        if said and not (planted.alone and len(said) < len(result.violations)):
+            return result, said[0]
+    return None
