@@ -98,7 +98,7 @@ MUTANTS = (
         f"{GROUPS}/offsets.py",
         "    if event.generation != group.generation:\n        return",
         "    if False:\n        return",
-        "tests/unit/groups/test_offsets.py tests/unit/groups/test_random.py",
+        "tests/unit/groups/test_offsets.py tests/unit/groups/test_group_random.py",
     ),
     Mutant(
         "a commit is taken while partitions are handed out anew",
@@ -112,14 +112,14 @@ MUTANTS = (
         f"{GROUPS}/leaving.py",
         "        if group.state is GroupState.PREPARING_REBALANCE:\n",
         "        if False:\n",
-        "tests/unit/groups/test_membership.py",
+        "tests/unit/groups/test_group.py",
     ),
     Mutant(
         "an id that was never used makes the group rebalance when it leaves",
         f"{GROUPS}/leaving.py",
         "    if gone and not any_member:\n",
         "    if False:\n",
-        "tests/unit/groups/test_membership.py",
+        "tests/unit/groups/test_group.py",
     ),
     Mutant(
         "a client goes back to metadata of an older leader epoch",
@@ -161,7 +161,7 @@ MUTANTS = (
         "src/tidelog/groups/replay.py",
         "        group.add(member)\n        group.touch(member, now_ms)\n",
         "        group.add(member)\n",
-        "tests/unit/groups/test_membership.py",
+        "tests/unit/groups/test_group.py",
     ),
     Mutant(
         "the shares of a former generation are given out in the next one",
@@ -173,7 +173,7 @@ MUTANTS = (
         "    if group.state is not GroupState.COMPLETING_REBALANCE:\n"
         "        return\n"
         "    group.enter",
-        "tests/unit/groups/test_membership.py",
+        "tests/unit/groups/test_group.py",
     ),
     Mutant(
         "batches of one size are read alike by half of their lengths",
@@ -181,7 +181,7 @@ MUTANTS = (
         "    if len(second):\n"
         "        same &= (view[second[None, :] + shifts] == view[second][None, :]).all(axis=1)\n",
         "",
-        "tests/unit/pipeline/test_decoding.py",
+        "tests/unit/pipeline/test_chunks.py",
     ),
     Mutant(
         "a time without a zone is that of the machine",

@@ -215,6 +215,6 @@ MUTANTS = (
         "src/tidelog/storage/directory/identity.py",
         'same_boot = boot_id != "" and fields.get("boot.id") == boot_id',
         'same_boot = fields.get("boot.id") == boot_id',
-        "tests/unit/storage/test_directory.py",
+        "tests/unit/storage/test_log_directory.py",
     ),
 )

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from pathlib import Path
 
-from tests.support.lone_broker import LoneBroker
+from tests.support.kept_configs import KEPT, on_disk
 from tests.support.storage_logs import NOW_MS, batch, new_log, open_as_a_server, reopen, resources
-from tidelog.broker.metadata.configurations import EntityType
 from tidelog.model.configs.topic_values import TopicConfigs
-from tidelog.runtime.turns import at_once
 from tidelog.storage.checkpoints import (
-    KeptConfigs,
     PartitionMetadata,
     decode_partition_metadata,
     encode_partition_metadata,
 )
 
 COMPACT = TopicConfigs(cleanup_policy=frozenset({"compact"}), segment_bytes=1000)
-KEPT = (("cleanup.policy", "compact"), ("segment.bytes", "1000"))
-
-
-def on_disk(folder: Path) -> KeptConfigs:
-    content = (folder / "t-0" / "partition.metadata").read_bytes()
-    return decode_partition_metadata(content).configs
 
 
 def test_a_start_opens_a_log_with_the_configuration_of_its_topic(tmp_path: Path) -> None:
@@ -66,34 +56,3 @@ def test_changed_configurations_are_kept_durably(tmp_path: Path) -> None:
     assert on_disk(tmp_path) == KEPT
     found = reopen(tmp_path)
     assert found.keep_configs(()) and on_disk(tmp_path) == ()
-
-
-def test_a_broker_keeps_what_the_controller_says_and_tells_it_at_its_next_registration(
-    tmp_path: Path,
-) -> None:
-    async def main() -> None:
-        lone = LoneBroker(tmp_path)
-        await lone.start()
-        hosted = lone.lead("t", configs=dict(KEPT))
-        assert on_disk(tmp_path) == KEPT
-        hosted.log.keep_configs(())  # as 02f3bcb leaves it
-        changed = (("cleanup.policy", "compact"), ("retention.ms", "77"))
-        at_once(
-            lone.broker.topic_configs.apply(
-                [(EntityType.TOPIC, "t", dict(changed))], complete=False
-            )
-        )
-        await lone.broker.maintenance.keep_configs()
-        assert on_disk(tmp_path) == changed
-        await lone.stop()
-
-        lone = LoneBroker(tmp_path)
-        await lone.start()
-        partition = lone.broker.partitions.get("t", 0)
-        assert partition is not None
-        assert partition.log.configs.compacted and partition.log.configs.retention_ms == 77
-        (topic,) = lone.broker.partitions.inventory()
-        assert [(each.name, each.value) for each in topic.configs] == list(changed)
-        await lone.stop()
-
-    asyncio.run(main())
