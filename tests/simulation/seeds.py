@@ -69,7 +69,8 @@ def run_in_workers(
     ]  # fmt: skip
     # The deadline only ends a hang: the last seed of a busy machine takes minutes.
     ended = [(worker, *worker.communicate(timeout=limit_s + 900)) for worker in started]
-    failures = [errors for worker, _, errors in ended if worker.returncode]
+    # A report comes before what Python warned of, so that its first lines are read first.
+    failures = [output + errors for worker, output, errors in ended if worker.returncode]
     if failures:
         raise AssertionError("\n".join(failures))
     totals: dict[str, int] = {}
@@ -85,7 +86,7 @@ def _work(scenario: str, first: int, step: int, seeds: int, limit_s: float) -> i
     try:
         totals = run_seeds(scenario, seeds, limit_s, first=first, step=step)
     except (AssertionError, TooSlow) as error:
-        print(error, file=sys.stderr)
+        print(error)
         return 1
     print(json.dumps(totals))
     return 0

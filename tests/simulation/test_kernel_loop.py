@@ -71,7 +71,7 @@ def test_timers_of_one_moment_keep_their_order() -> None:
 def test_a_deadlock_and_a_run_without_end_are_clear(capsys: pytest.CaptureFixture[str]) -> None:
     with World(7) as world, pytest.raises(Deadlock, match="nothing is scheduled"):
         world.run(asyncio.Event().wait())
-    assert "seed 7" in capsys.readouterr().err
+    assert "seed: 7" in capsys.readouterr().err.splitlines()[2]
 
     async def spin() -> None:
         while True:  # noqa: ASYNC110

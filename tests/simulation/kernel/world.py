@@ -219,9 +219,10 @@ class World:
             return self.loop.run_until_complete(main)
         except (Exception, ProcessKilled) as error:
             print(
-                f"simulation failed: seed {self.seed}: {type(error).__name__}: {error}\n"
-                f"replay with: make simulate SEED={self.seed}\n"
-                f"digest {self.digest()}, last events:\n{self.trace.tail()}",
+                "broken: no promise by name: the run itself failed\n"
+                f"event: {type(error).__name__}: {error}\n"
+                f"seed: {self.seed}; replay it with: make simulate SEED={self.seed}\n"
+                f"digest: {self.digest()}\nlast events:\n{self.trace.tail()}",
                 file=sys.stderr,
             )
             raise

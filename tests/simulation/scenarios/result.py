@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.simulation import promises
+
+MOST_FINDINGS = 20
+"""Findings that a report shows."""
+
 
 class Findings(list[str]):
     """What a watcher has found while a run goes on; tells of a line that was waited for."""
@@ -33,11 +38,22 @@ class Result:
     """What happened how often; a test may assert that the scenario was not idle."""
 
     def report(self) -> str:
-        """Return what a person needs to replay a failure."""
+        """Return what a person needs first, a line each: the promise, the event, the seed.
+
+        All findings and the last events follow.
+        """
+        first = promises.first_of(self.violations)
+        name = promises.name_of(first)
+        # Of an error of the run the last line of the traceback says what happened.
+        event = first.removeprefix(f"{name}: ") if name else first.strip().splitlines()[-1]
         lines = [
-            f"simulation failed: scenario {self.scenario}, seed {self.seed}, digest {self.digest}",
-            f"replay with: make simulate SEED={self.seed} SCENARIO={self.scenario}",
-            *self.violations[:20],
+            f"broken: {promises.broken(first)}",
+            f"event: {event}",
+            f"seed: {self.seed} of scenario {self.scenario}; replay it with: "
+            f"make simulate SEED={self.seed} SCENARIO={self.scenario}",
+            f"digest: {self.digest}",
+            f"findings: {len(self.violations)}",
+            *self.violations[:MOST_FINDINGS],
             "last events:",
             self.trace,
         ]
