@@ -19,7 +19,7 @@ from tidelog.model.configs.types import (
     ConfigDefinition,
     ConfigSource,
     ConfigType,
-    Refused,
+    InvalidConfig,
     Update,
     Value,
     parse,
@@ -76,7 +76,7 @@ class ResolvedTopic:
 
     configs: TopicConfigs
     entries: tuple[ConfigEntry, ...]
-    problems: tuple[Refused, ...]
+    problems: tuple[InvalidConfig, ...]
 
 
 def resolve_topic(configs: Mapping[str, str], layers: BrokerLayers) -> ResolvedTopic:
@@ -122,21 +122,21 @@ class _Row(NamedTuple):
     # What one definition came to: the typed value, its row, and values that were passed over.
     value: Value
     entry: ConfigEntry
-    problems: tuple[Refused, ...]
+    problems: tuple[InvalidConfig, ...]
 
 
 _POSITIONS = {name: position for position, name in enumerate(TOPIC)}
 
 
 def _row(definition: ConfigDefinition, configs: Mapping[str, str], layers: BrokerLayers) -> _Row:
-    problems: list[Refused] = []
+    problems: list[InvalidConfig] = []
     places: list[ConfigSynonym] = []
     # Kafka shows the default of the first synonym only (not that of log.retention.hours).
     first = definition.synonyms[0].name if definition.synonyms else definition.name
     chosen: tuple[Value, str | None, ConfigSource] | None = None
     for place, factor in _places(definition, configs, layers):
         value = _at(definition, place, factor)
-        if isinstance(value, Refused):
+        if isinstance(value, InvalidConfig):
             problems.append(value)
             continue
         if place.source is not ConfigSource.DEFAULT_CONFIG or place.name == first:
@@ -173,7 +173,7 @@ def describe_brokers_default(dynamic_default: Mapping[str, str]) -> tuple[Config
     )
 
 
-def check_topic_configs(configs: Mapping[str, str | None]) -> Refused | None:
+def check_topic_configs(configs: Mapping[str, str | None]) -> InvalidConfig | None:
     """Refuse the first impossible configuration of a topic, or return None."""
     refused = _check(configs, TOPIC, "topic")
     if refused is not None:
@@ -181,31 +181,31 @@ def check_topic_configs(configs: Mapping[str, str | None]) -> Refused | None:
     resolved = _without_layers().resolve({k: v for k, v in configs.items() if v is not None})
     if resolved.configs.min_compaction_lag_ms > resolved.configs.max_compaction_lag_ms:
         name = "min.compaction.lag.ms"
-        return Refused(name, f"{name} must not be larger than max.compaction.lag.ms.")
+        return InvalidConfig(name, f"{name} must not be larger than max.compaction.lag.ms.")
     return None
 
 
-def check_dynamic_broker_configs(configs: Mapping[str, str | None]) -> Refused | None:
+def check_dynamic_broker_configs(configs: Mapping[str, str | None]) -> InvalidConfig | None:
     """Refuse the first configuration that a running broker cannot take, or return None."""
     for name in configs:
         definition = BROKER.get(name)
         if definition is not None and definition.update is Update.READ_ONLY:
             sentence = f"{name} cannot be changed while a broker runs: set it in its file."
-            return Refused(name, sentence)
+            return InvalidConfig(name, sentence)
     return _check(configs, BROKER, "broker")
 
 
 def _check(
     configs: Mapping[str, str | None], table: Mapping[str, ConfigDefinition], what: str
-) -> Refused | None:
+) -> InvalidConfig | None:
     for name, text in configs.items():
         definition = table.get(name)
         if definition is None:
             return unknown(name, table, what)
         if text is None:
-            return Refused(name, f"Invalid value null for configuration {name}.")
+            return InvalidConfig(name, f"Invalid value null for configuration {name}.")
         value = parse(definition, text)
-        if isinstance(value, Refused):
+        if isinstance(value, InvalidConfig):
             return value
     return None
 
@@ -247,7 +247,7 @@ def _broker_places(definition: ConfigDefinition, layers: BrokerLayers) -> Iterat
         yield ConfigSynonym(name, definition.default, ConfigSource.DEFAULT_CONFIG)
 
 
-def _at(definition: ConfigDefinition, place: ConfigSynonym, factor: int) -> Value | Refused:
+def _at(definition: ConfigDefinition, place: ConfigSynonym, factor: int) -> Value | InvalidConfig:
     if factor == 1:
         return parse(definition, place.value)
     value = parse(BROKER[place.name], place.value)

@@ -13,7 +13,7 @@ from typing import Any
 from tidelog.model.configs.broker import BROKER, RACK_AWARE_SELECTOR
 from tidelog.model.configs.resolve import BrokerLayers, resolve_topic
 from tidelog.model.configs.topic_values import TopicConfigs
-from tidelog.model.configs.types import Refused, Value, parse, unknown
+from tidelog.model.configs.types import InvalidConfig, Value, parse, unknown
 from tidelog.model.levels import Level, level_of
 
 EVERY_INTERFACE = ("", "0.0.0.0", "::")
@@ -181,18 +181,18 @@ def parse_properties(text: str) -> dict[str, str]:
     return found
 
 
-def load(text: str) -> ServerConfigs | tuple[Refused, ...]:
+def load(text: str) -> ServerConfigs | tuple[InvalidConfig, ...]:
     """Parse and check the text of a ``server.properties`` file."""
     return from_mapping(parse_properties(text))
 
 
-def from_mapping(texts: Mapping[str, str]) -> ServerConfigs | tuple[Refused, ...]:
+def from_mapping(texts: Mapping[str, str]) -> ServerConfigs | tuple[InvalidConfig, ...]:
     """Check a process's configurations; return them typed, or every refusal there is."""
     refusals = [_unknown(name) for name in texts if name not in BROKER]
     values: dict[str, Value] = {}
     for name, definition in BROKER.items():
         value = parse(definition, texts.get(name, definition.default))
-        if isinstance(value, Refused):
+        if isinstance(value, InvalidConfig):
             refusals.append(value)
         else:
             values[name] = value
@@ -211,10 +211,10 @@ def from_mapping(texts: Mapping[str, str]) -> ServerConfigs | tuple[Refused, ...
     return ServerConfigs(texts=dict(texts), **made)
 
 
-def _unknown(name: str) -> Refused:
+def _unknown(name: str) -> InvalidConfig:
     if name == "zookeeper.connect":
         sentence = f"Unknown server configuration {name}: say metadata.store=zookeeper://HOST:PORT."
-        return Refused(name, sentence)
+        return InvalidConfig(name, sentence)
     return unknown(name, BROKER, "server")
 
 
@@ -225,7 +225,7 @@ class _Special:
     def __init__(self, values: Mapping[str, Value], texts: Mapping[str, str]) -> None:
         self._values: Mapping[str, Any] = values
         self._texts = texts
-        self.refusals: list[Refused] = []
+        self.refusals: list[InvalidConfig] = []
 
     def fields(self) -> dict[str, Any]:
         values = self._values
@@ -249,7 +249,7 @@ class _Special:
         }
 
     def _refuse(self, name: str, sentence: str) -> None:
-        self.refusals.append(Refused(name, sentence))
+        self.refusals.append(InvalidConfig(name, sentence))
 
     def _node_id(self) -> int:
         node, broker = self._values["node.id"], self._values["broker.id"]
@@ -375,7 +375,7 @@ class _Special:
 
     def _silence_suspect_ms(self) -> int:
         found = silence_suspect_ms(self._values, "broker.silence.suspect.ms" in self._texts)
-        if isinstance(found, Refused):
+        if isinstance(found, InvalidConfig):
             self.refusals.append(found)
             return 0
         return found
@@ -463,7 +463,7 @@ def _unescape(text: str) -> str:
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
-def silence_suspect_ms(values: Mapping[str, Any], is_set: bool) -> int | Refused:
+def silence_suspect_ms(values: Mapping[str, Any], is_set: bool) -> int | InvalidConfig:
     """Return after how long a silence a broker is suspected, in ms, or why these times are refused.
 
     A value that nobody set follows the other two: half of a short session, three intervals of slow
@@ -473,7 +473,7 @@ def silence_suspect_ms(values: Mapping[str, Any], is_set: bool) -> int | Refused
     heartbeat_ms: int = values[HEARTBEAT]
     silence_ms: int = values[SILENCE]
     if session_ms <= heartbeat_ms:
-        return Refused(
+        return InvalidConfig(
             SESSION,
             f"{SESSION} is {session_ms}: it must be above {HEARTBEAT} ({heartbeat_ms}), or every "
             "broker dies between two heartbeats.",
@@ -482,7 +482,7 @@ def silence_suspect_ms(values: Mapping[str, Any], is_set: bool) -> int | Refused
     if not is_set:
         return min(session_ms, max(least_ms, min(silence_ms, session_ms // 2)))
     if not least_ms <= silence_ms < session_ms:
-        return Refused(
+        return InvalidConfig(
             SILENCE,
             f"{SILENCE} is {silence_ms}: it must be at least {least_ms} (three times {HEARTBEAT}) "
             f"and below {session_ms} ({SESSION}).",

@@ -208,14 +208,14 @@ class ConfigDefinition:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class InvalidConfig:
     """A refused configuration: its name, and one sentence for a person that names it too."""
 
     name: str
     sentence: str
 
 
-def parse(definition: ConfigDefinition, text: str | None) -> Value | Refused:
+def parse(definition: ConfigDefinition, text: str | None) -> Value | InvalidConfig:
     """Turn the text of a value into a typed value, or refuse it in one sentence.
 
     White space around the text is dropped, as Kafka does. None is the value only of a
@@ -235,11 +235,11 @@ def parse(definition: ConfigDefinition, text: str | None) -> Value | Refused:
     return value
 
 
-def unknown(name: str, known: Mapping[str, ConfigDefinition], what: str) -> Refused:
+def unknown(name: str, known: Mapping[str, ConfigDefinition], what: str) -> InvalidConfig:
     """Refuse a name that no table has; the sentence offers the nearest known one."""
     near = get_close_matches(name, known, n=1, cutoff=0.75)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    return Refused(name, f"Unknown {what} configuration {name}{hint}.")
+    return InvalidConfig(name, f"Unknown {what} configuration {name}{hint}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,12 +291,12 @@ def _double(text: str) -> float | _NotOfType:
     return value
 
 
-def _refuse(definition: ConfigDefinition, text: str | None, clause: str) -> Refused:
+def _refuse(definition: ConfigDefinition, text: str | None, clause: str) -> InvalidConfig:
     shown = "null" if text is None else text if len(text) <= 200 else text[:200] + "..."
     if definition.type is ConfigType.PASSWORD:
         shown = "[hidden]"
     sentence = f"Invalid value {shown} for configuration {definition.name}: {clause}."
-    return Refused(definition.name, sentence)
+    return InvalidConfig(definition.name, sentence)
 
 
 def _plain(number: float) -> str:

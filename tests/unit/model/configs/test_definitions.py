@@ -17,7 +17,13 @@ from tidelog.model.configs.resolve import (
 )
 from tidelog.model.configs.topic import TOPIC
 from tidelog.model.configs.topic_values import TimestampType, TopicConfigs
-from tidelog.model.configs.types import ConfigDefinition, ConfigSource, ConfigType, Refused, parse
+from tidelog.model.configs.types import (
+    ConfigDefinition,
+    ConfigSource,
+    ConfigType,
+    InvalidConfig,
+    parse,
+)
 
 THROTTLES = {"leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
 REMOTE_STORAGE = {
@@ -68,7 +74,7 @@ def test_every_default_parses_and_every_row_is_documented(table: dict[str, objec
         assert row.name == name
         assert row.documentation.endswith("."), name
         if row.default is not None:
-            assert not isinstance(parse(row, row.default), Refused), name
+            assert not isinstance(parse(row, row.default), InvalidConfig), name
 
 
 def test_every_synonym_is_a_brokers_configuration() -> None:
@@ -160,7 +166,7 @@ def test_values_that_parse(name: str, text: str, value: object) -> None:
 )
 def test_values_that_are_refused_in_one_sentence_with_the_name(name: str, text: str) -> None:
     refused = parse(TOPIC[name], text)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, InvalidConfig)
     assert refused.name == name
     assert name in refused.sentence
     assert "\n" not in refused.sentence
