@@ -32,8 +32,8 @@ from benchmarks.fake_brokers import FakeBroker
 from benchmarks.measuring import number
 from benchmarks.pauses import Pauses
 from tidelog.client.connecting.connection import connect
+from tidelog.model.registration import FormerRegistration
 from tidelog.protocol import messages
-from tidelog.replication.former_life import LastLife
 from tidelog.runtime import loop as runtime_loop
 
 HERE = Path(__file__).parent
@@ -98,7 +98,9 @@ class Scene:
         noticing = asyncio.create_task(self._notice_own_silence())
         try:
             self._start("create")
-            await self._all(broker.begin(LastLife.CRASHED) for broker in self._brokers.values())
+            await self._all(
+                broker.begin(FormerRegistration.CRASHED) for broker in self._brokers.values()
+            )
             await self._until(lambda: all(x.told_all_by == 1 for x in self._brokers.values()))
             await self._phase("create", self._create)
             self._pauses.close()
@@ -157,7 +159,7 @@ class Scene:
 
     async def _start_again(self) -> None:
         self._start("later")
-        await self._all(broker.begin(LastLife.SAME) for broker in self._brokers.values())
+        await self._all(broker.begin(FormerRegistration.SAME) for broker in self._brokers.values())
         await self._until(lambda: all(x.told_all_by == 2 for x in self._brokers.values()))
 
     async def _all(self, work: Iterable[Awaitable[None]]) -> None:
@@ -195,9 +197,9 @@ class Scene:
         )
 
     async def _return(self) -> None:
-        await self._come_back(self._brokers[BROKERS[0]], LastLife.CRASHED)
+        await self._come_back(self._brokers[BROKERS[0]], FormerRegistration.CRASHED)
 
-    async def _come_back(self, broker: FakeBroker, last_life: LastLife) -> None:
+    async def _come_back(self, broker: FakeBroker, last_life: FormerRegistration) -> None:
         await broker.begin(last_life)
         await self._until(lambda: broker.told_all_by > 0)
         fit = set(self._brokers)
@@ -211,7 +213,7 @@ class Scene:
     async def _rolling(self) -> None:
         for broker in self._brokers.values():
             await broker.leave()
-            await self._come_back(broker, LastLife.CLEAN)
+            await self._come_back(broker, FormerRegistration.CLEAN)
 
     def _check(self) -> None:
         for broker in self._brokers.values():

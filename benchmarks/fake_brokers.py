@@ -17,11 +17,11 @@ from tidelog.broker.control_plane.session import ControllerSession, Identity, Re
 from tidelog.client.errors import ClientError
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.configs.server import Listener
+from tidelog.model.registration import FormerRegistration
 from tidelog.network import api_versions
 from tidelog.network.router import Handler, RequestContext, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import messages
-from tidelog.replication.former_life import LastLife
 
 Place = tuple[str, int]
 FULL = 2
@@ -77,9 +77,9 @@ class FakeBroker:
         self._server: Server | None = None
         self.session: ControllerSession | None = None
 
-    async def begin(self, last_life: LastLife) -> None:
+    async def begin(self, last_life: FormerRegistration) -> None:
         """Begin a life (or a session of the same one) and seek the controller."""
-        if last_life is not LastLife.SAME:
+        if last_life is not FormerRegistration.SAME:
             self._incarnation = uuid4()
         if self._server is None:
             self._server = Server(_router(), self)

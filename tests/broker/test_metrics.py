@@ -12,7 +12,7 @@ import pytest
 from tests.support.lone_broker import LoneBroker
 from tidelog.broker.control_plane.session import ControllerSession, Reported
 from tidelog.broker.metrics import BrokerCollector, health
-from tidelog.replication.former_life import LastLife
+from tidelog.model.registration import FormerRegistration
 
 LOOKS = 1_000
 
@@ -38,7 +38,7 @@ def test_the_loop_may_change_what_is_looked_at(tmp_path: Path, threads_alternate
         lone = LoneBroker(tmp_path)
         await lone.start()
         broker = lone.broker
-        report = Reported(LastLife.CLEAN, -1, -1, [])
+        report = Reported(FormerRegistration.CLEAN, -1, -1, [])
         lone.session = ControllerSession(
             [("127.0.0.1", 1)], 500, 6_000, 1_000, lambda: report, lambda _: None
         )

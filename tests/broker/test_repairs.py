@@ -12,7 +12,7 @@ from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrSta
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
-from tidelog.replication.control import LeaderAndIsrType
+from tidelog.replication.command_rules import LeaderAndIsrType
 
 
 def cut_in_the_middle(folder: Path) -> Path:

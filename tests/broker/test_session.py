@@ -27,11 +27,11 @@ from tidelog.client.connecting.patience import GrowingTimeout, is_over, patience
 from tidelog.client.errors import ClientError, ConnectionLost, ProofFailed, RequestTimedOut
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
+from tidelog.model.registration import FormerRegistration
 from tidelog.network import api_versions
 from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
 from tidelog.protocol import codec, messages
-from tidelog.replication.former_life import LastLife
 
 SESSION_TIMEOUT_MS = 60_000
 """So long that no answer is late because the machine is busy."""
@@ -122,7 +122,7 @@ def run(
             heartbeat_ms,
             session_timeout_ms,
             30_000,
-            lambda: Reported(LastLife.CLEAN, -1, -1, []),
+            lambda: Reported(FormerRegistration.CLEAN, -1, -1, []),
             _registered,
             silence_ms=silence_ms,
         )
@@ -221,7 +221,7 @@ def test_a_controller_that_is_slow_to_greet_gets_longer(caplog: pytest.LogCaptur
         session = ControllerSession(
             [("127.0.0.1", server.sockets[0].getsockname()[1])],
             *(50, 90, 30_000),
-            lambda: Reported(LastLife.CLEAN, -1, -1, []),
+            lambda: Reported(FormerRegistration.CLEAN, -1, -1, []),
             _registered,
         )
         session.start(Identity(1, "c", uuid.uuid4(), uuid.uuid4(), [], None))

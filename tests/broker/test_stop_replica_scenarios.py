@@ -40,13 +40,13 @@ from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.records.batch import walk
 from tidelog.records.builder import NewRecord, build_batch
-from tidelog.replication.control import (
-    LeaderAndIsrOrder,
+from tidelog.replication.command_rules import (
+    Apply,
+    LeaderAndIsrCommand,
     LocalReplica,
-    Obey,
-    Rejected,
+    Refusal,
     StopAction,
-    StopOrder,
+    StopReplicaCommand,
     decide_leader_and_isr,
     decide_stop_replica,
 )
@@ -299,28 +299,34 @@ def test_scenario(file: Path, tmp_path: Path) -> None:
     assert wrong is None, wrong
 
 
-def skip_the_epoch(local: LocalReplica | None, order: StopOrder) -> StopAction | Rejected:
+def skip_the_epoch(local: LocalReplica | None, order: StopReplicaCommand) -> StopAction | Refusal:
     return decide_stop_replica(local, replace(order, leader_epoch=-1))
 
 
-def skip_the_topic_id(local: LocalReplica | None, order: StopOrder) -> StopAction | Rejected:
+def skip_the_topic_id(
+    local: LocalReplica | None, order: StopReplicaCommand
+) -> StopAction | Refusal:
     return decide_stop_replica(local, replace(order, checks_topic_id=False))
 
 
-def skip_the_partition_epoch(local: LocalReplica | None, order: StopOrder) -> StopAction | Rejected:
+def skip_the_partition_epoch(
+    local: LocalReplica | None, order: StopReplicaCommand
+) -> StopAction | Refusal:
     return decide_stop_replica(local, replace(order, partition_epoch=-1))
 
 
-def delete_all(local: LocalReplica | None, order: StopOrder) -> StopAction | Rejected:
+def delete_all(local: LocalReplica | None, order: StopReplicaCommand) -> StopAction | Refusal:
     return decide_stop_replica(local, replace(order, delete=True))
 
 
-def delete_nothing(local: LocalReplica | None, order: StopOrder) -> StopAction | Rejected:
+def delete_nothing(local: LocalReplica | None, order: StopReplicaCommand) -> StopAction | Refusal:
     return decide_stop_replica(local, replace(order, delete=False))
 
 
-def refuse_what_is_gone(local: LocalReplica | None, order: StopOrder) -> StopAction | Rejected:
-    gone = Rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "planted")
+def refuse_what_is_gone(
+    local: LocalReplica | None, order: StopReplicaCommand
+) -> StopAction | Refusal:
+    gone = Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "planted")
     return gone if local is None else decide_stop_replica(local, order)
 
 
@@ -336,15 +342,15 @@ def never_stale(
     return {}
 
 
-def adopt_always(local: LocalReplica | None, order: LeaderAndIsrOrder) -> Obey | Rejected:
+def adopt_always(local: LocalReplica | None, order: LeaderAndIsrCommand) -> Apply | Refusal:
     return decide_leader_and_isr(local, replace(order, migrated=True))
 
 
-def adopt_never(local: LocalReplica | None, order: LeaderAndIsrOrder) -> Obey | Rejected:
+def adopt_never(local: LocalReplica | None, order: LeaderAndIsrCommand) -> Apply | Refusal:
     return decide_leader_and_isr(local, replace(order, migrated=False))
 
 
-def keep_the_former_life(local: LocalReplica | None, order: LeaderAndIsrOrder) -> Obey | Rejected:
+def keep_the_former_life(local: LocalReplica | None, order: LeaderAndIsrCommand) -> Apply | Refusal:
     return decide_leader_and_isr(local, replace(order, topic_id=UUID(int=0)))
 
 

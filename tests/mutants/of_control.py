@@ -57,7 +57,7 @@ MUTANTS = (
         f"{REPLICATION}/control.py",
         "            if not order.migrated:\n",
         "            if False:\n",
-        "tests/unit/replication/test_control.py",
+        "tests/unit/replication/test_command_rules.py",
     ),
     Mutant(
         "T11: no order says that a topic is older than topic ids",
@@ -106,21 +106,21 @@ MUTANTS = (
         f"{REPLICATION}/control.py",
         "    if not unchecked and order.leader_epoch < local.leader_epoch:\n",
         "    if False:\n",
-        "tests/unit/replication/test_control.py tests/broker/test_stop_replica_scenarios.py",
+        "tests/unit/replication/test_command_rules.py tests/broker/test_stop_replica_scenarios.py",
     ),
     Mutant(
         "a StopReplica for another topic id is obeyed",
         f"{REPLICATION}/control.py",
         "    if order.checks_topic_id and local.topic_id != order.topic_id:\n",
         "    if False:\n",
-        "tests/unit/replication/test_control.py tests/broker/test_stop_replica_scenarios.py",
+        "tests/unit/replication/test_command_rules.py tests/broker/test_stop_replica_scenarios.py",
     ),
     Mutant(
         "a request of type UNSPECIFIED makes a replica stale",
         f"{REPLICATION}/control.py",
         "    if order.kind == LeaderAndIsrType.UNSPECIFIED:\n",
         "    if False:\n",
-        "tests/unit/replication/test_control.py tests/broker/test_stop_replica_scenarios.py",
+        "tests/unit/replication/test_command_rules.py tests/broker/test_stop_replica_scenarios.py",
     ),
     Mutant(
         "commands of a former control channel are applied",

@@ -26,12 +26,12 @@ from tidelog.broker.control_plane.session import (
 from tidelog.broker.coordinator.coordinator import Coordinator
 from tidelog.broker.metadata.configurations import ConfigCache
 from tidelog.model.configs.server import Listener, ServerConfigs
+from tidelog.model.registration import FormerRegistration
 from tidelog.model.topics import TopicPartition
 from tidelog.network import api_versions
 from tidelog.network.limits import Limits
 from tidelog.network.router import Router
 from tidelog.network.server import ListenError, Server
-from tidelog.replication.former_life import LastLife
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.descriptors import Descriptors
 from tidelog.runtime.seams import Seams
@@ -58,10 +58,10 @@ STOP_GRACE_S = 5.0
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 _LIVES = {
-    storage.LastLife.NEW: LastLife.CLEAN,
-    storage.LastLife.CLEAN: LastLife.CLEAN,
-    storage.LastLife.CRASHED: LastLife.CRASHED,
-    storage.LastLife.UNCLEAN: LastLife.UNCLEAN,
+    storage.LastLife.NEW: FormerRegistration.CLEAN,
+    storage.LastLife.CLEAN: FormerRegistration.CLEAN,
+    storage.LastLife.CRASHED: FormerRegistration.CRASHED,
+    storage.LastLife.UNCLEAN: FormerRegistration.UNCLEAN,
 }
 
 _BEFORE = {
@@ -446,12 +446,12 @@ class BrokerProcess:
             await session.stop()
 
 
-def _life_of(directory: storage.LogDirectory) -> LastLife:
+def _life_of(directory: storage.LogDirectory) -> FormerRegistration:
     """Return how a directory's last life ended, as the controller is told."""
     found = _LIVES[directory.last_life]
-    if found is LastLife.UNCLEAN and directory.ran_synced:
+    if found is FormerRegistration.UNCLEAN and directory.ran_synced:
         # With log.durability=sync nothing that was acknowledged can be gone.
-        return LastLife.CRASHED
+        return FormerRegistration.CRASHED
     return found
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.model.errors import ErrorCode
+from tidelog.replication.command_rules import Refusal
 from tidelog.runtime.backoff import steady
 
 RETRY_MS = 50
@@ -74,20 +75,15 @@ class Settled:
     isr_version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The ISR is as it was."""
-
-
 def outcome(
     change: IsrChange, leader: int, known_isr: tuple[int, ...], answer: Answered
-) -> Settled | Refused | None:
+) -> Settled | Refusal | None:
     """Return what became of a change in flight by the table above; None: it is not known.
 
     ``known_isr`` is the ISR on which the change stands.
     """
     if answer.error in (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST):
-        return Refused()
+        return Refusal(answer.error, "the controller refuses the change")
     if answer.error not in (ErrorCode.NONE, ErrorCode.INVALID_UPDATE_VERSION):
         return None
     if (answer.leader, answer.leader_epoch) != (leader, change.leader_epoch):

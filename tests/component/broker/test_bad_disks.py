@@ -24,7 +24,7 @@ from tidelog.broker.process import BrokerProcess, StartFailed
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.records.builder import NewRecord, build_batch
-from tidelog.replication.control import StopOrder
+from tidelog.replication.command_rules import StopReplicaCommand
 from tidelog.runtime.disk import RealDisk, RealFile
 from tidelog.runtime.seams import Seams
 from tidelog.storage.directory.log_directory import LogDirectory, open_directory
@@ -398,7 +398,7 @@ def test_a_deletion_that_one_disk_does_not_take_is_confirmed_of_the_other(tmp_pa
         paths = [partitions.get("t", index).log.path for index in (0, 1)]  # type: ignore[union-attr]
         assert [path.rpartition("/")[0].rpartition("/")[2] for path in paths] == ["one", "two"]
         disk.kinds, disk.ending = ("sync_directory",), "/one"
-        order = StopOrder(0, True, True, STATE.topic_id, 0)
+        order = StopReplicaCommand(0, True, True, STATE.topic_id, 0)
         for index in (0, 1):
             assert control._stop(TopicPartition("t", index), order) == 0
         with pytest.raises(StorageFailed) as failure:

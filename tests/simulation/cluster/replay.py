@@ -31,7 +31,7 @@ from tidelog.metadata import layout
 from tidelog.model.api_keys import ApiKey
 from tidelog.protocol import codec, messages
 from tidelog.protocol.primitives import NO_UUID
-from tidelog.replication.control import LeaderAndIsrType
+from tidelog.replication.command_rules import LeaderAndIsrType
 
 KEPT = 40
 """Requests kept of each kind and target."""

@@ -45,7 +45,7 @@ from tidelog.groups.records import GROUP_KEY_VERSION
 from tidelog.metadata.store import Check, Delete, Set
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.replication.control import LeaderAndIsrType
+from tidelog.replication.command_rules import LeaderAndIsrType
 from tidelog.replication.isr_change import IsrChange
 from tidelog.storage.log import partition_log as log
 from tidelog.storage.log.producers import ProducerState

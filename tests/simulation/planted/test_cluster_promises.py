@@ -25,7 +25,7 @@ from tidelog.controller.decisions.cluster import NO_LEADER
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
-from tidelog.replication.control import ANY_PARTITION_EPOCH
+from tidelog.replication.command_rules import ANY_PARTITION_EPOCH
 from tidelog.storage.log.producers import ProducerState
 from tidelog.storage.log.syncing import PendingSync
 

@@ -16,7 +16,7 @@ from tidelog.records.batch import (
     seal_batch,
 )
 from tidelog.records.builder import NewRecord, Producer, build_batch
-from tidelog.records.control import (
+from tidelog.records.control_records import (
     ABORT,
     COMMIT,
     ChangeKind,

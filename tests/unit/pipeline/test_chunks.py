@@ -22,7 +22,7 @@ from tidelog.records.batch import (
     seal_batch,
 )
 from tidelog.records.builder import NewRecord, Producer, build_batch
-from tidelog.records.control import ABORT, COMMIT, control_key
+from tidelog.records.control_records import ABORT, COMMIT, control_key
 from tidelog.records.record import CorruptRecords
 
 ALL = choose_columns(None, headers=True, epoch=True)

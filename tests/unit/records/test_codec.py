@@ -14,7 +14,7 @@ from tests.support.storage_logs import batch
 from tidelog.records.batch import HEADER_SIZE, read_header
 from tidelog.records.builder import FastBuilder, NewRecord, Producer, build_batch
 from tidelog.records.compression import CODEC_NAMES, Codec, compress, decompress
-from tidelog.records.control import (
+from tidelog.records.control_records import (
     COMMIT,
     PARTITION_CHANGE,
     AncestorTombstone,

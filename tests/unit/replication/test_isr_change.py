@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from tidelog.model.errors import ErrorCode as E
+from tidelog.replication.command_rules import Refusal
 from tidelog.replication.isr_change import (
     RETRY_MAX_MS,
     RETRY_MS,
     Answered,
     IsrChange,
-    Refused,
     Settled,
     outcome,
 )
 
+REFUSED = "the controller refuses the change"
 CHANGE = IsrChange(5, 10, (1, 2, 3), (7, 8, 9))
 BEFORE = (1, 2)
 AFTER = (1, 2, 3)
@@ -26,8 +27,8 @@ AFTER = (1, 2, 3)
         (Answered(E.NONE, 1, 5, AFTER, 11), Settled(AFTER, 11)),
         (Answered(E.INVALID_UPDATE_VERSION, 1, 5, (1,), 12), Settled((1,), 12)),
         (Answered(E.NONE, 1, 5, (2, 1), 10), Settled(BEFORE, 10)),
-        (Answered(E.INELIGIBLE_REPLICA, 1, 5, BEFORE, 10), Refused()),
-        (Answered(E.INVALID_REQUEST, -1, -1, (), -1), Refused()),
+        (Answered(E.INELIGIBLE_REPLICA, 1, 5, BEFORE, 10), Refusal(E.INELIGIBLE_REPLICA, REFUSED)),
+        (Answered(E.INVALID_REQUEST, -1, -1, (), -1), Refusal(E.INVALID_REQUEST, REFUSED)),
         # They contradict themselves, or come from a store of another time.
         (Answered(E.NONE, 1, 5, AFTER, 10), None),
         (Answered(E.NONE, 1, 5, AFTER, 9), None),
@@ -37,7 +38,7 @@ AFTER = (1, 2, 3)
         (Answered(E.INVALID_UPDATE_VERSION, -1, 5, AFTER, 11), None),
     ],
 )
-def test_outcome(answer: Answered, expected: Settled | Refused | None) -> None:
+def test_outcome(answer: Answered, expected: Settled | Refusal | None) -> None:
     assert outcome(CHANGE, 1, BEFORE, answer) == expected
 
 

@@ -13,7 +13,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import TRANSACTIONAL_BIT, Rejected, read_header, seal_batch, walk
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.records.compression import Codec
-from tidelog.records.control import ChangeKind, Fence, change_batch
+from tidelog.records.control_records import ChangeKind, Fence, change_batch
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log import inspecting
 from tidelog.storage.log.appending import prepare

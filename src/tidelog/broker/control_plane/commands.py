@@ -11,7 +11,11 @@ from uuid import UUID
 
 from tidelog.broker.partitions.partition import LeaderAndIsrState
 from tidelog.protocol.primitives import NO_UUID
-from tidelog.replication.control import LeaderAndIsrOrder, LeaderAndIsrType, StopOrder
+from tidelog.replication.command_rules import (
+    LeaderAndIsrCommand,
+    LeaderAndIsrType,
+    StopReplicaCommand,
+)
 
 UNKNOWN_EPOCH = -1
 
@@ -35,9 +39,9 @@ def kind_of(request: Any) -> LeaderAndIsrType:
 
 def command_of(
     state: Any, topic_id: UUID, migrated: bool, kind: LeaderAndIsrType
-) -> LeaderAndIsrOrder:
+) -> LeaderAndIsrCommand:
     """Return the command for one partition, as the rules read it."""
-    return LeaderAndIsrOrder(
+    return LeaderAndIsrCommand(
         leader=state.leader,
         leader_epoch=state.leader_epoch,
         isr_version=state.isr_version,
@@ -48,7 +52,7 @@ def command_of(
     )
 
 
-def state_of(state: Any, command: LeaderAndIsrOrder) -> LeaderAndIsrState:
+def state_of(state: Any, command: LeaderAndIsrCommand) -> LeaderAndIsrState:
     """Return the state that a command sets for its partition."""
     return LeaderAndIsrState(
         topic_id=command.topic_id,
@@ -65,17 +69,17 @@ def state_of(state: Any, command: LeaderAndIsrOrder) -> LeaderAndIsrState:
     )
 
 
-def stops_of(request: Any, version: int) -> Iterable[tuple[str, int, StopOrder]]:
+def stops_of(request: Any, version: int) -> Iterable[tuple[str, int, StopReplicaCommand]]:
     """Yield (topic, partition, command) of a StopReplica request of any version."""
     delete = request.delete_partitions
     for single in request.ungrouped_partitions:
-        yield single.topic_name, single.partition_index, StopOrder(UNKNOWN_EPOCH, delete)
+        yield single.topic_name, single.partition_index, StopReplicaCommand(UNKNOWN_EPOCH, delete)
     for listed in request.topics:
         for index in listed.partition_indexes:
-            yield listed.name, index, StopOrder(UNKNOWN_EPOCH, delete)
+            yield listed.name, index, StopReplicaCommand(UNKNOWN_EPOCH, delete)
     for topic in request.topic_states:
         for state in topic.partition_states:
-            command = StopOrder(
+            command = StopReplicaCommand(
                 leader_epoch=state.leader_epoch,
                 delete=state.delete_partition,
                 checks_topic_id=version >= STOP_BY_TOPIC_ID,

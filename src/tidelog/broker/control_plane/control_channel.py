@@ -1,7 +1,7 @@
 """The control channel: the one connection whose LeaderAndIsr and StopReplica are applied.
 
 Owns which channel is accepted, and the application of the rules to the hosted partitions. Not the
-rules: see ``replication.control``; not the seen epochs on disk: see ``seen_epochs``. The response
+rules: see ``command_rules``; not the seen epochs on disk: see ``seen_epochs``. The response
 does not wait for replication. A request of many partitions yields to the loop after ``TURN_MS`` or
 ``COMMANDS_PER_TURN``, and continues only if its channel, controller epoch and broker epoch are
 still current; the epochs of a partition are checked right before its command is applied.
@@ -21,7 +21,7 @@ The checks of a control request, in this order (docs/design/control-channel.md):
 |---|---|
 | it came on the open channel, with its controller epoch | STALE_CONTROLLER_EPOCH |
 | its broker epoch is the current one | STALE_BROKER_EPOCH |
-| per partition: topic id, partition epoch, leader epoch | see ``replication.control`` |
+| per partition: topic id, partition epoch, leader epoch | see ``replication.command_rules`` |
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ from tidelog.model.epochs import leaves_room
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
-from tidelog.replication.control import (
+from tidelog.replication.command_rules import (
     Action,
-    LeaderAndIsrOrder,
+    Apply,
+    LeaderAndIsrCommand,
     LeaderAndIsrType,
-    Obey,
-    Rejected,
+    Refusal,
     StopAction,
-    StopOrder,
+    StopReplicaCommand,
     decide_leader_and_isr,
     decide_stop_replica,
     stale_in_full,
@@ -301,7 +301,7 @@ class Control:
         return self.check(request, connection)
 
     def _stale(
-        self, commands: Sequence[tuple[TopicPartition, LeaderAndIsrOrder]], *, is_full: bool
+        self, commands: Sequence[tuple[TopicPartition, LeaderAndIsrCommand]], *, is_full: bool
     ) -> dict[TopicPartition, str]:
         """Return the stale replicas and why: those that commands replace, or a FULL does not name.
         They are quarantined first; a command is applied only if its stale replica is gone."""
@@ -309,7 +309,7 @@ class Control:
         stale = {}
         for key, command in commands:
             decision = decide_leader_and_isr(partitions.local(*key), command)
-            if isinstance(decision, Obey) and decision.action is Action.REPLACE:
+            if isinstance(decision, Apply) and decision.action is Action.REPLACE:
                 stale[key] = decision.why
         if is_full:
             full = {(key.topic, key.partition): command.topic_id for key, command in commands}
@@ -319,7 +319,7 @@ class Control:
         return stale
 
     def _to_rebuild(
-        self, commands: Iterable[tuple[tuple[TopicPartition, LeaderAndIsrOrder], Any]]
+        self, commands: Iterable[tuple[tuple[TopicPartition, LeaderAndIsrCommand], Any]]
     ) -> dict[TopicPartition, HostedPartition]:
         """Return the damaged replicas that these commands allow to rebuild from a leader."""
         partitions = self._broker.partitions
@@ -329,7 +329,7 @@ class Control:
             if hosted is None or hosted.log.damaged is None:
                 continue
             decision = decide_leader_and_isr(local_replica(hosted), command)
-            is_new = isinstance(decision, Obey) and decision.action in (
+            is_new = isinstance(decision, Apply) and decision.action in (
                 Action.BECOME,
                 Action.UPDATE,
             )
@@ -393,7 +393,7 @@ class Control:
         await log_work.run(None, self._broker.loss_reports.forgetting())
 
     def _lead_or_follow(
-        self, key: TopicPartition, command: LeaderAndIsrOrder, state: Any
+        self, key: TopicPartition, command: LeaderAndIsrCommand, state: Any
     ) -> tuple[ErrorCode, HostedPartition | None]:
         """Apply one command; also return the partition if it adopted a topic id, not yet synced."""
         partitions = self._broker.partitions
@@ -402,7 +402,7 @@ class Control:
             logger.error("LeaderAndIsr for %r refused: %s", key, unfit)
             return ErrorCode.INVALID_TOPIC_EXCEPTION, None
         decision = decide_leader_and_isr(partitions.local(*key), command)
-        if isinstance(decision, Rejected):
+        if isinstance(decision, Refusal):
             logger.warning("LeaderAndIsr for %s refused: %s", key, decision.why)
             return decision.error, None
         if decision.action is Action.IGNORE and not decision.adopt_topic_id:
@@ -414,7 +414,7 @@ class Control:
             return ErrorCode.KAFKA_STORAGE_ERROR, None
         return ErrorCode.NONE, partitions.get(*key) if decision.adopt_topic_id else None
 
-    def _apply(self, key: TopicPartition, decision: Obey, state: LeaderAndIsrState) -> None:
+    def _apply(self, key: TopicPartition, decision: Apply, state: LeaderAndIsrState) -> None:
         partitions = self._broker.partitions
         if decision.action is Action.REPLACE:
             # It became stale during a yield. The controller sends the command again.
@@ -476,11 +476,11 @@ class Control:
                     stopped[place] = (topic, topic_id, at, failed)
         return stopped
 
-    def _stop(self, key: TopicPartition, command: StopOrder) -> ErrorCode:
+    def _stop(self, key: TopicPartition, command: StopReplicaCommand) -> ErrorCode:
         partitions = self._broker.partitions
         local = partitions.local(*key)
         decision = decide_stop_replica(local, command)
-        if isinstance(decision, Rejected):
+        if isinstance(decision, Refusal):
             logger.warning("StopReplica for %s refused: %s", key, decision.why)
             return decision.error
         if decision is StopAction.NOTHING:

@@ -26,9 +26,9 @@ from tidelog.client.errors import ClientError, ConnectionLost, error_code
 from tidelog.model.configs.server import Listener
 from tidelog.model.errors import ErrorCode
 from tidelog.model.levels import LATEST
+from tidelog.model.registration import FormerRegistration
 from tidelog.protocol import codec, messages
 from tidelog.protocol.primitives import NO_UUID
-from tidelog.replication.former_life import LastLife
 from tidelog.runtime.backoff import steady
 from tidelog.runtime.cluster_secret import ClusterSecret
 
@@ -91,7 +91,7 @@ class Identity:
 class Reported:
     """The state that a broker reports in a registration."""
 
-    last_life: LastLife
+    last_life: FormerRegistration
     controller_epoch: int
     store_revision: int
     inventory: list[Any]
@@ -389,7 +389,9 @@ class ControllerSession:
             incarnation_id=identity.incarnation_id,
             listeners=[request.Listener(x.name, x.host, x.port) for x in identity.listeners],
             rack=identity.rack,
-            last_life_ended=int(LastLife.SAME if self.registrations else reported.last_life),
+            last_life_ended=int(
+                FormerRegistration.SAME if self.registrations else reported.last_life
+            ),
             highest_seen=request.HighestSeen(reported.controller_epoch, reported.store_revision),
             inventory=reported.inventory,
             highest_level=HIGHEST_LEVEL,

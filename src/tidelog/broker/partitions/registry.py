@@ -24,7 +24,7 @@ from tidelog.broker.partitions.sums import Past
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
-from tidelog.replication.control import LocalReplica
+from tidelog.replication.command_rules import LocalReplica
 from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.checkpoints import Created, PartitionMetadata
 from tidelog.storage.directory.log_directory import LogDirectory
@@ -113,7 +113,7 @@ class Partitions:
             yield from hosted.values()
 
     def local(self, topic: str, partition: int) -> LocalReplica | None:
-        """Return what the rules of ``replication.control`` ask of a local replica."""
+        """Return what the rules of ``replication.command_rules`` ask of a local replica."""
         found = self.get(topic, partition)
         return None if found is None else local_replica(found)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tidelog.client.errors import ClientError, InvalidAnswer
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import MAGIC_POSITION, BatchHeader, crc_is_right, walk
-from tidelog.records.control import ABORT, control_type
+from tidelog.records.control_records import ABORT, control_type
 from tidelog.records.reader import FastReader, read_batch
 from tidelog.records.record import CorruptRecords, Record
 

@@ -18,7 +18,7 @@ from tidelog.records.batch import (
     walk,
 )
 from tidelog.records.compression import decompress
-from tidelog.records.control import ABORT, control_type
+from tidelog.records.control_records import ABORT, control_type
 from tidelog.records.record import CorruptRecords, decode_records
 
 Buffer = bytes | bytearray | memoryview

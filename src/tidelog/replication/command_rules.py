@@ -61,7 +61,7 @@ class LocalReplica:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderAndIsrOrder:
+class LeaderAndIsrCommand:
     """One partition of a LeaderAndIsr request; no id and epoch -1 where the version has none."""
 
     leader: int
@@ -85,7 +85,7 @@ class Action(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Obey:
+class Apply:
     """Do ``action``; with ``adopt_topic_id`` write the request's topic id to the replica first."""
 
     action: Action
@@ -94,55 +94,57 @@ class Obey:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
-    """Change nothing and answer ``error``; ``why`` is one clause for the log."""
+class Refusal:
+    """Change nothing and respond with ``error``; ``why`` is one clause for the log."""
 
     error: ErrorCode
     why: str
 
 
-def decide_leader_and_isr(local: LocalReplica | None, order: LeaderAndIsrOrder) -> Obey | Rejected:
+def decide_leader_and_isr(
+    local: LocalReplica | None, command: LeaderAndIsrCommand
+) -> Apply | Refusal:
     """Decide one partition of a LeaderAndIsr request by the table above."""
-    if order.leader == -1 and order.leader_epoch == -1:
-        return Obey(Action.IGNORE, why="its state is damaged in the store")
+    if command.leader == -1 and command.leader_epoch == -1:
+        return Apply(Action.IGNORE, why="its state is damaged in the store")
     if local is None:
-        return Obey(Action.CREATE)
+        return Apply(Action.CREATE)
     adopt = False
-    if order.topic_id != NO_TOPIC_ID:
+    if command.topic_id != NO_TOPIC_ID:
         if local.topic_id == NO_TOPIC_ID:
-            if not order.migrated:
-                why = f"it has no topic id, but its topic was created with {order.topic_id}"
-                return _stale(order, ErrorCode.INCONSISTENT_TOPIC_ID, why)
+            if not command.migrated:
+                why = f"it has no topic id, but its topic was created with {command.topic_id}"
+                return _stale(command, ErrorCode.INCONSISTENT_TOPIC_ID, why)
             adopt = True
-        elif local.topic_id != order.topic_id:
-            why = f"its topic id is {local.topic_id}, the topic's is {order.topic_id}"
-            return _stale(order, ErrorCode.INCONSISTENT_TOPIC_ID, why)
-    if _other_life(local.partition_epoch, order.partition_epoch):
-        why = f"its partition epoch is {local.partition_epoch}, not {order.partition_epoch}"
-        return _stale(order, ErrorCode.FENCED_LEADER_EPOCH, why)
-    if order.leader_epoch < local.leader_epoch:
-        why = f"leader epoch {order.leader_epoch} is older than {local.leader_epoch}"
-        return Rejected(ErrorCode.STALE_CONTROLLER_EPOCH, why)
-    if order.leader_epoch > local.leader_epoch:
-        return Obey(Action.BECOME, adopt)
-    if order.isr_version > local.isr_version:
-        return Obey(Action.UPDATE, adopt)
-    return Obey(Action.IGNORE, adopt, "it is already applied")
+        elif local.topic_id != command.topic_id:
+            why = f"its topic id is {local.topic_id}, the topic's is {command.topic_id}"
+            return _stale(command, ErrorCode.INCONSISTENT_TOPIC_ID, why)
+    if _other_incarnation(local.partition_epoch, command.partition_epoch):
+        why = f"its partition epoch is {local.partition_epoch}, not {command.partition_epoch}"
+        return _stale(command, ErrorCode.FENCED_LEADER_EPOCH, why)
+    if command.leader_epoch < local.leader_epoch:
+        why = f"leader epoch {command.leader_epoch} is older than {local.leader_epoch}"
+        return Refusal(ErrorCode.STALE_CONTROLLER_EPOCH, why)
+    if command.leader_epoch > local.leader_epoch:
+        return Apply(Action.BECOME, adopt)
+    if command.isr_version > local.isr_version:
+        return Apply(Action.UPDATE, adopt)
+    return Apply(Action.IGNORE, adopt, "it is already applied")
 
 
-def _stale(order: LeaderAndIsrOrder, error: ErrorCode, why: str) -> Obey | Rejected:
-    """Replace a replica of another life, unless the request makes nothing stale (KIP-516)."""
-    if order.kind == LeaderAndIsrType.UNSPECIFIED:
-        return Rejected(error, f"{why}, and a request of type UNSPECIFIED makes nothing stale")
-    return Obey(Action.REPLACE, why=why)
+def _stale(command: LeaderAndIsrCommand, error: ErrorCode, why: str) -> Apply | Refusal:
+    """Replace a replica of another topic id or partition epoch, if the request may (KIP-516)."""
+    if command.kind == LeaderAndIsrType.UNSPECIFIED:
+        return Refusal(error, f"{why}, and a request of type UNSPECIFIED makes nothing stale")
+    return Apply(Action.REPLACE, why=why)
 
 
-def _other_life(known: int, asked: int) -> bool:
+def _other_incarnation(known: int, asked: int) -> bool:
     return ANY_PARTITION_EPOCH not in (known, asked) and known != asked
 
 
 @dataclass(frozen=True, slots=True)
-class StopOrder:
+class StopReplicaCommand:
     """One partition of a StopReplica request; ``checks_topic_id`` is true from v4 on."""
 
     leader_epoch: int
@@ -160,24 +162,28 @@ class StopAction(Enum):
     NOTHING = "nothing"
 
 
-def decide_stop_replica(local: LocalReplica | None, order: StopOrder) -> StopAction | Rejected:
+def decide_stop_replica(
+    local: LocalReplica | None, command: StopReplicaCommand
+) -> StopAction | Refusal:
     """Decide one partition of a StopReplica request (KIP-570, "Proposed Changes").
 
     A partition that is not here is confirmed: a repeated request must succeed.
     """
     if local is None:
         return StopAction.NOTHING
-    if order.checks_topic_id and local.topic_id != order.topic_id:
-        why = f"the replica's topic id is {local.topic_id}, the request's {order.topic_id}"
-        return Rejected(ErrorCode.INCONSISTENT_TOPIC_ID, why)
-    if order.checks_topic_id and _other_life(local.partition_epoch, order.partition_epoch):
-        why = f"partition epoch {order.partition_epoch} is not {local.partition_epoch}"
-        return Rejected(ErrorCode.FENCED_LEADER_EPOCH, why)
-    unchecked = order.leader_epoch in (NO_EPOCH, DELETED_EPOCH)
-    if not unchecked and order.leader_epoch < local.leader_epoch:
-        why = f"leader epoch {order.leader_epoch} is older than {local.leader_epoch}"
-        return Rejected(ErrorCode.FENCED_LEADER_EPOCH, why)
-    return StopAction.DELETE if order.delete else StopAction.STOP
+    if command.checks_topic_id and local.topic_id != command.topic_id:
+        why = f"the replica's topic id is {local.topic_id}, the request's {command.topic_id}"
+        return Refusal(ErrorCode.INCONSISTENT_TOPIC_ID, why)
+    if command.checks_topic_id and _other_incarnation(
+        local.partition_epoch, command.partition_epoch
+    ):
+        why = f"partition epoch {command.partition_epoch} is not {local.partition_epoch}"
+        return Refusal(ErrorCode.FENCED_LEADER_EPOCH, why)
+    unchecked = command.leader_epoch in (NO_EPOCH, DELETED_EPOCH)
+    if not unchecked and command.leader_epoch < local.leader_epoch:
+        why = f"leader epoch {command.leader_epoch} is older than {local.leader_epoch}"
+        return Refusal(ErrorCode.FENCED_LEADER_EPOCH, why)
+    return StopAction.DELETE if command.delete else StopAction.STOP
 
 
 def stale_in_full(
