@@ -278,7 +278,7 @@ def test_nothing_behind_a_bad_line_is_written(tide: Tide, bootstrap: str, topic_
     assert ignored.status == 1
     assert ignored.err.splitlines()[0].startswith("line 1: ")
     assert ignored.err.splitlines()[1] == (
-        "error: 1 line could not be cut and left out; 1 record was written"
+        "error: 1 line could not be parsed; 1 record was written"
     )
 
 
@@ -593,7 +593,7 @@ def test_an_input_that_cannot_be_read(bootstrap: str, topic_name: str) -> None:
         done = subprocess.run(
             command, stdin=only_written, capture_output=True, text=True, timeout=DEADLINE_S
         )
-    Said(done.returncode, done.stdout, done.stderr).failed("the standard input cannot be read")
+    Said(done.returncode, done.stdout, done.stderr).failed("standard input cannot be read")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")

@@ -114,7 +114,7 @@ def below_the_minimum(cluster: TidelogCluster) -> None:
         # A busy machine may take longer than that to ask the leader for the first time.
         if "NOT_ENOUGH_REPLICAS" in done.stderr:
             break
-    for words in (f"not delivered within {patience_ms} ms", "NOT_ENOUGH_", "bring the missing"):
+    for words in (f"not delivered within {patience_ms} ms", "NOT_ENOUGH_", "start the missing"):
         assert words in done.stderr, done
     assert run_tidelog(*change, "--add-config", "min.insync.replicas=2").returncode == 0
 

@@ -53,7 +53,7 @@ def test_a_cluster_whose_store_was_put_back_says_what_to_do_and_goes_on(
         doctor = run_tidelog("doctor", *server)
         assert doctor.returncode == 1
         (line,) = doctor.stderr.splitlines()
-        assert line.startswith("error: the brokers wait to be told of the cluster"), doctor
+        assert line.startswith("error: the brokers wait for metadata from the controller"), doctor
         assert "tidelog doctor restored" in line, doctor
         secret = ("--cluster-secret-file", str(folder / "cluster.secret"))
 

@@ -248,7 +248,7 @@ def topics_and_configurations(operator: Operator) -> None:
     assert operator.run("--create", "flights") == "Created topic flights.\n"
     described = operator.run("topics", "--describe")
     assert "PartitionCount: 8  ReplicationFactor: 3  Configs: retention.ms=86400000" in described
-    assert operator.run("--partitions 16") == "Topic flights has 16 partitions now.\n"
+    assert operator.run("--partitions 16") == "Topic flights now has 16 partitions.\n"
     changed = "Completed updating config for topic flights.\n"
     assert operator.run("--add-config") == changed
     assert operator.run("--delete-config") == changed

@@ -52,6 +52,7 @@ IN_CODE = {
 EXCEPTIONS = {
     "tell them apart",
     "who-may-lead",
+    '"behind"',
 }
 """Phrases that others fixed, or that say what they say in plain English."""
 

@@ -1,6 +1,7 @@
-"""``tidelog configs``: show and change dynamic configurations (Kafka's kafka-configs).
+"""The ``tidelog configs`` command: shows and changes dynamic configurations, as kafka-configs does.
 
-Owns the flags, the parsing of --add-config and the output; requests: ``client.admin.configs``.
+Owns the options, the parsing of --add-config and the output. Not the requests: see
+``client.admin.configs``.
 """
 
 from __future__ import annotations
@@ -31,20 +32,24 @@ _KINDS = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER}
 @cluster_options
 @click.option("--describe", is_flag=True, help="Show configurations.")
 @click.option("--alter", is_flag=True, help="Change configurations.")
-@click.option("--all", "all_", is_flag=True, help="With --describe: defaults and files too.")
-@click.option("--entity-type", type=click.Choice(list(_KINDS)), help="What is configured.")
+@click.option(
+    "--all", "all_", is_flag=True, help="With --describe: also defaults and static values."
+)
+@click.option("--entity-type", type=click.Choice(list(_KINDS)), help="Topics or brokers.")
 @click.option("--entity-name", help="A topic's name or a broker's id.")
 @click.option("--entity-default", is_flag=True, help="The default of all brokers.")
 @click.option("--topic", help="Short for --entity-type topics --entity-name TOPIC.")
 @click.option("--broker", help="Short for --entity-type brokers --entity-name ID.")
 @click.option("--broker-defaults", is_flag=True, help="Short for the default of all brokers.")
-@click.option("--add-config", metavar="NAME=VALUE,...", help="Set; [a,b] around commas.")
+@click.option(
+    "--add-config", metavar="NAME=VALUE,...", help="Set; write [a,b] for values with commas."
+)
 @click.option(
     "--add-config-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Set what this properties file says.",
+    help="Set the configurations of this properties file.",
 )
-@click.option("--delete-config", metavar="NAME,...", help="Back to the default.")
+@click.option("--delete-config", metavar="NAME,...", help="Return to the default.")
 @json_option
 def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
     """Show and change dynamic configurations."""
@@ -76,7 +81,7 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
 
 
 def _entities(flags: dict[str, Any]) -> tuple[ResourceType, list[str]]:
-    """Return the kind and the names that are meant; no name means every one of the kind."""
+    """Return the resource type and the names that the options select; no name selects all."""
     given = [
         (ResourceType.TOPIC, flags["topic"]),
         (ResourceType.BROKER, flags["broker"]),
@@ -88,7 +93,7 @@ def _entities(flags: dict[str, Any]) -> tuple[ResourceType, list[str]]:
     if short:
         return short[0][0], [short[0][1]]
     if not flags["entity_type"]:
-        raise WrongUsage("name what is configured: --entity-type, --topic or --broker")
+        raise WrongUsage("name an entity: --entity-type, --topic or --broker")
     kind = _KINDS[flags["entity_type"]]
     if flags["entity_default"]:
         if kind is not ResourceType.BROKER:
@@ -145,14 +150,14 @@ async def _describe(
 
 
 def _is_own(entry: DescribedConfig, kind: ResourceType, name: str) -> bool:
-    """Whether somebody set this configuration for this very resource."""
+    """Whether this configuration was set for this resource itself."""
     if kind is ResourceType.TOPIC:
         return entry.source.name == "DYNAMIC_TOPIC_CONFIG"
     return entry.source in DYNAMIC
 
 
 def _source_of(kind: ResourceType, name: str) -> Source:
-    """Return where a value comes from that was set for this very resource."""
+    """Return the source of a value that was set for this resource itself."""
     if kind is ResourceType.TOPIC:
         return Source.DYNAMIC_TOPIC_CONFIG
     return Source.DYNAMIC_BROKER_CONFIG if name else Source.DYNAMIC_DEFAULT_BROKER_CONFIG
@@ -182,7 +187,7 @@ async def _alter(
 ) -> None:
     what = f"{kind.name.lower()} {name}" if name else "all brokers (default)"
     if deleted:
-        # As Kafka's tool does: brokers let names pass that nobody has set.
+        # As Kafka's tool does: brokers accept the deletion of a name that is not set.
         entries = await describe_configs(cluster, kind, name)
         own = {entry.name for entry in entries if entry.source is _source_of(kind, name)}
         missing = [each for each in deleted if each not in own]

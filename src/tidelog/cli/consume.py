@@ -1,6 +1,7 @@
-"""``tidelog consume``: prints the records of topics (Kafka's kafka-console-consumer).
+"""The ``tidelog consume`` command: prints records of topics, as kafka-console-consumer does.
 
-Owns the flags, where reading begins and when it ends; records become lines in ``record_lines``.
+Owns the options, where reading begins and when it ends. Not the format of a record: see
+``record_lines``.
 """
 
 from __future__ import annotations
@@ -53,18 +54,18 @@ POLL_MS = 500
 POLL_BYTES = 4 * 1024 * 1024
 _COMMIT = "enable.auto.commit"
 _OWN = ("group.id", "group.instance.id", "auto.offset.reset", "isolation.level", _COMMIT)
-"""Properties of a consumer that have an effect here."""
+"""Consumer properties that have an effect here."""
 
 _BACK = re.compile(r"-\d+")
 """An ``--offset`` that counts from the end."""
 
 NEW_PARTITIONS_EVERY_S = 10.0
-"""How often topics are looked at for partitions that came later."""
+"""How often topics are checked for new partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is read, from where, and when it ends."""
+    """The partitions to read, the start offsets, and when to end."""
 
     topic: str | None
     include: str | None
@@ -76,9 +77,9 @@ class _Plan:
     offset: int
     """An offset, or EARLIEST or LATEST."""
     last: int | None
-    """So many records before the end of each partition, in place of ``offset``."""
+    """Start this many records before the end of each partition, instead of at ``offset``."""
     from_time_ms: int | None
-    """The first record that is not older, in place of ``offset``."""
+    """Start at the first record that is not older, instead of at ``offset``."""
     reset: OffsetReset
     isolation: IsolationLevel
     max_messages: int | None
@@ -89,9 +90,9 @@ class _Plan:
 
 @click.command("consume")
 @client_options("consumer")
-@click.option("--topic", help="What to read; several with commas.")
-@click.option("--include", help="A regular expression of topics to read.")
-@click.option("--from-beginning", is_flag=True, help="Start at the first record there is.")
+@click.option("--topic", help="The topic to read, or several with commas.")
+@click.option("--include", help="A regular expression of the topics to read.")
+@click.option("--from-beginning", is_flag=True, help="Start at the first record.")
 @click.option("--partition", multiple=True, metavar="N,...", help="Read these partitions only.")
 @click.option(
     "--offset",
@@ -103,8 +104,8 @@ class _Plan:
     help="Start at this time: YYYY-MM-DDTHH:MM:SS, UTC unless it names a zone, or ms since 1970.",
 )
 @click.option("--group", help="Read as a member of this group and commit its offsets.")
-@click.option("--max-messages", type=click.IntRange(min=1), help="End after so many records.")
-@click.option("--timeout-ms", type=int, help="End when nothing has come for so long.")
+@click.option("--max-messages", type=click.IntRange(min=1), help="Exit after this many records.")
+@click.option("--timeout-ms", type=int, help="Exit when no record has arrived for this long.")
 @click.option(
     "--property",
     "--formatter-property",
@@ -117,7 +118,7 @@ class _Plan:
 @click.option(
     "--format",
     metavar="TEXT",
-    help=r"How a record is printed, as kcat has it: %t topic, %p partition, %o offset, "
+    help=r"The format of a record, as in kcat: %t topic, %p partition, %o offset, "
     r"%T time in ms, %k key, %s value, %h headers, %K and %S sizes; \n \t \xNN.",
 )
 @click.option(
@@ -138,7 +139,7 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         )
     except CorruptRecords as error:
         printer.sum_up()
-        raise Failed(f"{error}; what follows cannot be read past it") from None
+        raise Failed(f"{error}; the records after it cannot be read") from None
     except (ClientError, Failed):
         printer.sum_up()
         raise
@@ -172,8 +173,8 @@ def plan_of(flags: dict[str, Any]) -> _Plan:
         raise WrongUsage(f"give {' or '.join(given)}, not both")
     if group and (offset is not None or from_datetime is not None):
         raise WrongUsage(
-            f"{given[0]} goes without --group: a group goes on where it committed, and "
-            "`tidelog groups --reset-offsets` moves that"
+            f"{given[0]} goes without --group: a group continues at its committed offsets; "
+            "`tidelog groups --reset-offsets` changes them"
         )
     reset = properties.get("auto.offset.reset")
     if reset is not None and reset not in ("earliest", "latest", "none"):
@@ -191,10 +192,10 @@ def plan_of(flags: dict[str, Any]) -> _Plan:
             raise WrongUsage("--format goes without --json and --property")
         form = replace(form, template=parse_template(flags["format"]))
     if last is not None or from_datetime is not None:
-        # What retention took meanwhile is not what was asked for.
+        # Records that retention removed in the meantime were not requested.
         reading_reset = OffsetReset.EARLIEST
     else:
-        # An offset that was named is meant: going elsewhere would hide that it is gone.
+        # An explicit offset is meant: a reset would hide that its records are gone.
         named = (offset or "").isdecimal()
         reading_reset = OffsetReset.NONE if named else OffsetReset(begin)
     return _Plan(
@@ -256,7 +257,7 @@ async def _consume(cluster: Cluster, plan: _Plan, printer: _Printer) -> None:
                 instance_id=plan.instance_id,
             ) as reader:
                 await _loop(reader.poll, plan, printer, stop)
-                # What was printed is finished; what --max-messages left over is not.
+                # Commit the printed records, not those beyond --max-messages.
                 if not plan.commits:
                     return
                 if not printer.left_over:
@@ -314,7 +315,7 @@ async def _positions(
         return {each: max(begins[each], ends[each] - plan.last) for each in partitions}
     if plan.from_time_ms is not None:
         found, ends = await look(plan.from_time_ms), await look(LATEST)
-        # Nothing that late: reading goes on with what comes next.
+        # No record is that late: start at the end.
         return {each: ends[each] if found[each] < 0 else found[each] for each in partitions}
     return await look(plan.offset)
 
@@ -378,12 +379,12 @@ class _Printer:
         return self._plan.max_messages is not None and self.count >= self._plan.max_messages
 
     def sum_up(self) -> None:
-        """Say how many were printed before an error that follows."""
+        """Print the count of records before the error line."""
         if self.count:
             note(f"Processed a total of {self.count} messages")
 
     def print(self, fetched: Fetched) -> bool:
-        """Print a piece, as far as ``--max-messages`` allows; whether anything was printed."""
+        """Print fetched records up to ``--max-messages``; return whether any was printed."""
         before, limit = self.count, self._plan.max_messages
         out = sys.stdout.buffer
         for header, batch in fetched.batches(check_crc=True):

@@ -1,7 +1,7 @@
-"""``tidelog doctor``: what is wrong with a cluster, on one page; and backing its store up.
+"""The ``tidelog doctor`` command: the problems of a cluster on one page; backup of its store.
 
-Owns asking and printing; what is judged how stands in ``findings``. Further subcommands are found
-by their files: ``doctor_NAME.py`` beside this one has the command NAME as ``command``.
+Owns the requests and the output. Not the rules: see ``findings``. Subcommands are found by their
+files: ``doctor_NAME.py`` in this folder has the subcommand NAME as ``command``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tidelog.metadata.store import StoreRefused
 from tidelog.runtime.disk import keep_from_others
 
 GROUPS_LOOKED_AT = 1_000
-"""Groups whose lag is asked for: each costs a request."""
+"""The most groups whose offsets are read: each costs a request."""
 
 MINIMUM = "min.insync.replicas"
 
@@ -46,8 +46,7 @@ AT_ONCE = 16
 """Requests of one kind that are under way at the same time."""
 
 PATIENCE_S = 5.0
-"""How long one question may take: a sick broker must not keep the others' answers from being seen.
-"""
+"""The timeout of one request: a sick broker must not hide the responses of the others."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -59,7 +58,7 @@ _MARKS = {Severity.GOOD: "ok  ", Severity.NOTICE: "note", Severity.BAD: "BAD "}
 @subcommand_options
 @click.pass_context
 def command(context: click.Context, /, **_flags: Any) -> None:
-    """Say what is wrong with a cluster and what to do. Exit status 1 when something is."""
+    """Report the problems of a cluster and what to do. Exit status 1 when there is one."""
     if context.invoked_subcommand is not None:
         return
     asked = CommonOptions.of(context)
@@ -87,7 +86,7 @@ def command(context: click.Context, /, **_flags: Any) -> None:
                     name: topic_id_text(each.topic_id) for name, each in facts.topics.items()
                 },
                 "brokers": brokers_shown(facts),
-                "condition": facts.told,
+                "condition": facts.reported,
             }
         )
     else:
@@ -97,11 +96,11 @@ def command(context: click.Context, /, **_flags: Any) -> None:
 
 
 def brokers_shown(facts: ClusterFacts) -> list[dict[str, Any]]:
-    """Return one row per broker: those that live, and those that the controller misses."""
-    told = {} if facts.told is None else facts.told.get("brokers", {})
+    """Return one row per broker: the live ones, and those that the controller misses."""
+    reported = {} if facts.reported is None else facts.reported.get("brokers", {})
     living = {broker.node_id: broker for broker in facts.brokers}
     rows = []
-    for node_id in sorted({*living, *map(int, told)}):
+    for node_id in sorted({*living, *map(int, reported)}):
         broker = living.get(node_id)
         said = facts.own.get(node_id)
         own = {} if said is None or isinstance(said, ClientError) else said
@@ -113,8 +112,8 @@ def brokers_shown(facts: ClusterFacts) -> list[dict[str, Any]]:
                 "broker": node_id,
                 "address": None if broker is None else f"{broker.host}:{broker.port}",
                 "rack": None if broker is None else broker.rack,
-                "condition": told.get(str(node_id), {}).get("condition", "alive"),
-                "epoch": told.get(str(node_id), {}).get("epoch"),
+                "condition": reported.get(str(node_id), {}).get("condition", "alive"),
+                "epoch": reported.get(str(node_id), {}).get("epoch"),
                 "version": own.get("version"),
                 "level": own.get("level"),
                 "replicas": sum(len(entry.replicas) for entry in found) if found else None,
@@ -162,14 +161,14 @@ def _print(facts: ClusterFacts, findings: list[Finding]) -> None:
     "--store",
     required=True,
     metavar="sqlite:PATH",
-    help="The store, as metadata.store of the controller's file names it.",
+    help="The store, as in metadata.store of the controller's properties file.",
 )
 def backup(file: Path, store: str) -> None:
-    """Copy a SQLite metadata store to FILE, also while its controller runs."""
+    """Copy a SQLite metadata store to FILE. Its controller may be running."""
     if store.startswith("zookeeper:"):
         raise WrongUsage(
-            f"--store {store}: only a SQLite store is copied; of a ZooKeeper, copy the snapshots "
-            "and transaction logs of its dataDir"
+            f"--store {store}: only a SQLite store can be copied; for ZooKeeper, copy the "
+            "snapshots and transaction logs in its dataDir"
         )
     keep_from_others()
     try:
@@ -180,15 +179,15 @@ def backup(file: Path, store: str) -> None:
 
 
 async def look(cluster: Cluster) -> ClusterFacts:
-    """Ask the cluster everything that ``judge`` wants to know.
+    """Request everything that ``judge`` needs from the cluster.
 
-    Raises Failed with what the controller says when no broker has been told of the cluster.
+    Raises Failed with the controller's report when no broker has received metadata.
     """
     try:
         await cluster.open(OPEN_TIMEOUT_MS)
     except ClientError as error:
-        raise await _why_untold(cluster) or error from None
-    # The controller first: while it is silent, other questions may wait for it in vain.
+        raise await _why_no_metadata(cluster) or error from None
+    # The controller first: while it does not respond, other requests may wait for it in vain.
     condition = await _in_time(describe_condition(cluster), "the controller")
     described = await describe_cluster(cluster)
     view = await cluster.all_topics()
@@ -223,22 +222,22 @@ async def look(cluster: Cluster) -> ClusterFacts:
     )
 
 
-async def _why_untold(cluster: Cluster) -> Failed | None:
-    """Return what keeps the controller from telling brokers that start; None for nothing known."""
+async def _why_no_metadata(cluster: Cluster) -> Failed | None:
+    """Return why the controller sends starting brokers no metadata; None when it does not say."""
     condition = await _in_time(describe_condition(cluster), "the controller")
     if not isinstance(condition, dict):
         return None
     bad = [x for x in condition["problems"] if x["kind"] in ("store_went_back", "node_damaged")]
     said = " ".join(f"{x['what']} {x['advice']}" for x in bad)
-    return Failed(f"the brokers wait to be told of the cluster. {said}") if bad else None
+    return Failed(f"the brokers wait for metadata from the controller. {said}") if bad else None
 
 
 def _is_suspected(condition: dict[str, Any] | ClientError | None, node_id: int) -> bool:
-    """Whether the controller misses a broker: to ask it would only cost time."""
+    """Whether the controller misses a broker: a request to it would only time out."""
     if not isinstance(condition, dict):
         return False
-    told = condition.get("brokers", {}).get(str(node_id), {})
-    return bool(told.get("condition") == "suspected")
+    reported = condition.get("brokers", {}).get(str(node_id), {})
+    return bool(reported.get("condition") == "suspected")
 
 
 async def _minimums(cluster: Cluster, topics: list[str]) -> dict[str, int]:
@@ -257,7 +256,7 @@ async def _minimums(cluster: Cluster, topics: list[str]) -> dict[str, int]:
 async def _each(
     items: Sequence[Item], ask: Callable[[Item], Awaitable[Result]], kind: str
 ) -> list[Result | ClientError]:
-    """Ask for each item, some at once; an item that fails has its error as its answer."""
+    """Call ``ask`` for each item, some at a time; an item that fails yields its error."""
     places = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: Item) -> Result | ClientError:
@@ -268,7 +267,7 @@ async def _each(
 
 
 async def _in_time(asked: Awaitable[Result], subject: str) -> Result | ClientError:
-    """Return the answer, or why there is none; never later than ``PATIENCE_S``."""
+    """Return the result, or the error when there is none within ``PATIENCE_S``."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             return await asked

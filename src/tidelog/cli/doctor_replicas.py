@@ -1,6 +1,7 @@
-"""``tidelog doctor replicas``: compares the bytes of all replicas up to the high watermark.
+"""The ``tidelog doctor replicas`` command: compares all replicas up to the high watermark.
 
-Owns which partitions are compared, the progress bar and the words; how is ``client.replicas``.
+Owns the choice of partitions, the progress bar and the text. Not the comparison: see
+``client.replicas``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Advance = Callable[[int], None]
 @click.option("--topic", help="A name, a list with commas, or a pattern; without it all topics.")
 @click.pass_context
 def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None:
-    """Compare the bytes of all replicas up to the high watermark; say where they first differ.
+    """Compare the bytes of all replicas up to the high watermark; print where they first differ.
 
     Exit status 1 when replicas differ or one could not be read. Compacted topics are compared
     record by record: each replica is cleaned at its own time.
@@ -60,7 +61,7 @@ def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None
 
 
 async def compare(cluster: Cluster, topic: str | None) -> list[Comparison]:
-    """Compare the topics that ``topic`` means. Raises Refused when it means none."""
+    """Compare the topics that ``topic`` matches. Raises Refused when it matches none."""
     view = await cluster.all_topics()
     wanted = topic_pattern(topic)
     chosen = [each for name, each in sorted(view.topics.items()) if wanted.fullmatch(name)]
@@ -97,13 +98,13 @@ async def _compacted(cluster: Cluster, topics: list[Topic]) -> set[str]:
 
 
 async def _sizes(cluster: Cluster) -> dict[TopicPartition, int]:
-    """Return about how many bytes each partition has, for the progress bar alone."""
+    """Return the approximate size of each partition in bytes, only for the progress bar."""
     sizes: dict[TopicPartition, int] = {}
     for node_id in cluster.view.brokers:
         try:
             dirs = await describe_log_dirs(cluster, node_id)
         except ClientError as error:
-            note(f"broker {node_id} does not tell of its log directories: {error}")
+            note(f"broker {node_id} did not describe its log directories: {error}")
             continue
         for entry in dirs:
             for where, size in entry.replicas.items():
@@ -113,7 +114,7 @@ async def _sizes(cluster: Cluster) -> dict[TopicPartition, int]:
 
 @contextmanager
 def _bar(total: int) -> Iterator[Advance]:
-    """A progress bar on a terminal's stderr; nothing anywhere else."""
+    """A progress bar when stderr is a terminal; otherwise nothing."""
     if not sys.stderr.isatty():
         yield lambda size: None
         return
@@ -127,7 +128,7 @@ def _bar(total: int) -> Iterator[Advance]:
 
 
 def verdict(found: Comparison) -> str:
-    """Return in one word what came of a partition."""
+    """Return the result of one partition in one word."""
     if found.difference is not None:
         return "DIFFERENT"
     if found.unread:
@@ -180,18 +181,18 @@ def _print(compared: list[Comparison]) -> None:
             for broker, what in sorted(each.difference.held.items()):
                 say(f"      broker {broker}: {what}")
             say(
-                "      -> keep the disks; the replica that stands alone is likely the wrong one: "
-                "stop its broker, set that partition's directory aside, start it again"
+                "      -> keep the disks; the replica that differs from the others is probably the "
+                "wrong one: stop its broker, move that partition's directory away, restart it"
             )
         for broker, mark in sorted(each.behind.items()):
-            say(f"{each.partition}: broker {broker} is behind, its high watermark is {mark}")
+            say(f"{each.partition}: broker {broker} lags, its high watermark is {mark}")
     for (broker, why), places in sorted(_unread(compared).items()):
         many = "a replica" if len(places) == 1 else f"{len(places)} replicas"
         say(f"broker {broker}: {many} could not be read ({named(places)}): {why}")
     wrong = sum(each.difference is not None for each in compared)
     unread = sum(each.difference is None and bool(each.unread) for each in compared)
     total = readable(sum(each.size for each in compared))
-    said = f", {unread} could not be compared whole" if unread else ""
+    said = f", {unread} could not be compared completely" if unread else ""
     say(f"{len(compared)} partitions, {total} of each replica: {wrong} differ{said}")
 
 
@@ -200,7 +201,7 @@ def _unread(compared: list[Comparison]) -> dict[tuple[int, str], list[str]]:
     found: dict[tuple[int, str], list[str]] = {}
     for each in compared:
         for broker, why in each.unread.items():
-            # A reason that names the partition is the same reason elsewhere.
+            # The same reason for several partitions differs only in the partition's name.
             reason = why.replace(f"{each.partition} on broker {broker}: ", "")
             found.setdefault((broker, reason), []).append(str(each.partition))
     return found

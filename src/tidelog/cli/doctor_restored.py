@@ -1,6 +1,6 @@
-"""``tidelog doctor restored``: a metadata store that has gone back in time, and how to go on.
+"""The ``tidelog doctor restored`` command: a metadata store that was restored from a backup.
 
-Owns the words; what is judged and done is the controller's.
+Owns the text. Not the decisions: the controller finds out what the store lacks, and acts.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ COLUMNS = ("Topic", "TopicId", "Partition", "Broker", "Epoch", "LogEnd")
 NUMBERS = ("Partition", "Broker", "Epoch", "LogEnd")
 
 
-@click.command("restored", short_help="Go on with a metadata store restored from a backup.")
+@click.command("restored", short_help="Continue with a metadata store restored from a backup.")
 @subcommand_options
-@click.option("--accept", is_flag=True, help="Go on with the store as it is.")
+@click.option("--accept", is_flag=True, help="Continue with the store as it is.")
 @click.option(
     "--without",
     metavar="ID,...",
     default="",
-    help="Brokers that will not come back: they are not waited for.",
+    help="Brokers that will not return: do not wait for them.",
 )
 @click.option(
     "--drop-unknown",
     "dropped",
     metavar="NAME",
     multiple=True,
-    help="With --accept: give this up, a TOPIC, a topic id or TOPIC-PARTITION that the store does "
-    "not know. May be repeated.",
+    help="With --accept: discard this TOPIC, topic id or TOPIC-PARTITION, which the store does not "
+    "know. May be repeated.",
 )
 @click.option(
     "--cluster-secret-file",
     "secret_file",
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE",
-    help="The servers' cluster.secret.file: what this command does needs a proof of it.",
+    help="The servers' cluster.secret.file, which the controller requires for this command.",
 )
 @click.pass_context
 def command(
@@ -52,14 +52,14 @@ def command(
     secret_file: str | None,
     **_flags: Any,
 ) -> None:
-    """Show what a restored metadata store does not know; with --accept go on with it.
+    """Show what a restored metadata store does not know; with --accept continue with it.
 
-    While a store has gone back in time no broker is commanded and nothing is deleted. With --accept
-    the replica with the newest data leads each partition, flagged as unclean. Topics and partitions
-    that the store does not know come back as their replicas hold them, but for those named with
-    --drop-unknown: they are set aside, and removed after stale.partition.delete.delay.ms. Start
-    every broker first, also those that are younger than the copy. Exit status 1 when the store has
-    gone back and is not accepted.
+    Until a store that has gone back in time is accepted, the controller sends brokers no commands
+    and deletes nothing. With --accept the replica with the newest data leads each partition, and
+    the election is recorded as unclean. Topics and partitions that the store does not know are
+    restored from their replicas, except those named with --drop-unknown: these are quarantined, and
+    removed after stale.partition.delete.delay.ms. Start every broker first, also those that joined
+    after the backup. Exit status 1 when the store has gone back and is not accepted.
     """
     asked = CommonOptions.of(context)
     brokers = _numbers(without)
@@ -77,19 +77,19 @@ def command(
             knowing=False,
         )
         if report is None:
-            raise Failed("this cluster's controller knows nothing of restored stores")
+            raise Failed("this cluster's controller does not support restored stores")
         return report
 
     report = ask(accept=False)
     if accept and report["went_back"] is not None:
         if not report.get("unknown_comes_back"):
             raise Failed(
-                "the controller is older than this command, and would give up what its store does "
-                "not know: bring the controller newer code first"
+                "the controller is older than this command, and would discard what its store does "
+                "not know: upgrade the controller first"
             )
         report = ask(accept=True)
     elif accept:
-        # Refused, with the controller's sentence.
+        # The controller refuses, with the reason.
         ask(accept=True)
     if asked.as_json:
         print_json({**report, "accepted": accept})
@@ -102,7 +102,7 @@ def command(
 def _numbers(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not all(word.isdecimal() for word in words):
-        raise click.BadParameter(f"{text!r} is no list of broker ids", param_hint="--without")
+        raise click.BadParameter(f"{text!r} is not a list of broker ids", param_hint="--without")
     return [int(word) for word in words]
 
 
@@ -112,15 +112,15 @@ def _print(report: dict[str, Any], *, accepted: bool) -> None:
         return
     say(report["went_back"])
     if report["brokers_missing"]:
-        say(f"Not registered since: brokers {', '.join(map(str, report['brokers_missing']))}.")
+        say(f"Not registered yet: brokers {', '.join(map(str, report['brokers_missing']))}.")
     elsewhere = [x for x in report["partitions"] if x["replicas"]]
     nowhere = [x for x in report["partitions"] if not x["replicas"]]
     if elsewhere:
         named = ", ".join(f"{x['topic']}-{x['partition']}" for x in elsewhere)
-        say(f"Replicas on brokers that the store does not assign, which will join: {named}.")
+        say(f"Replicas on brokers that the store does not assign; they will be added: {named}.")
     if nowhere:
         named = ", ".join(f"{x['topic']}-{x['partition']}" for x in nowhere)
-        say(f"Nobody holds a replica of: {named}.")
+        say(f"No broker holds a replica of: {named}.")
     unknown = [x for x in report["unknown"] if not x["is_being_deleted"]]
     if unknown:
         say("The store does not know these replicas:")
@@ -130,23 +130,23 @@ def _print(report: dict[str, Any], *, accepted: bool) -> None:
         say(f"Being deleted: {', '.join(x['topic'] for x in deleted)}.")
     if accepted:
         if given_up := report.get("given_up"):
-            say(f"Given up: {', '.join(given_up)}.")
+            say(f"Discarded: {', '.join(given_up)}.")
         say("Accepted: brokers register again; see `tidelog doctor` and `tidelog doctor unclean`.")
     else:
         if unknown:
-            say("They come back; to give one up, name it: --drop-unknown TOPIC or TOPIC-PARTITION.")
-        say("To go on with it: tidelog doctor restored --accept")
+            say("They will be restored; to discard one: --drop-unknown TOPIC or TOPIC-PARTITION.")
+        say("To continue with this store: tidelog doctor restored --accept")
 
 
 def _print_configs(topics: list[dict[str, Any]]) -> None:
     for topic in topics:
         configs = ", ".join(f"{name}={value}" for name, value in sorted(topic["configs"].items()))
         if configs:
-            say(f"{topic['topic']} comes back with {configs}.")
+            say(f"{topic['topic']} will be restored with {configs}.")
         else:
             say(
-                f"{topic['topic']} comes back with default configurations: no broker keeps others. "
-                "Set what it had with `tidelog configs` afterwards."
+                f"{topic['topic']} will be restored with default configurations: no broker has "
+                "others. Set them with `tidelog configs` afterwards."
             )
 
 

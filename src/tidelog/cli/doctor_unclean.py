@@ -1,7 +1,7 @@
-"""``tidelog doctor unclean``: which committed records unclean elections lost (KIP-704).
+"""The ``tidelog doctor unclean`` command: the records that unclean elections lost (KIP-704).
 
-Owns the table and its words; what is on record is the controller's, collected from the replicas
-that had to cut. A replica that has not come back yet cannot have told what it held.
+Owns the table and its text. Not the data: the controller collects it from replicas that truncated
+their logs. A replica that has not returned yet has not reported what it held.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ NUMBERS = ("Leader", "Epoch", "Lost")
 def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None:
     """List unclean elections: where the new leader's log ended, and which records were lost.
 
-    Offsets and leader epochs are those that replicas reported which had to cut them.
+    Offsets and leader epochs come from the replicas that had to truncate them.
     """
     asked = CommonOptions.of(context)
     wanted = topic_pattern(topic)
     found = run(asked.bootstrap_server, describe_unclean, command_config=asked.command_config)
     if found is None:
-        raise Failed("this cluster keeps no record of unclean elections: its brokers are not ours")
+        raise Failed("this cluster keeps no record of unclean elections: it does not run tidelog")
     elections = [each for each in found if wanted.fullmatch(each["topic"])]
     if asked.as_json:
         print_json(elections)
@@ -48,7 +48,7 @@ def command(context: click.Context, /, topic: str | None, **_flags: Any) -> None
 
 
 def rows_of(election: dict[str, Any]) -> Iterator[list[Any]]:
-    """Yield the rows of an election: one for each range that was lost, or one that says none."""
+    """Yield the rows of an election: one for each lost range, or a single row without one."""
     end = election["log_end_offset"]
     epoch = election["log_end_epoch"]
     first = [
@@ -71,13 +71,14 @@ def rows_of(election: dict[str, Any]) -> Iterator[list[Any]]:
 
 
 def missing(elections: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a line for each set of brokers that have not come back to tell what they held."""
+    """Return a line for each set of brokers that have not returned to report what they held."""
     by_brokers: dict[tuple[int, ...], dict[str, None]] = {}
     for election in elections:
         name = f"{election['topic']}-{election['partition']}"
         by_brokers.setdefault(tuple(election["missing_replicas"]), {})[name] = None
     return [
-        f"not known yet: what only broker {', '.join(map(str, brokers))} had of {', '.join(names)}"
+        f"not reported yet: records of {', '.join(names)} that only broker "
+        f"{', '.join(map(str, brokers))} held"
         for brokers, names in sorted(by_brokers.items())
         if brokers
     ]

@@ -1,6 +1,6 @@
-"""``tidelog elect-leaders``: moves leadership on request (Kafka's kafka-leader-election).
+"""The ``tidelog elect-leaders`` command: elections on request, as kafka-leader-election does.
 
-Owns the flags, the JSON file and the output; the request is ``client.admin.elections``.
+Owns the options, the JSON file and the output. Not the request: see ``client.admin.elections``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tidelog.model.topics import TopicPartition
 )
 @json_option
 def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
-    """Elect leaders: preferred replicas, or (unclean) whoever lives where nobody in sync does."""
+    """Elect leaders: preferred replicas, or any live replica if none is in sync (unclean)."""
     source = exactly_one(
         {
             "--topic": flags["topic"] is not None,
@@ -96,7 +96,7 @@ def _named(where: TopicPartition) -> dict[str, Any]:
 
 
 def read_partitions(text: str) -> list[TopicPartition]:
-    """Read Kafka's JSON of partitions. Raises WrongUsage for what is no such list, or repeats."""
+    """Parse Kafka's JSON list of partitions. Raises WrongUsage for another form or a repetition."""
     form = '{"partitions": [{"topic": "t", "partition": 0}]}'
     try:
         rows = json.loads(text)["partitions"]

@@ -1,6 +1,6 @@
-"""What ``tidelog doctor`` makes of what it saw. Pure: facts in, findings out.
+"""The findings of ``tidelog doctor``. Pure: facts in, findings out.
 
-Owns the rules and their words. Each finding that is not good says what to do.
+Owns the rules and their text. Each finding that is not good says what to do.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from tidelog.client.metadata import NO_LEADER, BrokerAddress, Topic
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 
 LOW_DISK_SHARE = 0.10
-"""A directory with less than this share of its disk free is worth a note."""
+"""A directory with a smaller share of its disk free gets a note."""
 
 FULL_DISK_SHARE = 0.03
-"""Below this it is bad: appends will soon be refused."""
+"""Below this share the finding is bad: appends will soon be refused."""
 
 NAMES_SHOWN = 5
-"""Partitions or topics named in one finding; the rest is counted."""
+"""Partitions or topics that one finding names; it counts the rest."""
 
 
 NAMES_LISTED = 1_000
-"""Names that a finding lists beside its sentence, as the controller does."""
+"""Names that a finding lists apart from its sentence, as the controller does."""
 
 
 class Severity(Enum):
@@ -47,47 +47,47 @@ class Finding:
     what: str
     advice: str = ""
     kind: str = ""
-    """A short name for scripts; "" for what is well."""
+    """A short name for scripts; "" for a good finding."""
     partitions: Sequence[str] = ()
     brokers: Sequence[int] = ()
     groups: Sequence[str] = ()
-    """What it concerns, by name or id, for scripts; at most ``NAMES_LISTED`` of each."""
+    """The partitions, brokers and groups concerned, for scripts; at most ``NAMES_LISTED`` each."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterFacts:
-    """What was seen. Values that could not be had are the error that was met instead."""
+    """The state of the cluster. A value that could not be read is the error instead."""
 
     cluster_id: str
     controller_id: int
-    """Whom clients are told to ask: with controllers apart from brokers, one that forwards."""
+    """The controller that clients see: a forwarding broker when controllers have no broker role."""
     brokers: Sequence[BrokerAddress]
     topics: Mapping[str, Topic]
     minimum_isr: Mapping[str, int] = field(default_factory=dict)
     log_dirs: Mapping[int, list[LogDir] | ClientError] = field(default_factory=dict)
     groups: Sequence[GroupListing] = ()
     groups_unknown: Mapping[int, ClientError] = field(default_factory=dict)
-    """Brokers that did not say which groups they coordinate."""
+    """Brokers that did not list the groups they coordinate."""
     committed: Mapping[str, Mapping[TopicPartition, Position] | ClientError] = field(
         default_factory=dict
     )
     own: Mapping[int, Mapping[str, Any] | ClientError | None] = field(default_factory=dict)
-    """What each broker says of itself; None where it does not serve that."""
+    """Each broker's description of itself; None when it does not serve that request."""
     condition: Mapping[str, Any] | ClientError | None = None
-    """What the active controller says itself; None where that is not served."""
+    """The active controller's report; None when that request is not served."""
     topics_later: Mapping[str, Topic] | None = None
-    """The topics as they were after the log directories were seen; None for the same."""
+    """The topics after the log directories were read; None when not read again."""
 
     @property
-    def told(self) -> Mapping[str, Any] | None:
-        """What the controller says, if it answered."""
+    def reported(self) -> Mapping[str, Any] | None:
+        """The controller's report, if it responded."""
         return None if isinstance(self.condition, ClientError) else self.condition
 
     @property
     def controller(self) -> int:
-        """The active controller by its own word, else whom clients are told to ask; -1 for none."""
-        told = {} if self.told is None else self.told
-        return int(told.get("controller_id", self.controller_id))
+        """The active controller by its own report, otherwise the one clients see; -1 for none."""
+        reported = {} if self.reported is None else self.reported
+        return int(reported.get("controller_id", self.controller_id))
 
 
 def judge(facts: ClusterFacts) -> list[Finding]:
@@ -107,10 +107,10 @@ def judge(facts: ClusterFacts) -> list[Finding]:
 
 
 def _condition(facts: ClusterFacts) -> list[Finding]:
-    """Pass on what the controller says is wrong."""
+    """The problems in the controller's report."""
     if isinstance(facts.condition, ClientError):
-        what = f"the controller does not answer: {facts.condition}"
-        advice = "start a process with the role controller, and look into its log"
+        what = f"the controller does not respond: {facts.condition}"
+        advice = "start a process with the role controller, and read its log"
         return [Finding(Severity.BAD, what, advice, "controller_silent")]
     if facts.condition is None:
         return []
@@ -139,16 +139,16 @@ def _brokers(facts: ClusterFacts) -> list[Finding]:
         }
         - alive
     )
-    if missing and facts.told is None:
+    if missing and facts.reported is None:
         what = f"broker {named(missing)} has replicas and is not alive"
         found.append(Finding(Severity.BAD, what, "start it", "brokers_dead", brokers=missing))
-    if facts.controller_id < 0 and facts.told is None:
+    if facts.controller_id < 0 and facts.reported is None:
         what = "no controller is active: topics cannot be changed, leaders are not replaced"
-        advice = "start a process with the role controller, and look into its log"
+        advice = "start a process with the role controller, and read its log"
         found.append(Finding(Severity.BAD, what, advice, "no_controller"))
-    told = {} if facts.told is None else facts.told.get("brokers", {})
-    # Of one that is suspected, or not heard of yet, nobody says that it is well.
-    all_well = all(each.get("condition", "alive") == "alive" for each in told.values())
+    reported = {} if facts.reported is None else facts.reported.get("brokers", {})
+    # A broker that is suspected, or not registered yet, is not reported as good.
+    all_well = all(each.get("condition", "alive") == "alive" for each in reported.values())
     if not found and not missing and all_well:
         where = ", ".join(f"{b.node_id} at {b.host}:{b.port}" for b in facts.brokers)
         found.append(Finding(Severity.GOOD, f"brokers: {where}; controller {facts.controller}"))
@@ -175,8 +175,8 @@ def _partitions(facts: ClusterFacts) -> list[Finding]:
         partitions, topics = counted(total, "partition"), counted(len(facts.topics), "topic")
         what = f"{partitions} of {topics}: all lead, all in sync"
         return [Finding(Severity.GOOD, what)]
-    if facts.told is not None:
-        # The controller says them itself.
+    if facts.reported is not None:
+        # The controller's report has them.
         return []
     rows = (
         ("offline", offline, "no leader, cannot be read or written", "start their brokers"),
@@ -201,7 +201,7 @@ def _partitions(facts: ClusterFacts) -> list[Finding]:
 
 
 def _strays(facts: ClusterFacts) -> list[Finding]:
-    """Replicas that a broker holds and that are not assigned to it, before and after the look."""
+    """Replicas on a broker that are not assigned to it, neither before nor after reading them."""
     views = [facts.topics]
     if facts.topics_later is not None:
         views.append(facts.topics_later)
@@ -216,10 +216,10 @@ def _strays(facts: ClusterFacts) -> list[Finding]:
     if not strays:
         return []
     said = [f"{where} on broker {node_id}" for where, node_id in strays]
-    what = f"replicas that nobody assigned there: {named(said)}"
+    what = f"replicas that are not assigned to their broker: {named(said)}"
     advice = (
-        "wait, if topics were just deleted or moved: they are removed once the controller says so; "
-        "else look into those brokers' logs"
+        "if topics were just deleted or moved, wait: the controller will have them removed; "
+        "otherwise read those brokers' logs"
     )
     brokers = sorted({node_id for _, node_id in strays})
     return [_of_places(what, advice, "strays", [where for where, _ in strays], brokers)]
@@ -237,7 +237,7 @@ def _of_places(
 
 
 def _set_aside(facts: ClusterFacts) -> list[Finding]:
-    """Replicas that a broker has set aside, and that nobody will remove: it was restarted since."""
+    """Quarantined replicas that no broker will remove, because it was restarted since."""
     kept = {
         node_id: [each["path"] for each in own["set_aside"] if each["removed_at_ms"] is None]
         for node_id, own in sorted(facts.own.items())
@@ -246,21 +246,21 @@ def _set_aside(facts: ClusterFacts) -> list[Finding]:
     found = []
     for node_id, paths in kept.items():
         if paths:
-            what = f"broker {node_id} keeps replicas that were set aside: {named(paths)}"
-            advice = "see its log for why; they stay until somebody removes these directories"
+            what = f"broker {node_id} keeps quarantined replicas: {named(paths)}"
+            advice = "its log has the reason; they stay until you remove these directories"
             found.append(Finding(Severity.NOTICE, what, advice, "set_aside", brokers=[node_id]))
     return found
 
 
 def _versions(facts: ClusterFacts) -> list[Finding]:
-    """Brokers of several versions, or of other levels than the controller's: half of a roll."""
+    """Brokers with different versions or levels, or others than the controller's: half a roll."""
     found = []
     own = {
         node_id: each
         for node_id, each in sorted(facts.own.items())
         if each is not None and not isinstance(each, ClientError)
     }
-    told = {} if facts.told is None else facts.told
+    reported = {} if facts.reported is None else facts.reported
     for kind, name, of_all in (
         ("versions_differ", "version", "code versions"),
         ("levels_differ", "level", "values of inter.broker.protocol.version"),
@@ -268,10 +268,10 @@ def _versions(facts: ClusterFacts) -> list[Finding]:
         by_value: dict[str, list[str]] = {}
         for node_id, each in own.items():
             by_value.setdefault(str(each[name]), []).append(f"broker {node_id}")
-        if name in told:
-            by_value.setdefault(str(told[name]), []).append("the controller")
+        if name in reported:
+            by_value.setdefault(str(reported[name]), []).append("the controller")
         if len(by_value) > 1:
-            said = "; ".join(f"{value} on {named(who)}" for value, who in sorted(by_value.items()))
+            said = "; ".join(f"{value} on {named(at)}" for value, at in sorted(by_value.items()))
             advice = "finish the upgrade: docs/operating/upgrade.md"
             found.append(Finding(Severity.NOTICE, f"several {of_all}: {said}", advice, kind))
     return found
@@ -287,15 +287,15 @@ def _disks(facts: ClusterFacts) -> list[Finding]:
     found = []
     for node_id, dirs in sorted(facts.log_dirs.items()):
         if isinstance(dirs, ClientError):
-            what = f"broker {node_id} does not tell of its log directories: {dirs}"
-            advice = "look into its log"
+            what = f"broker {node_id} did not describe its log directories: {dirs}"
+            advice = "read its log"
             found.append(Finding(Severity.BAD, what, advice, "broker_silent", brokers=[node_id]))
             continue
         for entry in dirs:
             where = f"broker {node_id}, {entry.path}"
             if entry.error is not None:
                 what = f"{where}: out of service ({entry.error.code.name})"
-                advice = "look into its log, repair the disk, start it again"
+                advice = "read its log, repair the disk, restart the broker"
                 found.append(Finding(Severity.BAD, what, advice, "disk_failed", brokers=[node_id]))
                 continue
             size = sum(entry.replicas.values())
@@ -317,21 +317,23 @@ def _disks(facts: ClusterFacts) -> list[Finding]:
 def _groups(facts: ClusterFacts) -> list[Finding]:
     found = []
     for node_id, error in facts.groups_unknown.items():
-        # Of a broker that does not answer at all one line is enough.
+        # One finding is enough for a broker that does not respond at all.
         if not isinstance(facts.log_dirs.get(node_id), ClientError):
-            what = f"broker {node_id} does not tell of its groups: {error}"
-            advice = "look into its log"
+            what = f"broker {node_id} did not list its groups: {error}"
+            advice = "read its log"
             found.append(Finding(Severity.BAD, what, advice, "groups_unknown", brokers=[node_id]))
     for group, committed in facts.committed.items():
         if isinstance(committed, ClientError):
             what = f"group {group}: its offsets cannot be read: {committed}"
-            advice = "look at the broker that coordinates it"
+            advice = "check the broker that coordinates it"
             found.append(Finding(Severity.BAD, what, advice, "group_unreadable", groups=[group]))
             continue
         gone = sorted({where.topic for where in committed if where.topic not in facts.topics})
         if gone:
             what = f"group {group} has offsets of topics that do not exist: {named(gone)}"
-            advice = "tidelog groups --delete-offsets, if they are not coming back"
+            advice = (
+                "delete them with `tidelog groups --delete-offsets` if the topics are gone for good"
+            )
             kind = "group_offsets_of_nothing"
             found.append(Finding(Severity.NOTICE, what, advice, kind, groups=[group]))
     if not found:
@@ -343,7 +345,7 @@ def _groups(facts: ClusterFacts) -> list[Finding]:
 
 
 def counted(count: int, what: str) -> str:
-    """Return a number of things in words: 1 topic, 2 topics."""
+    """Return a count with its noun: 1 topic, 2 topics."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
@@ -353,7 +355,7 @@ def users_first(places: Iterable[TopicPartition]) -> list[TopicPartition]:
 
 
 def named(names: Sequence[object]) -> str:
-    """Return the first of some names with commas, and how many more there are."""
+    """Return the first names with commas, and how many more there are."""
     shown = ", ".join(map(str, names[:NAMES_SHOWN]))
     more = len(names) - NAMES_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown

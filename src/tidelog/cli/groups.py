@@ -1,6 +1,6 @@
-"""``tidelog groups``: list, describe, delete and reset groups (Kafka's kafka-consumer-groups).
+"""The ``tidelog groups`` command: lists, describes, deletes groups, as kafka-consumer-groups does.
 
-Owns the flags of listing, describing and deleting; resetting is ``groups_reset``.
+Owns the options of listing, describing and deleting. Not resetting offsets: see ``groups_reset``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ NEWER_STATES = ("Assigning", "Reconciling", "NotReady")
     "--timeout",
     "timeout_ms",
     type=click.IntRange(min=1),
-    help="How long an answer may take, in ms: default.api.timeout.ms.",
+    help="The time limit of a call in ms (default.api.timeout.ms).",
 )
 @groups_reset.options
 @json_option
@@ -106,7 +106,7 @@ def parse_states(text: str | None) -> list[str]:
     found = [piece.strip() for piece in (text or "").split(",") if piece.strip()]
     for piece in found:
         if piece.lower() not in by_lower:
-            raise WrongUsage(f"--state {piece!r} is no state of a group: {', '.join(STATES)}")
+            raise WrongUsage(f"--state {piece!r} is not a group state: use {', '.join(STATES)}")
     return [by_lower[piece.lower()] for piece in found]
 
 

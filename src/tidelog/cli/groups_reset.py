@@ -1,6 +1,6 @@
-"""``tidelog groups --reset-offsets``: shows where groups would go, and puts them there.
+"""The reset of group offsets (``tidelog groups --reset-offsets``): a dry run, or ``--execute``.
 
-Owns its flags and the asking; the arithmetic is ``reset_plan``. A dry run unless ``--execute``.
+Owns its options and the requests. Not the new offsets: see ``reset_plan``.
 """
 
 from __future__ import annotations
@@ -42,19 +42,29 @@ def options(function: Function) -> Function:
         [
             click.option("--to-earliest", is_flag=True, help="Reset to the start of the logs."),
             click.option("--to-latest", is_flag=True, help="Reset to the end of the logs."),
-            click.option("--to-current", is_flag=True, help="Reset to where the group is."),
+            click.option(
+                "--to-current", is_flag=True, help="Reset to the group's committed offsets."
+            ),
             click.option("--to-offset", type=int, help="Reset to this offset."),
-            click.option("--shift-by", type=int, help="Reset by so many records, may be negative."),
-            click.option("--by-duration", metavar="PnDTnHnMnS", help="Reset to so long ago."),
-            click.option("--to-datetime", metavar="YYYY-MM-DDTHH:MM:SS.sss", help="Reset to then."),
+            click.option(
+                "--shift-by", type=int, help="Move by this many records; may be negative."
+            ),
+            click.option("--by-duration", metavar="PnDTnHnMnS", help="Reset to this long ago."),
+            click.option(
+                "--to-datetime", metavar="YYYY-MM-DDTHH:MM:SS.sss", help="Reset to this time."
+            ),
             click.option(
                 "--from-file",
                 type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                help="Reset to what a file says: topic,partition,offset.",
+                help="Reset to the offsets in a file: topic,partition,offset.",
             ),
-            click.option("--dry-run", is_flag=True, help="Only show it (the default)."),
-            click.option("--execute", is_flag=True, help="Do it."),
-            click.option("--export", is_flag=True, help="Print it as a file for --from-file."),
+            click.option(
+                "--dry-run", is_flag=True, help="Only print the new offsets (the default)."
+            ),
+            click.option("--execute", is_flag=True, help="Commit the new offsets."),
+            click.option(
+                "--export", is_flag=True, help="Print the new offsets in the format of --from-file."
+            ),
         ]
     ):
         function = option(function)
@@ -62,7 +72,7 @@ def options(function: Function) -> Function:
 
 
 def check(flags: dict[str, Any]) -> None:
-    """Check the flags before anything is asked. Raises WrongUsage."""
+    """Check the options before any request. Raises WrongUsage."""
     goal_of(flags)
     if flags["execute"] and flags["dry_run"]:
         raise WrongUsage("give --execute or --dry-run, not both")
@@ -87,7 +97,7 @@ def goal_of(flags: dict[str, Any]) -> tuple[Goal, int]:
         }
     )
     if chosen == "--by-duration":
-        # Below 0 are no times on the wire: -1 would mean the end, -2 the start.
+        # On the wire negative times have a meaning: -1 is the end, -2 the start.
         return Goal.TIME, max(0, int(time.time() * 1000) - parse_duration_ms(flags["by_duration"]))
     if chosen == "--to-datetime":
         return Goal.TIME, max(0, parse_datetime_ms(flags["to_datetime"]))
@@ -173,10 +183,10 @@ async def _plan(
         asked = wanted.get(where, number)
         found = new_offset(goal, facts, asked)
         if found is None:
-            note(f"{where}: the group has no offset to shift: left out")
+            note(f"{where}: skipped, the group has no committed offset to shift")
             continue
         if goal in (Goal.OFFSET, Goal.FILE) and found != asked:
-            note(f"{where}: offset {asked} is outside of the log: taking {found}")
+            note(f"{where}: offset {asked} is outside the log: using {found}")
         plan[where] = found
     return plan
 
@@ -203,4 +213,4 @@ def _print(plan: dict[str, dict[TopicPartition, int]], flags: dict[str, Any]) ->
             ["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"], rows, right=["PARTITION", "NEW-OFFSET"]
         )
     if not flags["execute"] and not flags["as_json"]:
-        note("Nothing was changed: add --execute to do it.")
+        note("Nothing was changed: add --execute to commit these offsets.")

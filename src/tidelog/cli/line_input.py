@@ -1,7 +1,7 @@
-"""The lines of the standard input, read ahead in a thread.
+"""The lines of standard input, read ahead in a thread.
 
-Owns the reading and cutting at line ends, and how much is read ahead; what a line means is
-``record_lines``'s.
+Owns reading, splitting into lines, and how much is read ahead. Not the format of a line: see
+``record_lines``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WAITING_CHUNKS = 16
 
 
 class LineInput:
-    """The lines of the standard input, read in a thread, at most some chunks ahead."""
+    """The lines of standard input, read in a thread, at most some chunks ahead."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -31,11 +31,11 @@ class LineInput:
         self._came = asyncio.Event()
         self._ended = False
         self._room = threading.Semaphore(WAITING_CHUNKS)
-        # A daemon: a read of a terminal cannot be interrupted, and must not hold the end up.
+        # A daemon thread: a read of a terminal cannot be interrupted, and must not delay the exit.
         threading.Thread(target=self._read, daemon=True).start()
 
     def end(self) -> None:
-        """Let ``next`` return None from now on, whatever is still read."""
+        """Make ``next`` return None from now on, even if lines are left."""
         self._ended = True
         self._came.set()
 
@@ -49,7 +49,7 @@ class LineInput:
         self._room.release()
         found = self._chunks.popleft()
         if isinstance(found, OSError):
-            raise Failed(f"the standard input cannot be read: {found.strerror}")
+            raise Failed(f"standard input cannot be read: {found.strerror}")
         return found
 
     def _read(self) -> None:
@@ -61,7 +61,7 @@ class LineInput:
             try:
                 data = os.read(sys.stdin.fileno(), CHUNK_BYTES)
             except OSError as error:
-                # A terminal that has gone (EIO): said, for nobody sees what a thread raises.
+                # The terminal is gone (EIO): pass the error on, it would be lost in the thread.
                 self._hand_over(error)
                 return
             data_of_lines = rest + data

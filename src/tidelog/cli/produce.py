@@ -1,7 +1,7 @@
-"""``tidelog produce``: sends records, one per line of the standard input (kafka-console-producer).
+"""The ``tidelog produce`` command: sends lines of standard input, as kafka-console-producer does.
 
-Owns the flags, the reading of lines and their cutting into key, headers and value
-(``record_lines``); sending is ``client.producing``.
+Owns the options, the reading of lines and the summary. Not the format of a line: see
+``record_lines``. Not the sending: see ``client.producing``.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ BATCH_BYTES = 262_144
 """16 times Kafka's: a request costs as much as 2,000 lines."""
 
 FLUSH_ON_INTERRUPT_S = 5.0
-"""How long an interrupted command waits for what is under way."""
+"""How long an interrupted command waits for records in flight."""
 
 NEW_TOPIC_S = 2.0
 ASK_AGAIN_S = 0.1
-"""How long, and how often, a missing topic is asked for: a broker may not have heard of it yet."""
+"""How long and how often a missing topic is looked up: a broker may not have its metadata yet."""
 
 MOST_NOTED = 10
-"""Bad lines that are named one by one with ignore.error."""
+"""The most bad lines that are reported one by one with ignore.error."""
 
 SIGNALLED = 128
-"""Exit status after a signal, less its number, as shells count."""
+"""Exit status after a signal, minus the signal's number, as in shells."""
 
 _SETTINGS = {
     "batch.size": "batch_bytes",
@@ -70,7 +70,7 @@ _SETTINGS = {
 
 @click.command("produce")
 @client_options("producer")
-@click.option("--topic", required=True, help="Where to.")
+@click.option("--topic", required=True, help="The topic to write to.")
 @click.option("--partition", type=int, help="Send everything to this partition.")
 @click.option(
     "--property",
@@ -88,16 +88,20 @@ _SETTINGS = {
     help="none, gzip, snappy, lz4 or zstd; without a value: gzip.",
 )
 @click.option("--request-required-acks", "acks", help="all, -1, 0 or 1.")
-@click.option("--timeout", "linger_ms", type=int, help="How long records wait for others, in ms.")
-@click.option("--batch-size", type=int, help="Bytes of a batch.")
-@click.option("--max-memory-bytes", type=int, help="Bytes of all records on their way.")
+@click.option(
+    "--timeout", "linger_ms", type=int, help="How long records wait for a fuller batch, in ms."
+)
+@click.option("--batch-size", type=int, help="The size of a batch in bytes.")
+@click.option(
+    "--max-memory-bytes", type=int, help="Memory for records that are not acknowledged, in bytes."
+)
 @click.option("--create-topic", is_flag=True, help="Let the brokers create a missing topic.")
 @click.option("--sync", is_flag=True, help="Wait for each record before the next.")
 @json_option
 def command(bootstrap_server: str | None, command_config: Path | None, **flags: Any) -> None:
-    """Send records, one per line of the standard input."""
+    """Send records, one per line of standard input."""
     if sys.stdin is None:
-        raise Failed("the standard input is closed: there is nothing to read lines from")
+        raise Failed("standard input is closed: there are no lines to read")
     lines = LineFormat.from_properties(key_values(flags["properties"], "--property"))
     common, flags["client_properties"] = client_properties(command_config, flags["client_property"])
     settings = send_settings(flags)
@@ -108,7 +112,7 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
             bootstrap_server,
             work.send_all,
             properties=common,
-            # Who types sees the prompt; who pipes a file in wants to know how far it is.
+            # A user at the terminal sees the prompt; with a piped file the progress is useful.
             progress=lambda: (
                 "" if sys.stdin.isatty() else f"{_records(work.tally.written)} written"
             ),
@@ -118,10 +122,10 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
             raise
         said = explain(error) if isinstance(error, ClientError) else error.message
         raise Failed(f"{said}; {_records(work.tally.written)} written") from None
-    _say_how_it_ended(work, flags["topic"], time.monotonic() - begun, as_json=flags["as_json"])
+    _print_summary(work, flags["topic"], time.monotonic() - begun, as_json=flags["as_json"])
 
 
-def _say_how_it_ended(work: _SendJob, topic: str, took_s: float, *, as_json: bool) -> None:
+def _print_summary(work: _SendJob, topic: str, took_s: float, *, as_json: bool) -> None:
     """Print the summary. Raises Failed when anything was not written, Exit after a signal."""
     tally, failed = work.tally, work.tally.failed + work.bad_lines
     if as_json:
@@ -136,7 +140,7 @@ def _say_how_it_ended(work: _SendJob, topic: str, took_s: float, *, as_json: boo
     if work.stopped is not None:
         raise Failed(f"{work.stopped}; {written}, and nothing from that line on")
     if failed:
-        raise Failed(f"{_lines(failed)} could not be cut and left out; {written}")
+        raise Failed(f"{_lines(failed)} could not be parsed; {written}")
     if work.signal is not None:
         unknown = f", {tally.unanswered:,} more may be" if tally.unanswered else ""
         note(f"interrupted: {written} to {topic}{unknown}")
@@ -166,7 +170,7 @@ def send_settings(flags: dict[str, Any]) -> SendSettings:
     codec = flags["compression_codec"] or properties.pop("compression.type", "none")
     properties.pop("compression.type", None)
     if codec not in CODEC_NAMES:
-        raise WrongUsage(f"compression {codec!r} is unknown: take one of {', '.join(CODEC_NAMES)}")
+        raise WrongUsage(f"compression {codec!r} is unknown: use one of {', '.join(CODEC_NAMES)}")
     if acks not in ("all", "-1", "0", "1"):
         raise WrongUsage(f"acks must be all, -1, 0 or 1, not {acks!r}")
     idempotent = properties.pop("enable.idempotence", None)
@@ -194,7 +198,7 @@ def send_settings(flags: dict[str, Any]) -> SendSettings:
 
 
 class _SendJob:
-    """Sends the standard input; ``tally`` says what was written, ``stopped`` what ended it."""
+    """Sends standard input. ``tally`` counts the written records; ``stopped`` is why it ended."""
 
     def __init__(
         self,
@@ -208,7 +212,7 @@ class _SendJob:
         self.tally = SendTally()
         self.bad_lines = 0
         self.stopped: str | None = None
-        """Why the lines behind were not sent; None when all were."""
+        """The bad line that ended the sending; None when there was none."""
         self.signal: int | None = None
         """The signal that interrupted it."""
         self._topic = topic
@@ -218,8 +222,8 @@ class _SendJob:
         self._sync = sync
 
     async def send_all(self, cluster: Cluster) -> None:
-        """Send what the standard input has, up to its end, the first failure or a signal."""
-        # Known before the first line is typed: a wrong topic is said at once.
+        """Send standard input up to its end, the first failure or a signal."""
+        # Before the first line is typed: a wrong topic fails at once.
         await self._look_for_topic(cluster)
         loop = asyncio.get_running_loop()
         source = LineInput(loop)
@@ -235,7 +239,7 @@ class _SendJob:
             if ends:
                 closing.reschedule(loop.time() + FLUSH_ON_INTERRUPT_S)
             for each in signals:
-                # A second one ends the command at once.
+                # A second signal ends the command at once.
                 loop.remove_signal_handler(each)
 
         for number in signals:

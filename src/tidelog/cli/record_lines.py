@@ -1,7 +1,7 @@
-"""Lines of text <-> records, as the console tools of Kafka write and read them.
+"""The text format of records, as Kafka's console tools write and read it.
 
-Owns the properties that say how (``parse.key``, ``print.key`` and so on) and both directions.
-Pure. Names and defaults are those of kafka-console-producer and kafka-console-consumer.
+Owns its properties (``parse.key``, ``print.key`` and so on) and both directions. Pure. Names and
+defaults are those of kafka-console-producer and kafka-console-consumer.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tidelog.records.record import Header, Record
 
 
 class NotARecord(ValueError):
-    """A line that cannot be cut as the properties say: one clause."""
+    """A line that cannot be parsed with these properties; the text is one clause."""
 
 
 class ParsedLine(NamedTuple):
-    """What a line holds."""
+    """The record in a line."""
 
     key: bytes | None
     value: bytes | None
@@ -33,7 +33,7 @@ class ParsedLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """How ``produce`` cuts lines."""
+    """How ``produce`` parses lines."""
 
     parse_key: bool = False
     key_separator: bytes = b"\t"
@@ -76,7 +76,7 @@ class RecordFormat:
     headers_separator: bytes = b","
     null_literal: bytes = b"null"
     template: tuple[bytes | str, ...] | None = None
-    """Text (bytes) and fields (str) of ``--format``, which goes before all others."""
+    """Text (bytes) and fields (str) of ``--format``, which overrides the other properties."""
 
     @property
     def only_values(self) -> bool:
@@ -117,7 +117,7 @@ def _values(properties: Mapping[str, str], names: Mapping[str, str]) -> dict[str
     found: dict[str, Any] = {}
     for name, text in properties.items():
         if name not in names:
-            raise WrongUsage(f"the property {name!r} is unknown; known are {', '.join(names)}")
+            raise WrongUsage(f"the property {name!r} is unknown; use one of {', '.join(names)}")
         if name.startswith(("parse.", "print.", "ignore.")):
             if text.lower() not in ("true", "false"):
                 raise WrongUsage(f"{name} must be true or false, not {text!r}")
@@ -141,7 +141,7 @@ def unescape(text: str) -> bytes:
 
 
 def parse_line(line: bytes, form: LineFormat) -> ParsedLine:
-    """Cut a line (without its end) into headers, key and value. Raises NotARecord."""
+    """Parse a line (without its end) into headers, key and value. Raises NotARecord."""
     headers: list[Header] = []
     rest = line
     if form.parse_headers:
@@ -157,14 +157,14 @@ def parse_line(line: bytes, form: LineFormat) -> ParsedLine:
 
 
 class ParsedLines(NamedTuple):
-    """What lines hold: records as columns, and (index, why) of each line that is none."""
+    """The records in lines, as columns, and (index, reason) of each line that is not a record."""
 
     records: Columns
     bad: list[tuple[int, NotARecord]]
 
 
 def parse_lines(lines: Sequence[bytes], form: LineFormat) -> ParsedLines:
-    """Cut lines into columns, up to the first bad one; with ``ignore.error`` past it."""
+    """Parse lines into columns, up to the first bad one; with ``ignore.error`` skip bad ones."""
     if not form.parse_headers and not form.parse_key and form.null_marker is None:
         return ParsedLines(Columns(lines), [])
     bad: list[tuple[int, NotARecord]] = []
@@ -204,7 +204,7 @@ def one_by_one(records: Columns) -> Iterator[Columns]:
 def _cut(text: bytes, separator: bytes, name: str) -> tuple[bytes, bytes]:
     before, found, after = text.partition(separator)
     if not found:
-        raise NotARecord(f"there is no {name} ({separator.decode('utf-8', 'replace')!r}) in it")
+        raise NotARecord(f"it has no {name} ({separator.decode('utf-8', 'replace')!r})")
     return before, after
 
 
@@ -213,11 +213,11 @@ def _or_null(content: bytes, form: LineFormat) -> bytes | None:
 
 
 FIELDS = "tpoTksKSh"
-"""What may stand behind % in ``--format``; %% is a percent sign."""
+"""The letters after % in ``--format``; %% is a percent sign."""
 
 
 def parse_template(text: str) -> tuple[bytes | str, ...]:
-    """Cut ``--format`` into text and fields. Raises WrongUsage for an unknown field."""
+    """Parse ``--format`` into text and fields. Raises WrongUsage for an unknown field."""
     found: list[bytes | str] = []
     before, *pieces = re.split(r"%(.|\Z)", text, flags=re.DOTALL)
     literal = before
@@ -227,14 +227,14 @@ def parse_template(text: str) -> tuple[bytes | str, ...]:
             continue
         if not field or field not in FIELDS:
             known = ", ".join(f"%{each}" for each in FIELDS)
-            raise WrongUsage(f"--format has no field '%{field}': take {known} or %%")
+            raise WrongUsage(f"--format has no field '%{field}': use {known} or %%")
         found += [unescape(literal), field]
         literal = behind
     return tuple(piece for piece in [*found, unescape(literal)] if piece)
 
 
 def fill_template(form: RecordFormat, record: Record, where: TopicPartition) -> bytes:
-    """Return a record as ``--format`` says; nothing is added at its end."""
+    """Format a record with ``--format``; no line end is added."""
     null = form.null_literal
     values: dict[str, Callable[[], bytes]] = {
         "t": where.topic.encode,
@@ -255,7 +255,7 @@ def fill_template(form: RecordFormat, record: Record, where: TopicPartition) -> 
 
 
 def format_values(values: list[bytes | None], form: RecordFormat) -> bytes:
-    """Return what ``format_record`` makes of records of which only values are printed."""
+    """Format records of which only the values are printed, as ``format_record`` does."""
     if not values:
         return b""
     end = form.line_separator
@@ -293,7 +293,7 @@ def format_record(
 
 
 def record_as_json(record: Record, topic: str, partition: int) -> dict[str, Any]:
-    """Return a record for ``--json``; bytes that are no UTF-8 become {"base64": …}."""
+    """Return a record for ``--json``; bytes that are not UTF-8 become {"base64": …}."""
     return {
         "topic": topic,
         "partition": partition,

@@ -1,7 +1,7 @@
-"""Where ``tidelog groups --reset-offsets`` puts a group: the arithmetic, without a cluster.
+"""The new offsets of ``tidelog groups --reset-offsets``, calculated without a cluster. Pure.
 
-Owns the reading of its arguments (durations, times, topic lists, files) and the new offsets. Pure.
-Nothing is ever put before the start or behind the end of a log.
+Owns the parsing of its arguments (durations, times, topic lists, files) and the new offsets, which
+are never before the start or past the end of a log.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidelog.model.topics import TopicPartition
 
 
 class Goal(Enum):
-    """What the new offset follows from."""
+    """How the new offset is chosen."""
 
     EARLIEST = "--to-earliest"
     LATEST = "--to-latest"
@@ -32,7 +32,7 @@ class Goal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetFacts:
-    """What is known of one partition: its log, the group's position, the offset at the time."""
+    """The offsets of one partition: log start and end, the group's, the one at a given time."""
 
     earliest: int
     latest: int
@@ -41,7 +41,7 @@ class OffsetFacts:
 
 
 def new_offset(goal: Goal, facts: OffsetFacts, number: int = 0) -> int | None:
-    """Return where a partition goes; None where the goal says nothing (--to-current without one).
+    """Return the new offset; None when the goal gives none (--to-current without a committed one).
 
     ``number`` is the offset of OFFSET and FILE, the distance of SHIFT.
     """
@@ -50,7 +50,7 @@ def new_offset(goal: Goal, facts: OffsetFacts, number: int = 0) -> int | None:
     if goal is Goal.LATEST:
         return facts.latest
     if goal is Goal.TIME:
-        # Nothing that late: reading goes on with what comes next.
+        # No record is that late: the end of the log.
         found = facts.latest if facts.at_time is None else facts.at_time
     elif goal is Goal.CURRENT:
         found = facts.latest if facts.committed is None else facts.committed

@@ -1,6 +1,6 @@
-"""``tidelog topics``: create, list, describe, alter and delete topics (Kafka's kafka-topics).
+"""The ``tidelog topics`` command: creates, lists, describes, alters and deletes topics.
 
-Owns the flags and the output; the requests are ``client.admin.topics``.
+Owns the options and the output, as in kafka-topics. Not the requests: see ``client.admin.topics``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from tidelog.model.topics import why_invalid
 MINIMUM = "min.insync.replicas"
 
 SHOWN = 20
-"""Topics that a line of refusal names."""
+"""The most topics that an error line names."""
 
 
 def _minimum_of(item: dict[str, Any], minimum: int) -> int:
-    """Return the configured minimum, capped at the replicas there are, as the server does."""
+    """Return the configured minimum, capped at the number of replicas, as the server does."""
     return min(minimum, len(item["replicas"]))
 
 
@@ -50,7 +50,7 @@ ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
     "under_min_isr_partitions": lambda item, least: len(item["isr"]) < _minimum_of(item, least),
     "at_min_isr_partitions": lambda item, least: len(item["isr"]) == _minimum_of(item, least),
 }
-"""Which partitions --describe shows when one of these flags is given; several add up."""
+"""The partitions that --describe shows with each of these options; several options add up."""
 
 
 @click.command("topics")
@@ -60,17 +60,17 @@ ONLY: dict[str, Callable[[dict[str, Any], int], bool]] = {
 @click.option("--describe", is_flag=True, help="Show topics with their partitions.")
 @click.option("--alter", is_flag=True, help="Change a topic's partition count.")
 @click.option("--delete", is_flag=True, help="Delete topics.")
-@click.option("--topic", help="A name; for all but --create a pattern or a list, too.")
+@click.option("--topic", help="A name; except with --create also a pattern or a list.")
 @click.option("--topic-id", metavar="ID", help="With --describe: the topic of this id.")
 @click.option("--partitions", type=int, help="The partition count.")
 @click.option("--replication-factor", type=int, help="Replicas per partition.")
 @click.option("--replica-assignment", metavar="1:2,2:3", help="Brokers of each partition.")
 @click.option("--config", multiple=True, metavar="NAME=VALUE", help="A configuration (--create).")
-@click.option("--if-not-exists", is_flag=True, help="With --create: an existing topic is fine.")
-@click.option("--if-exists", is_flag=True, help="A missing topic is fine.")
-@click.option("--yes", is_flag=True, help="With --delete: do not ask, whatever a pattern matches.")
+@click.option("--if-not-exists", is_flag=True, help="With --create: accept an existing topic.")
+@click.option("--if-exists", is_flag=True, help="Accept a missing topic.")
+@click.option("--yes", is_flag=True, help="With --delete: do not ask when a pattern matches.")
 @click.option("--exclude-internal", is_flag=True, help="Leave internal topics out.")
-@click.option("--under-replicated-partitions", is_flag=True, help="Only those, of --describe.")
+@click.option("--under-replicated-partitions", is_flag=True, help="With --describe: only those.")
 @click.option("--unavailable-partitions", is_flag=True, help="Only those without a leader.")
 @click.option("--under-min-isr-partitions", is_flag=True, help="Only those below their minimum.")
 @click.option("--at-min-isr-partitions", is_flag=True, help="Only those with just their minimum.")
@@ -101,14 +101,14 @@ def command(bootstrap_server: str | None, command_config: Path | None, **flags: 
         raise WrongUsage(f"{only[0]} goes with --describe, not with {action}")
     if flags["yes"] and action != "--delete":
         raise WrongUsage(f"--yes goes with --delete, not with {action}")
-    # Looked at before anything is asked: wrong usage needs no cluster.
+    # Checked before any request: wrong usage needs no cluster.
     flags["configs"] = key_values(flags["config"], "--config")
     flags["assignment"] = parse_assignment(flags["replica_assignment"])
     topic_pattern(flags["topic"])
     counted = flags["partitions"] is not None or flags["replication_factor"] is not None
     if flags["assignment"] and action == "--create" and counted:
         raise WrongUsage(
-            "--replica-assignment says both counts: leave --partitions and --replication-factor out"
+            "--replica-assignment sets both counts: omit --partitions and --replication-factor"
         )
     work = {
         "--create": _create,
@@ -222,15 +222,16 @@ def describe_topic(topic: Topic, configs: dict[str, str]) -> dict[str, Any]:
 
 
 async def _add_unclean(cluster: Cluster, shown: list[dict[str, Any]]) -> None:
-    """Add to each partition what unclean elections did to it (KIP-704): None where nobody knows.
+    """Add the effect of unclean elections to each partition (KIP-704); None when unknown.
 
-    ``unclean``: led by one, or its loss is not handled yet; ``lost_offsets``: committed ones.
+    ``unclean``: its leader was elected uncleanly, or the loss is not handled yet. ``lost_offsets``:
+    how many committed offsets were lost.
     """
     try:
         elections = await describe_unclean(cluster)
     except ClientError as error:
         elections = None
-        note(f"unclean elections are not shown, the controller does not answer: {error}")
+        note(f"unclean elections are not shown, the controller does not respond: {error}")
     by_partition: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for each in elections or ():
         by_partition.setdefault((each["topic"], each["partition"]), []).append(each)
@@ -244,7 +245,7 @@ async def _add_unclean(cluster: Cluster, shown: list[dict[str, Any]]) -> None:
 
 def _print_unclean(partitions: list[dict[str, Any]]) -> None:
     for item in partitions:
-        said = ["its leader is unclean, or what was lost is not handled yet"] * bool(
+        said = ["its leader was elected uncleanly, or its loss is not handled yet"] * bool(
             item["unclean"]
         )
         if item["lost_offsets"]:
@@ -287,7 +288,7 @@ def _print_topic(shown: dict[str, Any]) -> None:
 async def _alter(cluster: Cluster, flags: dict[str, Any]) -> None:
     if flags["partitions"] is None:
         raise WrongUsage(
-            "--alter needs --partitions; configurations are changed by tidelog configs"
+            "--alter needs --partitions; use `tidelog configs` to change configurations"
         )
     found = [topic.name for topic in await _matching(cluster, flags)]
     if not found:
@@ -298,7 +299,7 @@ async def _alter(cluster: Cluster, flags: dict[str, Any]) -> None:
     if flags["assignment"]:
         for name in found:
             have = len(cluster.view.topics[name].partitions)
-            # As in Kafka: all partitions are listed, the existing ones are not looked at.
+            # As in Kafka: all partitions are listed, the existing ones are ignored.
             chosen[name] = flags["assignment"][have:]
     outcomes = await admin.create_partitions(
         cluster, dict.fromkeys(found, count), assignments=chosen
@@ -310,13 +311,13 @@ async def _alter(cluster: Cluster, flags: dict[str, Any]) -> None:
         print_json([{"topic": name, "partition_count": count} for name in found])
     else:
         for name in found:
-            say(f"Topic {name} has {count} partitions now.")
+            say(f"Topic {name} now has {count} partitions.")
 
 
 async def _delete(cluster: Cluster, flags: dict[str, Any]) -> None:
-    found, left_out, by_pattern = doomed(await _matching(cluster, flags), flags["topic"])
+    found, left_out, by_pattern = topics_to_delete(await _matching(cluster, flags), flags["topic"])
     if left_out:
-        note(f"internal topics are left out unless they are named: {', '.join(left_out)}")
+        note(f"internal topics are skipped unless they are named: {', '.join(left_out)}")
     if not found:
         if not left_out:
             _missing(flags)
@@ -335,11 +336,12 @@ async def _delete(cluster: Cluster, flags: dict[str, Any]) -> None:
         raise outcome
 
 
-def doomed(matching: Sequence[Topic], text: str) -> tuple[list[str], list[str], list[str]]:
-    """Return which of the topics that --topic matches are to be deleted, which of them are left
-    out, and which of the first are meant by a pattern only.
+def topics_to_delete(
+    matching: Sequence[Topic], text: str
+) -> tuple[list[str], list[str], list[str]]:
+    """Return the topics to delete, those skipped, and those to delete that only a pattern matches.
 
-    A pattern never means an internal topic: who wants one deleted names it.
+    A pattern never selects an internal topic: it must be named to be deleted.
     """
     named = set(_plain_names(text))
     left_out = [topic.name for topic in matching if topic.internal and topic.name not in named]
@@ -348,7 +350,7 @@ def doomed(matching: Sequence[Topic], text: str) -> tuple[list[str], list[str], 
 
 
 def _ask_whether_to_delete(names: Sequence[str], text: str) -> None:
-    """Show what a pattern means, and go on only with a yes. Raises Failed."""
+    """List the topics that a pattern matches and ask for confirmation. Raises Failed."""
     if not sys.stdin.isatty():
         shown = ", ".join(names[:SHOWN]) + (" …" if len(names) > SHOWN else "")
         raise Failed(f"{text!r} matches {len(names)} topics ({shown}): add --yes to delete them")
@@ -373,7 +375,7 @@ def _refuse_nothing(found: list[Topic], flags: dict[str, Any]) -> None:
 
 
 async def _matching(cluster: Cluster, flags: dict[str, Any]) -> list[Topic]:
-    """Return the topics that --topic means, sorted; without it all of them."""
+    """Return the topics that --topic matches, sorted; without it all of them."""
     view = await cluster.all_topics()
     wanted = topic_pattern(flags["topic"])
     return [
@@ -390,15 +392,14 @@ def _pieces(text: str) -> list[str]:
 
 
 def _plain_names(text: str) -> list[str]:
-    """Return the pieces of --topic that name one topic each."""
+    """Return the parts of --topic that are names."""
     return [piece for piece in _pieces(text) if why_invalid(piece) is None]
 
 
 def topic_pattern(text: str | None) -> re.Pattern[str]:
-    """Return what a name, a comma-separated list or a regular expression matches.
+    """Return the pattern of a name, a comma-separated list or a regular expression.
 
-    A dot in a plain name is a dot of the name, too: as a pattern it matches itself. Raises
-    WrongUsage.
+    A part that is a valid topic name matches only itself: its dots are dots. Raises WrongUsage.
     """
     if text is None:
         return re.compile(".*")
@@ -407,7 +408,7 @@ def topic_pattern(text: str | None) -> re.Pattern[str]:
     try:
         return re.compile("|".join(f"(?:{piece})" for piece in plain))
     except re.error as error:
-        raise WrongUsage(f"--topic {text!r} is no name, list or pattern: {error}") from None
+        raise WrongUsage(f"--topic {text!r} is not a name, list or pattern: {error}") from None
 
 
 def parse_assignment(text: str | None) -> list[list[int]]:
@@ -419,7 +420,7 @@ def parse_assignment(text: str | None) -> list[list[int]]:
         ids = piece.split(":")
         if not all(each.strip().isdecimal() for each in ids) or len(set(ids)) != len(ids):
             raise WrongUsage(
-                f"--replica-assignment {text!r}: {piece!r} is no list of different brokers"
+                f"--replica-assignment {text!r}: {piece!r} is not a list of different brokers"
             )
         found.append([int(each) for each in ids])
     return found

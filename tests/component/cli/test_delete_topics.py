@@ -47,7 +47,7 @@ def delete(monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[Result, list[s
     [
         (["--topic", ".*"], 1, [], "matches 2 topics (a, b): add --yes"),
         (["--topic", "[ab]"], 1, [], "add --yes"),
-        (["--topic", ".*", "--yes"], 0, ["a", "b"], "internal topics are left out"),
+        (["--topic", ".*", "--yes"], 0, ["a", "b"], "internal topics are skipped"),
         (["--topic", "a,b"], 0, ["a", "b"], "Deleted topic b."),
         (["--topic", "[a]"], 0, ["a"], "Deleted topic a."),
         (["--topic", "__.*"], 0, [], "unless they are named: __consumer_offsets"),

@@ -374,7 +374,7 @@ def test_what_a_pattern_deletes(
     ]
     wanted = topics.topic_pattern(text)
     matching = [topic for topic in there if wanted.fullmatch(topic.name)]
-    assert topics.doomed(matching, text) == (deleted, left_out, by_pattern)
+    assert topics.topics_to_delete(matching, text) == (deleted, left_out, by_pattern)
 
 
 class Terminal(io.StringIO):

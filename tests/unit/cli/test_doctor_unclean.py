@@ -52,6 +52,6 @@ def test_who_has_not_come_back_is_named_once() -> None:
         election(),
     ]
     assert missing(elections) == [
-        "not known yet: what only broker 1 had of t-3, u-3",
-        "not known yet: what only broker 1, 3 had of t-4",
+        "not reported yet: records of t-3, u-3 that only broker 1 held",
+        "not reported yet: records of t-4 that only broker 1, 3 held",
     ]

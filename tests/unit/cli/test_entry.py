@@ -157,4 +157,4 @@ def test_only_sqlite_stores_are_copied(tmp_path: Path, capsys: pytest.CaptureFix
     at = ["--store", "zookeeper://127.0.0.1:2181/tidelog"]
     status, _, err = status_of(["doctor", "backup", str(tmp_path / "copy"), *at], capsys)
     assert (status, len(err.splitlines())) == (2, 1)
-    assert "only a SQLite store is copied" in err
+    assert "only a SQLite store can be copied" in err

@@ -75,7 +75,7 @@ def test_disks() -> None:
     ]:
         assert words in said(replace(HEALTHY, log_dirs={1: [entry]}), level)
     silent = replace(HEALTHY, log_dirs={1: ConnectionLost("gone")})
-    assert "does not tell" in said(silent, Severity.BAD)
+    assert "did not describe" in said(silent, Severity.BAD)
 
 
 def test_groups_with_offsets_of_nothing() -> None:
@@ -99,7 +99,7 @@ def test_what_the_controller_says_is_passed_on_once() -> None:
 
 def test_a_silent_controller_does_not_hide_the_rest() -> None:
     facts = replace(HEALTHY, topics={"t": topic(-1, ())}, condition=ConnectionLost("gone"))
-    assert "the controller does not answer: gone" in said(facts, Severity.BAD)
+    assert "the controller does not respond: gone" in said(facts, Severity.BAD)
     assert "t-0: no leader" in said(facts, Severity.BAD)
 
 
@@ -159,7 +159,7 @@ def test_partitions_of_users_come_first() -> None:
     facts = replace(HEALTHY, log_dirs={4: [LogDir("/d", None, held, 1000, 500)]})
     (finding,) = (each for each in judge(facts) if each.kind == "strays")
     assert finding.what.startswith(
-        "replicas that nobody assigned there: zebra-0 on broker 4, __con"
+        "replicas that are not assigned to their broker: zebra-0 on broker 4, __con"
     )
     assert (finding.partitions[0], len(finding.partitions)) == ("zebra-0", 51)
     assert finding.brokers == [4]
@@ -186,7 +186,7 @@ def test_what_was_set_aside_and_stays_is_told() -> None:
     """U15: a broker that was restarted within their delay kept them, and nobody said so."""
     facts = replace(HEALTHY, own={1: itself(), 2: itself(kept=("/d/t-0-stray",)), 3: None})
     (finding,) = (each for each in judge(facts) if each.level is Severity.NOTICE)
-    assert finding.what == "broker 2 keeps replicas that were set aside: /d/t-0-stray"
+    assert finding.what == "broker 2 keeps quarantined replicas: /d/t-0-stray"
     assert (finding.kind, finding.brokers) == ("set_aside", [2])
 
 
