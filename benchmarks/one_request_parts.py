@@ -37,7 +37,8 @@ from tidelog.records.builder import NewRecord, build_batch  # noqa: E402
 from tidelog.runtime.clock import RealClock  # noqa: E402
 from tidelog.runtime.loop import run, tame_collector  # noqa: E402
 from tidelog.runtime.seams import Seams  # noqa: E402
-from tidelog.storage.log.appending import chunks_for, prepare  # noqa: E402
+from tidelog.storage.log.appending import write  # noqa: E402
+from tidelog.storage.log.preparing import chunks_for, prepare  # noqa: E402
 from tidelog.storage.log.region import find_region  # noqa: E402
 
 ROUNDS, CALLS = 40, 1000
@@ -185,7 +186,7 @@ async def measure(folder: Path) -> None:
             lambda: prepare(records, log.configs, now_ms, from_client=True),
         ),
         ("        offsets into its header", lambda: chunks_for(batches, 0, 0, stamped=False)),
-        ("        write, index, accounts", lambda: log._write(batches, chunks, now_ms)),
+        ("        write, index, accounts", lambda: write(log, batches, chunks, now_ms)),
         ("          the system call", lambda: file.write_at(0, chunks)),
     )
     print(f"{'us':46}   warm   cold")

@@ -352,7 +352,7 @@ def test_a_log_that_retention_fails_for_does_not_end_it_for_others(tmp_path: Pat
         def unreadable(*_: object, **__: object) -> None:
             raise OverflowError("a bug")
 
-        bad.log._apply_retention = unreadable  # type: ignore[method-assign,assignment]
+        bad.log.housekeeping = unreadable  # type: ignore[method-assign,assignment]
         await lone.broker.maintenance.look_at_retention()
         assert (bad.start_offset, good.start_offset > 0) == (0, True)
         await lone.stop()

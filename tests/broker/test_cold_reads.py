@@ -87,7 +87,7 @@ def test_the_loop_waits_for_no_disk_when_old_records_are_read(tmp_path: Path, mo
         peer = await Peer.connect(lone.port)
         try:
             for start in (0, 250, 290):
-                hosted.log._hints.clear()
+                hosted.log.segments.forget_positions()
                 for segment in hosted.log.segments[:-1]:
                     segment.drop_indexes()
                 disk.lose_page_cache()
@@ -113,7 +113,7 @@ async def lone_with_cold(tmp_path: Path, disk: ColdDisk, partitions: int) -> Lon
     for hosted in lone.broker.partitions.all():
         hosted.append(batch(1, size=100), NOW_MS)
         hosted.log.roll(NOW_MS)
-        hosted.log._hints.clear()
+        hosted.log.segments.forget_positions()
     disk.lose_page_cache()
     return lone
 
@@ -267,7 +267,7 @@ def test_a_region_has_no_more_than_a_megabyte_that_was_not_checked(tmp_path: Pat
         if found is None:
             break
         sizes.append(found.size)
-        offset = max(log._hints)
+        offset = max(log.segments._positions)
         if found.position + found.size >= log.segments[0].size - 70_000:
             break
     assert sizes and max(sizes) <= region.UNCHECKED_BYTES

@@ -18,7 +18,7 @@ from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.records.builder import NewRecord, build_batch
 from tidelog.runtime.disk import RealFile
 from tidelog.runtime.seams import Seams
-from tidelog.storage.log import small_files, syncing
+from tidelog.storage.log import epoch_file, syncing
 from tidelog.storage.log.snapshots import PendingSnapshot
 from tidelog.storage.log.syncing import PendingSync
 from tidelog.storage.names import EPOCH_CHECKPOINT, EPOCH_CHECKSUM
@@ -251,7 +251,7 @@ def test_a_bug_in_what_writes_the_epochs_leaves_nobody_waiting(
 ) -> None:
     async def main() -> None:
         lone, logs = await two_logs(tmp_path, Shy())
-        monkeypatch.setattr(small_files, "_write_anew", planted)
+        monkeypatch.setattr(epoch_file, "write_whole", planted)
         append(logs[0])
         stored = lone.broker.commit.until_stored(logs[0])
         await asyncio.wait_for(stored, DEADLINE_S)

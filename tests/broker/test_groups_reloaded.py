@@ -17,6 +17,7 @@ from tidelog.broker.coordinator.led_partition import LedPartition, LoadFailed
 from tidelog.broker.handlers import offset_commit
 from tidelog.model.errors import ErrorCode as E
 from tidelog.protocol import messages
+from tidelog.storage.log.service import unreadable
 
 
 def run(work: Any) -> None:
@@ -128,7 +129,7 @@ def test_a_load_that_no_descriptor_is_left_for_goes_on_when_there_is_one(
                 if log is not hosted.log or len(asked) >= 3:
                     return reading(log, *args, **more)
                 asked.append(args[0])
-                return log._unreadable(OSError(errno.EMFILE, "planted"))
+                return unreadable(log, OSError(errno.EMFILE, "planted"))
 
             monkeypatch.setattr(type(hosted.log), "read", read)
             broker.lead_again(2)

@@ -26,8 +26,8 @@ from tidelog.records.compression import Codec
 from tidelog.runtime.clock import RealClock
 from tidelog.runtime.turns import at_once
 from tidelog.storage.log import inspecting
-from tidelog.storage.log.appending import prepare
 from tidelog.storage.log.inspecting import REQUEST_BYTES_AT_ONCE, SMALL_BYTES, UNLOOKED, Looks
+from tidelog.storage.log.preparing import prepare
 from tidelog.storage.log.results import Appended
 
 STALL_S = 0.1

@@ -54,7 +54,7 @@ MUTANTS = (
     ),
     Mutant(
         "T11: of several batches in one request each begins one offset behind the last",
-        "src/tidelog/storage/log/appending.py",
+        "src/tidelog/storage/log/preparing.py",
         "        offset += header.last_offset_delta + 1\n",
         "        offset += 1\n",
         "tests/unit/storage/test_producers.py tests/unit/storage/test_partition_log.py",
@@ -62,31 +62,32 @@ MUTANTS = (
     Mutant(
         "T11: the watermark stays where it was when a log begins anew",
         "src/tidelog/storage/log/cutting.py",
-        "            self.start_offset = self.high_watermark = offset\n",
-        "            self.start_offset = offset\n",
+        "        log.start_offset = log.high_watermark = offset\n",
+        "        log.start_offset = offset\n",
         "tests/unit/storage/test_cutting.py tests/unit/storage/test_partition_log.py",
     ),
     Mutant(
         "a checkpoint is not lowered before a cut",
         "src/tidelog/storage/log/cutting.py",
-        "            if lowered != former and self.resources.before_cut is not None:\n"
-        "                yield from self.resources.before_cut()\n",
+        "        if lowered != former and log.resources.before_cut is not None:\n"
+        "            yield from log.resources.before_cut()\n",
         "",
         STORIES,
     ),
     Mutant(
         "a sync that was overtaken by a cut is believed",
-        "src/tidelog/storage/log/logfiles.py",
-        "        if self.cutting or pending.generation != self.generation:\n"
-        "            return  # what is cut may be given out again\n",
+        "src/tidelog/storage/log/syncing.py",
+        "    if log.cutting or pending.generation != log.generation:\n"
+        "        return  # what is cut may be given out again\n",
         "",
         "tests/unit/storage/test_faults.py",
     ),
     Mutant(
         "a length that an earlier life cut is not made durable",
         "src/tidelog/storage/log/rewriting.py",
-        "        file.truncate(log._active.size + 1)\n        file.truncate(log._active.size)\n"
-        "        log._dirty_files.add(log._active.log_path)\n",
+        "        file.truncate(log.segments.active.size + 1)\n"
+        "        file.truncate(log.segments.active.size)\n"
+        "        log.dirty.files.add(log.segments.active.log_path)\n",
         "        del file\n",
         STORIES,
     ),
@@ -129,8 +130,8 @@ MUTANTS = (
     Mutant(
         "the log start passes the high watermark",
         "src/tidelog/storage/log/expiring.py",
-        "        if offset > self.high_watermark:\n",
-        "        if offset > self.end_offset:\n",
+        "    if offset > log.high_watermark:\n",
+        "    if offset > log.end_offset:\n",
         "tests/unit/storage/test_partition_log.py tests/unit/storage/test_retention.py",
     ),
     Mutant(
@@ -185,8 +186,8 @@ MUTANTS = (
     Mutant(
         "retention takes batches whose producers no snapshot knows",
         "src/tidelog/storage/log/expiring.py",
-        "        while count and not (yield from self.keeping_producers(",
-        "        while False and not (yield from self.keeping_producers(",
+        "    while count and not (yield from keeping_producers(",
+        "    while False and not (yield from keeping_producers(",
         "tests/unit/storage/test_retention.py",
     ),
     Mutant(
@@ -206,7 +207,7 @@ MUTANTS = (
     Mutant(
         "compaction takes batches whose producers no snapshot knows",
         "src/tidelog/storage/compaction/swap.py",
-        "        return (yield from log.keeping_producers(result.plan.end_offset))",
+        "        return (yield from keeping_producers(log, result.plan.end_offset))",
         "        return True; yield",
         "tests/unit/storage/test_compaction.py",
     ),

@@ -395,7 +395,7 @@ def test_damage_below_the_tail_is_named_and_never_served() -> None:
         for number in range(RECORDS, RECORDS + 8):
             node.append(log, number)
         # The first unsynced batch of several: sound ones follow.
-        segment = log.segments[log.segment_at(RECORDS)]
+        segment = log.segments[log.segments.segment_at(RECORDS)]
         position = segment.locate(RECORDS)
         assert position is not None
         node.disk.kill(node.view)

@@ -59,6 +59,7 @@ from tidelog.storage.log.producers import (
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended
 from tidelog.storage.log.rewriting import write_again
+from tidelog.storage.log.service import found_damaged
 from tidelog.storage.names import DAMAGED, HIGH_WATERMARKS
 from tidelog.storage.segments.resources import IndexCache
 
@@ -177,9 +178,9 @@ def test_two_threads_may_write_snapshots_of_one_offset(tmp_path: Path) -> None:
     a sync writes: a file of both would be torn, and its second renaming end the directory."""
     log = new_log(tmp_path, shared=resources(disk := _Interrupted()))
     sent(log, 7)
-    log._take_snapshot()
+    log.take_snapshot()
     (first,) = log.snapshots.for_sync()
-    log._take_snapshot()
+    log.take_snapshot()
     (second,) = log.snapshots.for_sync()
     disk.before_rename = second.write
     first.write()
@@ -368,7 +369,7 @@ def _snapshot_that_a_kill_prevented(log: PartitionLog) -> None:
 def _thin_out_snapshots(log: PartitionLog) -> None:
     for sequence in range(1, 4):
         sent(log, 0, sequence)
-        log._take_snapshot()
+        log.take_snapshot()
         synced(log)
 
 
@@ -874,7 +875,7 @@ def test_damage_that_is_met_just_before_a_stop_is_durable_before_the_stop_is_cle
     log.sync()
     disk.syncs.clear()
     disk.sync_fault = fault
-    log.found_damaged("a test")
+    found_damaged(log, "a test")
     assert not disk.syncs
     assert found.close() is (fault is None)
     assert any(path.endswith(DAMAGED) for path in disk.syncs)
@@ -888,7 +889,7 @@ def test_a_damaged_replica_is_set_aside_by_a_thread(tmp_path: Path) -> None:
             await lone.broker.maintenance.checkpoint()
             damaged = lone.broker.partitions.get("t", 0)
             assert damaged is not None
-            damaged.log.found_damaged("a test")
+            found_damaged(damaged.log, "a test")
             ordered = leader_and_isr({"t": (A, {0: (2, 1)})})
             (state,) = ordered.topic_states[0].partition_states
             state.leader, state.isr, state.replicas = 2, [2], [1, 2]

@@ -65,7 +65,7 @@ def test_who_reads_on_is_given_the_same_as_who_begins_there(tmp_path: Path) -> N
         for room in (80_000, 200_000, 1_200_000):
             offset = remembered = 0
             while (region := find_region(log, offset, room)) is not None:
-                log._hints.clear()
+                log.segments.forget_positions()
                 other = find_region(log, offset, room)
                 assert other is not None
                 assert (other.position, other.size) == (region.position, region.size)
@@ -75,7 +75,7 @@ def test_who_reads_on_is_given_the_same_as_who_begins_there(tmp_path: Path) -> N
                 ]
                 assert headers[0].base_offset == offset
                 offset = headers[-1].next_offset
-                known = log.remembered(offset)
+                known = log.segments.remembered(offset)
                 if known is not None:
                     remembered += 1
                     assert known[1] == region.position + region.size
@@ -92,9 +92,9 @@ def test_where_to_read_on_is_forgotten_when_the_log_is_cut(tmp_path: Path) -> No
         region = find_region(log, 0, 100_000)
         assert region is not None
         offset = len(list(walk(os.pread(region.fileno, region.size, region.position))))
-        assert log.remembered(offset) is not None
+        assert log.segments.remembered(offset) is not None
         log.truncate_to(offset, int(time.time() * 1000))
-        assert log.remembered(offset) is None
+        assert log.segments.remembered(offset) is None
         assert find_region(log, offset, 100_000) is None
         await lone.stop()
 

@@ -108,7 +108,7 @@ def test_a_callback_of_the_product_is_looked_at(tmp_path: Path, found: Path) -> 
             await lone.stop()
 
     asyncio.run(story())
-    assert "LogFiles.sync" in found.read_text()
+    assert " sync\n" in found.read_text()
 
 
 def test_a_process_that_a_test_starts_has_the_guard(tmp_path: Path, found: Path) -> None:

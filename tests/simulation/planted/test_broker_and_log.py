@@ -17,11 +17,11 @@ from tidelog.records import batch
 from tidelog.storage.compaction import cleaner
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log import (
-    appending,
     checking,
-    epoch_file,
+    epoch_recovery,
     expiring,
     opening,
+    preparing,
     recovery,
     syncing,
 )
@@ -106,7 +106,7 @@ def accept_a_bad_crc(patch: pytest.MonkeyPatch) -> None:
         refusal = check(header, content, configs, now_ms)
         return None if refusal and "CRC" in refusal.reason else refusal
 
-    patch.setattr(appending, "check_client_batch", trusting)
+    patch.setattr(preparing, "check_client_batch", trusting)
 
 
 def cut_below_the_synced_end(patch: pytest.MonkeyPatch) -> None:
@@ -122,13 +122,13 @@ def cut_below_the_synced_end(patch: pytest.MonkeyPatch) -> None:
 def take_the_batch_after_a_gap_for_the_first_of_its_epoch(patch: pytest.MonkeyPatch) -> None:
     """S2: each start makes the leader epochs anew, from the batches that compaction left."""
 
-    def rebuilt(found: log.PartitionLog, _scanned: object) -> epoch_file.FoundEpochs:
+    def rebuilt(found: log.PartitionLog, _scanned: object) -> epoch_recovery.FoundEpochs:
         epochs = LeaderEpochs()
         for segment in found.segments:
             for _, header in scan(segment.open_log(), 0, segment.size, check=False):
                 epochs.begin(header.leader_epoch, header.base_offset)
         epochs.truncate_start(found.start_offset)
-        return epoch_file.FoundEpochs(epochs, False)
+        return epoch_recovery.FoundEpochs(epochs, False)
 
     patch.setattr(opening, "find_epochs", rebuilt)
 

@@ -16,10 +16,10 @@ from tidelog.records.builder import Producer
 from tidelog.runtime.disk import RealDisk
 from tidelog.storage.loaded import Loading
 from tidelog.storage.log.checking import Check, Told, check_batches
-from tidelog.storage.log.logfiles import INDEX_BYTES_UNWRITTEN
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.producers import ProducerState
 from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.syncing import INDEX_BYTES_UNWRITTEN
 from tidelog.storage.names import EPOCH_CHECKPOINT, EPOCH_CHECKSUM
 from tidelog.storage.segments.index import OffsetIndex, TimeIndex
 from tidelog.storage.segments.scan import indexable, scan
@@ -141,7 +141,7 @@ def test_a_start_learns_epochs_and_producers_from_what_it_checks(
             sent(log, sequences, source, epoch)
             epoch += source.random() < 0.05
             if source.random() < 0.1:
-                log._take_snapshot()
+                log.take_snapshot()
                 log.sync()
                 synced.append(log.end_offset)
         epochs, producers, end = log.epochs.entries, known(log.producers), log.end_offset
@@ -211,4 +211,4 @@ def test_an_epoch_that_the_file_lacks_is_learnt_from_what_a_start_checks(tmp_pat
         put(folder / name, content)
     found = reopen(tmp_path, ending=Ending(5, 10))
     assert found.epochs.entries == epochs and found.end_offset == 10
-    assert not found.mended and not found.compared
+    assert not found.recovered.mended and not found.recovered.compared

@@ -163,7 +163,7 @@ def test_uncommitted_records_that_come_while_all_is_to_go_do_not_go(tmp_path: Pa
     assert appended(log, 0)
     log.high_watermark = 1
     log.configure(replace(SMALL, retention_ms=1))
-    assert log._names_unsynced, "a roll would sync: a thread does it before"
+    assert log.dirty.names_unsynced, "a roll would sync: a thread does it before"
     turns = 0
 
     def others() -> None:

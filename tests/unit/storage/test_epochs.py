@@ -28,9 +28,9 @@ from tidelog.storage.checkpoints import encode_checksums, encode_epochs
 from tidelog.storage.compaction.cleaner import compact
 from tidelog.storage.compaction.plan import plan_compaction
 from tidelog.storage.compaction.swap import apply_compaction
+from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
-from tidelog.storage.log.small_files import PendingEpochs
 from tidelog.storage.names import EPOCH_CHECKPOINT, EPOCH_CHECKSUM
 
 COMPACTED = TopicConfigs(
@@ -59,7 +59,7 @@ def compacted(path: Path) -> PartitionLog:
     log = new_log(path, COMPACTED)
     fill(log)
     compact_all(log)
-    first = log.header_at(0)
+    first = log.segments.header_at(0)
     assert first is not None and first.base_offset > 0, "the beginning is a gap"
     assert log.epochs.entries == TRUE
     return log
@@ -71,7 +71,7 @@ def clean(log: PartitionLog) -> Ending:
 
 def gap_before(log: PartitionLog, offset: int) -> int:
     """Return where the last batch below an offset ends."""
-    return log.segments[log.segment_at(offset - 1)].cut_for(offset)[1]
+    return log.segments[log.segments.segment_at(offset - 1)].cut_for(offset)[1]
 
 
 def copy_of(leader: PartitionLog, copy: PartitionLog) -> None:
@@ -93,7 +93,7 @@ def test_a_start_keeps_the_epochs_of_a_compacted_log(
     ending = clean(log) if is_clean else Ending(0, log.end_offset)
     found = reopen(tmp_path, configs, ending=ending)
     assert found.epochs.entries == TRUE
-    assert found.mended == []
+    assert found.recovered.mended == []
 
 
 def test_a_follower_cuts_what_was_never_committed_after_its_leader_was_restarted(
@@ -140,7 +140,7 @@ def test_a_file_without_a_checksum_is_not_believed_at_the_end_of_a_gap(tmp_path:
     """02f3bcb wrote what it had wrongly taken from the batches."""
     log = compacted(tmp_path)
     folder = tmp_path / "t-0"
-    first = [log.header_at(offset) for offset in (0, 100, 200)]
+    first = [log.segments.header_at(offset) for offset in (0, 100, 200)]
     wrong = [(epoch, each.base_offset) for epoch, each in enumerate(first) if each is not None]
     assert wrong != TRUE
     lowered = [(0, 0), (1, gap_before(log, 100)), (2, gap_before(log, 200))]
@@ -162,7 +162,7 @@ def test_a_true_file_without_a_checksum_keeps_its_epochs(tmp_path: Path) -> None
     (tmp_path / "t-0" / EPOCH_CHECKSUM).unlink()
     found = reopen(tmp_path, ending=clean(log))
     assert found.epochs.entries == TRUE
-    assert found.mended == []
+    assert found.recovered.mended == []
 
 
 @pytest.mark.parametrize("what", ["no file", "a damaged file", "a damaged checksum", "an old file"])
@@ -184,7 +184,7 @@ def test_epochs_that_only_batches_tell_begin_no_higher_than_they_did(
             put(file, encode_epochs(TRUE[:1]))
     found = reopen(tmp_path, COMPACTED, ending=clean(log))
     assert found.epochs.entries == lowest
-    said = found.mended + found.compared
+    said = found.recovered.mended + found.recovered.compared
     assert said if what != "no file" else not said
 
 
@@ -199,7 +199,7 @@ def test_a_kill_between_the_checksum_and_the_file_does_no_harm(tmp_path: Path) -
         put(file, content)
         found = reopen(tmp_path, COMPACTED, ending=clean(log))
         assert found.epochs.entries == TRUE
-        assert found.mended == []
+        assert found.recovered.mended == []
         found.resources.files.close()
 
 
@@ -221,7 +221,7 @@ def test_an_epoch_begins_with_the_log_where_a_log_start_went_back(
     while log.end_offset < 100:
         log.append_as_leader(batch(key=b"k"), 1 if log.end_offset < 5 else 2, NOW_MS)
     compact_all(log)
-    first = log.header_at(0)
+    first = log.segments.header_at(0)
     assert first is not None and first.base_offset > 8, "epoch 1 is gone, and more"
     assert log.close()
     old_file(log, [(2, 8)])
@@ -344,11 +344,11 @@ def test_a_kill_that_takes_a_log_start_along_leaves_a_file_that_knows_the_epochs
     found = reopen(tmp_path, ending=Ending(log.end_offset, log.end_offset))
     assert found.start_offset == 0
     assert found.epochs.entries == TRUE + ([] if begun_after is None else [(begun_after, 300)])
-    assert (found.mended, found.compared) == ([], [])
+    assert (found.recovered.mended, found.recovered.compared) == ([], [])
     found.resources.files.close()
     again = reopen(tmp_path, ending=Ending(log.end_offset, log.end_offset, log_start=start))
     assert again.epochs.entries == log.epochs.entries
-    assert (again.mended, again.compared) == ([], [])
+    assert (again.recovered.mended, again.recovered.compared) == ([], [])
 
 
 def test_what_retention_took_is_forgotten_in_the_file_too(tmp_path: Path) -> None:
@@ -371,18 +371,18 @@ def test_a_file_that_a_version_without_checksums_wrote_is_compared(
     fill(log)
     folder = tmp_path / "t-0"
     lowest = [(0, 0), *((epoch, gap_before(log, start)) for epoch, start in TRUE[1:])]
-    first = [log.header_at(start) for _, start in TRUE]
+    first = [log.segments.header_at(start) for _, start in TRUE]
     assert log.close()
     told = [(epoch, each.base_offset) for epoch, each in enumerate(first) if each is not None]
     put(folder / EPOCH_CHECKPOINT, encode_epochs(told))
     put(folder / EPOCH_CHECKSUM, encode_checksums(encode_epochs(TRUE[:1]), None)[0])
     found = reopen(tmp_path, COMPACTED, ending=clean(log))
     assert found.epochs.entries == (lowest if is_compacted else TRUE)
-    assert found.mended == [] and len(found.compared) == 1
+    assert found.recovered.mended == [] and len(found.recovered.compared) == 1
     assert found.close()
     again = reopen(tmp_path, COMPACTED, ending=clean(log))
     assert again.epochs.entries == found.epochs.entries
-    assert again.mended == again.compared == []
+    assert again.recovered.mended == again.recovered.compared == []
 
 
 def test_no_flipped_bit_of_the_file_moves_an_epoch(tmp_path: Path) -> None:
@@ -410,7 +410,7 @@ def waiting(path: Path, disk: QuickDisk | None = None) -> tuple[PartitionLog, Pe
     """A log with a record of epoch 3, whose file a thread is to write, and what it is given."""
     log = new_log(path, shared=resources(disk))
     log.append_as_leader(batch(), 3, NOW_MS)
-    log.mark_epochs_unwritten()
+    log.epoch_file.unwritten = True
     pending = log.epochs_to_write()
     assert pending is not None
     return log, pending
@@ -419,7 +419,7 @@ def waiting(path: Path, disk: QuickDisk | None = None) -> tuple[PartitionLog, Pe
 def found_after_a_kill(path: Path, log: PartitionLog) -> PartitionLog:
     log.resources.files.close()
     found = reopen(path, ending=Ending(0, log.end_offset))
-    assert found.mended == found.compared == []
+    assert found.recovered.mended == found.recovered.compared == []
     assert found.epochs.entries == log.epochs.entries
     assert not list((path / "t-0").glob("*.tmp"))
     return found

@@ -16,8 +16,8 @@ from tidelog.records.compression import Codec
 from tidelog.records.control_records import ChangeKind, Fence, change_batch
 from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.log import inspecting
-from tidelog.storage.log.appending import prepare
 from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.preparing import prepare
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended, TimeOffset
 

@@ -11,7 +11,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import MAX_INT32, Rejected, read_header
 from tidelog.records.builder import Producer
 from tidelog.storage.checkpoints import DamagedFile
-from tidelog.storage.log import logfiles
+from tidelog.storage.log import syncing
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.producers import KnownBatch, ProducerEntry, ProducerState, encode
 from tidelog.storage.log.recovery import Ending
@@ -191,7 +191,7 @@ def test_snapshots_survive_a_round_trip_and_show_every_damage() -> None:
 def test_a_sync_writes_a_snapshot_after_enough_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logfiles, "SNAPSHOT_INTERVAL_BYTES", 1000)
+    monkeypatch.setattr(syncing, "SNAPSHOT_INTERVAL_BYTES", 1000)
     log = new_log(tmp_path)
     for at in range(40):
         sent(log, at)

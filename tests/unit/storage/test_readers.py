@@ -463,7 +463,7 @@ def test_a_region_ends_with_a_batch_when_an_index_lies(tmp_path: Path) -> None:
     all_of_it = find_region(log, 0, 2_000_000)
     assert all_of_it is not None and all_of_it.size == log.segments[0].size
     # Now that all was checked nothing is read again.
-    log._hints.clear()
+    log.segments.forget_positions()
     room = 30_100 * 9 + 5000
     assert find_region(log, 0, room) is None, "the index is found out and made anew"
     assert path.read_bytes()[8 * 8 + 4 : 9 * 8 + 4] == truth

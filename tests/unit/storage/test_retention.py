@@ -81,7 +81,7 @@ def test_within_its_room_no_append_ends_a_segment(tmp_path: Path, seed: int) -> 
             and end <= room.offset
         )
         inside += is_in
-        jitter_ms = log._jitter_ms
+        jitter_ms = log.jitter_ms
         due = must_roll(active, log.configs, len(content), time_ms, end, jitter_ms, NOW_MS)
         assert not (is_in and due)
         log.append_as_leader(content, 0, NOW_MS)

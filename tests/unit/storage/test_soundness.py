@@ -325,7 +325,7 @@ def test_epochs_of_a_log_that_begins_within_a_batch_are_believed(tmp_path: Path)
     from_there = replace(clean, log_start=3)
     found = reopen(tmp_path, SMALL, ending=from_there)
     assert found.epochs.entries == [(1, 3), (2, 10)]
-    assert found.mended == []
+    assert found.recovered.mended == []
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 7])

@@ -169,7 +169,7 @@ class Reading:
         log = partition.log
         offset = wanted.fetch_offset
         most = min(room, wanted.max_bytes)
-        known = log.remembered(offset)
+        known = log.segments.remembered(offset)
         if self.warmed < MOST_WARM_UPS:
             cold = cold_read(log, offset, most, known)
             if cold is not None:

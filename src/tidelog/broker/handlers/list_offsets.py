@@ -25,8 +25,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.network.router import Handler, RequestContext, Scope
 from tidelog.protocol import messages
 from tidelog.records.batch import Rejected
-from tidelog.storage.log.reading import TimeFound
-from tidelog.storage.log.time_lookup import Allowance
+from tidelog.storage.log.time_lookup import Allowance, TimeFound
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker

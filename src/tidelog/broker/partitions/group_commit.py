@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.runtime.clock import Clock
 from tidelog.runtime.turns import Turn
-from tidelog.storage.log.small_files import PendingEpochs
+from tidelog.storage.log.epoch_file import PendingEpochs
 from tidelog.storage.log.syncing import PendingSync, run_all
 
 if TYPE_CHECKING:

@@ -11,14 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tidelog.records.batch import MAX_INT32
+from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-
-if TYPE_CHECKING:
-    from tidelog.storage.log.partition_log import PartitionLog
-    from tidelog.storage.segments.segment import Segment
+from tidelog.storage.segments.segment import Segment
 
 MAX_KEYS = 1_000_000
 """Most keys one run remembers: some 200 MB in the helper process. More keys take more runs."""
@@ -87,7 +84,7 @@ class Dirtiness:
         return self.dirty_bytes / total if total else 0.0
 
 
-def cleanable(log: PartitionLog, now_ms: int) -> list[Segment]:
+def cleanable(log: LogState, now_ms: int) -> list[Segment]:
     """Return the segments that a run may rewrite: a prefix of the log."""
     bound = min(log.high_watermark, log.synced_end_offset)
     lag = log.configs.min_compaction_lag_ms
@@ -102,7 +99,7 @@ def cleanable(log: PartitionLog, now_ms: int) -> list[Segment]:
     return found
 
 
-def dirtiness(log: PartitionLog, now_ms: int) -> Dirtiness:
+def dirtiness(log: LogState, now_ms: int) -> Dirtiness:
     """Say how dirty a log is. Grows with the number of segments."""
     clean = dirty = 0
     overdue = False
@@ -118,7 +115,7 @@ def dirtiness(log: PartitionLog, now_ms: int) -> Dirtiness:
 
 
 def plan_compaction(
-    log: PartitionLog, now_ms: int, *, max_keys: int = MAX_KEYS
+    log: LogState, now_ms: int, *, max_keys: int = MAX_KEYS
 ) -> CompactionPlan | None:
     """Return what to do now; None unless the log is dirty enough or overdue."""
     configs = log.configs

@@ -26,18 +26,20 @@ from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage import names
 from tidelog.storage.compaction.cleaner import discard_cleaned
 from tidelog.storage.compaction.plan import CleanedGroup, CompactionResult
-from tidelog.storage.log.partition_log import PartitionLog
+from tidelog.storage.log.expiring import keeping_producers
+from tidelog.storage.log.segment_removal import exchange
+from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.segment import Segment
 
 _LOG_LAST = (names.INDEX, names.TIME_INDEX, names.LOG)
 
 
-def apply_compaction(log: PartitionLog, result: CompactionResult, now_ms: int) -> str | None:
+def apply_compaction(log: LogState, result: CompactionResult, now_ms: int) -> str | None:
     """Do as ``applying``, at once. Blocks."""
     return at_once(applying(log, result, now_ms))
 
 
-def applying(log: PartitionLog, result: CompactionResult, now_ms: int) -> Pieces[str | None]:
+def applying(log: LogState, result: CompactionResult, now_ms: int) -> Pieces[str | None]:
     """Swap in what ``compact`` made, in pieces; a sentence for the log, or None when it no longer
     fits. What has begun must be gone through to its end.
 
@@ -54,7 +56,7 @@ def applying(log: PartitionLog, result: CompactionResult, now_ms: int) -> Pieces
         log.changing = False
 
 
-def _apply(log: PartitionLog, result: CompactionResult, now_ms: int) -> Pieces[str | None]:
+def _apply(log: LogState, result: CompactionResult, now_ms: int) -> Pieces[str | None]:
     files, discard = log.resources.files, partial(discard_cleaned, log.resources.disk, result.plan)
     try:
         if not (yield from _keeps_producers(log, result)) or log.failed or log.closed:
@@ -86,7 +88,7 @@ def _apply(log: PartitionLog, result: CompactionResult, now_ms: int) -> Pieces[s
 
 
 def _swap(
-    log: PartitionLog, groups: Sequence[CleanedGroup], directory: Directory, now_ms: int
+    log: LogState, groups: Sequence[CleanedGroup], directory: Directory, now_ms: int
 ) -> Pieces[None]:
     disk = log.resources.disk
 
@@ -101,15 +103,15 @@ def _swap(
         bases = {source.base_offset for source in group.sources}
         former = [segment for segment in log.segments if segment.base_offset in bases]
         fresh = _segment(log, group, former[0].created_ms, names.SWAP)
-        old.paths += log.exchange(former, fresh)
+        old.paths += exchange(log, former, fresh)
         yield None
     yield old.set_aside
-    log.remove_renamed(old.renamed, now_ms)
-    yield from log.syncing_names(directory)
+    log.dirty.remove_renamed(old.renamed, now_ms + log.configs.file_delete_delay_ms)
+    yield from log.dirty.syncing_names(directory)
     yield from _settle(log, groups)
 
 
-def _settle(log: PartitionLog, groups: Sequence[CleanedGroup]) -> Pieces[None]:
+def _settle(log: LogState, groups: Sequence[CleanedGroup]) -> Pieces[None]:
     """Give the new segments their final names.
 
     Where that fails half-way the files are still found under the names that they have.
@@ -123,11 +125,11 @@ def _settle(log: PartitionLog, groups: Sequence[CleanedGroup]) -> Pieces[None]:
     final = {path + names.SWAP: path for group in groups for path in _paths(log, group)}
     files.begin_renaming(final)
     yield rename
-    log._note_names()
+    log.dirty.note_names()
     for group in groups:
         base = group.sources[0].base_offset
         former = [segment for segment in log.segments if segment.base_offset == base]
-        log.exchange(former, _segment(log, group, former[0].created_ms))
+        exchange(log, former, _segment(log, group, former[0].created_ms))
         yield None
     files.end_renaming(final)
 
@@ -147,19 +149,19 @@ class _OldFiles:
                 self.renamed.append(path + names.DELETED)
 
 
-def _keeps_producers(log: PartitionLog, result: CompactionResult) -> Pieces[bool]:
+def _keeps_producers(log: LogState, result: CompactionResult) -> Pieces[bool]:
     """Whether what goes is known of its producers: of five batches only the last one stays."""
     if not result.groups:
         return True
     try:
-        return (yield from log.keeping_producers(result.plan.end_offset))
+        return (yield from keeping_producers(log, result.plan.end_offset))
     except OSError as error:
         if log.resources.is_full(error):
             return False
         raise
 
 
-def _fits(log: PartitionLog, result: CompactionResult) -> bool:
+def _fits(log: LogState, result: CompactionResult) -> bool:
     if log.changing or log.generation != result.plan.generation:
         return False
     sizes = {segment.base_offset: segment.size for segment in log.segments[:-1]}
@@ -170,18 +172,18 @@ def _fits(log: PartitionLog, result: CompactionResult) -> bool:
     )
 
 
-def _rename(log: PartitionLog, group: CleanedGroup, old: str, new: str) -> None:
+def _rename(log: LogState, group: CleanedGroup, old: str, new: str) -> None:
     for path in _paths(log, group):
         log.resources.disk.rename(path + old, path + new)
 
 
-def _paths(log: PartitionLog, group: CleanedGroup) -> list[str]:
+def _paths(log: LogState, group: CleanedGroup) -> list[str]:
     """Return the final paths of a group's files, in the order in which they get them."""
     base = group.sources[0].base_offset
     return [f"{log.path}/{names.file_name(base, suffix)}" for suffix in _LOG_LAST]
 
 
-def _segment(log: PartitionLog, group: CleanedGroup, created_ms: int, ending: str = "") -> Segment:
+def _segment(log: LogState, group: CleanedGroup, created_ms: int, ending: str = "") -> Segment:
     base, end = group.sources[0].base_offset, group.sources[-1].next_offset
     fresh = Segment(log.resources, log.path, base, group.size, end, ending=ending)
     fresh.created_ms = created_ms

@@ -37,11 +37,11 @@ from tidelog.storage.directory.side_by_side import Opening
 from tidelog.storage.loaded import Loaded as Loaded
 from tidelog.storage.log.checking import Checks
 from tidelog.storage.log.closing import close_all
-from tidelog.storage.log.logfiles import PRODUCER_EXPIRATION_MS
 from tidelog.storage.log.opening import ConfigsOf, create_log, open_log
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.rewriting import sync_anew
+from tidelog.storage.log.state import PRODUCER_EXPIRATION_MS
 from tidelog.storage.removals import Removal
 from tidelog.storage.segments.open_files import DEFAULT_OPEN_FILES
 from tidelog.storage.segments.resources import Resources
@@ -182,8 +182,8 @@ class LogDirectory:
         self.resources.loading.opened += 1
         found.logs += 1
         found.recovered_bytes += log.recovered.scanned_bytes
-        found.mended += log.mended
-        found.compared += log.compared
+        found.mended += log.recovered.mended
+        found.compared += log.recovered.compared
         if log.damaged is not None:
             found.damaged.append((partition, log.damaged))
 

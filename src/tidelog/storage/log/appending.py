@@ -1,159 +1,284 @@
-"""Getting a leader's batches ready to be written.
+"""Appending to one partition's log, as leader and as follower.
 
-Owns the checks and the rare rewriting (LogAppendTime) of produced batches, and the chunks that go
-to disk. Does not write. Records are never decoded; where the topic wants something of them,
-``looking`` looks.
+Owns the order of checks, roll and write, and the accounts of each batch. Not the checks of a
+client's batches: see `preparing`. Not who leads: the caller knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidelog.model.configs.topic_values import LOG_APPEND_TIME, TopicConfigs
+from tidelog.model.configs.topic_values import LOG_APPEND_TIME
 from tidelog.model.errors import ErrorCode
-from tidelog.records.batch import (
-    HEADER_SIZE,
-    MAGIC_POSITION,
-    MAX_INT32,
-    Buffer,
-    Rejected,
-    check_client_batch,
-    pack_header,
-    pack_prefix,
-    split,
-    stamped_header,
-)
+from tidelog.records.batch import MAX_INT32, MAX_INT64, Buffer, Rejected, crc_is_right, walk
+from tidelog.records.record import CorruptRecords
 from tidelog.runtime.turns import Pieces, at_once
-from tidelog.storage.log.inspecting import (
-    Batches,
-    Looks,
-    look_at_once,
-    look_into,
+from tidelog.storage.log.epoch_writing import begin_epoch, write_epochs
+from tidelog.storage.log.inspecting import UNLOOKED, Batches, Looks
+from tidelog.storage.log.preparing import (
+    chunks_for,
+    finished,
+    groups_that_fit,
+    prepare,
+    prepare_in_pieces,
 )
+from tidelog.storage.log.producers import KnownBatch
+from tidelog.storage.log.results import Appended, as_appended
+from tidelog.storage.log.retention import ROLL_WAITS, may_outgrow, must_roll, room_in
+from tidelog.storage.log.rolling import puts_roll_off, roll, syncing_before_roll
+from tidelog.storage.log.service import out_of_service, unreadable, write_failed
+from tidelog.storage.log.state import LogState
+from tidelog.storage.segments.room import Room
 
-COPIED_BYTES = 2048
-"""Batches up to this size are copied behind their new prefix: the kernel takes one buffer in less
-time than two, by more than the copy takes."""
 
-
-def prepare(
+def append_as_leader(
+    log: LogState,
     buffer: Buffer,
-    configs: TopicConfigs,
+    leader_epoch: int,
     now_ms: int,
     *,
-    from_client: bool,
+    from_client: bool = True,
     looks: Looks | None = None,
-) -> Batches | Rejected:
-    """Return the batches of a produce payload, checked and as they will be kept.
+    looked_into: Batches | None = None,
+) -> Appended | Rejected:
+    """Append a produced buffer of batches, all or none, with offsets from ``end_offset`` on.
 
-    The server's own batches (``from_client`` False) may be control batches and pass unchecked.
-    With ``looks`` it never takes long: ``UNLOOKED`` when it would, for ``prepare_in_pieces``.
+    A retried batch of an idempotent producer is not appended again: its first offset is
+    answered (``duplicate``). Cost: constant per batch, a CRC and one write; where the topic has
+    its batches looked into, more. With ``looks`` it is ``UNLOOKED``, with nothing done, when
+    that would hold the loop: then ``look_into`` makes ``looked_into``, which stands for the
+    buffer, and which may be refused with ``ROLL_WAITS``, for ``syncing_before_roll``. Without
+    either it blocks where a roll waits for a sync; the server's own batches go before the roll.
     """
-    found = split(buffer)
-    if not isinstance(found, list):
-        return found
-    if from_client:
-        for header, batch in found:
-            refusal = check_client_batch(header, batch, configs, now_ms)
-            if refusal is not None:
-                return refusal
-    seen: Batches | Rejected
-    if configs.compression_type != "producer" or (
-        from_client and "compact" in configs.cleanup_policy
-    ):
-        if looks is None:
-            seen = at_once(look_into(found, configs, Looks(), from_client=from_client))
-        else:
-            seen = look_at_once(found, configs, looks, from_client=from_client)
-        return finished(seen, configs, now_ms) if isinstance(seen, list) else seen
-    if (
-        len(found) > 1
-        or len(buffer) > configs.segment_bytes
-        or configs.message_timestamp_type is LOG_APPEND_TIME
-    ):
-        return finished(found, configs, now_ms)
-    return found
+    if log.damaged or log.resources.failed or log.closed or log.cutting:
+        return out_of_service(log)
+    configs = log.configs
+    if looked_into is None:
+        batches = prepare(buffer, configs, now_ms, from_client=from_client, looks=looks)
+    else:
+        batches = finished(looked_into, configs, now_ms)
+    if not isinstance(batches, list):
+        return batches
+    if from_client and (len(batches) > 1 or batches[0][0].producer_id >= 0):
+        known = _judge_producers(log, batches)
+        if isinstance(known, Rejected):
+            return known
+        if known is not None:
+            return _duplicate(log, known)
+    stamped = configs.message_timestamp_type is LOG_APPEND_TIME
+    chunks = chunks_for(batches, log.end_offset, leader_epoch, stamped=stamped)
+    if leader_epoch > log.epochs.latest:
+        begin_epoch(log, leader_epoch)
+    first_offset = log.end_offset
+    refusal = write(log, batches, chunks, now_ms)
+    if refusal is ROLL_WAITS:
+        if looks is not None:
+            return UNLOOKED
+        if looked_into is None:
+            refusal = _write_even_so(log, batches, chunks, now_ms, grow=not from_client)
+    if refusal is not None:
+        return refusal
+    time_ms = now_ms if stamped else -1
+    return as_appended(
+        Appended, (first_offset, log.end_offset - 1, time_ms, log.start_offset, False)
+    )
 
 
-def prepare_in_pieces(
-    buffer: Buffer, configs: TopicConfigs, now_ms: int, looks: Looks
+def look_into(
+    log: LogState, buffer: Buffer, now_ms: int, looks: Looks
 ) -> Pieces[Batches | Rejected]:
-    """Do what ``prepare`` does for a client's batches, but for ``finished``, in pieces.
+    """Return a client's batches as the topic wants them, in pieces; nothing is appended."""
+    return prepare_in_pieces(buffer, log.configs, now_ms, looks)
 
-    The buffer must stay as it is until the end.
+
+def append_as_follower(
+    log: LogState, buffer: Buffer, now_ms: int, *, waits: bool = False
+) -> Appended | Rejected:
+    """Append fetched batches as they are; an incomplete last one is ignored.
+
+    CORRUPT_MESSAGE for a wrong CRC (promise 27), INVALID_RECORD for offsets that do not go on
+    from ``end_offset`` (gaps are fine: the leader may have compacted). Who ``waits`` may get
+    ``ROLL_WAITS``: the rest, from the log's end on, comes after ``syncing_before_roll``.
     """
-    found = split(buffer)
-    if not isinstance(found, list):
-        return found
-    for header, batch in found:
-        refusal = check_client_batch(header, batch, configs, now_ms)
+    if log.damaged or log.resources.failed or log.closed or log.cutting:
+        return out_of_service(log)
+    view = memoryview(buffer)
+    batches = [(header, view[at : at + header.size]) for at, header in walk(view)]
+    if not batches and len(view):
+        return Rejected(ErrorCode.CORRUPT_MESSAGE, "fetched bytes begin with no whole batch")
+    first_offset = expected = log.end_offset
+    for header, batch in batches:
+        if not crc_is_right(batch, header.crc):
+            return Rejected(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"the fetched batch at offset {header.base_offset} has a wrong CRC",
+            )
+        if header.base_offset < expected or header.last_offset_delta < 0:
+            return Rejected(
+                ErrorCode.INVALID_RECORD,
+                f"fetched offset {header.base_offset} where {expected} was expected",
+            )
+        if header.last_offset - expected > MAX_INT32 or header.next_offset > MAX_INT64:
+            return Rejected(
+                ErrorCode.INVALID_RECORD,
+                f"fetched offset {header.last_offset} is too far from {expected}: the indexes "
+                f"of a segment have 32 bits for it",
+            )
+        expected = header.next_offset
+    active = log.segments.active
+    for group in groups_that_fit(
+        batches, active.size, active.base_offset, log.end_offset, log.configs.segment_bytes
+    ):
+        end = log.end_offset
+        for header, _ in group:
+            if header.leader_epoch > log.epochs.latest:
+                # In a gap that compaction left with the leader it may have begun anywhere:
+                # who believed a later start would keep what was never committed.
+                log.epochs.begin(header.leader_epoch, end)
+                write_epochs(log)
+            end = header.next_offset
+        chunks = [batch for _, batch in group]
+        refusal = write(log, group, chunks, now_ms, assigned=True)
+        if refusal is ROLL_WAITS and not waits:
+            refusal = at_once(syncing_before_roll(log)) or write(
+                log, group, chunks, now_ms, assigned=True
+            )
         if refusal is not None:
             return refusal
-    return (yield from look_into(found, configs, looks, from_client=True))
+    return Appended(first_offset, log.end_offset - 1, -1, log.start_offset)
 
 
-def finished(found: Batches, configs: TopicConfigs, now_ms: int) -> Batches | Rejected:
-    """Return checked batches with the broker's time, if the topic wants it, and as many as fit."""
-    if configs.message_timestamp_type is LOG_APPEND_TIME:
-        found = [(stamped_header(header, batch, now_ms), batch) for header, batch in found]
-    if sum(len(batch) for _, batch in found) > configs.segment_bytes:
-        return Rejected(
-            ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"the batches of one request are larger than segment.bytes={configs.segment_bytes}",
-        )
-    if len(found) > 1 and sum(header.last_offset_delta + 1 for header, _ in found) > MAX_INT32:
-        return Rejected(
-            ErrorCode.RECORD_LIST_TOO_LARGE,
-            "the batches of one request have more records than a segment has offsets",
-        )
-    return found
-
-
-def chunks_for(
-    batches: Batches, first_offset: int, leader_epoch: int, *, stamped: bool
-) -> Sequence[Buffer]:
-    """Return what is written: batches with their offsets and leader epoch; only a small one copied.
-
-    The sender's buffer is left alone: new bytes in front stand for the old ones.
-    """
-    if len(batches) == 1 and not stamped:
-        header, batch = batches[0]
-        prefix = pack_prefix(first_offset, header.length, leader_epoch)
-        rest = batch[MAGIC_POSITION:]
-        return (prefix, rest) if len(rest) > COPIED_BYTES else (b"".join((prefix, rest)),)
-    chunks: list[Buffer] = []
-    offset = first_offset
-    for header, batch in batches:
-        if stamped:
-            assigned = header._replace(base_offset=offset, leader_epoch=leader_epoch)
-            chunks += (pack_header(assigned), batch[HEADER_SIZE:])
-        else:
-            chunks += (
-                pack_prefix(offset, header.length, leader_epoch),
-                batch[MAGIC_POSITION:],
-            )
+def _judge_producers(log: LogState, batches: Batches) -> KnownBatch | Rejected | None:
+    if len(batches) == 1:
+        return log.producers.judge(batches[0][0])
+    # Several batches: the later ones are judged as if the earlier ones were appended.
+    trial = log.producers.copy_of({header.producer_id for header, _ in batches})
+    offset = log.end_offset
+    for header, _ in batches:
+        if header.producer_id >= 0:
+            verdict = trial.judge(header)
+            if verdict is not None:
+                return verdict
+            trial.note(header, offset, 0)
         offset += header.last_offset_delta + 1
-    return chunks
+    return None
 
 
-def groups_that_fit(
-    batches: Batches, size: int, base_offset: int, end_offset: int, segment_bytes: int
-) -> list[Batches]:
-    """Cut fetched batches into groups that a segment takes: the leader's segments differ.
+def _duplicate(log: LogState, known: KnownBatch) -> Appended:
+    stamped = log.configs.message_timestamp_type is LOG_APPEND_TIME
+    return Appended(
+        known.first_offset,
+        known.last_offset,
+        known.appended_ms if stamped else -1,
+        log.start_offset,
+        duplicate=True,
+    )
 
-    ``size`` and ``base_offset`` are those of the active segment, ``end_offset`` is the log's: the
-    next segment begins there, or at the end of the group before. Bytes stay within
-    ``segment_bytes``, offsets within the 32 bits of the indexes.
+
+def write(
+    log: LogState,
+    batches: Batches,
+    chunks: Sequence[Buffer],
+    now_ms: int,
+    *,
+    assigned: bool = False,
+    grow: bool = False,
+) -> Rejected | None:
+    """Write batches in one go and account for each; a refusal leaves no trace.
+
+    ``grow``: a segment that cannot be closed before a sync grows on, within bounds.
+
+    What can fail is done before the bytes are in the file: behind them are plain sums.
     """
-    groups: list[Batches] = []
+    size = 0
+    newest = -1
+    last_offset = log.end_offset - 1
     for header, batch in batches:
-        fits = size + len(batch) <= segment_bytes and header.last_offset - base_offset <= MAX_INT32
-        if not fits:
-            size, base_offset = 0, end_offset
-        if groups and fits:
-            groups[-1].append((header, batch))
-        else:
-            groups.append([(header, batch)])
         size += len(batch)
-        end_offset = header.next_offset
-    return groups
+        if header.max_timestamp > newest:
+            newest = header.max_timestamp
+        last_offset += header.last_offset_delta + 1
+    if assigned:
+        last_offset = batches[-1][0].last_offset
+    active = log.segments.active
+    room = active.room
+    if not (
+        0 <= newest <= room.timestamp
+        and active.size + size <= room.size
+        and last_offset <= room.offset
+    ):
+        refusal = _roll_if_due(log, size, newest, last_offset, now_ms, grow=grow)
+        if refusal is not None:
+            return refusal
+        active = log.segments.active
+    try:
+        position = active.write(chunks, size)
+    except OSError as error:
+        return _undo_write(log, error)
+    if not position:
+        log.dirty.note_names()  # the file may be new (``first_segment``)
+    interval = log.configs.index_interval_bytes
+    first = log.end_offset
+    for header, batch in batches:
+        if assigned:
+            first = header.base_offset
+        size = len(batch)
+        last = first + header.last_offset_delta
+        newest = header.max_timestamp if header.record_count else -1
+        active.note(position, size, last, newest, interval)
+        if header.producer_id >= 0:
+            log.producers.note(header, first, now_ms)
+        position += size
+        first = last + 1
+    log.end_offset = first
+    return None
+
+
+def _write_even_so(
+    log: LogState, batches: Batches, chunks: Sequence[Buffer], now_ms: int, *, grow: bool
+) -> Rejected | None:
+    """Write what belongs behind a roll that waits for a sync: before the roll, or behind a sync
+    now."""
+    if grow and puts_roll_off(log):
+        return write(log, batches, chunks, now_ms, grow=True)
+    return at_once(syncing_before_roll(log)) or write(log, batches, chunks, now_ms)
+
+
+def _roll_if_due(
+    log: LogState, size: int, newest: int, last_offset: int, now_ms: int, *, grow: bool
+) -> Rejected | None:
+    active, configs, jitter_ms = log.segments.active, log.configs, log.jitter_ms
+    try:
+        if must_roll(active, configs, size, newest, last_offset, jitter_ms, now_ms):
+            if not log.waits_to_roll:
+                return roll(log, now_ms)
+            if not (grow and may_outgrow(active, configs, size, last_offset)):
+                return ROLL_WAITS
+        else:
+            active.room = _room_till_sync(log, room_in(active, configs, jitter_ms))
+        # ``note`` needs them when the bytes are in the file already, and reading may fail.
+        _ = active.newest, active.index, active.time_index
+    except (OSError, CorruptRecords) as error:
+        return unreadable(log, error)
+    return None
+
+
+def _room_till_sync(log: LogState, room: Room) -> Room:
+    """Where a roll would wait for a sync: have it done when the segment is half full."""
+    if log.waits_to_roll and log.resources.sync_soon is not None:
+        half = log.configs.segment_bytes // 2
+        if log.segments.active.size <= half:
+            return room._replace(size=min(room.size, half))
+        log.resources.asks_for_sync(log.partition)
+    return room
+
+
+def _undo_write(log: LogState, error: OSError) -> Rejected:
+    """Undo a partial write on a full disk; anything else is final (promises 25 and 28)."""
+    log.undone_writes += 1
+    log.dirty.files.add(log.segments.active.log_path)
+    try:
+        log.segments.active.open_log().truncate(log.segments.active.size)
+    except OSError as second:
+        return write_failed(log, second)
+    return write_failed(log, error)

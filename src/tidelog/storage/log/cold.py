@@ -10,15 +10,12 @@ again, and reads then, be they there or not: nobody waits twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tidelog.runtime.disk import File
+from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.open_files import OpenFiles
+from tidelog.storage.segments.segment import Segment
 from tidelog.storage.segments.soundness import Unsound
-
-if TYPE_CHECKING:
-    from tidelog.storage.log.partition_log import PartitionLog
-    from tidelog.storage.segments.segment import Segment
 
 HOT_BYTES = 16 * 1024 * 1024
 """The end of a log, as far as it was written in this life, counts as in memory."""
@@ -65,18 +62,18 @@ def run_all(reads: Sequence[ColdRead]) -> None:
 
 
 def cold_read(
-    log: PartitionLog, offset: int, max_bytes: int, known: tuple[Segment, int] | None = None
+    log: LogState, offset: int, max_bytes: int, known: tuple[Segment, int] | None = None
 ) -> ColdRead | None:
     """Return what a thread should read before the log is read from ``offset`` on; None: nothing.
-    ``known`` is what ``log.remembered`` said of it.
+    ``known`` is what ``log.segments.remembered`` said of it.
 
     First what says where the offset is (the index, the batches behind its entry), then, when that
     is in memory, the bytes themselves.
     """
     if log.damaged or log.closed or not log.start_offset <= offset < log.end_offset:
         return None
-    known = known or log.remembered(offset)
-    segment = log.segments[log.segment_at(offset)] if known is None else known[0]
+    known = known or log.segments.remembered(offset)
+    segment = log.segments[log.segments.segment_at(offset)] if known is None else known[0]
     try:
         if known is not None:
             position = known[1]

@@ -14,7 +14,7 @@ read on.
 | the last one is cut, epochs and snapshots follow | a thread | the log with or without the cut |
 | the file, then the names are synced; producers are read again | a thread | the log as cut |
 
-Up to the lowered claims a refusal leaves all as it was. Behind them a failure is final for the
+Up to the lowered claims a refusal leaves all as it was. After them a failure is final for the
 directory: memory does not say what the files hold.
 """
 
@@ -25,11 +25,14 @@ from collections.abc import Sequence
 from tidelog.records.batch import MAX_INT64, Rejected
 from tidelog.runtime.disk import File
 from tidelog.runtime.turns import Pieces, at_once
-from tidelog.storage.log.departing import Departing
-from tidelog.storage.log.expiring import LogExpiry, forgotten
+from tidelog.storage.log.epoch_file import PendingEpochs
+from tidelog.storage.log.epoch_writing import epochs_written, pending_epochs
+from tidelog.storage.log.expiring import forgotten
 from tidelog.storage.log.producers import ProducerState
-from tidelog.storage.log.small_files import PendingEpochs
+from tidelog.storage.log.segment_removal import SegmentRemoval, take_out, taken_out
+from tidelog.storage.log.service import found_damaged, out_of_service, write_failed
 from tidelog.storage.log.snapshots import load_producers, remove_snapshots
+from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.apart import SegmentApart, own_files
 from tidelog.storage.segments.fresh_segments import first_segment, make_files
 from tidelog.storage.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
@@ -41,173 +44,179 @@ NOTHING_KEPT = -1
 """Above it are all snapshots."""
 
 
-class LogCutting(LogExpiry):
-    """What goes from the end of a log."""
+def truncate_to(log: LogState, offset: int, now_ms: int) -> Rejected | None:
+    """Do as ``truncation``, at once. Blocks."""
+    return at_once(truncation(log, offset, now_ms))
 
-    def truncate_to(self, offset: int, now_ms: int) -> Rejected | None:
-        """Do as ``truncation``, at once. Blocks."""
-        return at_once(self.truncation(offset, now_ms))
 
-    def restart_at(self, offset: int, now_ms: int) -> Rejected | None:
-        """Do as ``restart``, at once. Blocks."""
-        return at_once(self.restart(offset, now_ms))
+def restart_at(log: LogState, offset: int, now_ms: int) -> Rejected | None:
+    """Do as ``restart``, at once. Blocks."""
+    return at_once(restart(log, offset, now_ms))
 
-    def truncation(self, offset: int, now_ms: int) -> Pieces[Rejected | None]:
-        """Drop every record from ``offset`` on, in pieces; a batch across it goes as a whole.
 
-        The log then ends where the last batch that stays does, at or below ``offset``. Below the
-        first segment: everything goes. Producers and epochs follow. Durable at the end, so that no
-        power loss can bring back what new batches replaced. A refusal leaves all as it was,
-        or the directory out of service. What has begun must be gone through to its end.
-        """
-        if self.failed or self.closed or self.changing:
-            return self._out_of_service()
-        if offset >= self.end_offset:
-            return None
-        if offset < self.segments[0].base_offset:
-            return (yield from self.restart(offset, now_ms))
-        self.changing = self.cutting = True
-        try:
-            return (yield from self._truncate(offset, now_ms))
-        except Unsound as error:
-            return self.found_damaged(f"{self.path}: {error}")
-        finally:
-            self.changing = self.cutting = False
+def truncation(log: LogState, offset: int, now_ms: int) -> Pieces[Rejected | None]:
+    """Drop every record from ``offset`` on, in pieces; a batch across it goes as a whole.
 
-    def restart(self, offset: int, now_ms: int) -> Pieces[Rejected | None]:
-        """Drop everything and go on with an empty log that begins at ``offset``, in pieces."""
-        if self.failed or self.closed or self.changing:
-            return self._out_of_service()
-        self.changing = self.cutting = True
-        try:
-            return (yield from self._restart(offset, now_ms))
-        finally:
-            self.changing = self.cutting = False
+    The log then ends where the last batch that stays does, at or below ``offset``. Below the
+    first segment: everything goes. Producers and epochs follow. Durable at the end, so that no
+    power loss can bring back what new batches replaced. A refusal leaves all as it was,
+    or the directory out of service. What has begun must be gone through to its end.
+    """
+    if log.failed or log.closed or log.changing:
+        return out_of_service(log)
+    if offset >= log.end_offset:
+        return None
+    if offset < log.segments[0].base_offset:
+        return (yield from restart(log, offset, now_ms))
+    log.changing = log.cutting = True
+    try:
+        return (yield from _truncate(log, offset, now_ms))
+    except Unsound as error:
+        return found_damaged(log, f"{log.path}: {error}")
+    finally:
+        log.changing = log.cutting = False
 
-    def _truncate(self, offset: int, now_ms: int) -> Pieces[Rejected | None]:
-        at = self.segment_at(offset)
-        kept = self.segments[at]
-        look = _Look(kept, offset)
-        try:
-            yield look.run
-            yield from self._claim_no_more_than(look.end)
-            opened = self._opened_for_cut(look.kept)
-        except OSError as error:
-            return self._trouble(error)
-        try:
-            departing = self.let_go(self.segments[:at:-1])
-        except OSError as error:
-            opened.release()
-            return self._trouble(error)
-        look.kept.hand_over(kept)
-        self._begin_anew(kept, look.end)
-        self.snapshots.cancel(above=look.end)
-        cut = _Cut(self, departing, self._pending_epochs(), above=look.end)
-        cut.opened = opened
-        cut.kept = [*(SegmentApart(each, look.own) for each in self.segments[:-1]), look.kept]
-        cut.now_ms = now_ms
-        return (yield from self._carry_out(cut, now_ms))
 
-    def _restart(self, offset: int, now_ms: int) -> Pieces[Rejected | None]:
-        try:
-            # A crash may leave any of the segments: all of them hold the log's start.
-            yield from self._claim_no_more_than(min(offset, self.start_offset))
-            departing = self.let_go(self.segments[::-1])
-        except OSError as error:
-            return self._trouble(error)
-        fresh = first_segment(self.resources, self.path, now_ms, offset)
-        self.segments = [fresh]
-        self.epochs.clear()
-        self._begin_anew(fresh, offset)
-        self.configure(self.configs)  # a new jitter for each segment
-        self.snapshots.cancel()
-        cut = _Cut(self, departing, self._pending_epochs(), above=NOTHING_KEPT)
-        cut.fresh = fresh
-        refused = yield from self._carry_out(cut, now_ms)
-        if refused is None:
-            # Only now: a checkpoint of before would tell the next start of a log that is not there.
-            self.start_offset = self.high_watermark = offset
-        return refused
+def restart(log: LogState, offset: int, now_ms: int) -> Pieces[Rejected | None]:
+    """Drop everything and go on with an empty log that begins at ``offset``, in pieces."""
+    if log.failed or log.closed or log.changing:
+        return out_of_service(log)
+    log.changing = log.cutting = True
+    try:
+        return (yield from _restart(log, offset, now_ms))
+    finally:
+        log.changing = log.cutting = False
 
-    def _carry_out(self, cut: _Cut, now_ms: int) -> Pieces[Rejected | None]:
-        names = self._names_changed
-        try:
-            yield cut.run
-        except OSError as error:
-            return self._cut_short(error)
-        finally:
-            cut.opened.release()
-            quiet = names == self._names_changed
-            self.gone(cut.departing, now_ms)
-            self.epochs_written(cut.epochs)
-            for path in cut.removed:
-                self.resources.files.forget(path)
-        if quiet:
-            # Its last sync came after all of its own changes, and there were no others.
-            self._names_synced(self._names_changed)
-        former, self.producers = self.producers, cut.producers
-        self.producers.forgotten += former.forgotten
-        yield from forgotten(former, MAX_INT64)
-        return self._out_of_service() if self.failed else None
 
-    def _claim_no_more_than(self, offset: int) -> Pieces[None]:
-        """Lower the checkpoints before a cut: else the next start takes it for damage, or gives up
-        a log that ends below the start that they name.
+def _truncate(log: LogState, offset: int, now_ms: int) -> Pieces[Rejected | None]:
+    at = log.segments.segment_at(offset)
+    kept = log.segments[at]
+    look = _Look(kept, offset)
+    try:
+        yield look.run
+        yield from _lower_claims(log, look.end)
+        opened = _opened_for_cut(log, look.kept)
+    except OSError as error:
+        return write_failed(log, error)
+    try:
+        removal = take_out(log, log.segments[:at:-1])
+    except OSError as error:
+        opened.release()
+        return write_failed(log, error)
+    look.kept.hand_over(kept)
+    _end_at(log, kept, look.end)
+    log.snapshots.cancel(above=look.end)
+    cut = _Cut(log, removal, pending_epochs(log), above=look.end)
+    cut.opened = opened
+    cut.kept = [*(SegmentApart(each, look.own) for each in log.segments[:-1]), look.kept]
+    cut.now_ms = now_ms
+    return (yield from _carry_out(log, cut, now_ms))
 
-        An OSError leaves memory as it was: nothing is cut then, and what was read stays readable.
-        """
-        former = self.synced_end_offset, self.high_watermark, self.start_offset
-        lowered = min(former[0], offset), min(former[1], offset), min(former[2], offset)
-        self.synced_end_offset, self.high_watermark, self.start_offset = lowered
-        self.lowered += 1
-        try:
-            if lowered != former and self.resources.before_cut is not None:
-                yield from self.resources.before_cut()
-            yield from self.watermark_note.lowering(offset)
-        except OSError:
-            self.synced_end_offset, self.high_watermark, self.start_offset = former
-            raise
-        self.generation += 1
 
-    def _opened_for_cut(self, kept: SegmentApart) -> _Opened:
-        """Open what is cut, before anything is: a want of descriptors must not stop it half-way."""
-        opened = _Opened(self.resources.files)
-        sizes = (
-            (kept.index_path, kept.index.written * OFFSET_ENTRY_BYTES),
-            (kept.time_index_path, kept.time_index.written * TIME_ENTRY_BYTES),
-            (kept.log_path, kept.size),
-        )
-        try:
-            for path, size in sizes:
-                # An index that is not there holds nothing, and a full disk may have no room for it.
-                if path == kept.log_path or self.resources.disk.exists(path):
-                    opened.add(path, size)
-        except OSError:
-            opened.release()
-            raise
-        return opened
+def _restart(log: LogState, offset: int, now_ms: int) -> Pieces[Rejected | None]:
+    try:
+        # A crash may leave any of the segments: all of them hold the log's start.
+        yield from _lower_claims(log, min(offset, log.start_offset))
+        removal = take_out(log, log.segments[::-1])
+    except OSError as error:
+        return write_failed(log, error)
+    fresh = first_segment(log.resources, log.path, now_ms, offset)
+    log.segments.begin_with(fresh)
+    log.epochs.clear()
+    _end_at(log, fresh, offset)
+    log.configure(log.configs)  # a new jitter for each segment
+    log.snapshots.cancel()
+    cut = _Cut(log, removal, pending_epochs(log), above=NOTHING_KEPT)
+    cut.fresh = fresh
+    refused = yield from _carry_out(log, cut, now_ms)
+    if refused is None:
+        # Only now: a checkpoint of before would tell the next start of a log that is not there.
+        log.start_offset = log.high_watermark = offset
+    return refused
 
-    def _begin_anew(self, active: Segment, end: int) -> None:
-        """Have memory say what the files will hold: the log ends in ``active``, at ``end``."""
-        self._active = active
-        active.active = True
-        self.resources.indexes.forget(active)
-        self.end_offset = end
-        self._hints.clear()
-        self._snapshot_size = 0
-        self._undone_synced = self._undone
-        self.start_offset = min(self.start_offset, end)
-        self.high_watermark = max(min(self.high_watermark, end), self.start_offset)
-        self.synced_end_offset = min(self.synced_end_offset, end)
-        self.first_dirty_offset = min(self.first_dirty_offset, end)
-        self.lowered += 1
-        self.epochs.truncate_end(end)
 
-    def _cut_short(self, error: OSError) -> Rejected:
-        """Half a cut is final, whatever was wanting: memory does not say what the files hold, and
-        an append would put new batches behind those that should be gone."""
-        self.resources.fail(f"a cut of {self.path} was not finished: {error}")
-        return self._out_of_service()
+def _carry_out(log: LogState, cut: _Cut, now_ms: int) -> Pieces[Rejected | None]:
+    names_changed = log.dirty.names_changed
+    try:
+        yield cut.run
+    except OSError as error:
+        return _cut_short(log, error)
+    finally:
+        cut.opened.release()
+        quiet = names_changed == log.dirty.names_changed
+        taken_out(log, cut.removal, now_ms)
+        epochs_written(log, cut.epochs)
+        for path in cut.removed:
+            log.resources.files.forget(path)
+    if quiet:
+        # Its last sync came after all of its own changes, and there were no others.
+        log.dirty.names_synced(log.dirty.names_changed)
+    former, log.producers = log.producers, cut.producers
+    log.producers.forgotten += former.forgotten
+    yield from forgotten(former, MAX_INT64)
+    return out_of_service(log) if log.failed else None
+
+
+def _lower_claims(log: LogState, offset: int) -> Pieces[None]:
+    """Lower the checkpoints before a cut: else the next start takes it for damage, or gives up
+    a log that ends below the start that they name.
+
+    An OSError leaves memory as it was: nothing is cut then, and what was read stays readable.
+    """
+    former = log.synced_end_offset, log.high_watermark, log.start_offset
+    lowered = min(former[0], offset), min(former[1], offset), min(former[2], offset)
+    log.synced_end_offset, log.high_watermark, log.start_offset = lowered
+    log.lowered += 1
+    try:
+        if lowered != former and log.resources.before_cut is not None:
+            yield from log.resources.before_cut()
+        yield from log.watermark_note.lowering(offset)
+    except OSError:
+        log.synced_end_offset, log.high_watermark, log.start_offset = former
+        raise
+    log.generation += 1
+
+
+def _opened_for_cut(log: LogState, kept: SegmentApart) -> _Opened:
+    """Open what is cut, before anything is: a want of descriptors must not stop it half-way."""
+    opened = _Opened(log.resources.files)
+    sizes = (
+        (kept.index_path, kept.index.written * OFFSET_ENTRY_BYTES),
+        (kept.time_index_path, kept.time_index.written * TIME_ENTRY_BYTES),
+        (kept.log_path, kept.size),
+    )
+    try:
+        for path, size in sizes:
+            # An index that is not there holds nothing, and a full disk may have no room for it.
+            if path == kept.log_path or log.resources.disk.exists(path):
+                opened.add(path, size)
+    except OSError:
+        opened.release()
+        raise
+    return opened
+
+
+def _end_at(log: LogState, active: Segment, end: int) -> None:
+    """Have memory say what the files will hold: the log ends in ``active``, at ``end``."""
+    log.segments.activate(active)
+    log.resources.indexes.forget(active)
+    log.end_offset = end
+    log.segments.forget_positions()
+    log.snapshot_size = 0
+    log.undone_writes_synced = log.undone_writes
+    log.start_offset = min(log.start_offset, end)
+    log.high_watermark = max(min(log.high_watermark, end), log.start_offset)
+    log.synced_end_offset = min(log.synced_end_offset, end)
+    log.first_dirty_offset = min(log.first_dirty_offset, end)
+    log.lowered += 1
+    log.epochs.truncate_end(end)
+
+
+def _cut_short(log: LogState, error: OSError) -> Rejected:
+    """Half a cut is final, whatever was wanting: memory does not say what the files hold, and
+    an append would put new batches behind those that should be gone."""
+    log.resources.fail(f"a cut of {log.path} was not finished: {error}")
+    return out_of_service(log)
 
 
 class _Look:
@@ -244,9 +253,9 @@ class _Opened:
 class _Cut:
     # What a cut does on the disk, by ``run`` in any thread.
     def __init__(
-        self, log: LogCutting, departing: Departing, epochs: PendingEpochs, *, above: int
+        self, log: LogState, removal: SegmentRemoval, epochs: PendingEpochs, *, above: int
     ) -> None:
-        self.departing = departing
+        self.removal = removal
         self.epochs = epochs
         self.opened = _Opened(log.resources.files)
         self.kept: Sequence[Segment] = ()
@@ -261,7 +270,7 @@ class _Cut:
 
     def run(self) -> None:
         """OSError: it is half done. Unsound: all but the producers is done."""
-        self.departing.run()
+        self.removal.run()
         for file, size in self.opened.sizes:
             file.truncate(size)
         if self.fresh is not None:
@@ -270,7 +279,7 @@ class _Cut:
         self.removed = remove_snapshots(self._disk, self._directory, above=self._above)
         for file, _ in self.opened.sizes[-1:]:
             file.sync()
-        self.departing.directory.sync()
+        self.removal.directory.sync()
         if self.kept:
             own, end = self.kept[-1].resources, self.kept[-1].next_offset
             try:

@@ -1,262 +1,76 @@
-"""The leader epochs of a log as a start finds them: the file, its checksum, and the batches.
+"""The file of a log's leader epochs: what is known of it, and a write of it as a value.
 
-Owns which of them is believed (docs/decisions/0023): the file is the authority where its checksum
-is right, and nothing that follows from the batches moves the start of an epoch upwards. What
-compaction took cannot be seen in the batches that stay: the first of an epoch may lie far above
-where the epoch began, and a follower that believed it would keep records that were never
-committed. So an epoch that only batches tell of begins where the batch before it ends.
-
-| the file | what is believed |
-|---|---|
-| its checksum is right | the file, unless a batch contradicts it |
-| it has none, or another one | the same, but no start at the end of a gap: at its beginning |
-| it is older than the newest batches | these too, in the same way |
-| it cannot be read, is missing, or a batch contradicts it | all batches |
-
-02f3bcb writes no checksum, and leaves one of ours as it is (docs/decisions/0039). Held against the
-batches at both sides of each epoch's beginning, a file says nothing else than all of them do.
-
-Where the log begins lower than the file's first epoch (a power loss took the log start that it
-knew), that epoch begins with the log, if the first batch is of it.
+Owns the file and its checksum. Not which epochs a log has: see `epoch_writing`. Not what a start
+believes of the file: see `epoch_recovery`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
 
-from tidelog.records.batch import BatchHeader
-from tidelog.records.crc import crc32c
 from tidelog.storage import names
-from tidelog.storage.checkpoints import DamagedFile, decode_epochs, fits_checksums
-from tidelog.storage.epochs import LeaderEpochs
-from tidelog.storage.log.checking import Told
-from tidelog.storage.log.partition_log import PartitionLog
-from tidelog.storage.segments.scan import HEADERS_BYTES, scan
-from tidelog.storage.segments.segment import Segment
-from tidelog.storage.segments.soundness import Unsound
-
-Entries = list[tuple[int, int]]
+from tidelog.storage.checkpoints import encode_checksums
+from tidelog.storage.log.whole_files import write_whole
+from tidelog.storage.segments.resources import Resources
 
 
-class FoundEpochs(NamedTuple):
-    """What a start makes of the leader epochs."""
+class PendingEpochs:
+    """The files of a log's leader epochs as they should be, written by ``run`` in any thread.
 
-    epochs: LeaderEpochs
-    is_on_disk: bool
-    """Whether the file says the same, with a checksum."""
-
-
-class _File(NamedTuple):
-    entries: Entries
-    crc: int
-    checksum: bool | None
-    """Whether it is that of the bytes; None without any."""
-
-
-class _Contradicted(Exception):
-    """A batch says otherwise than the file of the epochs."""
-
-
-def find_epochs(log: PartitionLog, told: Told | None) -> FoundEpochs:
-    """Return the leader epochs of a log that is being opened.
-
-    ``told``: by the batches behind the recovery point. A damaged file is named in ``log.mended``,
-    one that could be compared with the batches, but not simply believed, in ``log.compared``. Two
-    look-ups for each epoch; grows with the other batches of the log only where the file cannot be
-    believed. Unsound when the batches cannot be walked.
+    ``call_off`` (before anybody else writes them, or the directory is renamed) has it write nothing
+    that is not written yet.
     """
-    path = f"{log.path}/{names.EPOCH_CHECKPOINT}"
-    epochs: LeaderEpochs | None = None
-    on_disk: Entries = []
-    is_believed = False
-    try:
-        file = _read(log, path)
-        log.epoch_crc, on_disk, is_believed = file.crc, file.entries, file.checksum is True
-        epochs = _agreed(log, file, told)
-        if file.checksum is False:
-            log.compared.append(
-                f"{path}: its checksum is not of these bytes (a version without checksums wrote "
-                f"them, or they are damaged); compared with the batches, which agree"
-            )
-    except FileNotFoundError:
-        pass
-    except _Contradicted as error:
-        said = f"{path}: the batches contradict it ({error}): the leader epochs are taken from them"
-        (log.mended if file.checksum is False else log.compared).append(said)
-    except DamagedFile as error:
-        log.mended.append(f"{path}: {error}: taken from the log instead")
-    if epochs is None:
-        epochs, is_believed = _of_batches(log, told), False
-    epochs.truncate_start(log.start_offset)
-    found = epochs.all_from(log.segments[0].base_offset)
-    # A log that tells of no epoch needs no file.
-    return FoundEpochs(epochs, (is_believed or not found) and found == on_disk)
+
+    def __init__(
+        self, resources: Resources, directory: str, content: bytes, former_crc: int | None
+    ) -> None:
+        self.is_written = False
+        """Durably, but for the names."""
+        self.error: Exception | None = None
+        """Anything but an OSError is a bug; final."""
+        checksums, self.crc = encode_checksums(content, former_crc)
+        self._files = [
+            (f"{directory}/{names.EPOCH_CHECKSUM}", checksums),
+            (f"{directory}/{names.EPOCH_CHECKPOINT}", content),
+        ]
+        # Of this one alone: it may be late, and another replica have this path by then.
+        self._ending = f".{next(resources.numbers)}{names.TEMPORARY}"
+        self._disk = resources.disk
+        self._lock = threading.Lock()
+        self._called_off = False
+
+    def run(self) -> None:
+        """Write and sync both, the checksum first. Blocks; a failure is kept in ``error``."""
+        try:
+            for path, content in self._files:
+                write_whole(self._disk, path + self._ending, content, synced=True)
+            with self._lock:
+                if not self._called_off:
+                    for path, _ in self._files:
+                        self._disk.rename(path + self._ending, path)
+                    self.is_written = True
+        except Exception as error:
+            self.error = error
+        if not self.is_written:
+            for path, _ in self._files:
+                with suppress(OSError):
+                    self._disk.remove(path + self._ending)
+
+    def call_off(self) -> None:
+        """Write nothing from now on; ``is_written`` says whether it is."""
+        with self._lock:
+            self._called_off = True
 
 
-def _agreed(log: PartitionLog, file: _File, told: Told | None) -> LeaderEpochs:
-    """Return the epochs of a file and what the batches have ``told``; _Contradicted when these say
-    otherwise."""
-    epochs = LeaderEpochs(file.entries)
-    epochs.truncate_end(log.end_offset)
-    for epoch, offset in () if told is None else told.epochs:
-        epochs.begin(epoch, offset)
-    believed = frozenset(file.entries if file.checksum else ())
-    return LeaderEpochs(_compared(log, epochs.entries, believed))
+@dataclass(slots=True)
+class EpochFile:
+    """What is known of the file of the leader epochs."""
 
-
-def _read(log: PartitionLog, path: str) -> _File:
-    disk = log.resources.disk
-    content = disk.read(path)
-    crc = crc32c(content)
-    beside = f"{log.path}/{names.EPOCH_CHECKSUM}"
-    fits = fits_checksums(crc, disk.read(beside)) if disk.exists(beside) else None
-    return _File(decode_epochs(content), crc, fits)
-
-
-def _compared(log: PartitionLog, entries: Entries, believed: frozenset[tuple[int, int]]) -> Entries:
-    """Return the epochs as the batches allow them; _Contradicted when a batch says otherwise.
-
-    One that is not ``believed`` and begins at the end of a gap is lowered to the beginning of it.
-    """
-    found = LeaderEpochs()
-    if entries and entries[0][1] > log.start_offset:
-        entries = [(entries[0][0], _start_of_first(log, *entries[0])), *entries[1:]]
-        believed |= {entries[0]}
-    for at, (epoch, offset) in enumerate(entries):
-        ends = entries[at + 1][1] if at + 1 < len(entries) else log.end_offset
-        first = max(offset, log.start_offset)
-        if first < min(ends, log.end_offset):
-            before = _batch_before(log, found, epoch, first) if first == offset else True
-            if not (_begins(log, epoch, offset, first, ends) and before is not None):
-                raise _Contradicted(f"epoch {epoch} does not begin at offset {offset}")
-            if not before and (epoch, offset) not in believed:
-                offset = _gap_before(log, found, first)
-        found.begin(epoch, offset)
-    # Of an empty log the last batch lies below its start: in a file that was removed, and that a
-    # power loss may bring back without bytes that were never synced. It is nobody's.
-    is_empty = log.end_offset <= log.start_offset
-    last = None if is_empty else log.header_at(log.end_offset - 1)
-    if last is not None and last.leader_epoch > found.latest:
-        raise _Contradicted(f"epoch {last.leader_epoch} is not in it")
-    return found.entries
-
-
-def _begins(log: PartitionLog, epoch: int, offset: int, first: int, ends: int) -> bool:
-    """Whether the first batch from ``first`` on allows that ``epoch`` has begun at ``offset``."""
-    said = log.header_at(first)
-    if said is None:
-        return False
-    if said.base_offset < ends and 0 <= said.leader_epoch != epoch:
-        return False
-    # A log may begin within a batch (DeleteRecords), and with it its first epoch.
-    return said.base_offset >= offset or offset <= log.start_offset
-
-
-def _batch_before(log: PartitionLog, former: LeaderEpochs, epoch: int, first: int) -> bool | None:
-    """Whether a batch holds the offset before ``first``; None when it contradicts the epochs."""
-    if first <= log.start_offset:
-        return True
-    before = log.header_at(first - 1)
-    if before is None or before.base_offset >= first:
-        return False
-    said = before.leader_epoch
-    if said < 0:
-        return True
-    # Whatever began at ``first`` itself has no records.
-    leads = former.epoch_at(first - 1)
-    return True if (said == leads if leads >= 0 else said < epoch) else None
-
-
-def _gap_before(log: PartitionLog, former: LeaderEpochs, first: int) -> int:
-    """Return where the gap before an offset begins; _Contradicted when not the ``former`` epochs
-    lead up to it."""
-    begins = log.segments[log.segment_at(first - 1)].cut_for(first)[1]
-    before = log.header_at(begins - 1) if begins > log.start_offset else None
-    if before is not None and before.base_offset < begins:
-        said = before.leader_epoch
-        if said >= 0 and said != former.epoch_at(begins - 1):
-            raise _Contradicted(f"epoch {said} does not lead up to offset {begins} in it")
-    return begins
-
-
-def _start_of_first(log: PartitionLog, epoch: int, offset: int) -> int:
-    """Return where the first epoch begins in a log that begins lower than it.
-
-    The file knew of a log start that a power loss took: what lies below had been deleted, and it
-    cannot be told from the file which epochs that was. _Contradicted when batches tell of others.
-    """
-    said = log.header_at(log.start_offset)
-    if said is None or said.leader_epoch < 0:
-        return offset
-    if said.leader_epoch != epoch:
-        raise _Contradicted(f"epoch {said.leader_epoch} is not in it")
-    return log.start_offset
-
-
-def _of_batches(log: PartitionLog, told: Told | None) -> LeaderEpochs:
-    """Return the epochs as all batches tell them. Grows with those that ``told`` nothing yet.
-
-    Unsound when they fall, or when the batches cannot be walked: then it is a batch that lies, and
-    a false epoch must not get about. Below the log's start a segment may be a file that was removed
-    and came back torn: nobody reads its batches, and they are believed where they lead up to the
-    others.
-    """
-    lower = [each for each in log.segments if each.next_offset <= log.start_offset]
-    found = LeaderEpochs()
-    next_offset = max((each.next_offset for each in lower), default=log.segments[0].base_offset)
-    for segment in log.segments[len(lower) :]:
-        limit, end = _untold(segment, told), 0
-        for position, header in _walked(segment, limit):
-            end = position + header.size
-            _begin(found, header.leader_epoch, next_offset, header.base_offset)
-            next_offset = header.next_offset
-        if end != limit:
-            raise Unsound(f"{segment.log_path} has no batch at position {end}")
-    for at, (epoch, offset) in enumerate(() if told is None else told.epochs):
-        # The first may have begun in a gap before what was checked, or be the last that was walked.
-        _begin(found, epoch, offset if at else next_offset, offset)
-    return _with_lower(lower, told, found) if lower else found
-
-
-def _with_lower(lower: Iterable[Segment], told: Told | None, upper: LeaderEpochs) -> LeaderEpochs:
-    """Return the epochs of all batches: those above the log's start are in ``upper``.
-
-    No CRC covers an epoch: what a segment below it says above the first of ``upper``, or falling,
-    is left out, with the rest of that segment.
-    """
-    ceiling, above = upper.entries[0] if upper.entries else (None, -1)
-    found = LeaderEpochs()
-    next_offset = -1
-    for segment in lower:
-        next_offset = segment.base_offset if next_offset < 0 else next_offset
-        for _, header in _walked(segment, _untold(segment, told)):
-            epoch = header.leader_epoch
-            is_false = 0 <= epoch < found.latest or (ceiling is not None and epoch > ceiling)
-            if is_false or not next_offset <= header.base_offset < segment.next_offset:
-                break
-            found.begin(epoch, next_offset)
-            next_offset = min(header.next_offset, segment.next_offset)
-    if ceiling is not None:
-        found.begin(ceiling, min(above, next_offset))
-    for epoch, offset in upper.entries[1:]:
-        found.begin(epoch, offset)
-    return found
-
-
-def _untold(segment: Segment, told: Told | None) -> int:
-    """Return up to where the batches of a segment have ``told`` nothing yet."""
-    return segment.size if told is None else told.limit(segment.base_offset, segment.size)
-
-
-def _walked(segment: Segment, limit: int) -> Iterator[tuple[int, BatchHeader]]:
-    return scan(segment.open_log(), 0, limit, check=False, chunk_bytes=HEADERS_BYTES)
-
-
-def _begin(found: LeaderEpochs, epoch: int, start_offset: int, base_offset: int) -> None:
-    """Add what a batch says of its epoch; Unsound when it falls."""
-    if 0 <= epoch < found.latest:
-        raise Unsound(
-            f"offset {base_offset} says leader epoch {epoch}, behind epoch {found.latest}"
-        )
-    found.begin(epoch, start_offset)
+    unwritten: bool = False
+    """Whether the next sync must write it: the file does not say what is in memory."""
+    pending: PendingEpochs | None = None
+    """What a thread may be writing to it; any other writer calls that off."""
+    crc: int | None = None
+    """The CRC of what the file says, None when that is not known."""

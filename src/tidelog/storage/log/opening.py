@@ -14,17 +14,16 @@ from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.topics import TopicPartition
 from tidelog.storage import names
 from tidelog.storage.checkpoints import (
-    DamagedFile,
     KeptConfigs,
     PartitionMetadata,
-    decode_partition_metadata,
 )
 from tidelog.storage.log.checking import Checks, Told
-from tidelog.storage.log.epoch_file import find_epochs
+from tidelog.storage.log.epoch_recovery import find_epochs
+from tidelog.storage.log.metadata_file import judge_metadata, read_metadata
 from tidelog.storage.log.partition_log import PartitionLog
 from tidelog.storage.log.producers import ProducerState
-from tidelog.storage.log.recovery import Ending, recover
-from tidelog.storage.log.small_files import note_damage
+from tidelog.storage.log.recovery import Ending, Recovered, recover
+from tidelog.storage.log.service import found_damaged, note_damage
 from tidelog.storage.log.snapshots import load_producers
 from tidelog.storage.segments.fresh_segments import first_segment, new_segment
 from tidelog.storage.segments.neighbours import missing_between
@@ -56,8 +55,8 @@ def create_log(
             segment = new_segment(resources, path, start_offset, now_ms)
         else:
             segment = first_segment(resources, path, now_ms)
-        log = PartitionLog(resources, path, partition, configs, [segment])
-        log.mark_created()
+        log = PartitionLog(resources, path, partition, configs, Recovered([segment]))
+        _mark_created(log)
         if metadata is not None:
             log.set_metadata(metadata, durable=False)
     except OSError:
@@ -87,7 +86,7 @@ def open_log(
     marker = f"{path}/{names.DAMAGED}"
     if resources.disk.exists(marker):
         ending = replace(ending, clean=False, was_damaged=True)
-    metadata, unreadable = _read_metadata(resources, path)
+    metadata, unreadable = read_metadata(resources, path)
     configs = configs_of(() if metadata is None else metadata.configs)
     found = yield from recover(resources, path, ending, configs.index_interval_bytes, now_ms)
     if not found.segments:
@@ -105,18 +104,15 @@ def open_log(
         found.damaged = missing_between(
             resources, found.segments, first_dirty_offset, ending.log_start
         )
-    log = PartitionLog(resources, path, partition, configs, found.segments)
-    log.recovered = found
-    log.damaged = found.damaged
-    log.start_offset = max(ending.log_start, log.start_offset)
+    found.log_start, found.metadata = ending.log_start, metadata
+    log = PartitionLog(resources, path, partition, configs, found)
     if log.damaged is None and log.start_offset > log.end_offset:
         # Offsets are never given out twice: what was deleted stays behind the log's start.
         log.restart_at(log.start_offset, now_ms)
         if found.told is not None:
             found.told.producers = ProducerState()
-    log.metadata = metadata
     if unreadable is not None:
-        _judge_metadata(resources, log, ending, unreadable)
+        judge_metadata(resources, log, ending, unreadable)
     if log.damaged is not None:
         # The checkpoints stay what they were: the next start must see the damage again.
         log.synced_end_offset = ending.recovery_point
@@ -132,7 +128,7 @@ def open_log(
     log.high_watermark = min(known, log.end_offset)
     log.first_dirty_offset = min(max(first_dirty_offset, log.start_offset), log.end_offset)
     if _knows_its_past(log, found.told, now_ms) and not ending.clean:
-        log.mark_recovered()
+        _mark_recovered(log)
     found.told = None  # what it holds of producers takes memory
     return log
 
@@ -145,34 +141,37 @@ def _knows_its_past(log: PartitionLog, told: Told | None, now_ms: int) -> bool:
             log.resources.disk, log.path, log.segments, log.end_offset, now_ms, told
         )
     except Unsound as error:
-        log.found_damaged(f"{log.path}: {error}")
+        found_damaged(log, f"{log.path}: {error}")
         return False
     if not epochs_are_on_disk:
         # The recovery point will pass the batches that told them: then only the file does.
-        log.mark_epochs_unwritten()
+        log.epoch_file.unwritten = True
     return True
 
 
-def _read_metadata(
-    resources: Resources, directory: str
-) -> tuple[PartitionMetadata | None, DamagedFile | None]:
-    """Return what ``partition.metadata`` says, None without it, or why it cannot be read."""
-    try:
-        return decode_partition_metadata(
-            resources.disk.read(f"{directory}/{names.PARTITION_METADATA}")
-        ), None
-    except FileNotFoundError:
-        return None, None
-    except DamagedFile as error:
-        return None, error
+def _mark_created(log: PartitionLog) -> None:
+    """Have the next sync cover the directory itself and its name in the one above."""
+    log.dirty.directories.add(log.path.rpartition("/")[0] or "/")
+    log.dirty.note_names()
 
 
-def _judge_metadata(
-    resources: Resources, log: PartitionLog, ending: Ending, error: DamagedFile
-) -> None:
-    path = f"{log.path}/{names.PARTITION_METADATA}"
-    if ending.unsynced_may_be_gone and ending.recovery_point <= log.start_offset:
-        # Torn by the power loss: it becomes durable with the log's first sync.
-        resources.disk.remove(path)
-    else:
-        log.damaged = log.damaged or f"{path}: {error}"
+def _mark_recovered(log: PartitionLog) -> None:
+    """Have the next sync cover what an earlier life may have left unsynced beside segments.
+
+    After kill -9 the files are there, but neither their names nor the small ones' content
+    need be on the disk: a later power loss would take them, synced records included.
+    """
+    _mark_created(log)
+    small = (
+        names.EPOCH_CHECKPOINT,
+        names.EPOCH_CHECKSUM,
+        names.PARTITION_METADATA,
+        names.SNAPSHOT,
+    )
+    for name in log.resources.disk.list(log.path):
+        if name.endswith(small):
+            log.dirty.files.add(f"{log.path}/{name}")
+    for segment in log.segments[:-1]:
+        if segment.next_offset >= log.synced_end_offset:
+            # It may have been rolled behind the sync of its bytes, and its indexes with it.
+            log.dirty.files |= set(segment.index_paths)

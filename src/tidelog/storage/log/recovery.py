@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 from tidelog.records.batch import HEADER_SIZE
 from tidelog.storage import names
+from tidelog.storage.checkpoints import PartitionMetadata
 from tidelog.storage.log.checking import Check, Checks, Told
 from tidelog.storage.segments.index_files import open_indexes, read_indexes
 from tidelog.storage.segments.resources import Resources
@@ -54,7 +55,7 @@ class Ending:
 
 @dataclass(slots=True)
 class Recovered:
-    """The segments found, and what had to be done."""
+    """What a start found of one log on disk, and what it had to do."""
 
     segments: list[Segment] = field(default_factory=list)
     damaged: str | None = None
@@ -66,6 +67,13 @@ class Recovered:
     """By the batches that were checked, which are all from one on; None without any."""
     lost_sound_batches: bool = False
     """Whether the cut (after a power loss) had sound batches behind it."""
+    log_start: int = 0
+    """The log's start by its checkpoint."""
+    metadata: PartitionMetadata | None = None
+    mended: list[str] = field(default_factory=list)
+    """Damaged files beside the log that the start could do without, a sentence each."""
+    compared: list[str] = field(default_factory=list)
+    """Files that the start could not simply believe and compared with the batches, likewise."""
 
 
 def recover(

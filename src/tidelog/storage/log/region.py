@@ -7,14 +7,11 @@ plain (batches above the limit, the bytes behind the last index entry) ``Partiti
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tidelog.records.batch import HEADER_SIZE, read_header
+from tidelog.storage.log.state import LogState
+from tidelog.storage.segments.segment import Segment
 from tidelog.storage.segments.soundness import Unsound
-
-if TYPE_CHECKING:
-    from tidelog.storage.log.partition_log import PartitionLog
-    from tidelog.storage.segments.segment import Segment
 
 LEAST_BYTES = 65_536
 """Below this a copy costs less than the system call and the bookkeeping that it saves."""
@@ -57,18 +54,18 @@ class FileRegion:
 
 
 def find_region(
-    log: PartitionLog, offset: int, max_bytes: int, known: tuple[Segment, int] | None = None
+    log: LogState, offset: int, max_bytes: int, known: tuple[Segment, int] | None = None
 ) -> FileRegion | None:
     """Return at most ``max_bytes`` of committed batches from the one that holds ``offset``.
 
     None when it is to be read instead: fewer than ``LEAST_BYTES``, a segment that is not wholly
     committed, an offset that is not there, a disk whose files are not the system's. ``known`` is
-    what ``log.remembered`` said of the offset.
+    what ``log.segments.remembered`` said of the offset.
     """
     if max_bytes < LEAST_BYTES or log.damaged or log.closed or offset < log.start_offset:
         return None
-    known = known or log.remembered(offset)
-    segment = log.segments[log.segment_at(offset)] if known is None else known[0]
+    known = known or log.segments.remembered(offset)
+    segment = log.segments[log.segments.segment_at(offset)] if known is None else known[0]
     if segment.next_offset > log.high_watermark or offset >= segment.next_offset:
         return None
     last_offset = -1
@@ -108,7 +105,7 @@ def _start_of(segment: Segment, offset: int) -> int:
     return segment.size if located is None else located[0]
 
 
-def _remember(log: PartitionLog, segment: Segment, position: int, last_offset: int) -> bool:
+def _remember(log: LogState, segment: Segment, position: int, last_offset: int) -> bool:
     """Note where whoever reads on will begin; False when the batch there is not the one that the
     index names: then no batch need end there.
 
@@ -120,5 +117,5 @@ def _remember(log: PartitionLog, segment: Segment, position: int, last_offset: i
     header = read_header(data)
     if header.magic != 2 or header.last_offset != last_offset:
         return False
-    log.remember(header.base_offset, segment, position)
+    log.segments.remember(header.base_offset, segment, position)
     return True

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from tidelog.storage.log.logfiles import LogFiles
+from tidelog.storage.log.service import found_damaged
+from tidelog.storage.log.state import LogState
+from tidelog.storage.log.syncing import sync
 from tidelog.storage.segments.soundness import Unsound
 
 REWRITE_BYTES = 1024 * 1024
 
 
-def write_again(log: LogFiles) -> None:
+def write_again(log: LogState) -> None:
     """Write everything above the recovery point once more, as it is. OSError as usual,
     LoadAbandoned.
 
@@ -23,20 +25,22 @@ def write_again(log: LogFiles) -> None:
             segment.open_log().write_at(position, [content])
             position += len(content)
             log.resources.loading.note(0)
-    for path in sorted(log._dirty_files - {log._active.log_path}):
+    for path in sorted(log.dirty.files - {log.segments.active.log_path}):
         content = log.resources.disk.read(path)
         log.resources.files.get(path).write_at(0, [content])
-    if log.end_offset <= log.synced_end_offset and log.resources.disk.exists(log._active.log_path):
+    if log.end_offset <= log.synced_end_offset and log.resources.disk.exists(
+        log.segments.active.log_path
+    ):
         # No sync covers it, yet it may have been cut there, and the cut not be synced: a power
         # loss would bring back what was cut off. Its length is made anew, as its bytes are, and
         # the sync behind this, a thread's where the log serves, is to cover it.
-        file = log._active.open_log()
-        file.truncate(log._active.size + 1)
-        file.truncate(log._active.size)
-        log._dirty_files.add(log._active.log_path)
+        file = log.segments.active.open_log()
+        file.truncate(log.segments.active.size + 1)
+        file.truncate(log.segments.active.size)
+        log.dirty.files.add(log.segments.active.log_path)
 
 
-def sync_anew(log: LogFiles) -> None:
+def sync_anew(log: LogState) -> None:
     """Do as ``write_again``, and sync; what fails takes the log or its directory out of service.
     LoadAbandoned.
 
@@ -51,7 +55,7 @@ def sync_anew(log: LogFiles) -> None:
             log.resources.fail(f"a write to {log.path} failed: {error}")
         return
     except Unsound as error:
-        log.found_damaged(f"{log.path}: {error}")
+        found_damaged(log, f"{log.path}: {error}")
         return
     log.write_again = None
-    log.sync()
+    sync(log)

@@ -17,6 +17,7 @@ from tidelog.storage import names
 from tidelog.storage.checkpoints import DamagedFile
 from tidelog.storage.log.checking import Told
 from tidelog.storage.log.producers import ProducerEntry, ProducerState, encode
+from tidelog.storage.log.whole_files import write_whole
 from tidelog.storage.segments.resources import Resources
 from tidelog.storage.segments.scan import HEADERS_BYTES, scan
 from tidelog.storage.segments.segment import Segment
@@ -108,16 +109,7 @@ class PendingSnapshot:
     def _write(self) -> None:
         if self.cancelled:
             return
-        content = encode(self._entries)
-        file = self._disk.open(self._temporary, create=True)
-        try:
-            if file.size():
-                # Only then: ext4 writes a file out at its close that was cut to nothing.
-                file.truncate(0)
-            file.write_at(0, [content])
-            file.sync()
-        finally:
-            file.close()
+        write_whole(self._disk, self._temporary, encode(self._entries), synced=True)
         with self._lock:
             if not self.cancelled:
                 self._disk.rename(self._temporary, self.path)

@@ -16,16 +16,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from tidelog.records.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer
+from tidelog.records.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer, Rejected
 from tidelog.records.compression import Codec, decompress_start
 from tidelog.records.record import CorruptRecords
 from tidelog.records.scanning import TimeScan
-from tidelog.runtime.turns import Pieces
+from tidelog.runtime.turns import Pieces, at_once
 from tidelog.storage.log.results import TimeOffset
+from tidelog.storage.log.segment_list import SegmentList
+from tidelog.storage.log.service import out_of_service, unreadable
+from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.segment import Segment
 from tidelog.storage.segments.soundness import Unsound, check_batch
+
+TimeFound = TimeOffset | Rejected | None
 
 MOST_SEARCHED_BYTES = 16 * 1024 * 1024
 """Decompressed bytes of one batch that are searched."""
@@ -54,17 +59,6 @@ class Allowance:
     batches: int = REQUEST_BATCHES
 
 
-class SearchedLog(Protocol):
-    """What a search uses of a log."""
-
-    start_offset: int
-    segments: list[Segment]
-    damaged: str | None
-    closed: bool
-
-    def segment_at(self, offset: int) -> int: ...
-
-
 class _Candidate(NamedTuple):
     segment: Segment
     position: int
@@ -85,8 +79,39 @@ class _Start:
         self.plain, self.complete = decompress_start(self._codec, self._payload, self._limit)
 
 
+def offset_for_time(log: LogState, timestamp: int) -> TimeOffset | Rejected | None:
+    """Return the first record not older than ``timestamp`` (ms), None when all are older."""
+    return at_once(search_time(log, timestamp, Allowance()))
+
+
+def newest_record(log: LogState, limit_offset: int) -> TimeOffset | Rejected | None:
+    """Return the first record below ``limit_offset`` with the greatest timestamp there
+    (ListOffsets -3)."""
+    return at_once(search_newest(log, limit_offset, Allowance()))
+
+
+def search_time(log: LogState, timestamp: int, allowance: Allowance) -> Pieces[TimeFound]:
+    """Do as ``offset_for_time``, in pieces; the log may change between two of them."""
+    return _search(log, first_at_or_after(log, timestamp, allowance))
+
+
+def search_newest(log: LogState, limit_offset: int, allowance: Allowance) -> Pieces[TimeFound]:
+    """Do as ``newest_record``, in pieces; the log may change between two of them."""
+    return _search(log, newest(log, limit_offset, allowance))
+
+
+def _search(log: LogState, pieces: Pieces[TimeOffset | None]) -> Pieces[TimeFound]:
+    found = None
+    if not (log.damaged or log.closed):
+        try:
+            found = yield from pieces
+        except (OSError, CorruptRecords) as error:
+            return unreadable(log, error)
+    return out_of_service(log) if log.damaged or log.closed else found
+
+
 def first_at_or_after(
-    log: SearchedLog, timestamp: int, allowance: Allowance
+    log: LogState, timestamp: int, allowance: Allowance
 ) -> Pieces[TimeOffset | None]:
     """Return the first record not older than ``timestamp`` (ms) from the log's start on.
 
@@ -113,7 +138,7 @@ def first_at_or_after(
     return None
 
 
-def newest(log: SearchedLog, limit_offset: int, allowance: Allowance) -> Pieces[TimeOffset | None]:
+def newest(log: LogState, limit_offset: int, allowance: Allowance) -> Pieces[TimeOffset | None]:
     """Return the first record with the greatest timestamp from the log's start up to, not with,
     ``limit_offset``; None when no record there has a time.
 
@@ -123,7 +148,7 @@ def newest(log: SearchedLog, limit_offset: int, allowance: Allowance) -> Pieces[
     start = offset = log.start_offset
     best, best_offset = NO_TIMESTAMP, -1
     while offset < limit_offset and not (log.damaged or log.closed):
-        segment = log.segments[log.segment_at(offset)]
+        segment = log.segments[log.segments.segment_at(offset)]
         if segment.next_offset <= offset:
             break
         best, best_offset, offset = _newer(segment, start, offset, limit_offset, best, best_offset)
@@ -147,7 +172,7 @@ def _answer(found: tuple[int, int], header: BatchHeader) -> TimeOffset:
 
 
 def _next_candidate(
-    segments: list[Segment], timestamp: int, start_offset: int
+    segments: SegmentList, timestamp: int, start_offset: int
 ) -> _Candidate | int | None:
     """Return the next batch that claims the time; an offset to go on from after many headers."""
     for segment in segments:
@@ -188,7 +213,7 @@ def _newer(
 
 
 def _newest_of_cut_batch(
-    log: SearchedLog, start: int, limit: int, best: int, allowance: Allowance
+    log: LogState, start: int, limit: int, best: int, allowance: Allowance
 ) -> Pieces[TimeOffset | None]:
     """Return the newest record of the batch that ``start`` is in the midst of, if it is the one."""
     found = None if start >= limit else _candidate_at(log, start)
@@ -205,8 +230,8 @@ def _newest_of_cut_batch(
     return _answer(newest_there, header)
 
 
-def _candidate_at(log: SearchedLog, offset: int) -> _Candidate | None:
-    for segment in log.segments[log.segment_at(offset) :]:
+def _candidate_at(log: LogState, offset: int) -> _Candidate | None:
+    for segment in log.segments[log.segments.segment_at(offset) :]:
         located = segment.locate(offset)
         if located is not None:
             return _Candidate(segment, *located)

@@ -1,0 +1,120 @@
+"""The leader epochs of one log: their beginnings and ends, and writing them to their file.
+
+Owns the changes. Not the rules of the list: see `storage.epochs`. Not the file: see `epoch_file`.
+"""
+
+from __future__ import annotations
+
+from tidelog.storage import names
+from tidelog.storage.checkpoints import encode_checksums, encode_epochs
+from tidelog.storage.log.epoch_file import PendingEpochs
+from tidelog.storage.log.service import write_failed
+from tidelog.storage.log.state import LogState
+
+
+def begin_epoch(log: LogState, leader_epoch: int) -> None:
+    """Note that this epoch begins at the log's end (becoming leader; its first batch)."""
+    if log.epochs.begin(leader_epoch, log.end_offset):
+        # The very first one fences nothing, and its records say it: the first sync writes it.
+        write_epochs(log, later=leader_epoch == log.end_offset == 0)
+
+
+def forget_empty_epoch(log: LogState) -> None:
+    """Drop an epoch that began at the log's end and got no record (becoming a follower).
+
+    Else what the next leader has there, of an older epoch, would be taken for that epoch's.
+    """
+    if log.epochs.truncate_end(log.end_offset):
+        write_epochs(log)
+
+
+def end_offset_for_epoch(log: LogState, epoch: int) -> tuple[int, int]:
+    """Return (epoch, end offset) of the greatest epoch not above ``epoch``; -1, -1 if none."""
+    return log.epochs.end_of(epoch, log.end_offset)
+
+
+def write_epochs(log: LogState, *, later: bool = False) -> None:
+    """Write the leader epochs; what a full disk refuses is written before the next sync.
+
+    ``later``: before the next sync in any case.
+    """
+    call_off_epochs(log)
+    log.epoch_file.unwritten = True
+    if later:
+        return
+    try:
+        write_missing_epochs(log)
+    except OSError as error:
+        write_failed(log, error)
+
+
+def _epochs_content(log: LogState) -> bytes:
+    # A kill may take the log's start back to what was checkpointed, as far as there are
+    # segments: the file knows the epochs from there on.
+    return encode_epochs(log.epochs.all_from(log.segments[0].base_offset))
+
+
+def write_missing_epochs(log: LogState) -> None:
+    """Write the leader epochs if their file does not say what is in memory. OSError."""
+    call_off_epochs(log)
+    if not log.epoch_file.unwritten:
+        return
+    content = _epochs_content(log)
+    beside = f"{log.path}/{names.EPOCH_CHECKSUM}"
+    checksums, crc = encode_checksums(content, log.epoch_file.crc)
+    log.resources.files.get(beside, create=True).write_at(0, [checksums])
+    log.dirty.files.add(beside)
+    log.write_file(names.EPOCH_CHECKPOINT, content)
+    log.epoch_file.crc = crc
+    log.epoch_file.unwritten = False
+
+
+def epochs_to_write(log: LogState) -> PendingEpochs | None:
+    """Return what spares the next sync the writing of the leader epochs; None: nothing does.
+
+    ``run`` it anywhere, then hand it to ``epochs_written``, always.
+    """
+    if not log.epoch_file.unwritten or log.failed or log.closed or log.cutting:
+        return None
+    return pending_epochs(log)
+
+
+def pending_epochs(log: LogState) -> PendingEpochs:
+    """Return what writes the leader epochs; hand it to ``epochs_written``, always."""
+    call_off_epochs(log)
+    log.epoch_file.unwritten = True
+    log.epoch_file.pending = PendingEpochs(
+        log.resources, log.path, _epochs_content(log), log.epoch_file.crc
+    )
+    return log.epoch_file.pending
+
+
+def epochs_written(log: LogState, pending: PendingEpochs) -> None:
+    """Take the leader epochs back; what a full disk refused is written before the next sync."""
+    if log.closed:
+        return
+    if isinstance(pending.error, OSError):
+        write_failed(log, pending.error)
+    elif pending.error is not None:
+        log.resources.fail(f"a write to {log.path} failed: {pending.error!r}")
+    if pending is log.epoch_file.pending:
+        log.epoch_file.pending = None
+        _note_epochs(log, pending)
+
+
+def call_off_epochs(log: LogState) -> None:
+    """Be the only one who writes the leader epochs."""
+    pending, log.epoch_file.pending = log.epoch_file.pending, None
+    if pending is not None:
+        pending.call_off()
+        _note_epochs(log, pending)
+
+
+def _note_epochs(log: LogState, pending: PendingEpochs) -> None:
+    for name in (names.EPOCH_CHECKPOINT, names.EPOCH_CHECKSUM):
+        # Whoever has one open has the former file.
+        log.resources.files.forget(f"{log.path}/{name}")
+    if pending.is_written:
+        log.dirty.note_names()
+        log.epoch_file.crc = pending.crc
+        log.epoch_file.unwritten = False

@@ -1,0 +1,88 @@
+"""``partition.metadata`` of one log: the topic id and the configurations that a replica keeps.
+
+Owns reading and writing it. Not its format: see `storage.checkpoints`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from tidelog.runtime.turns import Pieces
+from tidelog.storage import names
+from tidelog.storage.checkpoints import (
+    DamagedFile,
+    KeptConfigs,
+    PartitionMetadata,
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
+from tidelog.storage.log.recovery import Ending
+from tidelog.storage.log.service import write_failed
+from tidelog.storage.log.state import LogState
+from tidelog.storage.segments.resources import Resources
+
+
+def set_metadata(log: LogState, metadata: PartitionMetadata, *, durable: bool = True) -> None:
+    """Write ``partition.metadata``; a new log's becomes durable with its first sync."""
+    content = encode_partition_metadata(metadata)
+    if durable:
+        log.resources.disk.replace(f"{log.path}/{names.PARTITION_METADATA}", content)
+    else:
+        log.write_file(names.PARTITION_METADATA, content)
+    log.metadata = metadata
+
+
+def syncing_metadata(log: LogState) -> Pieces[None]:
+    """Make ``partition.metadata`` durable, in pieces. OSError as usual."""
+    files = log.resources.files
+    file = files.pin(f"{log.path}/{names.PARTITION_METADATA}")
+    try:
+        yield file.sync
+        directory = files.pin_directory(log.path)
+        try:
+            yield directory.sync
+        finally:
+            files.release(directory)
+    finally:
+        files.release(file)
+
+
+def keep_configs(log: LogState, configs: KeptConfigs) -> bool:
+    """Have the replica keep its topic's own configurations; whether that was news.
+
+    Durable with the next sync. A replica without a topic id has no file to keep them in, and a
+    full disk keeps the former ones.
+    """
+    metadata = log.metadata
+    if metadata is None or metadata.configs == configs or log.failed or log.closed:
+        return False
+    try:
+        set_metadata(log, dataclasses.replace(metadata, configs=configs), durable=False)
+    except OSError as error:
+        write_failed(log, error)
+        return False
+    return True
+
+
+def read_metadata(
+    resources: Resources, directory: str
+) -> tuple[PartitionMetadata | None, DamagedFile | None]:
+    """Return what ``partition.metadata`` says, None without it, or why it cannot be read."""
+    try:
+        return decode_partition_metadata(
+            resources.disk.read(f"{directory}/{names.PARTITION_METADATA}")
+        ), None
+    except FileNotFoundError:
+        return None, None
+    except DamagedFile as error:
+        return None, error
+
+
+def judge_metadata(resources: Resources, log: LogState, ending: Ending, error: DamagedFile) -> None:
+    """Decide whether an unreadable ``partition.metadata`` was torn by a power loss, or damaged."""
+    path = f"{log.path}/{names.PARTITION_METADATA}"
+    if ending.unsynced_may_be_gone and ending.recovery_point <= log.start_offset:
+        # Torn by the power loss: it becomes durable with the log's first sync.
+        resources.disk.remove(path)
+    else:
+        log.damaged = log.damaged or f"{path}: {error}"

@@ -1,0 +1,159 @@
+"""Getting a leader's batches ready to be written.
+
+Owns the checks and the rare rewriting (LogAppendTime) of produced batches, and the chunks that go
+to disk. Does not write. Records are never decoded; where the topic wants something of them,
+``looking`` looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidelog.model.configs.topic_values import LOG_APPEND_TIME, TopicConfigs
+from tidelog.model.errors import ErrorCode
+from tidelog.records.batch import (
+    HEADER_SIZE,
+    MAGIC_POSITION,
+    MAX_INT32,
+    Buffer,
+    Rejected,
+    check_client_batch,
+    pack_header,
+    pack_prefix,
+    split,
+    stamped_header,
+)
+from tidelog.runtime.turns import Pieces, at_once
+from tidelog.storage.log.inspecting import (
+    Batches,
+    Looks,
+    look_at_once,
+    look_into,
+)
+
+COPIED_BYTES = 2048
+"""Batches up to this size are copied behind their new prefix: the kernel takes one buffer in less
+time than two, by more than the copy takes."""
+
+
+def prepare(
+    buffer: Buffer,
+    configs: TopicConfigs,
+    now_ms: int,
+    *,
+    from_client: bool,
+    looks: Looks | None = None,
+) -> Batches | Rejected:
+    """Return the batches of a produce payload, checked and as they will be kept.
+
+    The server's own batches (``from_client`` False) may be control batches and pass unchecked.
+    With ``looks`` it never takes long: ``UNLOOKED`` when it would, for ``prepare_in_pieces``.
+    """
+    found = split(buffer)
+    if not isinstance(found, list):
+        return found
+    if from_client:
+        for header, batch in found:
+            refusal = check_client_batch(header, batch, configs, now_ms)
+            if refusal is not None:
+                return refusal
+    seen: Batches | Rejected
+    if configs.compression_type != "producer" or (
+        from_client and "compact" in configs.cleanup_policy
+    ):
+        if looks is None:
+            seen = at_once(look_into(found, configs, Looks(), from_client=from_client))
+        else:
+            seen = look_at_once(found, configs, looks, from_client=from_client)
+        return finished(seen, configs, now_ms) if isinstance(seen, list) else seen
+    if (
+        len(found) > 1
+        or len(buffer) > configs.segment_bytes
+        or configs.message_timestamp_type is LOG_APPEND_TIME
+    ):
+        return finished(found, configs, now_ms)
+    return found
+
+
+def prepare_in_pieces(
+    buffer: Buffer, configs: TopicConfigs, now_ms: int, looks: Looks
+) -> Pieces[Batches | Rejected]:
+    """Do what ``prepare`` does for a client's batches, but for ``finished``, in pieces.
+
+    The buffer must stay as it is until the end.
+    """
+    found = split(buffer)
+    if not isinstance(found, list):
+        return found
+    for header, batch in found:
+        refusal = check_client_batch(header, batch, configs, now_ms)
+        if refusal is not None:
+            return refusal
+    return (yield from look_into(found, configs, looks, from_client=True))
+
+
+def finished(found: Batches, configs: TopicConfigs, now_ms: int) -> Batches | Rejected:
+    """Return checked batches with the broker's time, if the topic wants it, and as many as fit."""
+    if configs.message_timestamp_type is LOG_APPEND_TIME:
+        found = [(stamped_header(header, batch, now_ms), batch) for header, batch in found]
+    if sum(len(batch) for _, batch in found) > configs.segment_bytes:
+        return Rejected(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            f"the batches of one request are larger than segment.bytes={configs.segment_bytes}",
+        )
+    if len(found) > 1 and sum(header.last_offset_delta + 1 for header, _ in found) > MAX_INT32:
+        return Rejected(
+            ErrorCode.RECORD_LIST_TOO_LARGE,
+            "the batches of one request have more records than a segment has offsets",
+        )
+    return found
+
+
+def chunks_for(
+    batches: Batches, first_offset: int, leader_epoch: int, *, stamped: bool
+) -> Sequence[Buffer]:
+    """Return what is written: batches with their offsets and leader epoch; only a small one copied.
+
+    The sender's buffer is left alone: new bytes in front stand for the old ones.
+    """
+    if len(batches) == 1 and not stamped:
+        header, batch = batches[0]
+        prefix = pack_prefix(first_offset, header.length, leader_epoch)
+        rest = batch[MAGIC_POSITION:]
+        return (prefix, rest) if len(rest) > COPIED_BYTES else (b"".join((prefix, rest)),)
+    chunks: list[Buffer] = []
+    offset = first_offset
+    for header, batch in batches:
+        if stamped:
+            assigned = header._replace(base_offset=offset, leader_epoch=leader_epoch)
+            chunks += (pack_header(assigned), batch[HEADER_SIZE:])
+        else:
+            chunks += (
+                pack_prefix(offset, header.length, leader_epoch),
+                batch[MAGIC_POSITION:],
+            )
+        offset += header.last_offset_delta + 1
+    return chunks
+
+
+def groups_that_fit(
+    batches: Batches, size: int, base_offset: int, end_offset: int, segment_bytes: int
+) -> list[Batches]:
+    """Cut fetched batches into groups that a segment takes: the leader's segments differ.
+
+    ``size`` and ``base_offset`` are those of the active segment, ``end_offset`` is the log's: the
+    next segment begins there, or at the end of the group before. Bytes stay within
+    ``segment_bytes``, offsets within the 32 bits of the indexes.
+    """
+    groups: list[Batches] = []
+    for header, batch in batches:
+        fits = size + len(batch) <= segment_bytes and header.last_offset - base_offset <= MAX_INT32
+        if not fits:
+            size, base_offset = 0, end_offset
+        if groups and fits:
+            groups[-1].append((header, batch))
+        else:
+            groups.append([(header, batch)])
+        size += len(batch)
+        end_offset = header.next_offset
+    return groups

@@ -1,0 +1,173 @@
+"""The state of one partition's log: segments, offsets, leader epochs, producers, service flags.
+
+Owns the values and what can be computed from them alone. Not their changes: each module beside this
+one has the functions of one kind of change, and `partition_log` lists them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidelog.model.configs.topic_values import TopicConfigs
+from tidelog.model.topics import TopicPartition
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.log.dirty_files import DirtyFiles
+from tidelog.storage.log.epoch_file import EpochFile
+from tidelog.storage.log.producers import ProducerState
+from tidelog.storage.log.recovery import Recovered
+from tidelog.storage.log.segment_list import SegmentList
+from tidelog.storage.log.snapshots import WaitingSnapshots
+from tidelog.storage.log.watermark_note import WatermarkNote
+from tidelog.storage.log.whole_files import replace
+from tidelog.storage.segments.resources import Resources
+from tidelog.storage.segments.room import NO_ROOM
+
+PRODUCER_EXPIRATION_MS = 86_400_000
+"""Default of ``producer.id.expiration.ms``."""
+
+
+class LogState:
+    """One replica's log in memory. Its offsets go from ``start_offset`` to ``end_offset``."""
+
+    __slots__ = (
+        "changing",
+        "closed",
+        "configs",
+        "cutting",
+        "damage_unsynced",
+        "damaged",
+        "dirty",
+        "end_offset",
+        "epoch_file",
+        "epochs",
+        "first_dirty_offset",
+        "generation",
+        "high_watermark",
+        "jitter_ms",
+        "last_sync_ms",
+        "lowered",
+        "metadata",
+        "partition",
+        "path",
+        "producer_expiration_ms",
+        "producers",
+        "recovered",
+        "resources",
+        "segments",
+        "snapshot_size",
+        "snapshots",
+        "start_offset",
+        "synced_end_offset",
+        "undone_writes",
+        "undone_writes_synced",
+        "watermark_note",
+        "write_again",
+    )
+
+    def __init__(
+        self,
+        resources: Resources,
+        path: str,
+        partition: TopicPartition,
+        configs: TopicConfigs,
+        recovered: Recovered,
+    ) -> None:
+        self.resources = resources
+        self.path = path
+        self.partition = partition
+        self.configs = configs
+        self.recovered = recovered
+        """What the start found on disk."""
+
+        self.segments = SegmentList(recovered.segments)
+        self.start_offset = max(recovered.log_start, self.segments[0].base_offset)
+        self.end_offset = self.segments[-1].next_offset
+        self.high_watermark = self.segments[0].base_offset
+        """Set by the caller; retention and compaction never pass it."""
+        self.synced_end_offset = self.segments[0].base_offset
+        """The recovery point: everything below survives a power loss."""
+        self.first_dirty_offset = self.segments[0].base_offset
+        """The cleaner's checkpoint: everything below was compacted once."""
+        self.generation = 0
+        """+1 whenever offsets may be given out again (truncation)."""
+        self.lowered = 0
+        """+1 whenever what the log claims in the checkpoints falls: older claims are void then."""
+
+        self.epochs = LeaderEpochs()
+        self.producers = ProducerState()
+        self.producer_expiration_ms = PRODUCER_EXPIRATION_MS
+        self.metadata = recovered.metadata
+        self.epoch_file = EpochFile()
+        self.watermark_note = WatermarkNote(resources, path)
+        self.snapshots = WaitingSnapshots(resources, path)
+        self.snapshot_size = self.segments.active.size
+        """Bytes of the active segment that the newest snapshot covers, as far as is known."""
+
+        self.dirty = DirtyFiles(path, resources.removals)
+        self.undone_writes = self.undone_writes_synced = 0
+        """How many partial writes were cut off again, and how many of these cuts a sync covers."""
+        self.write_again: Callable[[LogState], None] | None = None
+        """Writes again what an earlier process may not have synced; the start had no room for
+        it."""
+        self.last_sync_ms = 0
+
+        self.damaged = recovered.damaged
+        self.damage_unsynced = False
+        """Whether a power loss could take the note of the damage: until then it is not reported."""
+        self.closed = False
+        self.changing = False
+        """Whether segments are taken out, cut or replaced, in pieces: one such change at a time."""
+        self.cutting = False
+        """Whether that change is a cut: nothing is appended or synced until it ends."""
+        self.jitter_ms = 0
+        self.configure(configs)
+
+    @property
+    def failed(self) -> str | None:
+        """Why appends are refused for good: damage, a failed disk, or None."""
+        return self.damaged or self.resources.failed
+
+    @property
+    def size(self) -> int:
+        """Bytes of all batches. Grows with the number of segments."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where readers of committed transactions stop; the high watermark without them."""
+        return self.high_watermark
+
+    @property
+    def latest_epoch(self) -> int:
+        """The newest leader epoch of the log, -1 when there is none."""
+        return self.epochs.latest
+
+    @property
+    def waits_to_roll(self) -> bool:
+        """Whether a sync must come before a roll.
+
+        A closed segment is not scanned below the recovery point: a power loss must not bring back
+        what was cut off its end. Nor may it take the log's beginning, and leave what follows.
+        """
+        undone = self.undone_writes_synced < self.undone_writes
+        return undone or (len(self.segments) == 1 and self.dirty.names_unsynced)
+
+    def configure(self, configs: TopicConfigs) -> None:
+        """Apply the topic's configurations to all that follows."""
+        self.configs = configs
+        jitter = min(configs.segment_jitter_ms, configs.roll_ms)
+        self.jitter_ms = self.resources.random.randrange(jitter) if jitter > 0 else 0
+        self.segments.active.room = NO_ROOM
+
+    def take_snapshot(self) -> None:
+        """Have the next sync write the producers as they are now."""
+        self.snapshot_size = self.segments.active.size
+        self.snapshots.take(self.end_offset, self.producers)
+
+    def write_file(self, name: str, content: bytes) -> None:
+        """Replace a small file of the log; the next sync covers it."""
+        path = f"{self.path}/{name}"
+        self.resources.files.forget(path)
+        replace(self.resources.disk, path, content)
+        self.dirty.files.add(path)
+        self.dirty.note_names()
