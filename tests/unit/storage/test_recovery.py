@@ -41,6 +41,7 @@ from tidelog.storage.log.recovery import Ending
 from tidelog.storage.log.results import Appended, TimeOffset
 from tidelog.storage.segments.neighbours import missing_between
 from tidelog.storage.segments.segment import Segment
+from tidelog.storage.segments.times import largest_timestamp
 
 SMALL = TopicConfigs(segment_bytes=1000, index_interval_bytes=150)
 
@@ -524,7 +525,7 @@ def test_times_that_a_power_loss_took_are_noted_again(tmp_path: Path, left: int)
     os.truncate(segment.time_index_path, 12 * left)
     found = reopen(tmp_path, configs, ending=Ending(8, 8, unsynced_may_be_gone=True))
     assert found.segments[0].newest == (NOW_MS + 5000, 3)
-    assert found.segments[0].largest_timestamp == NOW_MS + 5000
+    assert largest_timestamp(found.segments[0]) == NOW_MS + 5000
     answer = found.offset_for_time(NOW_MS + 2001)
     assert isinstance(answer, TimeOffset) and answer.offset == 3
 

@@ -16,6 +16,7 @@ from tidelog.records.batch import MAX_INT32
 from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
 from tidelog.storage.segments.segment import Segment
+from tidelog.storage.segments.times import largest_timestamp
 
 MAX_KEYS = 1_000_000
 """Most keys one run remembers: some 200 MB in the helper process. More keys take more runs."""
@@ -93,7 +94,7 @@ def cleanable(log: LogState, now_ms: int) -> list[Segment]:
         if segment.next_offset > bound:
             break
         dirty = segment.next_offset > log.first_dirty_offset
-        if dirty and lag > 0 and segment.largest_timestamp > now_ms - lag:
+        if dirty and lag > 0 and largest_timestamp(segment) > now_ms - lag:
             break
         found.append(segment)
     return found

@@ -28,7 +28,7 @@ from tidelog.storage.log.retention import ROLL_WAITS, may_outgrow, must_roll, ro
 from tidelog.storage.log.rolling import puts_roll_off, roll, syncing_before_roll
 from tidelog.storage.log.service import out_of_service, unreadable, write_failed
 from tidelog.storage.log.state import LogState
-from tidelog.storage.segments.room import Room
+from tidelog.storage.segments.segment import Room
 
 
 def append_as_leader(

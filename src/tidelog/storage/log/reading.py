@@ -13,7 +13,7 @@ from tidelog.records.batch import Rejected, read_header, walk
 from tidelog.records.record import CorruptRecords
 from tidelog.storage.log.service import out_of_service, unreadable
 from tidelog.storage.log.state import LogState
-from tidelog.storage.segments.slice import Slice
+from tidelog.storage.segments.checked_reads import Slice, read_batches
 
 MOST_BYTES = 1024 * 1024
 """Of one read, for all of it is checked; a first batch that is larger is given whole."""
@@ -62,7 +62,7 @@ def _read(
         if located is None:
             return _EMPTY
     segment, position = located
-    found = segment.read(position, max_bytes, limit, at_least_one, log.epochs, least)
+    found = read_batches(segment, position, max_bytes, limit, at_least_one, log.epochs, least)
     if found is None:
         return _EMPTY
     if found.next_position < segment.size or segment is log.segments.active:
@@ -87,9 +87,7 @@ def _on_to_records(
         and not any(header.record_count for _, header in walk(pieces[-1]))
     ):
         located = log.segments.locate(found.next_offset)
-        more = located and located[0].read(
-            located[1], max_bytes - size, limit, at_least_one, log.epochs
-        )
+        more = located and read_batches(*located, max_bytes - size, limit, at_least_one, log.epochs)
         if not more:
             break
         found = more

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from tidelog.records.batch import HEADER_SIZE, read_header
 from tidelog.storage.log.state import LogState
+from tidelog.storage.segments.checked_reads import checked_until, sound_until
 from tidelog.storage.segments.segment import Segment
 from tidelog.storage.segments.soundness import Unsound
 
@@ -72,12 +73,12 @@ def find_region(
     try:
         start = _start_of(segment, offset) if known is None else known[1]
         end = segment.size
-        most = min(start + max_bytes, segment.checked_until(start) + UNCHECKED_BYTES)
+        most = min(start + max_bytes, checked_until(segment, start) + UNCHECKED_BYTES)
         if end > most:
             end, last_offset = segment.index.entry_before(most)
         if end - start < LEAST_BYTES:
             return None
-        boundary, end = end, segment.sound_until(start, end, log.epochs)
+        boundary, end = end, sound_until(segment, start, end, log.epochs)
         if end - start < LEAST_BYTES:
             return None
         if last_offset >= 0 and end == boundary and not _remember(log, segment, end, last_offset):

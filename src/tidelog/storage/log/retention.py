@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tidelog.model.configs.topic_values import TopicConfigs
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import MAX_INT32, Rejected
 from tidelog.storage.segments.index import OFFSET_ENTRY_BYTES, TIME_ENTRY_BYTES
-from tidelog.storage.segments.room import NO_ROOM, Room
-
-if TYPE_CHECKING:
-    from tidelog.storage.segments.segment import Segment
+from tidelog.storage.segments.segment import NO_ROOM, Room, Segment
+from tidelog.storage.segments.times import largest_timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ def _too_old(segments: Sequence[Segment], limit: int, retention_ms: int, now_ms:
         return 0
     count = 0
     for segment in segments[:limit]:
-        if now_ms - segment.largest_timestamp <= retention_ms:
+        if now_ms - largest_timestamp(segment) <= retention_ms:
             break
         count += 1
     return count

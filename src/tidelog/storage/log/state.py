@@ -20,7 +20,7 @@ from tidelog.storage.log.snapshots import WaitingSnapshots
 from tidelog.storage.log.watermark_note import WatermarkNote
 from tidelog.storage.log.whole_files import replace
 from tidelog.storage.segments.resources import Resources
-from tidelog.storage.segments.room import NO_ROOM
+from tidelog.storage.segments.segment import NO_ROOM
 
 PRODUCER_EXPIRATION_MS = 86_400_000
 """Default of ``producer.id.expiration.ms``."""

@@ -29,6 +29,7 @@ from tidelog.storage.log.service import out_of_service, unreadable
 from tidelog.storage.log.state import LogState
 from tidelog.storage.segments.segment import Segment
 from tidelog.storage.segments.soundness import Unsound, check_batch
+from tidelog.storage.segments.times import from_newest, from_time
 
 TimeFound = TimeOffset | Rejected | None
 
@@ -178,7 +179,7 @@ def _next_candidate(
     for segment in segments:
         if segment.next_offset <= start_offset or segment.sound_newest[0] < timestamp:
             continue
-        walk = segment.from_time(timestamp, start_offset)
+        walk = from_time(segment, timestamp, start_offset)
         for number, (position, header) in enumerate(walk, 1):
             claims = header.newest_time >= timestamp and header.record_count
             if claims and header.last_offset >= start_offset:
@@ -202,7 +203,7 @@ def _newer(
         located = segment.locate(last)
         if located is not None and located[1].base_offset >= start:
             return timestamp, located[1].base_offset, segment.next_offset
-    for number, (_, header) in enumerate(segment.from_newest(offset, limit), 1):
+    for number, (_, header) in enumerate(from_newest(segment, offset, limit), 1):
         if header.next_offset > limit:
             return best, best_offset, limit
         if header.newest_time > best and header.base_offset >= start:

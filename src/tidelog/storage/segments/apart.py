@@ -10,8 +10,7 @@ from tidelog.records.batch import BatchHeader
 from tidelog.runtime.disk import Disk
 from tidelog.storage.segments.index_files import reader_of
 from tidelog.storage.segments.resources import Resources
-from tidelog.storage.segments.room import NO_ROOM
-from tidelog.storage.segments.segment import Segment
+from tidelog.storage.segments.segment import NO_ROOM, Segment
 
 OPEN_FILES = 8
 """A look at one segment has three open."""
@@ -59,7 +58,7 @@ class SegmentApart(Segment):
         self.index.truncate(size)
         self.time_index.truncate(end_offset)
         self.size, self.next_offset = size, end_offset
-        self._newest = self._unsound = self._first_time = None
+        self._newest = self.unsound = self._first_time = None
         if not size:
             self._bytes_since_entry = 0
         _ = self.newest
@@ -72,9 +71,9 @@ class SegmentApart(Segment):
             self.index.copied(reader_of(own, self.index_path)),
             self.time_index.copied(reader_of(own, self.time_index_path)),
         )
-        low, high = segment._checked
-        segment._checked = (min(low, self.size), min(high, self.size))
+        low, high = segment.checked
+        segment.checked = (min(low, self.size), min(high, self.size))
         segment.size, segment.next_offset = self.size, self.next_offset
-        segment._newest, segment._unsound, segment._first_time = self._newest, self._unsound, None
+        segment._newest, segment.unsound, segment._first_time = self._newest, self.unsound, None
         segment._bytes_since_entry = self._bytes_since_entry
         segment.room = NO_ROOM

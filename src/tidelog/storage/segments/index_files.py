@@ -6,8 +6,11 @@ where they are, and has each confirmed by its batch; a start after a crash looks
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from typing import NamedTuple
 
+from tidelog.records.batch import NO_TIMESTAMP, BatchHeader
 from tidelog.storage.segments.index import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
@@ -62,3 +65,42 @@ def reader_of(resources: Resources, path: str) -> Read:
 
 def _read(resources: Resources, path: str, position: int, size: int) -> bytes:
     return resources.files.get(path).read_at(position, size)
+
+
+class BuiltIndexes(NamedTuple):
+    """Both indexes of a segment as its batches give them, and what was learnt on the way."""
+
+    offsets: OffsetIndex
+    times: TimeIndex
+    newest: tuple[int, int]
+    """The greatest timestamp, and the last offset of the batch that has it."""
+    first_time: int | None
+    bytes_since_entry: int
+    end: int
+    """Where the batches end in the file."""
+
+
+def indexes_of(
+    batches: Iterable[tuple[int, BatchHeader]], base_offset: int, interval: int
+) -> BuiltIndexes:
+    """Return the indexes of a segment, built in memory from the headers of all its batches.
+
+    As ``Segment.note`` builds them while batches are appended.
+    """
+    index, time_index = OffsetIndex(base_offset), TimeIndex(base_offset)
+    newest, first_time = (NO_TIMESTAMP, base_offset), None
+    since = end = 0
+    for position, header in batches:
+        size, time = header.size, header.newest_time
+        if time > newest[0]:
+            newest = time, header.last_offset
+        if position == 0:
+            first_time = time
+        if since <= interval:
+            since += size
+        else:
+            index.add(header.last_offset, position)
+            time_index.add(*newest)
+            since = size
+        end = position + size
+    return BuiltIndexes(index, time_index, newest, first_time, since, end)

@@ -7,26 +7,35 @@ they are asked for; the shared cache makes it drop them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from tidelog.records.batch import HEADER_SIZE, BatchHeader, read_header
 from tidelog.runtime.disk import Buffer, File
 from tidelog.storage import names
-from tidelog.storage.epochs import LeaderEpochs
 from tidelog.storage.segments.index import (
     OFFSET_ENTRY_BYTES,
     TIME_ENTRY_BYTES,
     OffsetIndex,
     TimeIndex,
 )
-from tidelog.storage.segments.index_files import open_indexes
+from tidelog.storage.segments.index_files import indexes_of, open_indexes
 from tidelog.storage.segments.resources import Resources
-from tidelog.storage.segments.room import NO_ROOM
 from tidelog.storage.segments.scan import HEADERS_BYTES, indexable, scan
-from tidelog.storage.segments.slice import Slice
-from tidelog.storage.segments.soundness import Unsound, sound_part
+from tidelog.storage.segments.soundness import Unsound
 
 UNKNOWN_TIME = -1
+
+
+class Room(NamedTuple):
+    """How far appends may go before ``retention.must_roll`` is called: bytes, time, offset."""
+
+    size: int
+    timestamp: int
+    offset: int
+
+
+NO_ROOM = Room(-1, -1, -1)
 
 
 class Segment:
@@ -59,12 +68,12 @@ class Segment:
         self._index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._newest: tuple[int, int] | None = None
-        self._unsound: Unsound | None = None
+        self.unsound: Unsound | None = None
         """Why ``newest`` may not be true."""
         self._first_time: int | None = None
         self._bytes_since_entry = 0
         self.opened_size = size
-        self._checked = (size, size)
+        self.checked = (size, size)
         """The part of the file that was written or checked in this life of the process."""
         self.room = NO_ROOM
         """How far it may grow before the log asks again whether to roll."""
@@ -82,8 +91,8 @@ class Segment:
         file = self.resources.files.get(self.log_path, create=not position)
         file.write_at(position, chunks)
         self.size = end = position + size
-        if self._checked[1] == position:
-            self._checked = (self._checked[0], end)
+        if self.checked[1] == position:
+            self.checked = (self.checked[0], end)
         return position
 
     def note(
@@ -147,8 +156,8 @@ class Segment:
         self.open_log().truncate(size)
         self.size = size
         self.next_offset = end_offset
-        self._checked = (min(self._checked[0], size), min(self._checked[1], size))
-        self._newest = self._unsound = self._first_time = None
+        self.checked = (min(self.checked[0], size), min(self.checked[1], size))
+        self._newest = self.unsound = self._first_time = None
         self.room = NO_ROOM
         if not size:
             self._bytes_since_entry = 0
@@ -203,30 +212,28 @@ class Segment:
         self.hold_in_cache()
 
     def rebuild_indexes(self, interval: int = 4096) -> bool:
-        """Make both indexes anew from the headers of all batches, and write them; False when the
+        """Rebuild both indexes from the headers of all batches, and write them; False when the
         batches end before the file does. What a full disk has no room for stays in memory.
         """
-        end, next_offset = 0, self.next_offset
         try:
             self.restart_indexes()
             found = scan(self.open_log(), 0, self.size, check=False, chunk_bytes=HEADERS_BYTES)
-            for at, header in indexable(found, self.base_offset):
-                self.note(at, header.size, header.last_offset, header.newest_time, interval)
-                end = at + header.size
+            built = indexes_of(indexable(found, self.base_offset), self.base_offset, interval)
         except OSError:
             self._index = self._time_index = self._newest = None  # a part of them would mislead
             self.room = NO_ROOM
             raise
-        finally:
-            self.next_offset = next_offset
+        self.set_indexes(built.offsets, built.times)
+        self._newest, self._first_time = built.newest, built.first_time
+        self._bytes_since_entry = built.bytes_since_entry
         try:
             self.close_indexes()
         except OSError as error:
             if not self.resources.is_full(error):
                 raise
-        if end != self.size:
-            self._unsound = Unsound(f"{self.log_path} has no batch at position {end}")
-        return end == self.size
+        if built.end != self.size:
+            self.unsound = Unsound(f"{self.log_path} has no batch at position {built.end}")
+        return built.end == self.size
 
     def restart_indexes(self) -> None:
         """Begin both indexes and the newest time anew, in memory and on disk."""
@@ -240,7 +247,7 @@ class Segment:
         """Begin both indexes and the newest time, in memory."""
         self._index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self._newest = (UNKNOWN_TIME, self.base_offset)
-        self._unsound = None
+        self.unsound = None
         self._first_time = None
         self._bytes_since_entry = 0
 
@@ -285,18 +292,18 @@ class Segment:
     def sound_newest(self) -> tuple[int, int]:
         """What ``newest`` says. Unsound when that may not be true, for a bad batch."""
         newest = self.newest
-        if self._unsound is not None:
-            raise self._unsound
+        if self.unsound is not None:
+            raise self.unsound
         return newest
 
     def _check_newest_entry(self) -> None:
         """Retention goes by the last entry of the time index: it must be that of its batch."""
         try:
-            self._true_entry(TimeIndex.last)
+            self.true_time_entry(TimeIndex.last)
         except Unsound as error:
-            self._unsound = error  # who reads it says so
+            self.unsound = error  # who reads it says so
 
-    def _true_entry(
+    def true_time_entry(
         self, pick: Callable[[TimeIndex], tuple[int, int] | None]
     ) -> tuple[int, int] | None:
         """Return an entry of the time index that is that of its batch: else the indexes are made
@@ -311,52 +318,11 @@ class Segment:
         return pick(self.time_index)
 
     @property
-    def largest_timestamp(self) -> int:
-        """The time retention goes by: the newest timestamp, or the file's when there is none.
-
-        Batches that compaction has emptied still have the time of their records. Where batches
-        cannot be walked the file's counts, too: what is behind them may be newer.
-        """
-        newest = self.newest[0]
-        if self._unsound is not None:
-            return max(newest, self._disk.modified_ms(self.log_path))
-        if newest >= 0:
-            return newest
-        if not self.size:
-            return self.created_ms
-        batches = scan(self.open_log(), 0, self.size, check=False, chunk_bytes=HEADERS_BYTES)
-        emptied = max((header.max_timestamp for _, header in batches), default=UNKNOWN_TIME)
-        return emptied if emptied >= 0 else self._disk.modified_ms(self.log_path)
-
-    @property
     def first_timestamp(self) -> int | None:
         """The greatest timestamp of the first batch, None in an empty segment."""
         if self._first_time is None and self.size:
             self._first_time = self.header_at(0).max_timestamp
         return self._first_time
-
-    def from_time(self, timestamp: int, start_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield positions and headers of batches that end at or behind an offset, from one on
-        before which all are older than ``timestamp``. Unsound when they cannot be walked."""
-        entry = self._true_entry(lambda index: index.entry_below(timestamp))
-        return self._batches(start_offset if entry is None else max(entry[1], start_offset))
-
-    def from_newest(self, start_offset: int, limit: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield them likewise, from one on that is as new as all from the offset to it, and that
-        is before ``limit``."""
-        entry = self._true_entry(lambda index: index.entry_before(limit))
-        return self._batches(start_offset if entry is None else max(entry[1], start_offset))
-
-    def _batches(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        located = self.locate(offset)
-        if located is None:
-            return
-        file, end = self.open_log(), located[0]
-        for position, header in scan(file, end, self.size, check=False, chunk_bytes=HEADERS_BYTES):
-            end = position + header.size
-            yield position, header
-        if end != self.size:
-            raise Unsound(f"{self.log_path} has no batch at position {end}")
 
     # Reading ---------------------------------------------------------------------------------
 
@@ -423,74 +389,7 @@ class Segment:
             end = position + header.size
         return None, end == self.size
 
-    def sound_until(self, start: int, end: int, epochs: LeaderEpochs) -> int:
-        """Return where the whole batches between two positions end. Unsound for a bad one.
-
-        Each is read and checked once in a life of the process, those written in it not at all.
-        """
-        low, high = self._checked
-        if low <= start and end <= high:
-            return end
-        if low <= start < high:
-            start = high
-        data = self.read_bytes(start, end - start)
-        last = self.next_offset
-        size, next_offset = sound_part(data, self.base_offset, last, last, epochs)
-        end = start + size
-        self._check_behind(end, next_offset)
-        apart = start > high or end < low
-        self._checked = (start, end) if apart else (min(low, start), max(high, end))
-        return end
-
-    def checked_until(self, start: int) -> int:
-        """Return up to where ``sound_until`` from a position on has nothing to read."""
-        low, high = self._checked
-        return high if low <= start < high else start
-
     def remake_indexes(self) -> None:
         """Make both indexes anew: what their files had is not true. Unsound for a bad batch."""
         if not self.rebuild_indexes():
             raise Unsound(f"{self.log_path} has a damaged batch")
-
-    def read(
-        self,
-        position: int,
-        max_bytes: int,
-        limit_offset: int,
-        at_least_one: bool,
-        epochs: LeaderEpochs,
-        least_offset: int = 0,
-    ) -> Slice | None:
-        """Return whole, sound batches from a batch's position that end before ``limit_offset``.
-
-        At most ``max_bytes``, but with ``at_least_one`` the first batch whole. None when there is
-        no such batch. One read; Unsound when a batch is not what was written.
-        """
-        available = self.size - position
-        if available < HEADER_SIZE:
-            return None
-        least, end = max(least_offset, self.base_offset), self.next_offset
-        data = self.read_bytes(position, min(available, max(max_bytes, HEADER_SIZE)))
-        if len(data) < HEADER_SIZE:
-            raise Unsound(f"{self.log_path} ends before position {position}")
-        size, next_offset = sound_part(data, least, limit_offset, end, epochs)
-        if not size:
-            first = read_header(data)
-            if first.size > available:
-                raise Unsound(f"the batch at offset {first.base_offset} ends behind its file")
-            if first.size <= len(data) or not at_least_one:
-                return None
-            data = self.read_bytes(position, first.size)
-            size, next_offset = sound_part(data, least, limit_offset, end, epochs)
-            if not size:
-                return None
-        if size + HEADER_SIZE > len(data):
-            self._check_behind(position + size, next_offset)
-        return Slice(memoryview(data)[:size], next_offset, position + size)
-
-    def _check_behind(self, position: int, next_offset: int) -> None:
-        """Raise Unsound when the batch at a position begins before the one in front of it ends."""
-        if position + HEADER_SIZE <= self.size:
-            found = self.header_at(position).base_offset
-            if found < next_offset:
-                raise Unsound(f"{self.log_path} has offset {found} behind {next_offset - 1}")

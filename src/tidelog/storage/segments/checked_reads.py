@@ -1,0 +1,93 @@
+"""Reads of whole batches of a segment, each checked before a reader gets it (promise 26).
+
+Owns which part of the file is read and which part was checked before. Not the judgement of the
+bytes: see `soundness`. Not what follows from damage: see `log.reading` and `log.region`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidelog.records.batch import HEADER_SIZE, read_header
+from tidelog.storage.epochs import LeaderEpochs
+from tidelog.storage.segments.segment import Segment
+from tidelog.storage.segments.soundness import Unsound, sound_part
+
+
+class Slice(NamedTuple):
+    """Whole batches of a segment. ``next_offset``/``next_position``: where reading continues."""
+
+    data: memoryview
+    next_offset: int
+    next_position: int
+
+
+def read_batches(
+    segment: Segment,
+    position: int,
+    max_bytes: int,
+    limit_offset: int,
+    at_least_one: bool,
+    epochs: LeaderEpochs,
+    least_offset: int = 0,
+) -> Slice | None:
+    """Return whole, sound batches from a batch's position that end before ``limit_offset``.
+
+    At most ``max_bytes``, but with ``at_least_one`` the first batch whole. None when there is
+    no such batch. One read; Unsound when a batch is not what was written.
+    """
+    available = segment.size - position
+    if available < HEADER_SIZE:
+        return None
+    least, end = max(least_offset, segment.base_offset), segment.next_offset
+    data = segment.read_bytes(position, min(available, max(max_bytes, HEADER_SIZE)))
+    if len(data) < HEADER_SIZE:
+        raise Unsound(f"{segment.log_path} ends before position {position}")
+    size, next_offset = sound_part(data, least, limit_offset, end, epochs)
+    if not size:
+        first = read_header(data)
+        if first.size > available:
+            raise Unsound(f"the batch at offset {first.base_offset} ends behind its file")
+        if first.size <= len(data) or not at_least_one:
+            return None
+        data = segment.read_bytes(position, first.size)
+        size, next_offset = sound_part(data, least, limit_offset, end, epochs)
+        if not size:
+            return None
+    if size + HEADER_SIZE > len(data):
+        _check_after(segment, position + size, next_offset)
+    return Slice(memoryview(data)[:size], next_offset, position + size)
+
+
+def sound_until(segment: Segment, start: int, end: int, epochs: LeaderEpochs) -> int:
+    """Return where the whole batches between two positions end. Unsound for a bad one.
+
+    Each is read and checked once in a life of the process, those written in it not at all.
+    """
+    low, high = segment.checked
+    if low <= start and end <= high:
+        return end
+    if low <= start < high:
+        start = high
+    data = segment.read_bytes(start, end - start)
+    last = segment.next_offset
+    size, next_offset = sound_part(data, segment.base_offset, last, last, epochs)
+    end = start + size
+    _check_after(segment, end, next_offset)
+    apart = start > high or end < low
+    segment.checked = (start, end) if apart else (min(low, start), max(high, end))
+    return end
+
+
+def checked_until(segment: Segment, start: int) -> int:
+    """Return up to where ``sound_until`` from a position on has nothing to read."""
+    low, high = segment.checked
+    return high if low <= start < high else start
+
+
+def _check_after(segment: Segment, position: int, next_offset: int) -> None:
+    """Raise Unsound when the batch at a position begins before the one in front of it ends."""
+    if position + HEADER_SIZE <= segment.size:
+        found = segment.header_at(position).base_offset
+        if found < next_offset:
+            raise Unsound(f"{segment.log_path} has offset {found} behind {next_offset - 1}")
