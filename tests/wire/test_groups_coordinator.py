@@ -367,7 +367,11 @@ def test_members_of_all_partitions_share_the_room_and_one_line_says_that_it_is_u
         assert broker.coordinator.room.held == 0
 
     run(tmp_path, story, lead=False)
-    said = [each.getMessage() for each in caplog.records if "no room for more" in each.getMessage()]
+    said = [
+        each.getMessage()
+        for each in caplog.records
+        if "memory for members and groups is full" in each.getMessage()
+    ]
     assert len(said) == 1
 
 

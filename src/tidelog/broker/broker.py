@@ -85,7 +85,7 @@ class Broker:
         )
         self.departures = Departures(seams.clock)
         self.feeds = Feeds(self, seams.random)
-        self.debts = Debts(are_told=configs.level.unclean_flag)
+        self.debts = Debts(are_reported=configs.level.unclean_flag)
         self.isr_changes = IsrChanges(configs, seams.clock, session, self.partitions, self.debts)
         self.partitions.when_leader.append(self.isr_changes.began)
         self.loss_reports = LossReports(configs.node_id, session, self.partitions, self.log_work)

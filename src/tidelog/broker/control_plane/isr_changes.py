@@ -71,13 +71,13 @@ log line, all of them in one turn of the loop; the controller decides them in on
 
 
 class Debts(Protocol):
-    """The data-loss handlings of partitions led here: ``data_loss``."""
+    """The data-loss debts of partitions led here: ``data_loss.debts``."""
 
     def is_handled(self, partition: HostedPartition, /) -> bool:
-        """Whether one is finished, and the controller may not know yet."""
+        """Whether the handling is finished and not yet confirmed by the controller."""
 
     def confirmed(self, partition: HostedPartition, /) -> None:
-        """The controller has cleared flag and debt."""
+        """Drop a partition whose flag and debt the controller has cleared."""
 
 
 class IsrChanges:

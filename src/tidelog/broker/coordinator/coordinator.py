@@ -1,9 +1,9 @@
-"""The coordinator of consumer groups on this broker: which groups are here, and since when.
+"""The group coordinator of this broker: the groups in the partitions that it leads.
 
-Owns the partitions of ``__consumer_offsets`` that are led here: taken up when leadership begins,
-kept while this broker leads on in newer epochs, given up when it goes; the periodic look at
-retention; the creation of the topic. A group lives in partition ``groups.placement.partition_for``;
-the leader of that partition is its coordinator, so there is one at any time.
+Owns the led partitions of ``__consumer_offsets``: loaded when leadership begins, kept in newer
+leader epochs of this broker, closed when it ends; the periodic expiry of offsets; the creation of
+the topic. Not one partition and its groups: see ``led_partition``. A group is kept in partition
+``groups.placement.partition_for``. The leader of that partition is the only coordinator.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ROOM_SAID_EVERY_MS = 60_000
-"""How often it is said that there is no room for more."""
+FULL_LOGGED_EVERY_MS = 60_000
+"""How often the log repeats that the memory for groups is full."""
 
 
 @dataclass
 class Loads:
-    """Partitions whose groups were loaded side by side: one line for all, as a first group loads
-    them all."""
+    """Partitions whose groups were loaded at the same time: they share one line in the log, because
+    the first group of a cluster makes a broker load all of its partitions."""
 
     began_ms: int
     partitions: list[int] = field(default_factory=list)
@@ -49,14 +49,14 @@ class Loads:
     unknown_records: int = 0
 
     def add(self, led: LedPartition) -> None:
-        """Count one that has ended, if it was loaded: one that failed has said so."""
+        """Count a partition if its load succeeded: a failed load has its own line in the log."""
         if led.error is ErrorCode.NONE:
             self.partitions.append(led.hosted.partition)
             self.groups += len(led.table)
             self.unknown_records += led.table.unknown_records
 
-    def say(self, now_ms: int) -> None:
-        """Write the line, if any was loaded."""
+    def log(self, now_ms: int) -> None:
+        """Log the line, if any partition was loaded."""
         if self.partitions:
             logger.info(
                 "loaded %(groups)d groups of %(count)d partitions of %(topic)s in %(ms)d ms, "
@@ -73,20 +73,20 @@ class Loads:
 
 
 class Coordinator:
-    """What the handlers of group requests ask. Made after ``Broker``, with its parts in place."""
+    """The entry for the handlers of group requests. Created after the parts of ``Broker``."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._led: dict[int, LedPartition] = {}
         self.room = Room(lambda: [led.table for led in list(self._led.values())])
-        """What all groups here may take."""
-        self._say_again_ms = self._refusals_said = 0
+        """The memory limit of all groups here."""
+        self._log_again_ms = self._refusals_logged = 0
         self._rules = GroupRules(
             lambda: str(broker.seams.new_uuid()), settings_of(broker.configs), self.room
         )
         self._one_by_one = OneByOne()
         self._tasks: set[asyncio.Task[None]] = set()
-        # One partition is read at a time: fifty at once would be fifty slices in every turn.
+        # One partition is read at a time: fifty at once would take fifty time slices per turn.
         self._reading = asyncio.Semaphore(1)
         self._loads = Loads(0)
         self._loading = 0
@@ -96,13 +96,13 @@ class Coordinator:
         broker.metadata.when_gone.append(self._topic_gone)
 
     def start(self) -> None:
-        """Begin to look at retention every ``offsets.retention.check.interval.ms``."""
+        """Start the expiry of offsets every ``offsets.retention.check.interval.ms``."""
         self._spawn(self._expire_for_ever(), "groups-retention")
 
     async def close(self) -> None:
-        """Send everyone who waits elsewhere and stop all work."""
+        """Refuse all waiting requests with NOT_COORDINATOR and stop all tasks."""
         for number in list(self._led):
-            self._give_up(number)
+            self._close(number)
         await call_off(self._tasks)
 
     # Requests ----------------------------------------------------------------------------------
@@ -114,8 +114,8 @@ class Coordinator:
             refuse_event(event, led)
         else:
             led.decide(group_id, event)
-            if self.room.refused > self._refusals_said:
-                self._say_no_room()
+            if self.room.refused > self._refusals_logged:
+                self._log_full()
 
     def decide_in_parts(self, group_id: str, long: InParts) -> None:
         """Decide a request of many positions; its response is sent later, or now if refused."""
@@ -125,15 +125,15 @@ class Coordinator:
         else:
             led.decide_in_parts(group_id, long)
 
-    def _say_no_room(self) -> None:
-        """Say it in one line a minute."""
+    def _log_full(self) -> None:
+        """Log that the memory for groups is full, at most once per ``FULL_LOGGED_EVERY_MS``."""
         now_ms = self._broker.clock.monotonic_ms()
-        if now_ms < self._say_again_ms:
+        if now_ms < self._log_again_ms:
             return
-        self._say_again_ms = now_ms + ROOM_SAID_EVERY_MS
-        refused, self._refusals_said = self.room.refused, self.room.refused
+        self._log_again_ms = now_ms + FULL_LOGGED_EVERY_MS
+        refused, self._refusals_logged = self.room.refused, self.room.refused
         logger.warning(
-            "there is no room for more members or groups: %(groups)d groups, whose members take "
+            "the memory for members and groups is full: %(groups)d groups, whose members take "
             "%(held_bytes)d of %(limit_bytes)d bytes; %(refused)d requests were refused since this "
             "broker started",
             {
@@ -145,24 +145,24 @@ class Coordinator:
         )
 
     def table_of(self, group_id: str) -> GroupTable | ErrorCode:
-        """Return the table to look a group up in, or why it is not here."""
+        """Return the table with a group, or the error if the group is not coordinated here."""
         led = self._find(group_id)
         return led if isinstance(led, ErrorCode) else led.table
 
     def tables(self) -> Iterator[GroupTable]:
-        """Yield the tables that can be looked at."""
+        """Yield the loaded tables."""
         for led in self._led.values():
             if led.error is ErrorCode.NONE:
                 yield led.table
 
     @property
     def is_loading(self) -> bool:
-        """Whether groups of some partition are not known yet."""
+        """Whether the groups of some partition are still loading."""
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return any(led.error is loading for led in self._led.values())
 
     def statistics(self) -> dict[str, int]:
-        """Return counts for metrics: partitions, those that load, groups, skipped records."""
+        """Return counts for metrics: partitions, loading partitions, groups, skipped records."""
         loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return {
             "partitions": len(self._led),
@@ -184,8 +184,8 @@ class Coordinator:
     def partition_of(self, group_id: str) -> int | None:
         """Return the partition that keeps a group; None while the topic is not known here.
 
-        By the count that the controller names: a topic of which not every partition is known yet
-        must not put a group anywhere else.
+        Uses the partition count of the controller: while not every partition is known here, a group
+        must not be placed in another one.
         """
         topic = self._broker.metadata.topic(OFFSETS_TOPIC)
         if topic is None:
@@ -196,9 +196,9 @@ class Coordinator:
         return partition_for(group_id, count) if count else None
 
     async def ensure_topic(self) -> ErrorCode:
-        """Have ``__consumer_offsets`` created; NONE once its leaders are known here.
+        """Create ``__consumer_offsets`` if needed; NONE once its leaders are known here.
 
-        Partitions, replicas and segments as ``offsets.topic.*`` say, compacted.
+        Compacted, with the partitions, replicas and segment size of ``offsets.topic.*``.
         """
         configs = self._broker.configs
         return await self._broker.topic_creation.ensure(
@@ -215,20 +215,20 @@ class Coordinator:
     # Leadership --------------------------------------------------------------------------------
 
     async def reloaded(self, hosted: HostedPartition) -> str | None:
-        """Have the groups of a partition loaded from its log since this broker leads (KIP-704).
+        """Ensure that the groups of a partition are loaded from the log of this leader (KIP-704).
 
-        What another leader knew of them counts no more; what this one knows is its log, which it
-        has led without a break. A load that failed is begun again. Returns None once they are
-        loaded, else why they are not; waits while they load.
+        Groups loaded since this broker's leadership began are kept: the log has not changed under
+        them. A failed load is started again. Waits while they load; returns None once they are
+        loaded, otherwise why they are not.
         """
         led = self._led.get(hosted.partition)
         if led is None or led.hosted is not hosted or not led.is_current:
-            return "they are not coordinated here"
+            return "this broker does not coordinate them"
         if led.has_failed:
             self._lead(hosted)
             led = self._led[hosted.partition]
         await led.load_ended.wait()
-        return None if led.error is ErrorCode.NONE else f"they are not loaded: {led.error.name}"
+        return None if led.error is ErrorCode.NONE else f"not loaded: {led.error.name}"
 
     def _lead(self, hosted: HostedPartition) -> None:
         if hosted.topic != OFFSETS_TOPIC:
@@ -236,9 +236,9 @@ class Coordinator:
         present = self._led.get(hosted.partition)
         is_kept = present is not None and present.hosted is hosted and present.is_current
         if present is not None and is_kept and not present.has_failed:
-            # Led on, in a newer epoch: nobody is sent away, unless there is nothing to keep.
+            # A newer leader epoch of the same leadership: the groups stay, unless they have failed.
             return
-        self._give_up(hosted.partition)
+        self._close(hosted.partition)
         led = LedPartition(
             hosted,
             self._rules,
@@ -251,7 +251,7 @@ class Coordinator:
         self._spawn(self._load(led), f"groups-load-{hosted.partition}")
 
     async def _load(self, led: LedPartition) -> None:
-        """Load a partition's groups; the last of those that load at once says what all have."""
+        """Load a partition's groups; the last of concurrent loads logs one line for all."""
         if not self._loading:
             self._loads = Loads(self._broker.clock.monotonic_ms())
         self._loading += 1
@@ -261,14 +261,14 @@ class Coordinator:
             self._loading -= 1
             self._loads.add(led)
             if not self._loading:
-                self._loads.say(self._broker.clock.monotonic_ms())
+                self._loads.log(self._broker.clock.monotonic_ms())
 
     def _resign(self, key: TopicPartition, epoch: int) -> None:
         led = self._led.get(key.partition)
         if key.topic == OFFSETS_TOPIC and led is not None and led.since <= epoch:
-            self._give_up(key.partition)
+            self._close(key.partition)
 
-    def _give_up(self, number: int) -> None:
+    def _close(self, number: int) -> None:
         led = self._led.pop(number, None)
         if led is not None:
             led.close()
@@ -276,7 +276,7 @@ class Coordinator:
     # Sweeps ------------------------------------------------------------------------------------
 
     async def expire_offsets(self) -> None:
-        """Look at the retention of all groups that are here."""
+        """Expire the offsets of all groups here by their retention."""
         await self._sweep(LedPartition.expire)
 
     async def _expire_for_ever(self) -> None:
@@ -291,7 +291,7 @@ class Coordinator:
         self._gone.add(topic)
 
     async def _forget_topics(self) -> None:
-        # A task begins in the next turn: topics that are deleted together share one sweep.
+        # A task starts in the next turn: topics deleted together share one sweep.
         topics, self._gone = frozenset(self._gone), set()
         await self._sweep(lambda led: led.forget_topics(topics))
 
@@ -300,7 +300,7 @@ class Coordinator:
             try:
                 await sweep(led)
             except Exception:
-                # A bug in one group must not end the look at all others, now and later.
+                # A bug in one group must not stop the sweep of the others.
                 logger.exception(
                     "the groups of %(partition)s could not be swept", {"partition": led.hosted.key}
                 )

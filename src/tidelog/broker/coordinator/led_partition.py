@@ -1,17 +1,17 @@
-"""One partition of ``__consumer_offsets`` that is led here: its log and the groups in it.
+"""One partition of ``__consumer_offsets`` led here: its log and the groups in it.
 
-Owns loading, the way of a write through the log, and the timer of the groups' deadlines; which
-groups there are and what they do is ``groups.table``. Order: records are appended in the order of
-the decisions, answers that rest on them leave when the high watermark has passed them, as with
-acks=all; a write that is not committed in ``offsets.commit.timeout.ms`` is answered with an error
-and still counts when it is committed later.
+Owns loading, the writes of groups through the log, and the timer of their deadlines. Not the groups
+and their rules: see ``groups.table``. Order: records are appended in the order of the decisions;
+responses that depend on them are sent once the high watermark has passed them, as with acks=all. A
+write that is not committed within ``offsets.commit.timeout.ms`` gets an error response, and still
+counts when it is committed later.
 
 | state | requests get |
 |---|---|
 | loading: the log is read, its end committed, topics are known | COORDINATOR_LOAD_IN_PROGRESS |
-| loaded | what the rules decide |
-| damaged: the log could not be read, or a bug struck | COORDINATOR_NOT_AVAILABLE |
-| closed, or this broker has not led without a break | NOT_COORDINATOR |
+| loaded | the decision of the rules |
+| failed: the log could not be read, or there was a bug | COORDINATOR_NOT_AVAILABLE |
+| closed, or this broker's leadership was interrupted | NOT_COORDINATOR |
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ from tidelog.runtime.clock import Clock
 logger = logging.getLogger(__name__)
 
 LOAD_CHUNK_BYTES = 262_144
-"""How much of the log is read at once while loading."""
+"""Bytes of the log per read while loading."""
 
 RECORDS_PER_LOOK = 64
-"""Records that are replayed between two looks at the clock while loading."""
+"""Records replayed between two readings of the clock while loading."""
 
 READ_AGAIN_S = 0.1
-"""How soon a load goes on that a read was refused to, for a want that passes."""
+"""Pause of a load after a temporary failure of a read."""
 
 MAX_IN_FLIGHT = 10_000
-"""Most writes that wait for the high watermark; more are refused (the replicas do not follow)."""
+"""Most writes that wait for the high watermark; more are refused: the followers lag."""
 
 
 class LoadFailed(Exception):
-    """The log cannot be read; the text says where and why."""
+    """The log cannot be read; the text names the offset and the reason."""
 
 
 class LedPartition:
-    """The coordinator of one partition, for as long as this broker leads it without a break.
+    """The coordinator of one partition, while this broker leads it without interruption.
 
-    In a newer leader epoch that it leads, too: the log that the groups were loaded from is the same
-    to the last record. Used on the event loop only.
+    It stays in newer leader epochs of this broker: the log of the groups is the same to the last
+    record. Used on the event loop only.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class LedPartition:
         self._named = {"partition": hosted.key}
         assert hosted.leadership is not None
         self.since = hosted.leadership.since
-        """The leader epoch in which this broker began to lead."""
+        """The leader epoch in which this broker's leadership began."""
         self.table = GroupTable(rules)
         self._clock = clock
         self._commit_timeout_ms = commit_timeout_ms
@@ -92,35 +92,35 @@ class LedPartition:
         self._state = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         self._todo: deque[Decision] = deque()
         self._performing = False
-        # In the order of the appends, in which all are told when this broker leads no more.
+        # In the order of the appends: when leadership ends, requests are refused in that order.
         self._in_flight: dict[InFlight, None] = {}
-        # By group; ``one_by_one`` shares the turns of the loop among those of all partitions.
+        # By group; ``one_by_one`` runs one part per turn of the loop, over all partitions.
         self._long: dict[str, InParts | RestOfRemoval] = {}
         self._one_by_one = one_by_one
         self._due: deque[str] = deque()
         self._timer: asyncio.Handle | None = None
         self._timer_at_ms = 0
-        self._said_waiting = False
-        self._gone_while_loading: set[str] = set()
+        self._has_warned = False
+        self._deleted_while_loading: set[str] = set()
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.load_ended = asyncio.Event()
-        """Set when loading is over, well or not, and when this is closed."""
+        """Set when loading has succeeded or failed, and on close."""
 
     # Requests ----------------------------------------------------------------------------------
 
     @property
     def error(self) -> ErrorCode:
-        """NONE while requests can be served here, else what they are told."""
+        """NONE while requests can be served here, otherwise their error."""
         return self._state if self.is_current else ErrorCode.NOT_COORDINATOR
 
     @property
     def has_failed(self) -> bool:
-        """Whether its groups could not be loaded, or were lost to a bug since."""
+        """Whether its groups could not be loaded, or a bug has made them unreliable since."""
         return self._state is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
     @property
     def is_current(self) -> bool:
-        """Whether this broker has led since then without a break."""
+        """Whether this broker still leads, without interruption since ``since``."""
         leadership = self.hosted.leadership
         return leadership is not None and leadership.since == self.since
 
@@ -134,23 +134,23 @@ class LedPartition:
         self._arm()
 
     def decide_in_parts(self, group_id: str, long: InParts) -> None:
-        """Decide a request of many positions, a part in a turn of the loop."""
+        """Decide a request of many positions, one part per turn of the loop."""
         error = self.error
         if error is not ErrorCode.NONE:
             long.refuse_rest(error)
             return
         present = self._long.get(group_id)
         if present is not None:
-            present.behind.append(long)
+            present.later.append(long)
             return
         self._long[group_id] = long
         self._one_by_one.call(partial(self._go_on, group_id, long))
 
     def _decide(self, group_id: str, event: Event) -> None:
-        """Decide an event now, or behind what is decided in parts for its group."""
+        """Decide an event now, or after the request of its group that is decided in parts."""
         long = self._long.get(group_id)
         if long is not None:
-            long.behind.append(event)
+            long.later.append(event)
             return
         self._perform(self.table.decide(group_id, event, self._now()))
         if self.table.removes(group_id):
@@ -164,7 +164,7 @@ class LedPartition:
         self._perform(self.table.interrupted(group_id))
 
     def _go_on(self, group_id: str, long: InParts | RestOfRemoval) -> None:
-        """Decide further parts, for a turn; after the last one what came for the group since."""
+        """Decide further parts for one time slice; after the last part the later events."""
         turn = TimeSlice(self._clock)
         try:
             while (error := self.error) is ErrorCode.NONE:
@@ -178,34 +178,34 @@ class LedPartition:
                     return
             long.refuse_rest(error)
         except Exception:
-            # A bug must not keep the group from everything that comes behind.
-            logger.exception("a long request for group %(group)s failed", {"group": group_id})
+            # A bug must not block the later events of the group.
+            logger.exception("a large request for group %(group)s failed", {"group": group_id})
             self._interrupt(group_id)
             long.fail()
         del self._long[group_id]
-        while long.behind:
-            following = long.behind.popleft()
+        while long.later:
+            following = long.later.popleft()
             if isinstance(following, InParts):
-                following.behind.extend(long.behind)
+                following.later.extend(long.later)
                 self.decide_in_parts(group_id, following)
                 break
             self.decide(group_id, following)
 
     def close(self) -> None:
-        """Leadership went: everyone who waits is sent to the new coordinator."""
+        """End the leadership: waiting requests get NOT_COORDINATOR."""
         if self._state is ErrorCode.NOT_COORDINATOR:
             return
         self._closed.set_result(None)
-        self._serve_no_more(ErrorCode.NOT_COORDINATOR)
+        self._stop_serving(ErrorCode.NOT_COORDINATOR)
 
     def _fail(self) -> None:
-        """A bug has left the groups such that nobody knows what holds: as after a failed load."""
+        """Stop serving after a bug that made the groups unreliable, as after a failed load."""
         try:
-            self._serve_no_more(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            self._stop_serving(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         except Exception:
-            logger.exception("not all who wait for groups of %(partition)s were told", self._named)
+            logger.exception("not all requests for %(partition)s were refused", self._named)
 
-    def _serve_no_more(self, error: ErrorCode) -> None:
+    def _stop_serving(self, error: ErrorCode) -> None:
         self._state = error
         self.load_ended.set()
         if self._timer is not None:
@@ -222,7 +222,7 @@ class LedPartition:
     async def load(self, reading: asyncio.Semaphore) -> None:
         """Read the log as it was when leadership began, and serve once all of it is committed.
 
-        ``reading`` is held while the log is read, and not while others have to commit its end.
+        Holds ``reading`` while it reads the log, but not while it waits for the commit of its end.
         """
         try:
             await self._load(reading)
@@ -244,10 +244,10 @@ class LedPartition:
                 return
             end = self.hosted.end_offset
             await self._read_to(end)
-        # What is not committed yet could still be lost with this leader, and must not be answered.
+        # Uncommitted records could still be lost with this leader: no response may depend on them.
         if end > self.hosted.start_offset and await self._end_of(end - 1) is not ErrorCode.NONE:
             return
-        await self._until_told()
+        await self._until_metadata()
         if self.error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             return
         now = self._now()
@@ -255,15 +255,15 @@ class LedPartition:
         self._state = ErrorCode.NONE
         self._perform(loaded)
         self._arm()
-        if self._gone_while_loading:
-            await self.forget_topics(frozenset(self._gone_while_loading))
+        if self._deleted_while_loading:
+            await self.forget_topics(frozenset(self._deleted_while_loading))
         await self._for_all(RemoveFormerLives(self._metadata.id_of))
 
-    async def _until_told(self) -> None:
-        """Wait until this broker knows of the topics at least what it was told with its leadership.
+    async def _until_metadata(self) -> None:
+        """Wait until the metadata cache is at least as new as this leadership.
 
-        LeaderAndIsr comes first. Until UpdateMetadata names this leadership, a topic may be known
-        here in a former life while the log has offsets of the present one: these would be removed.
+        LeaderAndIsr arrives before UpdateMetadata. Until then the cache may have a former topic id
+        of a topic while the log has offsets of the current one, which would be removed.
         """
         at, since = self.hosted.key, self.since
         while self.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
@@ -275,7 +275,7 @@ class LedPartition:
             changed.cancel()
 
     async def _read_to(self, end: int) -> None:
-        """Replay everything below ``end``. Grows with the log; gives way after each turn."""
+        """Replay all records below ``end``. O(log); yields after each time slice."""
         position = self.hosted.start_offset
         turn = TimeSlice(self._clock)
         while position < end:
@@ -283,7 +283,7 @@ class LedPartition:
             if isinstance(found, Rejected):
                 if self._is_final(found):
                     raise LoadFailed(f"at offset {position}: {found.reason}")
-                await self._rested(found.reason)
+                await self._pause(found.reason)
                 if self.error is not ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
                     return
                 continue
@@ -300,23 +300,23 @@ class LedPartition:
             if position == before:
                 if found:
                     raise LoadFailed(f"no whole batch at offset {position}")
-                # The cleaner may leave nothing at all between here and the end of the log.
+                # The cleaner may have removed all records up to the end of the log.
                 return
 
     def _is_final(self, refused: Rejected) -> bool:
-        """Whether what a read was refused for stays; a want of file descriptors passes."""
+        """Whether a refused read cannot succeed later; a lack of file descriptors is temporary."""
         log = self.hosted.log
         return log.failed is not None or refused.error is not ErrorCode.KAFKA_STORAGE_ERROR
 
-    async def _rested(self, why: str) -> None:
-        if not self._said_waiting:
-            self._said_waiting = True
+    async def _pause(self, why: str) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             named = {**self._named, "why": why}
-            logger.warning("groups of %(partition)s wait to be loaded: %(why)s", named)
+            logger.warning("loading of the groups of %(partition)s is paused: %(why)s", named)
         await asyncio.sleep(READ_AGAIN_S)
 
     async def _replay(self, records: Sequence[RecordOfLog], turn: TimeSlice) -> bool:
-        """Replay one batch; False when the partition is not to be loaded any more."""
+        """Replay one batch; False when the load was cancelled meanwhile."""
         for start in range(0, len(records), RECORDS_PER_LOOK):
             now = self._now()
             for record in records[start : start + RECORDS_PER_LOOK]:
@@ -340,13 +340,13 @@ class LedPartition:
     # Sweeps ------------------------------------------------------------------------------------
 
     async def expire(self) -> None:
-        """Look at the retention of every group's offsets, a turn at a time."""
+        """Expire offsets of all groups by their retention, one time slice at a time."""
         await self._for_all(Expire())
 
     async def forget_topics(self, topics: frozenset[str]) -> None:
-        """Remove the offsets of deleted topics from every group, not those of a next life."""
+        """Remove the offsets of deleted topics from every group, by topic id."""
         if self._state is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            self._gone_while_loading |= topics
+            self._deleted_while_loading |= topics
         else:
             await self._for_all(RemoveTopics(topics, self._metadata.id_of))
 
@@ -366,7 +366,7 @@ class LedPartition:
     # Performing --------------------------------------------------------------------------------
 
     def _perform(self, decision: Decision) -> None:
-        """Carry out a decision. What follows from it in the same breath waits its turn."""
+        """Perform a decision; decisions that it causes are queued."""
         self._todo.append(decision)
         if self._performing:
             return
@@ -396,14 +396,13 @@ class LedPartition:
         try:
             error = self._append_records(write)
         except Exception:
-            # A bug must not keep the write in flight, and its group waiting, for ever. What the
-            # log has counts.
+            # A bug must not leave the group waiting for ever. Records in the log count.
             logger.exception("a write of group %(group)s failed", {"group": write.group_id})
             is_there = hosted.end_offset > end
             error = ErrorCode.NONE if is_there else ErrorCode.UNKNOWN_SERVER_ERROR
         if error is not ErrorCode.NONE:
             if self._state is not ErrorCode.NONE:
-                # The disk failed under it: leadership, and with it the table, went meanwhile.
+                # The disk failed during the append: leadership ended, the table is unloaded.
                 refuse_all(write, ErrorCode.NOT_COORDINATOR)
             else:
                 self._lost(write, error)
@@ -416,7 +415,7 @@ class LedPartition:
             entry.timer = loop.call_later(self._commit_timeout_ms / 1000, self._overdue, entry)
 
     def _append_records(self, write: Write) -> ErrorCode:
-        """Append the records of a write; anything but NONE: nothing was appended."""
+        """Append the records of a write; with any error but NONE no record was appended."""
         wall_ms = self._clock.wall_ms()
         buffer = batches_of(write.records, wall_ms, self.hosted.log.configs.max_message_bytes)
         if buffer is None:
@@ -440,14 +439,15 @@ class LedPartition:
                 self._perform(self.table.stored(entry.write, self._now()))
                 self._arm()
             except Exception:
-                # The log has it, and memory may have half of it. Nobody is to wait for ever.
+                # The log has the write, memory may have half of it. No request may wait for ever.
                 logger.exception(
-                    "what group %(group)s wrote was not taken in", {"group": entry.write.group_id}
+                    "a committed write of group %(group)s could not be applied",
+                    {"group": entry.write.group_id},
                 )
                 self._in_flight[entry] = None
                 self._fail()
         else:
-            # Leadership went or the disk failed: the log decides what became of it, elsewhere.
+            # Leadership ended or the disk failed: the log of the next leader decides the outcome.
             self._in_flight[entry] = None
             self.close()
 
@@ -462,13 +462,13 @@ class LedPartition:
     # Time --------------------------------------------------------------------------------------
 
     def _now(self) -> int:
-        """Return the steady time in ms, and let the table know the time of day."""
+        """Return the monotonic time in ms, and update the table's offset to wall-clock time."""
         now_ms = self._clock.monotonic_ms()
         self.table.ahead_ms = self._clock.wall_ms() - now_ms
         return now_ms
 
     def _arm(self) -> None:
-        """Have a timer run no later than the earliest deadline."""
+        """Set the timer for the earliest deadline."""
         at_ms = self.table.next_deadline_ms
         if at_ms is None or self._state is not ErrorCode.NONE:
             return
@@ -488,7 +488,7 @@ class LedPartition:
         self._due.extend(self.table.due(now))
         turn = TimeSlice(self._clock)
         while self._due:
-            # It may have to wait, and heartbeats behind it that came in time for later deadlines.
+            # The tick may be queued; with ``now`` a heartbeat that is queued after it is in time.
             self._decide(self._due.popleft(), Tick(now))
             if turn.is_over:
                 break

@@ -1,13 +1,13 @@
-"""Commits and removals of very many positions: in parts, while their group does nothing else.
+"""Large offset commits and removals, decided in parts while their group handles nothing else.
 
-Owns the parts, their results and what waits behind them, and how long a turn of the coordinator
-is; ``coordinator_partition`` decides each part as a request of its own. The parts of a removal that
-names no positions (of a group, of topics that are gone) are made by ``groups.removals``. What comes
-for the group meanwhile is decided when the last part was, in the order in which it came: so a
-commit is judged by one state of its group, as in Kafka, which holds the group's lock. A part that
-is refused for the group, or by the log, ends the parts: those behind it get the same answer. Parts
-are made when they are decided: 50,000 positions at once would be half a million objects for the
-collector to look at.
+Owns the parts, their results and the queue of later events, and the length of the coordinator's
+time slices. Not the decision of a part: ``led_partition`` decides each like a request. The parts of
+a removal without named positions (of a group, of deleted topics) come from ``groups.removals``.
+Events that arrive for the group meanwhile are decided after the last part, in order of arrival. So
+one state of the group decides a whole commit, as in Kafka, which holds the group's lock. When the
+group or the log refuses a part, the remaining parts get the same error. A part is built right
+before it is decided: 50,000 positions at once would be half a million objects for the garbage
+collector.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tidelog.model.topics import TopicPartition
 from tidelog.runtime.clock import Clock
 
 PART = 500
-"""Positions that are decided in one turn of the loop."""
+"""Positions decided in one turn of the loop."""
 
 SLICE_MS = 2
-"""How long parts, loading, sweeps and the timer may hold the loop before others have their turn."""
+"""How long parts, loading, sweeps and the timer may hold the loop before they yield."""
 
 _OF_ONE_POSITION = {
     ErrorCode.NONE,
@@ -42,7 +42,7 @@ _OF_ONE_POSITION = {
 
 
 class TimeSlice:
-    """A piece of long work: over after ``SLICE_MS``, then others have their turn."""
+    """A slice of long work: over after ``SLICE_MS``, when the work yields to the loop."""
 
     __slots__ = ("_clock", "_end_ms")
 
@@ -52,23 +52,26 @@ class TimeSlice:
 
     @property
     def is_over(self) -> bool:
-        """Whether others should have their turn now."""
+        """Whether the work should yield now."""
         return self._clock.monotonic_ms() >= self._end_ms
 
     async def give_way(self) -> None:
-        """Let others have their turn, and begin the next."""
+        """Yield to the loop, then start the next slice."""
         await asyncio.sleep(0)
         self._end_ms = self._clock.monotonic_ms() + SLICE_MS
 
 
 async def expiry_of(group: Group, now_ms: int, turn: TimeSlice) -> Expire:
-    """Return what is to be looked at of the retention of a group's positions: with few all of them,
-    else what a look of several turns found. The group goes on meanwhile."""
+    """Return the event that expires a group's positions by their retention.
+
+    For more than ``PART`` positions it names the expired ones, found over several turns; the group
+    continues meanwhile.
+    """
     if group.offset_count <= PART:
         return Expire()
-    looked = look(group, now_ms)
+    checked = look(group, now_ms)
     found: list[TopicPartition | str | None] = []
-    while part := list(islice(looked, PART)):
+    while part := list(islice(checked, PART)):
         found += [each for each in part if each is not None]
         if len(found) >= MAX_EXPIRED_AT_ONCE:
             break
@@ -78,13 +81,13 @@ async def expiry_of(group: Group, now_ms: int, turn: TimeSlice) -> Expire:
 
 
 class OneByOne:
-    """Calls what it is given in order, one in a turn of the loop."""
+    """A queue of callbacks; one is called per turn of the loop."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
 
     def call(self, work: Callable[[], None]) -> None:
-        """Call ``work`` once, in a later turn."""
+        """Queue one call of ``work``."""
         self._waiting.append(work)
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._next)
@@ -99,13 +102,13 @@ class OneByOne:
 
 
 class Answers(NamedTuple):
-    """What a request of positions is answered."""
+    """The result of a request for positions."""
 
     error: ErrorCode
-    """NONE, or the error of the group, where the answer has a place for it."""
+    """NONE, or the error of the group, if the response has a field for it."""
     errors: dict[TopicPartition, ErrorCode]
     otherwise: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    """The error of a position that is not among ``errors``."""
+    """The error of a position that ``errors`` does not have."""
 
 
 class InParts:
@@ -117,89 +120,92 @@ class InParts:
         positions: Iterator[Any],
         event_of: Callable[[PendingResponse, tuple[Any, ...]], Event],
     ) -> None:
-        """``positions`` has None for what does not exist; ``event_of`` makes a part's event."""
+        """``positions`` has None for unknown partitions; ``event_of`` makes the event of a part."""
         self._pending_response = pending_response
         self._positions: Iterator[Any] | None = positions
         self._event_of = event_of
-        self._untold = 0
+        self._undecided = 0
         self._error = ErrorCode.NONE
         self._refused = ErrorCode.NONE
         self._otherwise = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         self._errors: dict[TopicPartition, ErrorCode] = {}
-        self.behind: deque[Event | InParts] = deque()
-        """What came for the group since, in order."""
+        self.later: deque[Event | InParts] = deque()
+        """Later events of the group, in order of arrival."""
 
     def next_part(self) -> Event | None:
-        """Return the next part to decide; None when there is none, or the rest is refused."""
+        """Return the next part to decide; None after the last one, or when the rest is refused."""
         while self._positions is not None and not self._refused:
             asked = list(islice(self._positions, PART))
             if not asked:
                 break
             part = tuple(each for each in asked if each is not None)
             if part:
-                self._untold += 1
+                self._undecided += 1
                 return self._event_of(_PartialResponse(self), part)
         self.refuse_rest(self._refused)
         return None
 
     def refuse_rest(self, error: ErrorCode) -> None:
-        """Decide no further part: what is left is answered with ``error``, if it is one."""
+        """Decide no further part: the remaining positions get ``error``, unless it is NONE."""
         if self._positions is not None:
             self._positions = None
             self._refused = self._refused or error
             self._otherwise = error or self._otherwise
         self._answer()
 
-    def told(self, result: OffsetsResult) -> None:
-        """A part has its result."""
-        self._untold -= 1
+    def part_done(self, result: OffsetsResult) -> None:
+        """Take the result of one part."""
+        self._undecided -= 1
         self._errors.update(result.partitions)
         self._error = self._error or result.error
         self._refused = self._refused or result.error or _of_the_group(result)
         self._answer()
 
     def fail(self) -> None:
-        """Answer at once: a bug."""
+        """Respond with UNKNOWN_SERVER_ERROR at once, after a bug."""
         error = ErrorCode.UNKNOWN_SERVER_ERROR
         self._positions = None
         self._pending_response.give(Answers(error, {}, error))
 
     def _answer(self) -> None:
-        if self._untold or self._positions is not None:
+        if self._undecided or self._positions is not None:
             return
         error = self._error or self._refused
         self._pending_response.give(Answers(error, self._errors, self._otherwise))
 
 
 class RestOfRemoval:
-    """What a removal has still to write (``groups.removals``), and what waits behind it."""
+    """The unwritten rest of a removal (``groups.removals``), and the queue of later events."""
 
     def __init__(self, has_more: Callable[[], bool], interrupt: Callable[[], None]) -> None:
         self._has_more = has_more
         self._interrupt = interrupt
-        self.behind: deque[Event | InParts] = deque()
-        """As of ``InParts``."""
+        self.later: deque[Event | InParts] = deque()
+        """Later events of the group, as in ``InParts``."""
 
     def next_part(self) -> Event | None:
-        """Return the next part to decide, if there is any."""
+        """Return the next part to decide, if any."""
         return RemoveMore() if self._has_more() else None
 
     def refuse_rest(self, error: ErrorCode) -> None:
-        """Nothing: when leadership goes, the table answers who waits for its removals."""
+        """Do nothing: when leadership ends, the table refuses requests that wait for removals."""
 
     def fail(self) -> None:
-        """A bug: who waits is told, and what is left stays."""
+        """Refuse the waiting requests after a bug; the remaining positions stay."""
         self._interrupt()
 
 
 def part_of(long: InParts | RestOfRemoval, *, removes: bool) -> Event | None:
-    """Return the next part to decide, if there is any. A part of a commit may have begun a removal,
-    of what its topic's former life left: while its group ``removes``, that goes first."""
+    """Return the next part to decide, if any.
+
+    A part of a commit may have started a removal: of the offsets that a deleted topic of the same
+    name left. While the group ``removes``, the parts of that removal come first.
+    """
     return RemoveMore() if removes else long.next_part()
 
 
 class _PartialResponse(PendingResponse):
-    """The place of one part."""
+    """The pending response of one part."""
 
     __slots__ = ("_whole",)
 
@@ -210,10 +216,10 @@ class _PartialResponse(PendingResponse):
     def give(self, result: Any) -> None:
         if self._result is None:
             self._result = result
-            self._whole.told(result)
+            self._whole.part_done(result)
 
 
 def _of_the_group(result: OffsetsResult) -> ErrorCode:
-    """Return the error that is not one position's, if there is any."""
+    """Return the error that concerns the whole group, or NONE."""
     found = {error for _, error in result.partitions} - _OF_ONE_POSITION
     return min(found, default=ErrorCode.NONE)

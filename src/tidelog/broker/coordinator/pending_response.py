@@ -1,7 +1,7 @@
-"""The place of one group request that may have to wait: answered at once, later, or never.
+"""The pending response of one group request: sent at once, later, or never.
 
-Owns the way from the rules' result to the response of a handler. The first result counts; a
-client that has gone away is not answered.
+Owns the step from a result of the rules to the response of a handler. Only the first result counts;
+a client that has disconnected gets no response.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidelog.model.errors import ErrorCode
 
 
 class PendingResponse:
-    """Handed to the rules with an event; ``answer`` is what the handler returns to the router."""
+    """Passed to the rules with an event; the handler returns ``answer`` to the router."""
 
     __slots__ = ("_future", "_respond", "_result")
 
@@ -26,8 +26,10 @@ class PendingResponse:
         self._respond: Callable[[Any], Any] | None = None
 
     def give(self, result: Any) -> None:
-        """Take the result (``groups.events.Result``, of many parts ``coordinator_parts.Answers``);
-        any but the first is dropped."""
+        """Set the result: a ``groups.events.Result``, or ``parts.Answers`` for a request in parts.
+
+        Every result after the first is dropped.
+        """
         if self._result is not None:
             return
         self._result = result
@@ -37,11 +39,11 @@ class PendingResponse:
         try:
             future.set_result(respond(result))
         except Exception as error:
-            # A bug in a handler must not stop the group's other answers; the router reports it.
+            # A bug in a handler must not stop the group's other responses; the router reports it.
             future.set_exception(error)
 
     def answer(self, respond: Callable[[Any], Any]) -> Any:
-        """Return ``respond(result)``, or a future of it while there is no result yet."""
+        """Return the response ``respond(result)``, or a future of it while there is no result."""
         if self._result is not None:
             return respond(self._result)
         self._respond = respond
@@ -56,20 +58,20 @@ class PendingResponse:
 
 
 def give(answer: Answer) -> None:
-    """Give an answer of the rules to whom it is for."""
+    """Set the result of the request that an answer of the rules is for."""
     assert isinstance(answer.pending_response, PendingResponse)
     answer.pending_response.give(answer.result)
 
 
 def refuse_all(write: Write, error: ErrorCode) -> None:
-    """Answer all who wait for a write with an error."""
+    """Refuse all requests that wait for a write."""
     for answer in write.answers:
         assert isinstance(answer.pending_response, PendingResponse)
         answer.pending_response.give(answer.result.refused(error))
 
 
 def refuse_event(event: Event, error: ErrorCode) -> None:
-    """Answer a request with an error, if it is one and waits for an answer."""
+    """Refuse an event if it is a request that waits for a response."""
     result = refuse(event, error)
     pending_response = getattr(event, "pending_response", None)
     if result is not None and isinstance(pending_response, PendingResponse):

@@ -1,6 +1,6 @@
-"""What OffsetCommit and OffsetDelete share: requests that may name 50,000 partitions, in steps.
+"""Responses of OffsetCommit and OffsetDelete, built in steps: they may have 50,000 partitions.
 
-Owns how their answers are made. What the group decides of them is ``coordinator_parts``.
+Owns how these responses are built. Not how the group decides the requests: see ``parts``.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from tidelog.broker.coordinator.pending_response import PendingResponse
 
 AT_ONCE = 500
-"""Partitions of an answer that are made between two looks at the clock."""
+"""Partitions of a response that are built in one step."""
 
 TOPIC_BYTES, PARTITION_BYTES = 150, 60
-"""What a topic, and a partition, take in an answer being made."""
+"""Memory of a topic and of a partition in a response under construction."""
 
 
 def is_long(request: Any) -> bool:
-    """Whether a request is to be done in steps."""
+    """Whether a request is so large that it is handled in steps."""
     topics = request.topics
     return len(topics) + sum(len(topic.partitions) for topic in topics) > AT_ONCE
 
@@ -31,7 +31,7 @@ def is_long(request: Any) -> bool:
 def answered(
     request: Any, topic_of: Callable[[str, list[Any]], Any], answer: Callable[[str, Any], Any]
 ) -> Generator[int, None, list[Any]]:
-    """Return an answer for each topic and partition of a request, in steps."""
+    """Return a result for each topic and partition of a request, in steps."""
     topics = []
     for topic in request.topics:
         answers: list[Any] = []
@@ -53,14 +53,14 @@ def respond_in_steps(
 
 
 def respond_at_once(pending_response: PendingResponse, respond: Callable[[Answers], Steps]) -> Any:
-    """Return the answer to a short request, or a future of it."""
+    """Return the response to a short request, or a future of it."""
     return pending_response.answer(
         lambda result: at_once(respond(Answers(result.error, dict(result.partitions))))
     )
 
 
 def at_once(steps: Steps) -> Any:
-    """Return what steps return, all of them done now: of a short request."""
+    """Run all steps of a short request now; return their result."""
     while True:
         try:
             next(steps)

@@ -1,6 +1,6 @@
-"""A write of a group on its way through the log: its batches, and the wait for their commit.
+"""Writes of groups to the log: their record batches, and the wait for the commit.
 
-Owns the size of the batches; ``coordinator_partition`` appends them and says what follows.
+Owns the size of the batches. Not the append and what follows it: see ``led_partition``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tidelog.records.batch import HEADER_SIZE
 from tidelog.records.builder import NewRecord, build_batch
 
 RECORD_OVERHEAD_BYTES = 32
-"""More than a record adds to its key and value: lengths, deltas, attributes."""
+"""Upper bound of what a record adds to its key and value: lengths, deltas, attributes."""
 
 
 class InFlight:
-    """A write that is appended and not committed yet."""
+    """A write that is appended but not yet committed."""
 
     __slots__ = ("done", "timer", "write")
 
@@ -28,14 +28,14 @@ class InFlight:
         self.timer: asyncio.TimerHandle | None = None
 
     def finish(self) -> None:
-        """Nobody waits for it any more."""
+        """Mark the write as finished and cancel its timeout."""
         self.done = True
         if self.timer is not None:
             self.timer.cancel()
 
 
 def batches_of(records: Sequence[Record], wall_ms: int, max_bytes: int) -> bytes | None:
-    """Return the records as batches of at most ``max_bytes``; None when one alone is larger."""
+    """Return the records as batches of at most ``max_bytes``; None if one record is larger."""
     batches: list[list[NewRecord]] = [[]]
     room = max_bytes - HEADER_SIZE
     for record in records:

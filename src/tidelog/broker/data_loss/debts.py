@@ -1,7 +1,7 @@
-"""Which partitions led here owe a data-loss handling, and which handlings are finished (KIP-704).
+"""Data-loss debts: the partitions led here that need handling, and the finished ones (KIP-704).
 
-Owns the record of both, for the present leader epochs. Not when a handling is tried and what it
-consists of: see ``handling``. Grows with the partitions that owe one.
+Owns both for the current leader epochs. Not when the handling runs, nor its routines: see
+``handling``. Memory grows with the partitions that need handling.
 """
 
 from __future__ import annotations
@@ -18,39 +18,40 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Debt:
-    """One handling that is owed, in one leader epoch."""
+    """The handling that one partition needs, in one leader epoch."""
 
     epoch: int
     ends: Sequence[LossNote] = ()
-    """Where the log ended when this broker became an unclean leader."""
+    """Where the log ended when this broker became its unclean leader."""
     due_ms: int = 0
     failures: int = 0
     is_handled: bool = False
 
 
 class Debts:
-    """The handlings that this broker owes."""
+    """The data-loss debts of one broker."""
 
-    def __init__(self, *, are_told: bool) -> None:
-        """``are_told``: whether AlterIsr says when a handling is finished (from level 1.3 on)."""
-        self._are_told = are_told
+    def __init__(self, *, are_reported: bool) -> None:
+        """``are_reported``: whether AlterIsr reports finished handlings (from level 1.3 on)."""
+        self._are_reported = are_reported
         self.owed: dict[HostedPartition, Debt] = {}
 
     def ends(self, partition: HostedPartition) -> Sequence[LossNote]:
-        """Return where an unclean leader's log ended; nothing for a leader in sync."""
+        """Return where an unclean leader's log ended; empty for a leader that was in sync."""
         debt = self.owed.get(partition)
         return () if debt is None else debt.ends
 
     def is_handled(self, partition: HostedPartition) -> bool:
-        """Whether the handling is finished in this epoch, and the controller may not know yet.
+        """Whether the handling is finished in this epoch and not yet confirmed by the controller.
 
-        Below level 1.3 AlterIsr does not carry it: the next life at a higher level handles it anew.
+        Below level 1.3 AlterIsr has no field for it: after a restart at a higher level the broker
+        handles the loss again and reports it.
         """
-        if not self._are_told:
+        if not self._are_reported:
             return False
         debt = self.owed.get(partition)
         return debt is not None and debt.is_handled and debt.epoch == partition.leader_epoch
 
     def confirmed(self, partition: HostedPartition) -> None:
-        """The controller has cleared flag and debt."""
+        """Drop a partition whose flag and debt the controller has cleared."""
         self.owed.pop(partition, None)

@@ -1,8 +1,8 @@
 """Data-loss handling after an unclean election: named routines per kind of partition (KIP-704).
 
-Owns which partitions led here need it, when a routine runs, and which routines there are. A
-LeaderAndIsr says that a partition needs it: by the flag of an unclean election, or by the debt
-record, which each later leader inherits until the handling is finished. Then ``isr_changes``
+Owns when a routine runs, and which routines there are. Not the debts themselves: see ``debts``. A
+LeaderAndIsr says that a partition needs handling: by the flag of an unclean election, or by the
+debt record, which each later leader inherits until the handling is finished. Then ``isr_changes``
 reports it in a field of AlterIsr, and the controller clears flag and debt.
 
 | kind of partition | routines, in this order |
@@ -63,10 +63,10 @@ def kind_of(topic: str) -> Kind:
 
 
 class Groups(Protocol):
-    """The groups that are coordinated here: ``coordinator``."""
+    """The groups coordinated here: ``coordinator``."""
 
     async def reloaded(self, partition: HostedPartition, /) -> str | None:
-        """Load the groups of a partition from its log; return why they are not loaded."""
+        """Load the groups of a partition from its log; return why that failed, if so."""
 
 
 Failures = Mapping["HostedPartition", str]
@@ -76,7 +76,7 @@ Routine = Callable[["DataLoss", Sequence["HostedPartition"]], Awaitable[Failures
 
 
 async def record_what_was_lost(handling: DataLoss, led: Sequence[HostedPartition]) -> Failures:
-    """Have the controller know where the unclean leaders' logs end; what lay beyond is lost.
+    """Report to the controller where the unclean leaders' logs ended; later offsets are lost.
 
     A leader that was in sync and inherited the debt has no end to report.
     """
@@ -87,12 +87,12 @@ async def record_what_was_lost(handling: DataLoss, led: Sequence[HostedPartition
 
 
 async def reload_groups(handling: DataLoss, led: Sequence[HostedPartition]) -> Failures:
-    """Have the groups in these partitions loaded from what the logs hold now.
+    """Load the groups of these partitions from the logs as they are now.
 
     The load of a log whose end is not committed may never finish: each partition has a timeout.
     """
-    answers = await asyncio.gather(*(_reloaded(handling.groups, each) for each in led))
-    return {each: why for each, why in zip(led, answers, strict=True) if why is not None}
+    reasons = await asyncio.gather(*(_reloaded(handling.groups, each) for each in led))
+    return {each: why for each, why in zip(led, reasons, strict=True) if why is not None}
 
 
 async def _reloaded(groups: Groups, partition: HostedPartition) -> str | None:
