@@ -125,13 +125,13 @@ def test_many_partitions_are_read_in_steps_after_the_disk(
     """After the thread had read, and after the wait, all of them were read in one turn."""
     partitions = 2 * AT_ONCE + 50
     read_at_once: list[int] = []
-    read = fetch_handler._Answer.read
+    read = fetch_handler._FetchResponse.read
 
     def noted(answer: Any, among: list[Any] | None = None, **options: Any) -> Any:
         read_at_once.append(partitions if among is None else len(among))
         return read(answer, among, **options)
 
-    monkeypatch.setattr(fetch_handler._Answer, "read", noted)
+    monkeypatch.setattr(fetch_handler._FetchResponse, "read", noted)
 
     async def work() -> None:
         disk = ColdDisk()

@@ -43,7 +43,7 @@ def test_groups_that_are_loaded_in_this_epoch_are_reloaded(tmp_path: Path) -> No
             assert await coordinator.reloaded(hosted) is None
             assert not coordinator.is_loading
             broker.lead_offsets(epoch=4, leader=2)
-            assert await coordinator.reloaded(hosted) == "they are not coordinated here"
+            assert await coordinator.reloaded(hosted) == "this broker does not coordinate them"
         finally:
             await broker.stop()
 
@@ -70,7 +70,7 @@ def test_a_load_that_failed_is_begun_again(tmp_path: Path, monkeypatch: pytest.M
             await until(lambda: not coordinator.is_loading)
             assert coordinator.table_of("g") is E.COORDINATOR_NOT_AVAILABLE
             why = await coordinator.reloaded(hosted)
-            assert why == "they are not loaded: COORDINATOR_NOT_AVAILABLE"
+            assert why == "not loaded: COORDINATOR_NOT_AVAILABLE"
             assert await coordinator.reloaded(hosted) is None
             assert not isinstance(coordinator.table_of("g"), E)
         finally:
@@ -97,7 +97,7 @@ def test_leadership_that_goes_ends_the_wait(
             assert not waiting.done()
             following = replace(hosted.state, leader=2, leader_epoch=5, isr_version=5)
             broker.broker.partitions.apply(hosted, following)
-            assert await waiting == "they are not loaded: NOT_COORDINATOR"
+            assert await waiting == "not loaded: NOT_COORDINATOR"
         finally:
             await broker.coordinator.close()
             await broker.stop()

@@ -13,6 +13,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 UNDER_THE_RULE = (
     "README.md",
+    "src/tidelog/broker/control_plane",
+    "src/tidelog/broker/coordinator",
+    "src/tidelog/broker/data_loss",
+    "src/tidelog/broker/handlers",
+    "src/tidelog/broker/metadata",
     "src/tidelog/partitioning",
     "src/pyspark_tidelog",
 )

@@ -1,4 +1,4 @@
-"""The APIs that a broker serves: one file each, found by looking into this folder."""
+"""The APIs that a broker serves: one module each, all loaded from this folder."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """CreatePartitions v0-3: forwarded to the controller.
 
-- Growing works as Kafka's; a smaller count is refused until level 1.5 (KIP-253).
+- Growth works as in Kafka; a smaller count is refused below level 1.5 (KIP-253).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from tidelog.network.router import Scope
 from tidelog.protocol import messages
 
 
-def refuse(request: Any, error: ErrorCode, sentence: str) -> Any:
-    """Answer every topic with one error."""
+def refuse(request: Any, error: ErrorCode, message: str) -> Any:
+    """Return one error for every topic."""
     response = messages.CreatePartitionsResponse
     result = response.CreatePartitionsTopicResult
     return response(
         results=[
-            result(name=t.name, error_code=error, error_message=sentence) for t in request.topics
+            result(name=t.name, error_code=error, error_message=message) for t in request.topics
         ]
     )
 

@@ -1,8 +1,8 @@
 """CreateTopics v2-7: forwarded to the controller.
 
-- v4+: -1 partitions or replicas take the broker's defaults; v5+ answers the configurations, v7+ the
-  topic id.
-- Answers when the brokers know the topic, or at the request's time-out.
+- v4+: -1 partitions or replicas mean the defaults; v5+ returns the configurations, v7+ the topic
+  id.
+- The response is sent when the brokers know the topic, or at the request's timeout.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tidelog.network.router import Scope
 from tidelog.protocol import messages
 
 
-def refuse(request: Any, error: ErrorCode, sentence: str) -> Any:
-    """Answer every topic with one error."""
+def refuse(request: Any, error: ErrorCode, message: str) -> Any:
+    """Return one error for every topic."""
     response = messages.CreateTopicsResponse
     return response(
         topics=[
-            response.CreatableTopicResult(name=t.name, error_code=error, error_message=sentence)
+            response.CreatableTopicResult(name=t.name, error_code=error, error_message=message)
             for t in request.topics
         ]
     )

@@ -1,8 +1,8 @@
-"""DeleteGroups v0-2: removes groups without members, and their positions (KIP-229).
+"""DeleteGroups v0-2: removes groups without members, and their offsets (KIP-229).
 
-- NON_EMPTY_GROUP while it has members, GROUP_ID_NOT_FOUND for one that is not there.
-- Each group is answered when its removal is committed.
-- One with more than 250 positions is removed in parts (``groups.removals``).
+- NON_EMPTY_GROUP for a group with members, GROUP_ID_NOT_FOUND for one that does not exist.
+- The response is sent when all removals are committed.
+- A group with more than 250 positions is removed in parts (``groups.removals``).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 RESULT_BYTES = 60
-"""What a group takes in the answer, its name aside."""
+"""Memory of a group in a response under construction, without its name."""
 
 _Response = messages.DeleteGroupsResponse
 _Result = messages.DeleteGroupsResponse.DeletableGroupResult
 
 
 def handle(broker: Broker, request: Any, _context: RequestContext) -> Steps:
-    """Remove each group once, however often it is named; others have their turns in between."""
+    """Remove each group once, however often it is named; yields between groups."""
     pending_responses: dict[str, PendingResponse] = {}
     for name in request.groups_names:
         if name not in pending_responses:

@@ -1,12 +1,12 @@
 """DeleteRecords v0-2: raises the log start offset of partitions that this broker leads.
 
-- Offset -1 means the high watermark; above it answers OFFSET_OUT_OF_RANGE; below the present start
-  nothing happens.
-- Answers the low watermark when it has reached the offset: the least log start of the leader and
-  its live followers, which hear of the new start at once. After ``timeout_ms`` without that:
-  REQUEST_TIMED_OUT; when the partition moves away: NOT_LEADER_OR_FOLLOWER.
-- A topic that is only compacted answers POLICY_VIOLATION, an internal one INVALID_TOPIC_EXCEPTION.
-- Segments that are wholly below go with the next look at retention.
+- Offset -1 means the high watermark; OFFSET_OUT_OF_RANGE above it; below the current log start
+  offset the request has no effect.
+- The response has the low watermark, the lowest log start offset of the leader and its live
+  followers, and is sent when that has reached the offset. Followers receive the new start at once.
+  REQUEST_TIMED_OUT after ``timeout_ms``; NOT_LEADER_OR_FOLLOWER when the leadership ends.
+- POLICY_VIOLATION for a topic that is only compacted, INVALID_TOPIC_EXCEPTION for an internal one.
+- The next check of retention removes segments that are wholly below.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _Partition = messages.DeleteRecordsResponse.DeleteRecordsPartitionResult
 
 
 def handle(broker: Broker, request: messages.DeleteRecordsRequest, context: RequestContext) -> Any:
-    """Delete from each partition; durable with the next checkpoint, which is asked for."""
+    """Delete from each partition; requests a checkpoint, which makes the result durable."""
     waiting: list[_Waiting] = []
     topics = [
         _Topic(t.name, [_delete(broker, t.name, p, waiting) for p in t.partitions])
@@ -74,7 +74,7 @@ def _delete(broker: Broker, topic: str, asked: Any, waiting: list[_Waiting]) -> 
 
 
 def low_watermark(partition: HostedPartition, alive: Any) -> int:
-    """Return the least log start of the leader and its live followers; -1: one is not known yet.
+    """Return the lowest log start of the leader and its live followers; -1: one is unknown.
 
     ``alive`` contains the live brokers by node id. O(replicas).
     """
@@ -87,7 +87,7 @@ def low_watermark(partition: HostedPartition, alive: Any) -> int:
 
 
 class _Waiting:
-    """One partition whose followers have not deleted yet."""
+    """One partition whose live followers have not yet reached the new log start."""
 
     def __init__(
         self, partition: HostedPartition, leader_epoch: int, offset: int, answer: Any
@@ -98,7 +98,7 @@ class _Waiting:
         self._offset = offset
 
     def is_over(self, broker: Broker) -> bool:
-        """Look again; whether ``answer`` is what it will be."""
+        """Update ``answer``; return whether it is final."""
         partition, answer = self.partition, self.answer
         error = partition.why_not_answering(self._leader_epoch)
         if error is not ErrorCode.NONE:
@@ -109,46 +109,46 @@ class _Waiting:
         return bool(answer.low_watermark >= self._offset)
 
     def give_up(self) -> None:
-        """The time is over."""
+        """Set REQUEST_TIMED_OUT."""
         self.answer.low_watermark = -1
         self.answer.error_code = int(ErrorCode.REQUEST_TIMED_OUT)
 
 
-class _Look:
-    """Wakes the request when the log start of a follower, or the leadership, has moved."""
+class _StartWaiter:
+    """Wakes the request when the log start of a follower, or the leadership, has changed."""
 
     def __init__(self) -> None:
         self.again = asyncio.Event()
 
     def more(self, size: int) -> None:
-        """See ``partition_waiting.Waiter``."""
+        """See ``partitions.waiters.Waiter``."""
         self.again.set()
 
 
 async def _until_deleted(
     broker: Broker, response: Any, waiting: list[_Waiting], timeout_ms: int
 ) -> Any:
-    """Wait for the followers, or for news of who lives."""
-    look = _Look()
+    """Wait for the followers, or for a change of the live brokers."""
+    waiter = _StartWaiter()
     for each in waiting:
-        each.partition.waiting.deletions[look] = None
+        each.partition.waiting.deletions[waiter] = None
     partitions = [each.partition for each in waiting]
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             while waiting := [each for each in waiting if not each.is_over(broker)]:
-                await _until_moved(broker, look)
+                await _until_changed(broker, waiter)
     except TimeoutError:
         for each in waiting:
             each.give_up()
     finally:
         for partition in partitions:
-            partition.waiting.deletions.pop(look, None)
+            partition.waiting.deletions.pop(waiter, None)
     return response
 
 
-async def _until_moved(broker: Broker, look: _Look) -> None:
-    look.again.clear()
-    moved = asyncio.ensure_future(look.again.wait())
+async def _until_changed(broker: Broker, waiter: _StartWaiter) -> None:
+    waiter.again.clear()
+    moved = asyncio.ensure_future(waiter.again.wait())
     changed = broker.metadata.changed()
     try:
         await asyncio.wait((moved, changed), return_when=asyncio.FIRST_COMPLETED)

@@ -1,9 +1,9 @@
 """DescribeCluster v0-1: the live brokers and the broker that clients see as controller.
 
-- The operations that the client may do on the cluster, when it asks (KIP-430).
-- v1+: endpoint type 1 (brokers); controllers (2) are not told: MISMATCHED_ENDPOINT_TYPE,
-  and there are no others: UNSUPPORTED_ENDPOINT_TYPE.
-- A broker that knows nothing yet answers when it does: see ``starting``.
+- The operations that the client may perform on the cluster, on request (KIP-430).
+- v1+: endpoint type 1 (brokers). Controllers (2) are not described: MISMATCHED_ENDPOINT_TYPE;
+  UNSUPPORTED_ENDPOINT_TYPE for any other type.
+- A broker without metadata delays the response: see ``first_metadata``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BROKERS, CONTROLLERS = 1, 2
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Answer the cluster as this broker knows it."""
+    """Describe the cluster from the metadata cache."""
     response = messages.DescribeClusterResponse
     if request.endpoint_type != BROKERS:
         known = request.endpoint_type == CONTROLLERS

@@ -1,10 +1,10 @@
-"""DescribeCondition v0 (ours): forwarded to the controller, so that any broker may be asked.
+"""DescribeCondition v0 (ours): the state of this broker, or forwarded to the controller.
 
-- ``subjects`` ["broker"]: what this broker says of itself, as JSON: ``role`` "broker", ``node_id``,
-  ``version`` of the code, ``level`` in its file, ``highest_level``, and ``set_aside``: the replicas
-  that were set aside, each with its ``path`` and ``removed_at_ms`` (null: by nobody).
-- Other ``subjects`` are the controller's matter: see its handler. A broker of before forwards this
-  one, too, and the answer has the ``role`` "controller" (docs/decisions/0057).
+- ``subjects`` ["broker"]: the state of this broker as JSON: ``role`` "broker", ``node_id``,
+  ``version`` of the code, ``level`` in its file, ``highest_level``, and ``set_aside``: the
+  quarantined replicas, each with its ``path`` and ``removed_at_ms`` (null: never removed).
+- Other ``subjects`` go to the controller: see its handler. An older broker forwards this one, too,
+  and the response has the ``role`` "controller" (docs/decisions/0057).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 BROKER = "broker"
 
 MOST_SET_ASIDE = 1_000
-"""Replicas that an answer names: more are for who looks into the directory."""
+"""Most quarantined replicas in a response; the directory itself shows the rest."""
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Awaitable[Any]:
-    """Answer for this broker, or pass the question on."""
+    """Describe this broker, or forward the request."""
     if request.subjects == [BROKER]:
         return _own(broker)
     return forward(broker, ApiKey.DESCRIBE_CONDITION, request, context, refuse)
@@ -67,18 +67,16 @@ def _strays(disk: Disk, directories: Sequence[LogDirectory]) -> list[tuple[LogDi
         try:
             listed = disk.list(directory.path)
         except OSError:
-            # Its fault is told elsewhere.
+            # The directory's error is reported by other means.
             continue
         strays = (name for name in listed if name.endswith(names.STRAY_DIRECTORY))
         found += ((directory, f"{directory.path}/{name}") for name in strays)
     return found[:MOST_SET_ASIDE]
 
 
-def refuse(_request: Any, error: ErrorCode, sentence: str) -> Any:
-    """Answer with one error."""
-    return messages.DescribeConditionResponse(
-        error_code=error, error_message=sentence, condition=""
-    )
+def refuse(_request: Any, error: ErrorCode, message: str) -> Any:
+    """Return a response with one error."""
+    return messages.DescribeConditionResponse(error_code=error, error_message=message, condition="")
 
 
 def _failed(request: Any, error: ErrorCode, _version: int) -> Any:

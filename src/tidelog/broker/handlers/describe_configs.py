@@ -1,9 +1,9 @@
-"""DescribeConfigs v1-4: configurations with where each value comes from.
+"""DescribeConfigs v1-4: configurations, with the source of each value.
 
-- Topics (any broker answers), brokers (each answers for itself; "" is what holds for all brokers).
-- Names wanted; null and an empty list both mean all of them, as in Kafka.
-- Synonyms when asked for, in order of precedence; v3+: types, and documentation when asked for.
-- A configuration that is accepted and has no effect here says so in its documentation.
+- Topics (from any broker) and brokers (each describes itself; "": the defaults for all brokers).
+- Optional names; null and an empty list both mean all, as in Kafka.
+- Synonyms on request, in order of precedence; v3+: types, and documentation on request.
+- The documentation of a configuration without effect here says so.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 Answer = messages.DescribeConfigsResponse
 
 RESULT_BYTES, ROW_BYTES = 200, 600
-"""What a resource, and a configuration of it, take in an answer being made, with synonyms."""
+"""Memory of a resource and of a configuration, with synonyms, in a response under construction."""
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Steps:
-    """Answer every resource once, with its own error. O(resources x configurations).
+    """Describe every resource once, with its own error. O(resources x configurations).
 
-    A resource that is named again is answered as it was named last.
+    If a resource is named several times, its last entry counts.
     """
     results = []
     each_once = {(each.resource_type, each.resource_name): each for each in request.resources}
@@ -66,8 +66,8 @@ def _entries(broker: Broker, kind: int, name: str) -> list[ConfigEntry] | tuple[
             default = broker.topic_configs.of(EntityType.BROKER, DEFAULT_BROKER)
             return list(describe_brokers_default(default))
         if name != str(broker.configs.node_id):
-            sentence = f"this is broker {broker.configs.node_id}: ask broker {name[:100]!r} itself"
-            return ErrorCode.INVALID_REQUEST, sentence
+            message = f"this is broker {broker.configs.node_id}: ask broker {name[:100]!r} itself"
+            return ErrorCode.INVALID_REQUEST, message
         return list(describe_broker(broker.topic_configs.layers()))
     return ErrorCode.INVALID_REQUEST, f"resources of type {kind} have no configurations here"
 

@@ -1,9 +1,9 @@
 """DescribeGroups v0-6: state, assignor and members of groups.
 
-- A group that is not known is ``Dead``: below v6 without an error, from v6 on with
-  GROUP_ID_NOT_FOUND and a sentence (KIP-1043). Subscriptions are shown of a Stable group
-  only, shares also while it rebalances, as in Kafka 4: members read their partitions meanwhile.
-- v3+: the operations that the client may do; without an authorizer all there are for groups.
+- An unknown group is ``Dead``: without an error below v6, with GROUP_ID_NOT_FOUND and a message
+  from v6 on (KIP-1043). Subscriptions are shown only for a Stable group, assignments also while it
+  rebalances, as in Kafka 4: members read their partitions meanwhile.
+- v3+: the operations that the client may perform; without an authorizer all operations on groups.
 - v4+: instance ids (KIP-345).
 """
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 GROUP_BYTES, MEMBER_BYTES = 200, 300
-"""What a group, and a member of it, take in an answer being made, their own bytes aside."""
+"""Memory of a group and of a member in a response under construction, without their own bytes."""
 
 NOT_FOUND_SINCE = 6
 NAMED_CHARACTERS = 300
-"""How much of an id is said back in a sentence, where a character may be written as ten."""
+"""Longest id in an error message, where a character may be written as ten."""
 
 DEAD = GroupState.DEAD.value
 
@@ -36,7 +36,7 @@ _Member = messages.DescribeGroupsResponse.DescribedGroupMember
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Steps:
-    """Answer from memory, each group once however often it is named. O(groups and members)."""
+    """Describe each group once, however often it is named. O(groups and members)."""
     operations = OF_GROUP if request.include_authorized_operations else NOT_ASKED
     groups = []
     for name in dict.fromkeys(request.groups):

@@ -1,9 +1,10 @@
 """DescribeLogDirs v1-4: the log directories of this broker and the replicas in them.
 
-- Topics null means all. v3+: an error for the whole; v4+: total and usable bytes of the volume.
-- ``offset_lag``: how far the log's end is behind the high watermark (0 for a leader).
-- A failed directory answers KAFKA_STORAGE_ERROR and lists nothing.
-- A volume that does not say how large it is has -1, as below v4.
+- Null topics means all. v3+: an error for the whole request; v4+: total and usable bytes of the
+  volume.
+- ``offset_lag``: how much lower the log end offset is than the high watermark (0 for a leader).
+- A failed directory has KAFKA_STORAGE_ERROR and no replicas.
+- -1 for the bytes of a volume whose size cannot be read, as below v4.
 """
 
 from __future__ import annotations
@@ -23,17 +24,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 AT_ONCE = 200
-"""Segments whose sizes are added up between two looks at the clock; a replica has one at least."""
+"""Segments whose sizes are added up in one step; a replica has at least one."""
 
 TOPIC_BYTES, PARTITION_BYTES = 150, 100
-"""What a topic, and a replica, take in an answer being made."""
+"""Memory of a topic and of a replica in a response under construction."""
 
 Answer = messages.DescribeLogDirsResponse
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Steps:
-    """Answer every directory, in steps. Grows with all replicas, and the segments of those asked
-    for."""
+    """Describe every directory, in steps. O(all replicas, and segments of the requested ones)."""
     wanted = None
     if request.topics is not None:
         wanted = {topic.topic: set(topic.partitions) for topic in request.topics}
@@ -50,9 +50,9 @@ def _directory(directory: LogDirectory, wanted: dict[str, set[int]] | None) -> S
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return result
     topics: dict[str, Any] = {}
-    looked = grown = 0
+    counted = grown = 0
     for key, log in sorted(directory.logs.items()):
-        looked += 1
+        counted += 1
         if wanted is None or key.partition in wanted.get(key.topic, ()):
             topic = topics.get(key.topic)
             if topic is None:
@@ -66,18 +66,18 @@ def _directory(directory: LogDirectory, wanted: dict[str, set[int]] | None) -> S
                 )
             )
             grown += PARTITION_BYTES
-            looked += len(log.segments)
-        if looked >= AT_ONCE:
+            counted += len(log.segments)
+        if counted >= AT_ONCE:
             yield grown
-            looked = grown = 0
+            counted = grown = 0
     yield grown
     result.topics = list(topics.values())
     try:
         usable, total = directory.free_bytes(), directory.total_bytes()
     except OSError as error:
-        # It may hold its replicas well: their sizes, and the other directories, are answered.
+        # Its replicas may be fine: the response has their sizes, and the other directories.
         logger.warning(
-            "%(log_dir)s does not say how full it is: %(error)s",
+            "cannot read the free space of %(log_dir)s: %(error)s",
             {"log_dir": directory.path, "error": error},
         )
         return result

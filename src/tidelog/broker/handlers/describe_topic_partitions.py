@@ -1,15 +1,15 @@
-"""DescribeTopicPartitions v0: topics with their partitions, a page at a time (KIP-966).
+"""DescribeTopicPartitions v0: topics with their partitions, in pages (KIP-966).
 
-- No topics asked for means all. Topics come in the order of their names, partitions in that of
-  their numbers; a page begins at the request's cursor.
-- A page has at most ``response_partition_limit`` partitions, and no more than ``MOST_PARTITIONS``;
-  where there are more, the answer's cursor names the first of them. A cursor of a negative
-  partition answers INVALID_REQUEST for each topic that is asked for.
-- A topic that is not known answers UNKNOWN_TOPIC_OR_PARTITION, a name that none can have
-  INVALID_TOPIC_EXCEPTION, where it was asked for by name. Nothing is created.
-- Leaders are named as Metadata names them, with the same waits. No replica is eligible outside of
-  the ISR (KIP-966's ELR): both lists are empty.
-- The operations that the client may do on a topic are always told, as Kafka does.
+- A request without topics means all. Topics are sorted by name, partitions by number; a page starts
+  at the request's cursor.
+- A page has at most ``response_partition_limit`` and ``MOST_PARTITIONS`` partitions; if there are
+  further ones, the cursor of the response names the next. INVALID_REQUEST for each named topic if
+  the cursor has a negative partition.
+- For topics requested by name: UNKNOWN_TOPIC_OR_PARTITION if unknown, INVALID_TOPIC_EXCEPTION if
+  the name is invalid. No topic is created.
+- Leaders are the same as in Metadata, with the same waits. There are no eligible leader replicas
+  outside the ISR (KIP-966's ELR): both lists are empty.
+- The operations that the client may perform on a topic are always included, as in Kafka.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 MOST_PARTITIONS = 2_000
-"""Of one page: Kafka's ``max.request.partition.size.limit``."""
+"""Limit of one page: Kafka's ``max.request.partition.size.limit``."""
 
 AT_ONCE = 200
-"""Partitions that are told between two looks at the clock."""
+"""Partitions added to a response in one step."""
 
 TOPIC_BYTES, PARTITION_BYTES = 200, 250
-"""What a topic, and a partition, take in an answer being made."""
+"""Memory of a topic and of a partition in a response under construction."""
 
 Answer = messages.DescribeTopicPartitionsResponse
 Topic = messages.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
@@ -46,9 +46,9 @@ Partition = messages.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResp
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Answer a page from the cache, in steps, or as soon as one knows that its leaders are alive.
+    """Return a page from the cache, in steps, once its leaders are known to be alive.
 
-    A page costs what it shows, and the names of all topics to be put in order.
+    Costs O(partitions of the page), and a sort of the names of all topics.
     """
     cursor = request.cursor
     if cursor is not None and cursor.partition_index < 0:
@@ -64,7 +64,7 @@ async def _when_leaders_are_known(broker: Broker, request: Any, context: Request
 
 
 def _leaders(broker: Broker, request: Any) -> Iterable[int]:
-    """Return the leaders that the page would name: it waits for no other's proof of life."""
+    """Return the leaders that the page would name: the response waits for no other."""
     room = _room(request)
     for name in _names(broker, request):
         found = broker.metadata.topic(name)
@@ -84,7 +84,7 @@ def _room(request: Any) -> int:
 
 
 def _numbers(request: Any, topic: TopicMetadata) -> list[int]:
-    """Return a topic's partitions in order, from the cursor's on."""
+    """Return a topic's partition numbers in order, from the cursor's on."""
     cursor, first = request.cursor, 0
     if cursor is not None and cursor.topic_name == topic.name:
         first = cursor.partition_index
@@ -92,7 +92,7 @@ def _numbers(request: Any, topic: TopicMetadata) -> list[int]:
 
 
 def _names(broker: Broker, request: Any) -> list[str]:
-    """Return the names to go through, in order, from the cursor's on."""
+    """Return the topic names in order, from the cursor's on."""
     asked = {topic.name for topic in request.topics}
     first = "" if request.cursor is None else request.cursor.topic_name
     return sorted(name for name in asked or broker.metadata.topics if name >= first)
@@ -105,7 +105,7 @@ def _page(broker: Broker, request: Any, context: RequestContext) -> Steps:
     for name in _names(broker, request):
         found = broker.metadata.topic(name)
         if found is None:
-            # One of all topics may have been deleted since; what was asked for by name is told.
+            # A topic deleted meanwhile is skipped, unless the request names it.
             if request.topics:
                 answer.topics.append(_unknown(name))
                 yield TOPIC_BYTES

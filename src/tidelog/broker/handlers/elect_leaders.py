@@ -14,8 +14,8 @@ from tidelog.network.router import Scope
 from tidelog.protocol import messages
 
 
-def refuse(request: Any, error: ErrorCode, sentence: str) -> Any:
-    """Answer every partition that was named with one error, and the whole (v1+)."""
+def refuse(request: Any, error: ErrorCode, message: str) -> Any:
+    """Return one error for every named partition, and for the whole request (v1+)."""
     response = messages.ElectLeadersResponse
     return response(
         error_code=error,
@@ -23,7 +23,7 @@ def refuse(request: Any, error: ErrorCode, sentence: str) -> Any:
             response.ReplicaElectionResult(
                 topic=topic.topic,
                 partition_result=[
-                    response.PartitionResult(index, error, sentence) for index in topic.partitions
+                    response.PartitionResult(index, error, message) for index in topic.partitions
                 ],
             )
             for topic in request.topic_partitions or ()

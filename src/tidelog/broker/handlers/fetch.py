@@ -1,19 +1,20 @@
-"""Fetch v4-12: reads record batches, for consumers from leaders and for followers.
+"""Fetch v4-12: reads record batches for consumers, and for followers of partitions led here.
 
-- Waits up to ``max_wait_ms`` until ``min_bytes`` can be read, without polling; any refusal of a
+- Waits up to ``max_wait_ms`` until ``min_bytes`` can be read, without polling; an error of any
   partition ends the wait.
-- At most ``max_bytes`` (and ``fetch.max.bytes``) in all and ``partition_max_bytes`` of a partition,
-  but the first batch of the first partition that has any is sent whole (KIP-74).
-- v7+: sessions (KIP-227); partitions that were answered with records are read last next time, so
-  that none starves. v9+: leader epochs are checked (KIP-320). v12: ``last_fetched_epoch`` is
-  answered with where the logs part (KIP-595).
-- v11+: a consumer that names its rack is sent to the replica there, and may read from a follower
-  (KIP-392): ``replica.selector.class``.
-- Large reads are sent from the file without passing through memory (``storage.region``).
-- Batches reach beyond the asked offset at both ends: clients skip what they did not ask for.
-- A request with a replica id is a follower's: it reads to the log's end and waits for it. Its
-  offsets count as held when topic id and leader epoch are this leader's and the logs do not part
-  below them; another topic id answers INCONSISTENT_TOPIC_ID (KIP-516). Its sessions are ``feeds``.
+- At most ``max_bytes`` (and ``fetch.max.bytes``) in all and ``partition_max_bytes`` per partition,
+  but the first batch of the first partition with records is sent whole (KIP-74).
+- v7+: sessions (KIP-227); partitions whose records were sent move to the end of the session, so
+  that none starves. v9+: leader epochs are checked (KIP-320). v12: with ``last_fetched_epoch`` the
+  response has the offset where the logs diverge (KIP-595).
+- v11+: a consumer with a rack id is directed to the replica in its rack, and may read from a
+  follower (KIP-392): ``replica.selector.class``.
+- Large reads are sent from the file without a copy in memory (``storage.log.region``).
+- Batches may begin before the requested offset: clients skip the records that they did not request.
+- A request with a replica id is a follower's: it reads up to the log end, and waits for new records
+  there. Its fetch offsets count for the ISR if topic id and leader epoch are this leader's and the
+  logs do not diverge below them; INCONSISTENT_TOPIC_ID for another topic id (KIP-516). Its sessions
+  are in ``fetching.follower_sessions``.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ if TYPE_CHECKING:
 FIRST_VERSION_WITH_SESSIONS = 7
 
 AT_ONCE = 100
-"""Partitions that are read in one step."""
+"""Partitions read in one step."""
 
 ANSWER_BYTES = 300
-"""What a partition takes in an answer being made, its records aside."""
+"""Memory of a partition in a response under construction, without its records."""
 
 _Response = messages.FetchResponse
 _Topic = messages.FetchResponse.FetchableTopicResponse
 
 
 def handle(broker: Broker, request: messages.FetchRequest, context: RequestContext) -> Any:
-    """Read; answer now, or when enough has come."""
+    """Read; respond now, or once there are enough records."""
     if request.replica_id >= 0:
         if not context.may_name_replica(request.replica_id, ApiKey.FETCH):
             return _refuse_all(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, context.version)
@@ -70,25 +71,25 @@ def _serve(broker: Broker, request: messages.FetchRequest, context: RequestConte
         return _Response(error_code=plan)
     if request.replica_id >= 0:
         yield from _note_follower(broker, request, plan)
-    answering = _Answer(broker, request, context, plan)
+    answering = _FetchResponse(broker, request, context, plan)
     if len(plan.wanted) <= AT_ONCE:
         found = answering.read()
     else:
         try:
             found = yield from answering.read_in_steps()
         except BaseException:
-            # The client has gone in the middle: nobody reads what is cold.
+            # The client disconnected between two steps: the cold reads are not needed.
             answering.reading.forget_cold()
             raise
     if answering.reading.cold:
         return answering.warmed()
     if answering.is_due():
-        return (yield from answering.told(found))
+        return (yield from answering.respond(found))
     return (yield from answering.later())
 
 
-class _Answer:
-    """The answer to one request that says, or whose session knows, all that it wants."""
+class _FetchResponse:
+    """The response to one request whose partitions are known, from itself or its session."""
 
     __slots__ = ("_broker", "_hosted", "_plan", "_request", "_sights", "reading")
 
@@ -104,14 +105,14 @@ class _Answer:
         self._plan = plan
         self.reading = Reading(broker, request, context)
         self._hosted: list[HostedPartition] = []
-        """The partitions that were read."""
+        """The partitions that were read last."""
         self._sights: list[Sight] = []
-        """What each was when it was read, if that was in steps, and a wait follows."""
+        """The state of each when it was read, after a read in steps that is followed by a wait."""
 
     def read(
         self, among: list[Wanted] | None = None, *, begin: bool = True
     ) -> list[tuple[Wanted, Any]]:
-        """Read all partitions once, or those ``among`` them; what need not be answered is left
+        """Read all partitions once, or those in ``among``; unchanged ones of a session are left
         out."""
         self._hosted.clear()
         broker, reading, full = self._broker, self.reading, self._plan.full
@@ -134,19 +135,19 @@ class _Answer:
         return found
 
     def is_due(self) -> bool:
-        """Whether what was read is answered now, and not when more has come."""
+        """Whether to respond now, without a wait for more records."""
         reading = self.reading
         if reading.size >= self._request.min_bytes or reading.is_last:
             return True
         return reading.urgent or reading.full or not self._plan.wanted
 
     def later(self) -> Steps:
-        """Wait at the partitions; return a future of the answer, or of steps towards it."""
+        """Wait for the partitions; return a future of the response, or of steps to build it."""
         request, follower = self._request, self.reading.follower
         missing = request.min_bytes - self.reading.size
         departures = self._broker.departures
         delayed = DelayedFetch(missing, request.max_wait_ms, self._finish, departures)
-        # Not those of the answer, which may read them again before the last one is waited for.
+        # Copies: the response may read again before all partitions are joined.
         hosted, sights = self._hosted, self._sights
         try:
             for first in range(0, len(hosted), AT_ONCE):
@@ -163,13 +164,13 @@ class _Answer:
                     if come is not None:
                         delayed.more(come)
         except BaseException:
-            # The client has gone in the middle.
+            # The client disconnected between two steps.
             delayed.future.cancel()
             raise
         return delayed.future
 
     def read_in_steps(self) -> Steps:
-        """Do as ``read``, and yield now and then."""
+        """Do as ``read``, and yield after ``AT_ONCE`` partitions."""
         found: list[tuple[Wanted, Any]] = []
         hosted: list[HostedPartition] = []
         sights: list[Sight] = []
@@ -182,7 +183,7 @@ class _Answer:
             found += part
             hosted += self._hosted
             if not self.is_due():
-                # Before the others have their turn: from now on what comes here is noticed.
+                # Before the yield: an append from now on is noticed by ``later``.
                 sights += [sight_of(each, committed=committed) for each in self._hosted]
             yield ANSWER_BYTES * len(part) + self.reading.size - before
             before = self.reading.size
@@ -190,7 +191,7 @@ class _Answer:
         return found
 
     def _finish(self) -> Any:
-        """Read again after the wait and answer whatever there is."""
+        """Read again after the wait and respond with the records that there are."""
         return begun(self._finished())
 
     def _finished(self) -> Steps:
@@ -199,32 +200,32 @@ class _Answer:
             found = self.read()
         else:
             found = yield from self.read_in_steps()
-        return (yield from self.told(found))
+        return (yield from self.respond(found))
 
     async def warmed(self) -> Any:
-        """Return the answer after a thread has read what is not in the page cache."""
+        """Respond after a thread has read the parts that are not in the page cache."""
         clock = self._broker.clock
         found: list[tuple[Wanted, Any]] = []
         while self.reading.cold:
             await self.reading.warm_up()
             found = await in_turns(self.read_in_steps(), clock)
         if self.is_due():
-            return begun(self.told(found))
+            return begun(self.respond(found))
         return await (await in_turns(self.later(), clock))
 
-    def told(self, found: list[tuple[Wanted, Any]]) -> Steps:
-        """Make the response, and note in the session what it tells."""
+    def respond(self, found: list[tuple[Wanted, Any]]) -> Steps:
+        """Build the response, and update the session with what it contains."""
         session = self._plan.session
         if self._plan.superseded:
             return _Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session is None:
             return (yield from respond(0, found, None))
-        response = yield from respond(session.id, found, self._tell)
+        response = yield from respond(session.id, found, self._note_sent)
         if response is None or self._plan.superseded:
             return _Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         return response
 
-    def _tell(self, wanted: Wanted, part: Any) -> bool:
+    def _note_sent(self, wanted: Wanted, part: Any) -> bool:
         session = self._plan.session
         if session is None or self._plan.superseded:
             return False
@@ -234,15 +235,15 @@ class _Answer:
 
 
 def _note_follower(broker: Broker, request: messages.FetchRequest, plan: Plan) -> Steps:
-    """Take the offsets of a follower without a session as what it holds. O(what it asks)."""
+    """Note the fetch offsets of a follower without a session. O(partitions of the request)."""
     now_ms = broker.clock.monotonic_ms()
-    for seen, wanted in enumerate(plan.wanted):
-        if seen and not seen % AT_ONCE:
+    for at, wanted in enumerate(plan.wanted):
+        if at and not at % AT_ONCE:
             yield 0
         partition = broker.partitions.get(wanted.topic, wanted.index)
         if partition is not None:
-            life = request.replica_broker_epoch
-            note_follower(broker, wanted, partition, request.replica_id, life, now_ms)
+            broker_epoch = request.replica_broker_epoch
+            note_follower(broker, wanted, partition, request.replica_id, broker_epoch, now_ms)
 
 
 def _refuse_all(request: Any, error: ErrorCode, version: int) -> Any:

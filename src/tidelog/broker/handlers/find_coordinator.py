@@ -1,10 +1,10 @@
 """FindCoordinator v0-4: which broker coordinates a group.
 
-- Key type 0 (groups): the leader of the group's partition of ``__consumer_offsets``, under the
-  listener that the client came in by. The topic is created on first use; until its leaders are
-  known the answer is COORDINATOR_NOT_AVAILABLE, which all clients try again.
-- Key type 1 (transactions), from v1: TRANSACTIONAL_ID_AUTHORIZATION_FAILED with a sentence; any
-  other error librdkafka would retry for ever.
+- Key type 0 (groups): the leader of the group's partition of ``__consumer_offsets``, with its
+  address on the client's listener. The topic is created on first use; COORDINATOR_NOT_AVAILABLE,
+  which all clients retry, until its leaders are known.
+- Key type 1 (transactions), from v1: TRANSACTIONAL_ID_AUTHORIZATION_FAILED with a message:
+  librdkafka would retry any other error for ever.
 - v4 (KIP-699): any number of keys, an error for each.
 """
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 BATCHED_SINCE = 4
 ANSWER_BYTES = 300
-"""What a key takes in an answer being made."""
+"""Memory of a key in a response under construction."""
 
 GROUP, TRANSACTION = 0, 1
 CREATED_WITHIN_S = 1.0
-"""How long a client waits here for the topic's creation; then it is told to come back."""
+"""Longest wait for the topic's creation; after it the client gets COORDINATOR_NOT_AVAILABLE."""
 
 NO_TRANSACTIONS = "this version has no transactions: send without a transactional.id"
 NOT_YET = "the topic __consumer_offsets, or the leader of its partition, is not there yet"
@@ -38,7 +38,7 @@ _Coordinator = messages.FindCoordinatorResponse.Coordinator
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Answer from what this broker knows of the cluster."""
+    """Find the coordinators in the metadata cache."""
     keys = request.coordinator_keys if context.version >= BATCHED_SINCE else [request.key]
     if request.key_type == GROUP and broker.metadata.topic(OFFSETS_TOPIC) is None:
         await _create_topic(broker)
@@ -46,7 +46,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
 
 
 def _find_all(broker: Broker, key_type: int, keys: list[str], context: RequestContext) -> Steps:
-    """Answer each key once, however often it is named."""
+    """Return each key once, however often it is named."""
     found = []
     for key in dict.fromkeys(keys):
         found.append(_find(broker, key_type, key, context.listener_name))
@@ -55,7 +55,7 @@ def _find_all(broker: Broker, key_type: int, keys: list[str], context: RequestCo
 
 
 async def _create_topic(broker: Broker) -> None:
-    # The creation itself goes on when this client's patience ends; ``_find`` sees the outcome.
+    # The creation continues after the timeout; ``_find`` sees the outcome.
     try:
         async with asyncio.timeout(CREATED_WITHIN_S):
             await broker.coordinator.ensure_topic()
@@ -80,9 +80,9 @@ def _find(broker: Broker, key_type: int, key: str, listener_name: str) -> Any:
     return _Coordinator(key=key, node_id=leader.node_id, host=host, port=port)
 
 
-def _refusal(key: str, error: ErrorCode, sentence: str) -> Any:
+def _refusal(key: str, error: ErrorCode, message: str) -> Any:
     return _Coordinator(
-        key=key, node_id=-1, host="", port=-1, error_code=error, error_message=sentence
+        key=key, node_id=-1, host="", port=-1, error_code=error, error_message=message
     )
 
 

@@ -1,7 +1,7 @@
-"""Heartbeat v0-4: a member is there; it learns when to join again.
+"""Heartbeat v0-4: keeps a member's session alive, and tells it to rejoin.
 
-- REBALANCE_IN_PROGRESS asks the member to join again; its session goes on.
-- v3+ (KIP-345): static members; FENCED_INSTANCE_ID tells a double to stop.
+- REBALANCE_IN_PROGRESS makes the member rejoin; its session continues.
+- v3+ (KIP-345): static members; FENCED_INSTANCE_ID stops a second member with an instance id.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
-    """Answered at once, always."""
+    """The response is always sent at once."""
     pending_response = PendingResponse()
     event = Heartbeat(
         pending_response, request.member_id, request.group_instance_id, request.generation_id

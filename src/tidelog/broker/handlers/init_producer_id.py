@@ -1,12 +1,12 @@
-"""InitProducerId v0-4: an id and epoch for an idempotent producer.
+"""InitProducerId v0-4: a producer id and epoch for an idempotent producer.
 
-- Without a transactional id any broker answers, from its block of producer ids.
-- v3+: a producer that names its id and epoch gets a fresh id all the same, as from Kafka: producers
-  without transactions raise their epochs themselves (KIP-360), and nobody knows whose id it is.
-  One of the two alone answers INVALID_REQUEST.
-- With a transactional id: TRANSACTIONAL_ID_AUTHORIZATION_FAILED until transactions come, for
-  librdkafka tries every other error for ever.
-- COORDINATOR_LOAD_IN_PROGRESS (retriable) while no controller gives out ids.
+- Without a transactional id any broker allocates an id, from its block of producer ids.
+- v3+: a producer that sends its id and epoch also gets a new id, as in Kafka: producers without
+  transactions raise their epochs themselves (KIP-360), and no broker knows the owner of an id.
+  INVALID_REQUEST if the request has only one of the two.
+- With a transactional id: TRANSACTIONAL_ID_AUTHORIZATION_FAILED until there are transactions:
+  librdkafka retries every other error for ever.
+- COORDINATOR_LOAD_IN_PROGRESS (retriable) while no controller allocates ids.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ NONE_NAMED = -1
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Answer a producer id."""
+    """Return a producer id."""
     response = messages.InitProducerIdResponse
     if request.transactional_id is not None:
         logger.info(
-            "%(client_id)s asked for transactions, which come later",
+            "%(client_id)s requested transactions, which this version does not have",
             {"client_id": context.client_id},
         )
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

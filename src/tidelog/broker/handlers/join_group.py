@@ -1,8 +1,8 @@
-"""JoinGroup v0-9: a member comes, or comes back; the answer waits for the rebalance.
+"""JoinGroup v0-9: a member joins or rejoins; the response waits for the rebalance.
 
-- v0 has no rebalance timeout: the session timeout is taken.
-- v4+ (KIP-394): a first join without an id is answered with one and MEMBER_ID_REQUIRED.
-- v5+ (KIP-345): static members. v7+ (KIP-559): the protocol type is answered.
+- v0 has no rebalance timeout: the session timeout is used.
+- v4+ (KIP-394): a first join without a member id gets one, with MEMBER_ID_REQUIRED.
+- v5+ (KIP-345): static members. v7+ (KIP-559): the response has the protocol type.
 - v8+ (KIP-800): a reason, for the log. v9 (KIP-814): a returning static leader may skip assigning.
 """
 
@@ -29,7 +29,7 @@ _Member = messages.JoinGroupResponse.JoinGroupResponseMember
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Hand the join to the group; subscriptions are copied out of the receive buffer here."""
+    """Pass the join to the group; copies the subscriptions out of the receive buffer."""
     version = context.version
     pending_response = PendingResponse()
     rebalance_timeout_ms = request.rebalance_timeout_ms

@@ -1,10 +1,10 @@
-"""LeaderAndIsr v0-6: which partitions this broker leads or follows, on the control channel.
+"""LeaderAndIsr v0-6: makes this broker leader or follower of partitions; on the control channel.
 
 - v3: target replicas (KIP-455); v4: the unclean flag (KIP-704).
-- v5: topic ids and the type; after a FULL what is not named is stale (KIP-516).
-- The answer to a FULL also names, with KAFKA_STORAGE_ERROR, what a failing disk did not let go of.
-- v5+ answers by topic id, older versions by name.
-- v6: counts and partition epochs (KIP-253): read, and not yet acted on below level 1.5.
+- v5: topic ids and the type; a partition that a FULL does not name is stale (KIP-516).
+- The response to a FULL also names, with KAFKA_STORAGE_ERROR, replicas that a failing disk kept.
+- The response has topic ids in v5+, topic names in older versions.
+- v6: counts and partition epochs (KIP-253): read, but without effect below level 1.5.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BY_TOPIC_ID = 5
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Apply every partition, each with its own error."""
+    """Apply the command of every partition, each with its own error."""
     response = messages.LeaderAndIsrResponse
     found = await broker.control.apply_leader_and_isr(request, context.connection)
     if isinstance(found, ErrorCode):

@@ -1,6 +1,6 @@
-"""LeaveGroup v0-5: members go, the others rebalance at once.
+"""LeaveGroup v0-5: members leave, and the others rebalance at once.
 
-- v0-2: one member; its error is the answer's.
+- v0-2: one member; its error is that of the response.
 - v3+ (KIP-345): any number, each with an error; an instance id alone removes a static member.
 - v5 (KIP-800): reasons, for the log.
 """
@@ -26,7 +26,7 @@ _Member = messages.LeaveGroupResponse.MemberResponse
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Answered when the departure of the last member is on record."""
+    """The response waits until the departure of the last member is committed."""
     version = context.version
     if version >= BATCHED_SINCE:
         leavers = tuple(

@@ -1,7 +1,7 @@
 """ListConfigResources v0-1: the resources that can have configurations.
 
-- v0 asks for client metrics subscriptions (type 16), of which there are none.
-- v1+: types wanted; none named means topics (2), brokers (4) and broker loggers' none.
+- v0 lists client metrics subscriptions (type 16), of which there are none.
+- v1+: optional types; without one topics (2) and brokers (4). There are no broker loggers.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 AT_ONCE = 500
-"""Names of an answer that are made between two looks at the clock."""
+"""Names added to a response in one step."""
 
 NAME_BYTES = 150
-"""What a name takes in an answer being made, its own characters aside."""
+"""Memory of a name in a response under construction, without its characters."""
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Steps:
-    """Answer the names of topics and brokers, in steps: there may be very many topics."""
+    """List the names of topics and brokers, in steps: there may be very many topics."""
     response = messages.ListConfigResourcesResponse
     if context.version == 0:
         return response()

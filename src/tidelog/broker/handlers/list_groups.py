@@ -1,7 +1,7 @@
 """ListGroups v0-5: the groups that this broker coordinates.
 
-- COORDINATOR_LOAD_IN_PROGRESS while some of them are not known yet: half a list would mislead.
-- v4+ filters by state (KIP-518), v5 by type (KIP-848); case does not matter.
+- COORDINATOR_LOAD_IN_PROGRESS while some groups are loading: an incomplete list would mislead.
+- v4+ filters by state (KIP-518), v5 by type (KIP-848), ignoring case.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 GROUP_BYTES = 200
-"""What a group takes in an answer being made, its name aside."""
+"""Memory of a group in a response under construction, without its name."""
 
 _Response = messages.ListGroupsResponse
 
 
 def handle(broker: Broker, request: Any, _context: RequestContext) -> Steps:
-    """Answer from memory, in steps: anybody may make very many groups. O(groups)."""
+    """List the groups in steps: any client can create very many of them. O(groups)."""
     if broker.coordinator.is_loading:
         return _Response(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     groups = []

@@ -1,18 +1,19 @@
-"""ListOffsets v1-9: offsets by time, and the special ones.
+"""ListOffsets v1-9: offsets by timestamp, and the special timestamps.
 
-- -1: the end as the asker may read it (the high watermark; a follower: the log's), -2: the log's
-  start, -3 (v7): the record with the greatest timestamp (KIP-734), -4 (v8): the start of what is on
-  this broker's own disk (KIP-405), which is the log's, -5 (v9): the end of what is stored elsewhere
-  (KIP-1005), of which there is none: offset -1. Other negative ones, and these in a version before
-  theirs, are answered with UNSUPPORTED_VERSION.
-- By time: the first committed record that is not older; offset -1 when there is none. Looked for in
-  pieces beside other requests, one partition after another; what a request may have decompressed
-  is bounded (``storage.lookup``), and then the answer may be a little too early.
-- A partition that is named twice gets INVALID_REQUEST the second time, as in Kafka.
-- v2+: isolation (the last stable offset is the high watermark until transactions come);
-  v4+: the leader epoch is checked and answered (KIP-320).
-- A new leader that does not know the high watermark yet answers OFFSET_NOT_AVAILABLE (v5+, before
-  it LEADER_NOT_AVAILABLE): the end never steps back (KIP-207).
+- -1: the end that the client may read (the high watermark; for a follower the log end offset).
+- -2: the log start offset.
+- -3 (v7): the record with the largest timestamp (KIP-734).
+- -4 (v8): the start of the local log (KIP-405), which is the log start offset.
+- -5 (v9): the end of tiered storage (KIP-1005). There is none: offset -1.
+- UNSUPPORTED_VERSION for other negative ones, and for -4 and -5 in older versions.
+- By timestamp: the first committed record that is not older; offset -1 if there is none. The search
+  runs in pieces between other requests, one partition after another. A request may decompress only
+  so much (``storage.log.time_lookup``); beyond that the offset may be a little too low.
+- INVALID_REQUEST for the second entry of a partition, as in Kafka.
+- v2+: isolation (the last stable offset is the high watermark until there are transactions);
+  v4+: the leader epoch is checked and returned (KIP-320).
+- A new leader that does not yet know the high watermark returns OFFSET_NOT_AVAILABLE (v5+, in older
+  versions LEADER_NOT_AVAILABLE): the end never decreases (KIP-207).
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
 
 LATEST, EARLIEST, GREATEST_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 FIRST_VERSION_OF = {EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
-"""Special timestamps that older versions refuse. -3 is answered in any, as it always was here."""
+"""Special timestamps that older versions refuse. Every version accepts -3, for compatibility."""
 NEVER = 1 << 15
 
 AT_START = (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED)
-"""Those that are looked up without the high watermark."""
+"""Special timestamps that do not depend on the high watermark."""
 
 UNKNOWN_OFFSET = -1
 FIRST_VERSION_WITH_NOT_AVAILABLE = 5
@@ -48,7 +49,7 @@ _Partition = messages.ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
 def handle(broker: Broker, request: messages.ListOffsetsRequest, context: RequestContext) -> Any:
-    """Look each partition up: at once, or by time in pieces."""
+    """Look up each partition: at once, or by timestamp in pieces."""
     follower = request.replica_id >= 0
     if follower and not context.may_name_replica(request.replica_id, ApiKey.LIST_OFFSETS):
         return _refuse_all(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, context.version)
@@ -121,7 +122,7 @@ async def _search_all(
         else:
             pieces = log.search_time(asked.timestamp, allowance)
         _fill_in(answer, partition, asked, await broker.turns.run(pieces))
-        await asyncio.sleep(0)  # a search of one piece has let nobody else run
+        await asyncio.sleep(0)  # a search of one piece has not yielded
     return response
 
 

@@ -1,19 +1,19 @@
 """Metadata v0-12: brokers, topics, partitions, leaders.
 
 - v0: an empty list means all topics; v1+: null means all, an empty list none.
-- v4+: a topic that does not exist is created when client and broker both allow it; the answer waits
-  for its leaders (at most ``KNOWN_WITHIN_MS``), then LEADER_NOT_AVAILABLE.
-- v8+: the operations that the client may do, when it asks: on topics, and until v10 on the cluster
-  (KIP-430).
-- v12: topics by id; an unknown id answers UNKNOWN_TOPIC_ID. v10 and v11 have the field but not the
-  use: INVALID_REQUEST, as in Kafka (their answers cannot leave a name out).
-- v9+: the tags of our own: counts, resize epoch, partition epochs (KIP-253).
-- A broker that knows nothing yet answers when it does: see ``starting``.
-- An answer that would name a leader whose connection to this broker broke a moment ago waits until
-  the controller has replaced it: see ``lost_leaders``. librdkafka, told of the dead one once more,
-  may not ask again for a second.
-- Brokers without the listener that the client came in by are left out, as in Kafka: offline as
-  replicas; one that leads is LISTENER_NOT_FOUND (below v6 LEADER_NOT_AVAILABLE).
+- v4+: a missing topic is created if client and broker both allow it; the response waits for its
+  leaders (at most ``KNOWN_WITHIN_MS``), after that LEADER_NOT_AVAILABLE.
+- v8+: the operations that the client may perform, on request: on topics, and until v10 on the
+  cluster (KIP-430).
+- v12: topics by id; UNKNOWN_TOPIC_ID for an unknown one. v10 and v11 have the field without its
+  use: INVALID_REQUEST, as in Kafka (their responses cannot omit a name).
+- v9+: our own tags: partition counts, resize epoch, partition epochs (KIP-253).
+- A broker without metadata delays the response: see ``first_metadata``.
+- A response that would name a leader whose connection to this broker has just broken waits until
+  the controller has replaced it: see ``lost_leaders``. librdkafka may wait a second before its next
+  request if a response names the dead leader again.
+- Brokers without the client's listener are left out, as in Kafka: as replicas they are offline, a
+  leader gets LISTENER_NOT_FOUND (below v6 LEADER_NOT_AVAILABLE).
 - ``__cluster_metadata`` is never created.
 """
 
@@ -50,17 +50,17 @@ NAMES_LISTENERS_SINCE = 6
 BY_ID_SINCE = 12
 
 CREATED_AT_ONCE = 100
-"""Topics that one request creates at most."""
+"""Most topics that one request creates."""
 
 TOPIC_BYTES, PARTITION_BYTES = 200, 300
-"""What a topic, and a partition, take in an answer being made."""
+"""Memory of a topic and of a partition in a response under construction."""
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Answer at once from the cache, or as soon as one knows that the leaders are alive."""
+    """Respond from the cache, once the leaders are known to be alive."""
     if context.version < BY_ID_SINCE and any(_by_id(each) for each in request.topics or ()):
         return _invalid(request)
-    # Before the wait: a topic that is deleted meanwhile was there, and is not created again.
+    # Before the wait: a topic that is deleted meanwhile existed, and is not created again.
     missing = _to_create(broker, request, context)
     if broker.followers.has_sources and (request.topics or _wants_all(request, context)):
         return _when_leaders_are_known(broker, request, missing, context)
@@ -104,9 +104,9 @@ def _known(broker: Broker, asked: list[Any]) -> Iterator[TopicMetadata]:
 
 
 def _to_create(broker: Broker, request: Any, context: RequestContext) -> list[str]:
-    """Return the names asked for that are no topics and may become some: the first hundred.
+    """Return requested names of topics to create: the first ``CREATED_AT_ONCE``.
 
-    Others are unknown still, and are created when the client asks again.
+    The others stay unknown, and are created on the client's next request.
     """
     allowed = request.allow_auto_topic_creation or context.version < ALWAYS_CREATES_BELOW
     if not (allowed and broker.configs.auto_create_topics_enable and request.topics):
@@ -116,14 +116,14 @@ def _to_create(broker: Broker, request: Any, context: RequestContext) -> list[st
 
 
 def _handle(broker: Broker, request: Any, missing: list[str], context: RequestContext) -> Any:
-    """Answer from the cache unless a topic must be created first."""
+    """Respond from the cache, after topics are created if needed."""
     if missing:
         return _create_first(broker, request, missing, context)
     return _answer(broker, request, {}, context)
 
 
 def _once(asked: list[Any]) -> list[Any]:
-    """Return what is asked for, without what repeats, as Kafka's brokers answer it."""
+    """Return the requested topics without duplicates, as Kafka's brokers do."""
     return list({(each.name, each.topic_id): each for each in asked}.values())
 
 
@@ -142,7 +142,7 @@ async def _create_first(
 
 
 async def _ensure(broker: Broker, name: str) -> ErrorCode:
-    # The groups' topic is compacted and has its own counts, whoever asks for it first.
+    # The offsets topic is compacted and has its own counts, whichever request creates it.
     if name == OFFSETS_TOPIC:
         return await broker.coordinator.ensure_topic()
     return await broker.topic_creation.ensure(name)
@@ -150,7 +150,7 @@ async def _ensure(broker: Broker, name: str) -> ErrorCode:
 
 def _asked_for(view: ClusterView, asked: Any, refused: dict[str, ErrorCode]) -> Any:
     metadata = view.broker.metadata
-    # The Java client asks by id with an empty name, others with none: the id alone counts.
+    # With an id the Java client sends an empty name, others none: only the id counts.
     if asked.topic_id != NO_UUID:
         by_id = metadata.topic_by_id(asked.topic_id)
         if by_id is None:

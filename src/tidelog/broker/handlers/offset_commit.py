@@ -1,13 +1,13 @@
-"""OffsetCommit v2-9: a group's positions, answered when they are committed to the log.
+"""OffsetCommit v2-9: commits offsets of a group; the response follows the commit in the log.
 
 - Members name their generation; consumers without a group and tools send generation -1, which an
   Empty group accepts.
-- A partition that this broker does not know answers UNKNOWN_TOPIC_OR_PARTITION; the others count.
-- v2-4 may name a retention time; later ones take ``offsets.retention.minutes`` (KIP-211).
-- v6+: the leader epoch of the position (KIP-320). v7+: static members (KIP-345).
-- More than 500 partitions are decided in parts, between which the group does nothing else
-  (``coordinator_parts``).
-- v9: a group that does not exist answers GROUP_ID_NOT_FOUND, before it ILLEGAL_GENERATION.
+- UNKNOWN_TOPIC_OR_PARTITION for a partition that this broker does not know; the others count.
+- v2-4 may name a retention time; later ones use ``offsets.retention.minutes`` (KIP-211).
+- v6+: the leader epoch of the offset (KIP-320). v7+: static members (KIP-345).
+- More than 500 partitions are decided in parts; the group handles nothing else in between
+  (``coordinator.parts``).
+- v9: GROUP_ID_NOT_FOUND for a group that does not exist; ILLEGAL_GENERATION in older versions.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _Partition = messages.OffsetCommitResponse.OffsetCommitResponsePartition
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Hand what exists to the group and answer for all."""
+    """Pass the known partitions to the group; respond for all."""
     if is_long(request):
         return _in_steps(broker, request, context)
     pending_response = PendingResponse()
@@ -84,7 +84,7 @@ def _event(
 
 
 def _known(broker: Broker, request: Any) -> Iterator[tuple[TopicPartition, CommittedOffset] | None]:
-    """Yield what is committed of each partition asked, None for one that does not exist."""
+    """Yield the offset to commit of each partition, None for one that does not exist."""
     for topic in request.topics:
         known = broker.metadata.topic(topic.name)
         for each in topic.partitions:

@@ -1,9 +1,8 @@
-"""OffsetDelete v0: removes positions of a group (KIP-496).
+"""OffsetDelete v0: removes committed offsets of a group (KIP-496).
 
-- A topic that a member reads answers GROUP_SUBSCRIBED_TO_TOPIC; a group that is not there
-  GROUP_ID_NOT_FOUND, one with members of another kind than consumers NON_EMPTY_GROUP.
-- A partition without a position is no error; one that does not exist is
-  UNKNOWN_TOPIC_OR_PARTITION.
+- GROUP_SUBSCRIBED_TO_TOPIC for a topic that a member reads; GROUP_ID_NOT_FOUND for a group that
+  does not exist, NON_EMPTY_GROUP for one whose members are not consumers.
+- A partition without an offset is no error; UNKNOWN_TOPIC_OR_PARTITION for one that does not exist.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _Partition = messages.OffsetDeleteResponse.OffsetDeleteResponsePartition
 
 
 def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
-    """Answered when the removal is committed."""
+    """The response waits until the removal is committed."""
     if is_long(request):
         return _in_steps(broker, request)
     pending_response = PendingResponse()
@@ -53,7 +52,7 @@ def _in_steps(broker: Broker, request: Any) -> Steps:
 
 
 def _known(broker: Broker, request: Any) -> Iterator[TopicPartition | None]:
-    """Yield each partition asked, None for one that does not exist."""
+    """Yield each requested partition, None for one that does not exist."""
     for topic in request.topics:
         for each in topic.partitions:
             exists = broker.metadata.partition(topic.name, each.partition_index) is not None

@@ -1,12 +1,12 @@
-"""OffsetFetch v1-9: a group's committed positions.
+"""OffsetFetch v1-9: a group's committed offsets.
 
-- Offset -1 and no error where there is none, or only that of a former topic of the name.
-- v2+: null topics ask for all that the group has.
-- v1: an error of the group stands in every partition; v2-7 at the top; v8+ (KIP-709) in each of
-  the groups asked for.
-- v5+: leader epochs (KIP-320). v7+: ``require_stable`` changes nothing here, for there are no
-  transactional commits that could be pending (KIP-447).
-- v9: member id and epoch belong to the newer group protocol; a classic group ignores them.
+- Offset -1 without an error if there is none, or only one of a deleted topic of the same name.
+- v2+: null topics means all offsets of the group.
+- An error of the group is in every partition (v1), at the top level (v2-7), or in each requested
+  group (v8+, KIP-709).
+- v5+: leader epochs (KIP-320). v7+: ``require_stable`` has no effect, because there are no pending
+  transactional commits (KIP-447).
+- v9: member id and epoch are of the newer group protocol; a classic group ignores them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AT_ONCE = 500
 """Partitions between two turns of the loop."""
 
 TOPIC_BYTES, PARTITION_BYTES = 150, 100
-"""What a topic, and a partition, take in an answer being made, their metadata aside."""
+"""Memory of a topic and of a partition in a response under construction, without metadata."""
 
 _Response = messages.OffsetFetchResponse
 _Topic = messages.OffsetFetchResponse.OffsetFetchResponseTopic
@@ -43,9 +43,9 @@ _GroupPartition = messages.OffsetFetchResponse.OffsetFetchResponsePartitions
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Answer from memory, which knows committed positions only.
+    """Return offsets from memory, which has only committed ones.
 
-    A group that is named again is answered once, as it was named last.
+    If a group is named several times, its last entry counts.
     """
     if context.version >= BATCHED_SINCE:
         return _groups(broker, request)
@@ -91,10 +91,10 @@ def _one_group(broker: Broker, request: Any, context: RequestContext) -> Steps:
 def _found(
     broker: Broker, table: GroupTable, group_id: str, topics: list[Any] | None
 ) -> Iterator[tuple[str, list[tuple[int, CommittedOffset | None]]]]:
-    """Yield what is committed, in pieces: a partition that is named again is answered once."""
-    life_of = broker.metadata.id_of
+    """Yield committed offsets, ``AT_ONCE`` at a time, each partition once however often named."""
+    topic_id_of = broker.metadata.id_of
     if topics is None:
-        for name, found in table.offsets(group_id, None, life_of):
+        for name, found in table.offsets(group_id, None, topic_id_of):
             for first in range(0, len(found), AT_ONCE):
                 yield name, found[first : first + AT_ONCE]
         return
@@ -105,7 +105,7 @@ def _found(
         indexes = list(asked)
         for first in range(0, max(1, len(indexes)), AT_ONCE):
             asked_now = [(name, indexes[first : first + AT_ONCE])]
-            yield from table.offsets(group_id, asked_now, life_of)
+            yield from table.offsets(group_id, asked_now, topic_id_of)
 
 
 def _size(found: list[tuple[int, CommittedOffset | None]]) -> int:

@@ -1,9 +1,9 @@
 """OffsetForLeaderEpoch v2-4: where a leader epoch ends in the leader's log (KIP-101, KIP-279).
 
-- Answers the greatest epoch not above the asked one, and the offset behind its last record; -1 and
-  -1 for an epoch that the log does not know.
-- The asker's current leader epoch is checked (KIP-320).
-- v4: a follower names the topic id; another one answers INCONSISTENT_TOPIC_ID (KIP-516).
+- Returns the largest epoch not above the requested one, and the offset after its last record; -1
+  and -1 for an epoch that the log does not have.
+- The current leader epoch in the request is checked (KIP-320).
+- v4: a follower names the topic id; INCONSISTENT_TOPIC_ID for another one (KIP-516).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Partition = messages.OffsetForLeaderEpochResponse.EpochEndOffset
 def handle(
     broker: Broker, request: messages.OffsetForLeaderEpochRequest, context: RequestContext
 ) -> Any:
-    """Look each partition up in its log's epochs."""
+    """Look up each partition in the leader epochs of its log."""
     if not context.may_name_replica(request.replica_id, ApiKey.OFFSET_FOR_LEADER_EPOCH):
         return _refuse_all(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, context.version)
     return _Response(

@@ -1,9 +1,9 @@
-"""OpenControlChannel v0 (ours): begins the one control channel of a controller to this broker.
+"""OpenControlChannel v0 (ours): opens the one control channel of a controller to this broker.
 
-- Closes every channel with a smaller (controller epoch, channel number), unread bytes and all.
-- CLUSTER_AUTHORIZATION_FAILED unless it repeats the channel key of this broker's registration; one
-  that is on its way is waited for, since the controller may be here before its answer.
-- STALE_BROKER_EPOCH for another life of this broker, STALE_CONTROLLER_EPOCH for an older channel.
+- Closes a channel with a smaller (controller epoch, channel number), and discards unread requests.
+- CLUSTER_AUTHORIZATION_FAILED unless it has the channel key of this broker's registration. Waits
+  for a registration under way: the controller may connect before the response has arrived.
+- STALE_BROKER_EPOCH for another broker epoch, STALE_CONTROLLER_EPOCH for an older channel.
 """
 
 from __future__ import annotations

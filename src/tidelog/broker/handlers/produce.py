@@ -1,15 +1,16 @@
 """Produce v3-11: appends record batches to partitions that this broker leads.
 
-- Versions 0-2 are advertised for older librdkafka (which else sends uncompressed), and refused
-  with UNSUPPORTED_VERSION (KAFKA-18659).
-- acks 0: no answer; a refusal closes the connection. acks 1: answered when appended. acks -1:
-  answered when every partition is committed, has moved away, or ``timeout_ms`` is over.
-- Each partition is judged alone; from v8 a refusal carries a sentence, and the records that are to
-  blame where only some are (KIP-467): clients fail those with the error, the others as bystanders.
-- Several requests of one connection may wait at once (``pipelined``). Where a batch must be looked
-  into beside the loop (``broker.looked_appends``) its request is a task, and the next one of the
-  connection is taken when it is answered.
-- A partition that is named twice gets INVALID_REQUEST the second time.
+- Versions 0-2 are advertised for older librdkafka (which otherwise sends uncompressed batches), and
+  refused with UNSUPPORTED_VERSION (KAFKA-18659).
+- acks 0: no response; an error closes the connection. acks 1: the response follows the append.
+  acks -1: it is sent when every partition is committed or no longer led here, or after
+  ``timeout_ms``.
+- Each partition has its own error; from v8 with a message, and the invalid records if only some are
+  (KIP-467): the whole batch fails, and clients report the error for these records only.
+- Several requests of one connection may wait at once (``pipelined``). A batch that a thread must
+  inspect (``broker.looked_appends``) makes its request a task, and the next request of the
+  connection starts after its response.
+- INVALID_REQUEST for the second entry of a partition.
 - v10+: NOT_LEADER_OR_FOLLOWER names the current leader and its address (KIP-951).
 - Transactional ids are refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED: clients do not retry it.
 """
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from tidelog.broker.partitions.partition import HostedPartition
 
 _Unlooked = tuple["HostedPartition", list[Any], int, "asyncio.Future[Appended | Rejected]"]
-"""A partition, the answers of its topic, the place of its own, and what becomes of the batch."""
+"""A partition, the responses of its topic, the index of its own, and the result of the append."""
 
 FIRST_SERVED_VERSION = 3
 ALL_IN_SYNC = -1
@@ -51,10 +52,10 @@ _NAMED_TWICE = Rejected(
     ErrorCode.INVALID_REQUEST, "a produce request must name each partition once"
 )
 AT_ONCE = 8
-"""Topics, and partitions of each, that are appended to in one step."""
+"""Topics, and partitions of each, with appends in one step."""
 
 ANSWER_BYTES = 200
-"""What a partition takes in an answer being made."""
+"""Memory of a partition in a response under construction."""
 
 _length_at = struct.Struct(">i").unpack_from
 
@@ -65,7 +66,7 @@ _RecordError = messages.ProduceResponse.BatchIndexAndErrorMessage
 
 
 def handle(broker: Broker, request: messages.ProduceRequest, context: RequestContext) -> Any:
-    """Append; answer now, or when it is committed."""
+    """Append; respond now, or when the records are committed."""
     acks = request.acks
     if acks not in (ALL_IN_SYNC, 0, 1):
         reason = f"acks must be -1, 0 or 1, not {acks}"
@@ -82,7 +83,7 @@ def handle(broker: Broker, request: messages.ProduceRequest, context: RequestCon
         len(topic.partition_data) > AT_ONCE for topic in request.topic_data
     ):
         return _in_steps(broker, request, context, steps, waiting, unlooked)
-    # Nearly all requests: in one step.
+    # Nearly all requests take one step.
     try:
         while True:
             next(steps)
@@ -144,7 +145,7 @@ async def _when_looked_into(
     waiting: list[tuple[HostedPartition, int, Any]],
     unlooked: list[_Unlooked],
 ) -> Any:
-    """Answer when what had to be looked into is appended, or refused, and committed."""
+    """Respond when the inspected batches are appended or refused, and committed."""
     end = broker.loop.time() + request.timeout_ms / 1000
     for partition, answers, at, outcome in unlooked:
         result = await outcome
@@ -167,8 +168,8 @@ def _append_all(
     waiting: list[tuple[HostedPartition, int, Any]],
     unlooked: list[_Unlooked],
 ) -> Steps:
-    """Append to each partition; ``waiting`` gets those that are not committed yet, ``unlooked``
-    those that are not appended yet."""
+    """Append to each partition; adds those not yet committed to ``waiting``, and those not yet
+    appended to ``unlooked``."""
     now_ms = broker.clock.wall_ms()
     by_topic = broker.partitions.by_topic
     committed = request.acks == ALL_IN_SYNC
@@ -178,7 +179,7 @@ def _append_all(
     for topic in request.topic_data:
         name = topic.name
         hosted = by_topic.get(name)
-        # Also for Kafka's "__admin_client": anybody may give that client id.
+        # Also for Kafka's "__admin_client": any client can send that client id.
         internal = name in INTERNAL_TOPICS
         answers: list[Any] = []
         topics.append(_Topic(name, answers))

@@ -1,6 +1,6 @@
-"""RestoredStore v0 (ours): forwarded to the controller, so that any broker may be asked.
+"""RestoredStore v0 (ours): forwarded to the controller; any broker accepts it.
 
-- What is answered is the controller's matter: see its handler.
+- The controller makes the response: see its handler.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from tidelog.network.router import Scope
 from tidelog.protocol import messages
 
 
-def refuse(_request: Any, error: ErrorCode, sentence: str) -> Any:
-    """Answer with one error."""
-    return messages.RestoredStoreResponse(error_code=error, error_message=sentence, report="{}")
+def refuse(_request: Any, error: ErrorCode, message: str) -> Any:
+    """Return a response with one error."""
+    return messages.RestoredStoreResponse(error_code=error, error_message=message, report="{}")
 
 
 HANDLER = forwarded(ApiKey.RESTORED_STORE, range(1), Scope.BROKER, refuse)

@@ -1,9 +1,9 @@
 """StopReplica v0-4: replicas to stop or to delete, on the control channel.
 
 - v3: leader epoch and delete flag per partition; older epochs are fenced (KIP-570).
-- v4: the topic id must match, and the partition epoch unless it is -1 (KIP-516, KIP-253); answers
-  by topic id.
-- A replica that is not here is confirmed: a repeated request must succeed.
+- v4: the topic id must match, and the partition epoch unless it is -1 (KIP-516, KIP-253); the
+  response has topic ids.
+- A replica that does not exist here is confirmed: a repeated request must succeed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Apply every partition, each with its own error."""
+    """Apply the command of every partition, each with its own error."""
     response = messages.StopReplicaResponse
     found = await broker.control.apply_stop_replica(request, context.version, context.connection)
     if isinstance(found, ErrorCode):

@@ -1,8 +1,8 @@
-"""SyncGroup v0-5: the leader hands in the assignment, everyone gets its share.
+"""SyncGroup v0-5: the leader sends the assignment, each member gets its part of it.
 
-- The answer waits for the leader's assignment, and for its record to be committed.
+- The response waits for the leader's assignment, and for its record to be committed.
 - v3+ (KIP-345): static members.
-- v5 (KIP-559): protocol type and name must be there and be the group's.
+- v5 (KIP-559): protocol type and name are required and must match the group's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROTOCOL_REQUIRED_SINCE = 5
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Hand the sync to the group; the shares are copied out of the receive buffer here."""
+    """Pass the sync to the group; copies the assignments out of the receive buffer."""
     if context.version >= PROTOCOL_REQUIRED_SINCE and (
         request.protocol_type is None or request.protocol_name is None
     ):

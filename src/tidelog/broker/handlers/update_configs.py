@@ -1,11 +1,11 @@
 """UpdateConfigs v0 (ours): configurations of topics and brokers, on the control channel.
 
-- The first one on a channel is complete, later ones replace the sets that they name.
-- Request tag 10000: the ``min.insync.replicas`` of the controller's file; a lower one of this
-  broker's own does not count.
-- The configuration of a name that no topic can have is left out, with a line in the log.
-- What it says takes effect before it is answered, in turns where it concerns many partitions, and
-  the store revision is kept on disk.
+- The first one on a channel is complete; later ones replace the entities that they name.
+- Request tag 10000: the ``min.insync.replicas`` of the controller's file; this broker's own value
+  has no effect if it is lower.
+- The configuration of an invalid topic name is skipped, with a line in the log.
+- The store revision is durable and the change has taken effect before the response; a change for
+  many partitions is applied in several turns of the loop.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ logger = logging.getLogger(__name__)
 
 
 async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Take over the configurations."""
+    """Apply the configurations."""
     response = messages.UpdateConfigsResponse
     error = broker.control.check(request, context.connection)
     if error is not ErrorCode.NONE:
         return response(error_code=error)
     if not leaves_room(request.controller_epoch, request.store_revision):
         logger.error(
-            "UpdateConfigs refused: revision %(revision)d leaves no room",
+            "UpdateConfigs refused: store revision %(revision)d leaves no room for later ones",
             {"revision": request.store_revision},
         )
         return response(error_code=ErrorCode.INVALID_REQUEST)
     await broker.control.note(request.controller_epoch, request.store_revision)
-    # A newer channel may have been opened while the disk was waited for.
+    # A newer channel may have been opened during the write.
     error = broker.control.check(request, context.connection)
     if error is not ErrorCode.NONE:
         return response(error_code=error)
@@ -62,7 +62,7 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
         ),
         complete=complete,
     )
-    # All that is told holds at once; whom it concerns takes it over in turns.
+    # The values change at once; the partitions apply them in several turns.
     for first in (goes_by, pieces):
         next(first, None)
     for rest in (goes_by, pieces):
@@ -72,11 +72,11 @@ async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
 
 
 def _is_sound(kind: int, name: str) -> bool:
-    """Return whether a topic may have this name; a broker goes on without what cannot be one."""
+    """Return whether an entity's name is valid; the configuration of an invalid one is skipped."""
     why = why_invalid(name) if kind == EntityType.TOPIC else None
     if why is not None:
         logger.error(
-            "UpdateConfigs: the configuration of topic %(topic)s is left out: %(why)s",
+            "UpdateConfigs: the configuration of topic %(topic)s is skipped: %(why)s",
             {"topic": name, "why": why},
         )
     return why is None

@@ -1,6 +1,7 @@
-"""UpdateMetadata v0-8: what clients ask this broker for, on the control channel.
+"""UpdateMetadata v0-8: updates the metadata cache of this broker, on the control channel.
 
-- The first one on a channel is complete, later ones change what they name; leader -2 removes.
+- The first one on a channel is complete; later ones change the partitions that they name. A
+  partition with leader -2 is removed.
 - v7: topic ids (KIP-516); v8: counts, resize and partition epochs (KIP-253).
 """
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
-    """Take over the metadata."""
+    """Apply the update to the cache."""
     response = messages.UpdateMetadataResponse
     error = broker.control.check(request, context.connection)
     if error is not ErrorCode.NONE:

@@ -1,13 +1,13 @@
-"""What a client may do with a topic, a group or the cluster, where it asks (KIP-430).
+"""Authorized operations of a client on a topic, a group or the cluster (KIP-430).
 
-Owns the numbers of Kafka's AclOperation as bits, and which of them a kind of resource has. There is
-no authorizer, so that everybody may do everything: as Kafka answers without one.
+Owns the bits of Kafka's AclOperation, and which of them a kind of resource has. There is no
+authorizer, so every client may perform every operation, as in Kafka without one.
 """
 
 from __future__ import annotations
 
 NOT_ASKED = -(2**31)
-"""The value of a field that the client did not ask for."""
+"""The value of a field that the client did not request."""
 
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
 _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12

@@ -1,8 +1,9 @@
-"""What a broker knows of the cluster: topics, partitions and live brokers, as UpdateMetadata says.
+"""The metadata cache: topics, partitions and live brokers, as UpdateMetadata states them.
 
-Owns the cache and its look-ups; who may update it is ``control``'s. The first UpdateMetadata of a
-control channel is complete and replaces everything, later ones change what they name; a partition
-with leader -2 is gone (Kafka's sign of deletion). No look-up costs more than what it returns.
+Owns the cache and its lookups. Not which connection may update it: see
+``control_plane.control_channel``. The first UpdateMetadata of a control channel is complete and
+replaces everything; later ones change the partitions that they name. A partition with leader -2 is
+deleted, as in Kafka. A lookup costs O(its result).
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ LEADER_DURING_DELETE = -2
 NO_LEADER = -1
 
 MAX_ABSENT = 100_000
-"""Most topics that are remembered after a complete update did not name them."""
+"""Most topics whose ids are kept after a complete update that did not name them."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """One partition as clients are told of it."""
+    """One partition, with the fields of Metadata responses."""
 
     partition: int
     leader: int
@@ -57,7 +58,7 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class BrokerMetadata:
-    """One live broker and where it listens: listener name -> (host, port)."""
+    """One live broker and its endpoints: listener name -> (host, port)."""
 
     node_id: int
     endpoints: dict[str, tuple[str, int]]
@@ -65,7 +66,7 @@ class BrokerMetadata:
 
 
 class MetadataCache:
-    """Topics and brokers, and the right to wait for a change."""
+    """Topics and brokers; callers can wait for a change."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicMetadata] = {}
@@ -74,8 +75,8 @@ class MetadataCache:
         self.controller_id = -1
         self.max_partition_epoch = -1
         self.when_gone: list[Callable[[str], None]] = []
-        """Called with each topic that was deleted, also when its name lives again. One that a
-        complete update only does not name is not known to be deleted."""
+        """Called with each deleted topic, also if a new topic has its name. A topic that is only
+        missing in a complete update does not count as deleted."""
         self._absent: dict[str, UUID] = {}
         self._changed: dict[asyncio.Future[None], None] = {}
 
@@ -101,18 +102,18 @@ class MetadataCache:
     def visible_controller(self, answering: int) -> int:
         """Return the broker that clients see as controller: a live one, or -1 before any is known.
 
-        The active controller if it is a broker too, else the ``answering`` broker: each forwards
-        what only the controller can do, and this one surely lives. Another could have died within
-        the last seconds, and librdkafka does not ask again whom to go to.
+        That is the active controller if it is a broker too, otherwise the ``answering`` broker:
+        each broker forwards requests for the controller, and this one is certainly alive. Another
+        one could have died seconds ago, and librdkafka does not look up the controller again.
         """
         if self.controller_id in self.brokers:
             return self.controller_id
         return answering if answering in self.brokers else min(self.brokers, default=-1)
 
     def addresses(self, listener_name: str) -> list[tuple[int, str, int, str | None]]:
-        """Return (node id, host, port, rack) of the live brokers as a listener's clients see them.
+        """Return (node id, host, port, rack) of the live brokers that have this listener.
 
-        A broker without that listener is left out.
+        Sorted by node id.
         """
         found = []
         for node_id, broker in sorted(self.brokers.items()):
@@ -122,7 +123,7 @@ class MetadataCache:
         return found
 
     def without_listener(self, listener_name: str) -> frozenset[int]:
-        """Return the live brokers that a listener's clients have no address of. O(brokers)."""
+        """Return the live brokers without this listener. O(brokers)."""
         return frozenset(
             node_id
             for node_id, broker in self.brokers.items()
@@ -130,7 +131,7 @@ class MetadataCache:
         )
 
     def apply(self, request: messages.UpdateMetadataRequest, *, complete: bool) -> None:
-        """Take over an UpdateMetadata request of any version."""
+        """Apply an UpdateMetadata request of any version."""
         named = [each.topic_name for each in request.ungrouped_partition_states]
         named += [each.topic_name for each in request.topic_states]
         before = self._ids([*self.topics, *named] if complete else named)
@@ -157,11 +158,11 @@ class MetadataCache:
             if now is None and name not in deleted:
                 self._remember(name, topic_id)
             elif now is None or _differ(topic_id, now.topic_id):
-                for told in self.when_gone:
-                    told(name)
+                for callback in self.when_gone:
+                    callback(name)
 
     def _ids(self, names: Iterable[str]) -> dict[str, UUID]:
-        """Return the ids by which topics were last known, taking them from the absent."""
+        """Return the last known ids of topics; removes them from the absent ones."""
         found: dict[str, UUID] = {}
         for name in names:
             topic = self.topics.get(name)
@@ -172,7 +173,7 @@ class MetadataCache:
         return found
 
     def _remember(self, name: str, topic_id: UUID) -> None:
-        # Absence is no proof of deletion (promise 20). Another id under the name would be one.
+        # Absence is no proof of deletion (promise 20). Another id for the name is one.
         self._absent[name] = topic_id
         if len(self._absent) > MAX_ABSENT:
             del self._absent[next(iter(self._absent))]
@@ -215,14 +216,14 @@ class MetadataCache:
             self.names.pop(topic.topic_id, None)
 
     def changed(self) -> asyncio.Future[None]:
-        """Return a future that is done at the next change; cancel it when it is not awaited."""
+        """Return a future of the next change; callers that do not await it cancel it."""
         future = asyncio.get_running_loop().create_future()
         self._changed[future] = None
         future.add_done_callback(lambda done: self._changed.pop(done, None))
         return future
 
     def wake(self) -> None:
-        """Let all look again who wait for a change: what is answered of a leader has changed."""
+        """Complete the futures of ``changed``, also when only a leader's reachability changed."""
         waiting, self._changed = self._changed, {}
         for future in waiting:
             if not future.done():
@@ -230,7 +231,7 @@ class MetadataCache:
 
 
 def _differ(one: UUID, other: UUID) -> bool:
-    """Return whether two ids are those of two topics; below level 1.4 none is told."""
+    """Return whether two ids differ; below level 1.4 topics have no ids."""
     return NO_UUID not in (one, other) and one != other
 
 

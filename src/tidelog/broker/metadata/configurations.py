@@ -1,8 +1,8 @@
-"""The dynamic configurations that the controller handed to this broker, resolved on demand.
+"""Dynamic configurations from UpdateConfigs, resolved on demand.
 
-Owns what UpdateConfigs brought and the order of precedence's result per topic; the definitions and
-the order itself are in ``model``. A change holds for who asks at once; the topics that are hosted
-are told in pieces, for there may be thousands.
+Owns the configurations of topics and brokers, and the resolved values of each topic. Not the
+definitions and their order of precedence: see ``model.configs``. A change is visible to lookups at
+once; the hosted partitions apply it in pieces, because there may be thousands.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ logger = logging.getLogger(__name__)
 
 
 class EntityType(IntEnum):
-    """What a set of configurations belongs to; the numbers of Kafka's ConfigResource."""
+    """The kind of entity of a set of configurations; the numbers of Kafka's ConfigResource."""
 
     TOPIC = 2
     BROKER = 4
 
 
 DEFAULT_BROKER = ""
-"""Entity name of the configurations that hold for all brokers."""
+"""Entity name of the defaults for all brokers."""
 
 
 class ConfigCache:
@@ -41,11 +41,11 @@ class ConfigCache:
         self._static = static
         self._sets: dict[tuple[int, str], dict[str, str]] = {}
         self._resolver = TopicResolver(self.layers())
-        """Of the present layers: what no topic sets itself is resolved once for all."""
+        """For the current layers: values that no topic overrides are resolved once."""
         self._resolved: dict[str, TopicConfigs] = {}
         self._at_start: dict[KeptConfigs, TopicConfigs] = {}
-        self.when_changed: Callable[[Collection[str] | None], Pieces[None]] = _nobody
-        """Does, in pieces, what follows for the topics whose configuration changed (None: all)."""
+        self.when_changed: Callable[[Collection[str] | None], Pieces[None]] = _ignore
+        """Applies a change to the topics (None: all), in pieces."""
 
     def topic(self, name: str) -> TopicConfigs:
         """Return a topic's typed configuration. O(1) after the first time."""
@@ -55,16 +55,16 @@ class ConfigCache:
         return found
 
     def forget(self, topic: str) -> None:
-        """No partition of a topic is hosted any more: what was resolved for it goes."""
+        """Drop the resolved values of a topic without hosted partitions."""
         self._resolved.pop(topic, None)
 
     def own(self, topic: str) -> KeptConfigs:
-        """Return what was set for a topic itself, as its replicas keep it on disk."""
+        """Return the topic's own configurations, as its replicas store them."""
         return tuple(sorted(self.of(EntityType.TOPIC, topic).items()))
 
     def at_start(self, kept: KeptConfigs) -> TopicConfigs:
-        """Return the configuration of a topic of which a replica keeps this, before a controller
-        has spoken: the broker's file and what was set for the topic. O(1) after the first time."""
+        """Return a topic's configuration before the first UpdateConfigs: from the broker's file and
+        the values that a replica has stored. O(1) after the first time."""
         found = self._at_start.get(kept)
         if found is None:
             found = self._resolver.resolve(dict(kept)).configs
@@ -72,11 +72,11 @@ class ConfigCache:
         return found
 
     def describe_topic(self, name: str) -> ResolvedTopic:
-        """Resolve a topic's configuration with the rows of DescribeConfigs."""
+        """Resolve a topic's configuration, with the entries of DescribeConfigs."""
         return self._resolver.resolve(self.of(EntityType.TOPIC, name))
 
     def layers(self) -> BrokerLayers:
-        """Return the configurations of this broker: its file, its own, those of all brokers."""
+        """Return this broker's configurations: its file, its own dynamic ones, and the defaults."""
         return BrokerLayers(
             self._static,
             self.of(EntityType.BROKER, self._node),
@@ -84,11 +84,11 @@ class ConfigCache:
         )
 
     def controller_goes_by(self, min_insync: int) -> Pieces[None]:
-        """Of the controller's file and this broker's the higher ``min.insync.replicas`` counts.
+        """Use the higher ``min.insync.replicas`` of the controller's file and this broker's.
 
-        By a lower one a leader would acknowledge without replicas that the controller holds for
-        complete (docs/decisions/0034). -1: an older controller, which does not say. In pieces, as
-        ``apply``.
+        With a lower one a leader would acknowledge records that replicas lack which the controller
+        takes as complete (docs/decisions/0034). -1: an older controller does not send it. In
+        pieces, as ``apply``.
         """
         own = self._file.static_min_insync
         higher = max(own, min_insync)
@@ -96,7 +96,7 @@ class ConfigCache:
             return
         if higher > own:
             logger.warning(
-                "%s is %d in this broker's file and %d in the controller's, which counts: set it "
+                "%s is %d in this broker's file and %d in the controller's, which is used: set it "
                 "for all brokers (tidelog configs)",
                 *(MIN_INSYNC, own, higher),
             )
@@ -108,9 +108,9 @@ class ConfigCache:
         yield from self.when_changed(None)
 
     def number(self, name: str, of_file: int) -> int:
-        """Return a number of this broker that may be set while it runs, as it holds now.
+        """Return the current value of a number of this broker that can be set dynamically.
 
-        What cannot be (an old tool wrote it) is passed over.
+        An invalid value, written by an old tool, is skipped.
         """
         layers = self.layers()
         for texts in (layers.dynamic, layers.dynamic_default):
@@ -120,7 +120,7 @@ class ConfigCache:
         return of_file
 
     def of(self, entity_type: int, name: str) -> Mapping[str, str]:
-        """Return what was set dynamically for one entity."""
+        """Return the dynamic configurations of one entity."""
         return self._sets.get((entity_type, name), {})
 
     def names(self, entity_type: int) -> list[str]:
@@ -130,9 +130,9 @@ class ConfigCache:
     def apply(
         self, entities: Iterable[tuple[int, str, Mapping[str, str]]], *, complete: bool
     ) -> Pieces[None]:
-        """Replace the whole set of each entity; with ``complete`` forget all others too.
+        """Replace the whole set of each entity; with ``complete`` remove all others.
 
-        That is the first piece; those that follow tell whom it concerns.
+        That is the first piece; the following ones run ``when_changed``.
         """
         self._at_start.clear()
         changed = {(kind, name): dict(values) for kind, name, values in entities}
@@ -154,6 +154,6 @@ class ConfigCache:
             yield from self.when_changed(topics)
 
 
-def _nobody(_topics: Collection[str] | None) -> Pieces[None]:
-    """Until somebody listens, changes are only cached."""
+def _ignore(_topics: Collection[str] | None) -> Pieces[None]:
+    """Do nothing: without a listener changes are only cached."""
     yield from ()

@@ -1,8 +1,8 @@
-"""Requests about the cluster that come before the controller has told this broker of it.
+"""Requests for metadata before the first UpdateMetadata: they wait for it.
 
-The listener is open that early because the controller comes in by it too. Such requests wait: "no
-brokers, no such topic" would make a client forget what it knows, and librdkafka take down its
-connections; no broker's answer steps back (promise 13). Owns no other wait.
+Owns that wait, and no other. The listener is open so early because the controller connects to it,
+too. A response without brokers or topics would make a client drop its metadata, and librdkafka
+close its connections; responses never step back (promise 13).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 FIRST_METADATA_WITHIN_MS = 10_000
-"""How long a request waits; a client that gets no answer tries another broker."""
+"""Longest wait of a request; a client without a response tries another broker."""
 
 
 def after_first_metadata(
     handle: Callable[[Broker, Any, RequestContext], Any],
 ) -> Callable[[Broker, Any, RequestContext], Any]:
-    """Return the handler such that it is asked when this broker knows the cluster's brokers.
+    """Return a handler that runs ``handle`` once this broker knows the cluster's brokers.
 
     Raises CloseConnection when no UpdateMetadata comes within ``FIRST_METADATA_WITHIN_MS``.
     """
@@ -35,9 +35,9 @@ def after_first_metadata(
                 while not broker.metadata.brokers:
                     await broker.metadata.changed()
         except TimeoutError:
-            raise CloseConnection("no controller has told this broker of the cluster") from None
-        answer = handle(broker, request, context)
-        return await answer if inspect.iscoroutine(answer) else answer
+            raise CloseConnection("no UpdateMetadata has arrived at this broker") from None
+        response = handle(broker, request, context)
+        return await response if inspect.iscoroutine(response) else response
 
     def handle_or_wait(broker: Broker, request: Any, context: RequestContext) -> Any:
         if broker.metadata.brokers:

@@ -1,7 +1,7 @@
-"""Who leads, told with a refusal: a producer need not ask Metadata first (KIP-951).
+"""Current leaders in Produce responses with an error: a producer needs no Metadata (KIP-951).
 
 Owns the tags ``current_leader`` and ``node_endpoints`` of Produce v10+. (Fetch has the latter from
-v16 on, which is not served.) A hint only: it is left out where nothing newer is known.
+v16 on, which is not served.) Only a hint: left out if this broker knows no newer leader.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _Leader = messages.ProduceResponse.LeaderIdAndEpoch
 
 
 def name_leaders(broker: Broker, response: Any, listener_name: str) -> Any:
-    """Add to a Produce answer who leads what it refuses with NOT_LEADER_OR_FOLLOWER.
+    """Add the current leaders of partitions with NOT_LEADER_OR_FOLLOWER to a Produce response.
 
-    Nothing is looked up for an answer without such a refusal. O(partitions of the answer).
+    No lookup for a response without that error. O(partitions of the response).
     """
     leaders: set[int] = set()
     for topic in response.responses:
@@ -43,9 +43,9 @@ def name_leaders(broker: Broker, response: Any, listener_name: str) -> Any:
 
 
 def _leader(broker: Broker, topic: str, index: int) -> tuple[int, int]:
-    """Return (leader, leader epoch) by the newer of LeaderAndIsr and UpdateMetadata; -1: none."""
-    told = broker.metadata.partition(topic, index)
-    known = (-1, -1) if told is None else (told.leader, told.leader_epoch)
+    """Return (leader, leader epoch) of the newer of LeaderAndIsr and UpdateMetadata; -1: none."""
+    cached = broker.metadata.partition(topic, index)
+    known = (-1, -1) if cached is None else (cached.leader, cached.leader_epoch)
     hosted = broker.partitions.get(topic, index)
     if hosted is not None and hosted.state.leader_epoch > known[1]:
         known = (hosted.state.leader, hosted.state.leader_epoch)

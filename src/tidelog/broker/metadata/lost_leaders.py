@@ -1,14 +1,13 @@
-"""When a Metadata answer may name its leaders: a lost one is waited out first (decision 0013).
+"""Lost leaders in Metadata responses: a response waits before it names one (decision 0013).
 
-Owns the two waits of one answer; what counts as lost is ``follower_fetcher``'s, who leads is the
-controller's.
+Owns the two waits of one response. Not which leaders count as lost: see ``following.followers``.
 
-| the answer would name | it waits for |
+| the response would name | it waits for |
 |---|---|
-| a leader whose connection to here broke | another or its return: ``LOST_SHOWN_MS`` at most |
-| a leader that is followed here | its loss or proof that it lives: ``NOTICED_WITHIN_MS`` at most |
-| that, when some loss was noticed a moment ago | nothing: it is what clients ask about |
-| this broker, none, or one that is not followed here | nothing |
+| a leader whose connection to here broke | another one or its return: ``LOST_SHOWN_MS`` at most |
+| a leader that is followed here | its loss or proof of life: ``NOTICED_WITHIN_MS`` at most |
+| the same, just after the loss of some leader | no wait: clients ask because of that loss |
+| this broker, none, or a leader that is not followed here | no wait |
 """
 
 from __future__ import annotations
@@ -21,32 +20,32 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 NOTICED_WITHIN_MS = 50
-"""How much later than its clients this broker may notice that a leader was killed: the kernel
-closes a dead process's connections one by one, the newest (clients') first, and on a loaded machine
-the process loses its turn on the way (21 ms were seen)."""
+"""How much later than clients this broker may notice the death of a leader: the kernel closes the
+connections of a dead process one by one, the newest (of clients) first, and on a loaded machine it
+may be interrupted meanwhile (measured: 21 ms)."""
 
 PROOF_MS = 5
-"""How often one looks whether a leader has proved that it lives."""
+"""Interval between two checks for a leader's proof of life."""
 
 LONGEST_MS = 1_000
-"""Longest wait of one answer, also when a connection breaks again and again."""
+"""Longest wait of one response, also when a connection breaks again and again."""
 
 
 async def until_known(broker: Broker, leaders: Callable[[], Iterable[int]]) -> None:
-    """Return when the ``leaders`` of now can be named, or when waiting longer would not help.
+    """Return when the current ``leaders`` can be named, or a longer wait would not help.
 
-    They are asked for once, and once more for each change meanwhile.
+    Calls ``leaders`` once, and again after each change of the metadata.
     """
     clock, followers = broker.clock, broker.followers
     began_ms = clock.monotonic_ms()
-    lives = followers.proofs_of_life()
+    is_alive = followers.proofs_of_life()
     named = set(leaders())
     while True:
         waited_ms = clock.monotonic_ms() - began_ms
         lost_ms = max((followers.lost_for_ms(leader) for leader in named), default=0)
         if lost_ms > 0:
             left_ms = min(lost_ms, LONGEST_MS - waited_ms)
-        elif followers.noticed_a_loss or all(map(lives, named)):
+        elif followers.noticed_a_loss or all(map(is_alive, named)):
             return
         else:
             left_ms = min(PROOF_MS, NOTICED_WITHIN_MS - waited_ms)
