@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from tidelog.groups.decision import Answer, Decision, Note, Write
+from tidelog.groups.decision import Answer, GroupDecision, Note, Write
 from tidelog.groups.events import (
     CommitOffsets,
     Event,
@@ -32,7 +32,7 @@ from tidelog.groups.events import (
 )
 from tidelog.groups.group import Group
 from tidelog.groups.records import NO_LIFE, CommittedOffset, encode
-from tidelog.groups.room import Room
+from tidelog.groups.room import GroupRoom
 from tidelog.groups.settings import GroupRules, GroupSettings
 from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
@@ -70,7 +70,7 @@ class Driver:
         self.now = START_MS
         self.random = random.Random(self.seed)
         new_id = lambda: f"{self.random.getrandbits(64):016x}"  # noqa: E731
-        self.rules = GroupRules(new_id, self.settings, Room(lambda: (self.table,)))
+        self.rules = GroupRules(new_id, self.settings, GroupRoom(lambda: (self.table,)))
         self.table = GroupTable(self.rules)
         self.table.ahead_ms = AHEAD_MS
         self.log: list[tuple[bytes, bytes | None]] = []
@@ -125,7 +125,7 @@ class Driver:
         other._perform(other.table.loaded(other.now))
         return other
 
-    def _perform(self, decision: Decision) -> None:
+    def _perform(self, decision: GroupDecision) -> None:
         for effect in decision.effects:
             if isinstance(effect, Answer):
                 self.answers.setdefault(effect.pending_response, effect.result)

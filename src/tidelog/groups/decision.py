@@ -74,14 +74,14 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class GroupDecision:
     """The outcome of one event."""
 
     effects: tuple[Effect, ...] = ()
     writes: tuple[Write, ...] = ()
 
 
-class Outcome:
+class DecisionBuilder:
     """Collects a decision while the rules run."""
 
     __slots__ = ("_effects", "_group_id", "_writes")
@@ -120,9 +120,9 @@ class Outcome:
         """The writes collected so far."""
         return tuple(self._writes)
 
-    def decision(self) -> Decision:
+    def decision(self) -> GroupDecision:
         """Return what was collected."""
-        return Decision(tuple(self._effects), tuple(self._writes))
+        return GroupDecision(tuple(self._effects), tuple(self._writes))
 
 
 def error_for_members(error: ErrorCode) -> ErrorCode:

@@ -9,7 +9,7 @@ KIP-389 (``group.max.size``), KIP-134 (initial delay).
 from __future__ import annotations
 
 from tidelog.groups import limits
-from tidelog.groups.decision import Outcome, ReplaceStaticMember
+from tidelog.groups.decision import DecisionBuilder, ReplaceStaticMember
 from tidelog.groups.events import UNKNOWN_MEMBER_ID, Join, JoinResult, SyncResult
 from tidelog.groups.group import Group, GroupState, Member, held_by_member, session_of
 from tidelog.groups.rebalancing import (
@@ -23,7 +23,7 @@ from tidelog.groups.rebalancing import (
 from tidelog.model.errors import ErrorCode
 
 
-def join(group: Group, event: Join, now_ms: int, out: Outcome) -> None:
+def join(group: Group, event: Join, now_ms: int, out: DecisionBuilder) -> None:
     """Decide a JoinGroup."""
     error = _why_not(group, event)
     if error is not ErrorCode.NONE:
@@ -110,7 +110,7 @@ def _has_room(group: Group, event: Join) -> bool:
     return known is not None or len(group.members) < most
 
 
-def _turn_away(group: Group, event: Join, now_ms: int, out: Outcome) -> None:
+def _turn_away(group: Group, event: Join, now_ms: int, out: DecisionBuilder) -> None:
     known = event.member_id in group.members or event.member_id in group.pending_joins
     remove_parked(group, event.member_id, out)
     out.answer(event.pending_response, JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED))
@@ -118,7 +118,7 @@ def _turn_away(group: Group, event: Join, now_ms: int, out: Outcome) -> None:
         member_gone(group, "a member finds no room any more", now_ms, out)
 
 
-def _join_without_id(group: Group, event: Join, now_ms: int, out: Outcome) -> None:
+def _join_without_id(group: Group, event: Join, now_ms: int, out: DecisionBuilder) -> None:
     prefix = event.instance_id
     if prefix is None:
         prefix = event.client_id[: limits.MAX_CLIENT_ID_CHARACTERS]
@@ -139,7 +139,9 @@ def _join_without_id(group: Group, event: Join, now_ms: int, out: Outcome) -> No
         out.answer(event.pending_response, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
 
 
-def _add_member(group: Group, event: Join, member_id: str, now_ms: int, out: Outcome) -> None:
+def _add_member(
+    group: Group, event: Join, member_id: str, now_ms: int, out: DecisionBuilder
+) -> None:
     if not group.members:
         group.protocol_type = event.protocol_type
     member = _member_of(event, member_id)
@@ -155,7 +157,7 @@ def _add_member(group: Group, event: Join, member_id: str, now_ms: int, out: Out
     prepare_or_complete(group, _reason("a member joined", event), now_ms, out)
 
 
-def _rejoin(group: Group, event: Join, now_ms: int, out: Outcome) -> None:
+def _rejoin(group: Group, event: Join, now_ms: int, out: DecisionBuilder) -> None:
     error = group.check_member(event.member_id, event.instance_id)
     if error is not ErrorCode.NONE:
         out.answer(event.pending_response, JoinResult(error, event.member_id))
@@ -181,7 +183,7 @@ def _rejoin(group: Group, event: Join, now_ms: int, out: Outcome) -> None:
 
 
 def _replace_static(
-    group: Group, event: Join, former_id: str, member_id: str, now_ms: int, out: Outcome
+    group: Group, event: Join, former_id: str, member_id: str, now_ms: int, out: DecisionBuilder
 ) -> None:
     """A static member comes back without its id: it takes its former place under a new one.
 

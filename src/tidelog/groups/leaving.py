@@ -6,7 +6,7 @@ Owns these rules. Source: KIP-345 (removal by instance id, batches), KIP-800 (re
 from __future__ import annotations
 
 from tidelog.groups import limits
-from tidelog.groups.decision import Outcome
+from tidelog.groups.decision import DecisionBuilder
 from tidelog.groups.events import (
     UNKNOWN_MEMBER_ID,
     Heartbeat,
@@ -20,7 +20,7 @@ from tidelog.groups.rebalancing import complete_join_if_ready, member_gone, remo
 from tidelog.model.errors import ErrorCode
 
 
-def heartbeat(group: Group, event: Heartbeat, now_ms: int, out: Outcome) -> None:
+def heartbeat(group: Group, event: Heartbeat, now_ms: int, out: DecisionBuilder) -> None:
     """Decide a Heartbeat: the session begins anew, and the answer says when to join again."""
     if group.state is GroupState.DEAD:
         out.answer(event.pending_response, StatusResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
@@ -35,7 +35,7 @@ def heartbeat(group: Group, event: Heartbeat, now_ms: int, out: Outcome) -> None
     out.answer(event.pending_response, StatusResult(error))
 
 
-def leave(group: Group, event: Leave, now_ms: int, out: Outcome) -> None:
+def leave(group: Group, event: Leave, now_ms: int, out: DecisionBuilder) -> None:
     """Decide a LeaveGroup: who can be found is removed, then the others rebalance once."""
     if group.state is GroupState.DEAD:
         out.answer(event.pending_response, LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))

@@ -12,7 +12,7 @@ from itertools import chain
 from uuid import UUID
 
 from tidelog.groups import first_sights, limits, pending_removal, removals
-from tidelog.groups.decision import Answer, Outcome
+from tidelog.groups.decision import Answer, DecisionBuilder
 from tidelog.groups.events import CommitOffsets, DeleteOffsets, OffsetsResult, PendingResponse
 from tidelog.groups.group import Group, GroupState
 from tidelog.groups.records import NO_EXPIRY, NO_LIFE, CommittedOffset, OffsetRecord, Record
@@ -21,7 +21,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 
-def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Outcome) -> None:
+def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: DecisionBuilder) -> None:
     """Decide an OffsetCommit."""
     error = _why_no_commit(group, event)
     if error is not ErrorCode.NONE:
@@ -117,7 +117,7 @@ def fetch_offsets(
     ]
 
 
-def delete_offsets(group: Group, event: DeleteOffsets, out: Outcome) -> None:
+def delete_offsets(group: Group, event: DeleteOffsets, out: DecisionBuilder) -> None:
     """Decide an OffsetDelete: allowed for topics that no member reads."""
     if group.state is GroupState.DEAD:
         out.answer(event.pending_response, OffsetsResult(ErrorCode.GROUP_ID_NOT_FOUND))
@@ -144,7 +144,7 @@ def _answer(
     pending_response: PendingResponse,
     records: list[Record],
     results: list[tuple[TopicPartition, ErrorCode]],
-    out: Outcome,
+    out: DecisionBuilder,
 ) -> None:
     """Answer each partition: once the records are committed, or now when there are none."""
     result = OffsetsResult(partitions=tuple(results))

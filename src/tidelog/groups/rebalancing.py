@@ -9,7 +9,7 @@ syncs the rebalance timeout again, sessions the member's own.
 from __future__ import annotations
 
 from tidelog.groups import removals
-from tidelog.groups.decision import Outcome
+from tidelog.groups.decision import DecisionBuilder
 from tidelog.groups.events import JoinResult, SyncResult
 from tidelog.groups.group import (
     JOIN_DEADLINE,
@@ -24,7 +24,7 @@ from tidelog.groups.group import (
 from tidelog.model.errors import ErrorCode
 
 
-def prepare_or_complete(group: Group, reason: str, now_ms: int, out: Outcome) -> None:
+def prepare_or_complete(group: Group, reason: str, now_ms: int, out: DecisionBuilder) -> None:
     """Begin a rebalance, or see whether the one that is being prepared can go on."""
     if group.state in REBALANCEABLE:
         prepare_rebalance(group, reason, now_ms, out)
@@ -32,7 +32,7 @@ def prepare_or_complete(group: Group, reason: str, now_ms: int, out: Outcome) ->
         complete_join_if_ready(group, now_ms, out)
 
 
-def prepare_rebalance(group: Group, reason: str, now_ms: int, out: Outcome) -> None:
+def prepare_rebalance(group: Group, reason: str, now_ms: int, out: DecisionBuilder) -> None:
     """Ask all members to join again; those who wait for an assignment are told so at once."""
     if group.state is GroupState.COMPLETING_REBALANCE:
         drop_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, now_ms, out)
@@ -52,7 +52,7 @@ def prepare_rebalance(group: Group, reason: str, now_ms: int, out: Outcome) -> N
         group.deadlines.set(JOIN_DEADLINE, now_ms + group.rebalance_timeout_ms)
 
 
-def complete_join_if_ready(group: Group, now_ms: int, out: Outcome) -> None:
+def complete_join_if_ready(group: Group, now_ms: int, out: DecisionBuilder) -> None:
     """Begin the generation when everyone has joined.
 
     The initial rebalance waits for its delay, for more members are likely to come; only when
@@ -65,7 +65,7 @@ def complete_join_if_ready(group: Group, now_ms: int, out: Outcome) -> None:
     complete_join(group, now_ms, out)
 
 
-def join_deadline(group: Group, now_ms: int, out: Outcome) -> None:
+def join_deadline(group: Group, now_ms: int, out: DecisionBuilder) -> None:
     """The time to join is over: put the initial rebalance off, or go on with those who came."""
     if group.state is not GroupState.PREPARING_REBALANCE:
         return
@@ -79,7 +79,7 @@ def join_deadline(group: Group, now_ms: int, out: Outcome) -> None:
         complete_join(group, now_ms, out)
 
 
-def complete_join(group: Group, now_ms: int, out: Outcome) -> None:
+def complete_join(group: Group, now_ms: int, out: DecisionBuilder) -> None:
     """Begin the next generation with the members that have joined.
 
     Dynamic members that have not are removed; static ones stay until their session ends, so that
@@ -139,7 +139,7 @@ def present_generation(group: Group, member: Member, *, skip: bool = False) -> J
     )
 
 
-def drop_assignments(group: Group, error: ErrorCode, now_ms: int, out: Outcome) -> None:
+def drop_assignments(group: Group, error: ErrorCode, now_ms: int, out: DecisionBuilder) -> None:
     """Answer every waiting sync with ``error``; nobody has a share any more."""
     for member in group.members.values():
         group.assign(member, b"")
@@ -149,7 +149,7 @@ def drop_assignments(group: Group, error: ErrorCode, now_ms: int, out: Outcome) 
             group.touch(member, now_ms)
 
 
-def remove_parked(group: Group, member_id: str, out: Outcome) -> None:
+def remove_parked(group: Group, member_id: str, out: DecisionBuilder) -> None:
     """Remove a member; its waiting requests are told that it is not known any more."""
     member = group.remove(member_id)
     if member is None:
@@ -158,7 +158,7 @@ def remove_parked(group: Group, member_id: str, out: Outcome) -> None:
     out.answer(member.pending_sync, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
 
 
-def member_gone(group: Group, reason: str, now_ms: int, out: Outcome) -> None:
+def member_gone(group: Group, reason: str, now_ms: int, out: DecisionBuilder) -> None:
     """A member was removed: rebalance, or go on with a rebalance it held up."""
     if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
         prepare_rebalance(group, reason, now_ms, out)
@@ -166,7 +166,7 @@ def member_gone(group: Group, reason: str, now_ms: int, out: Outcome) -> None:
         complete_join_if_ready(group, now_ms, out)
 
 
-def sync_deadline(group: Group, now_ms: int, out: Outcome) -> None:
+def sync_deadline(group: Group, now_ms: int, out: DecisionBuilder) -> None:
     """The time to sync is over: members that joined and never synced are removed."""
     late = sorted(group.pending_syncs)
     if not late or group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
@@ -176,7 +176,7 @@ def sync_deadline(group: Group, now_ms: int, out: Outcome) -> None:
     prepare_rebalance(group, f"{len(late)} members did not sync in time", now_ms, out)
 
 
-def session_deadline(group: Group, member_id: str, now_ms: int, out: Outcome) -> None:
+def session_deadline(group: Group, member_id: str, now_ms: int, out: DecisionBuilder) -> None:
     """A session is over: remove the member or the pending id, unless a request of it waits.
 
     A waiting request keeps a member alive, until it is answered and the session begins anew; a
@@ -194,7 +194,7 @@ def session_deadline(group: Group, member_id: str, now_ms: int, out: Outcome) ->
     member_gone(group, "a member's session is over", now_ms, out)
 
 
-def tick(group: Group, now_ms: int, out: Outcome, come_ms: int) -> None:
+def tick(group: Group, now_ms: int, out: DecisionBuilder, come_ms: int) -> None:
     """Act on every deadline that had come at ``come_ms``."""
     for name in group.deadlines.due(come_ms):
         # What an earlier one set in motion may have given this one more time.
@@ -210,7 +210,7 @@ def tick(group: Group, now_ms: int, out: Outcome, come_ms: int) -> None:
             session_deadline(group, name.removeprefix(session_of("")), now_ms, out)
 
 
-def _become_empty(group: Group, now_ms: int, out: Outcome) -> None:
+def _become_empty(group: Group, now_ms: int, out: DecisionBuilder) -> None:
     group.protocol_name = None
     group.leader = None
     group.subscribed = group.find_subscribed()

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidelog.groups.decision import Answer, Outcome, RemoveGroup, RemovePart, error_for
+from tidelog.groups.decision import Answer, DecisionBuilder, RemoveGroup, RemovePart, error_for
 from tidelog.groups.events import PendingResponse, StatusResult
 from tidelog.groups.group import REMOVAL_DEADLINE, Group, GroupState
 from tidelog.groups.pending_removal import PendingRemoval
@@ -36,7 +36,7 @@ AGAIN_MS = 1_000
 def begin(
     group: Group,
     records: Iterator[Record],
-    out: Outcome,
+    out: DecisionBuilder,
     answers: tuple[Answer, ...] = (),
     *,
     whole: bool,
@@ -47,7 +47,7 @@ def begin(
     go_on(group, out)
 
 
-def go_on(group: Group, out: Outcome) -> None:
+def go_on(group: Group, out: DecisionBuilder) -> None:
     """Write the next part of a removal that is under way."""
     removal = group.removal
     if removal is None or removal.is_refused:
@@ -66,7 +66,9 @@ def go_on(group: Group, out: Outcome) -> None:
         out.write(*part, answers=answers)
 
 
-def again(group: Group, out: Outcome, pending_response: PendingResponse | None = None) -> None:
+def again(
+    group: Group, out: DecisionBuilder, pending_response: PendingResponse | None = None
+) -> None:
     """Go on with the removal of a group of which the log refused a part; with a request for it."""
     removal = group.removal
     if removal is None or not removal.is_refused:
@@ -79,7 +81,7 @@ def again(group: Group, out: Outcome, pending_response: PendingResponse | None =
 
 
 def refused(
-    group: Group, records: tuple[Record, ...], error: ErrorCode, now_ms: int, out: Outcome
+    group: Group, records: tuple[Record, ...], error: ErrorCode, now_ms: int, out: DecisionBuilder
 ) -> None:
     """The log refused a part with an error: nothing of ``records`` was appended."""
     removal = group.removal
@@ -95,7 +97,7 @@ def refused(
     group.deadlines.set(REMOVAL_DEADLINE, now_ms + AGAIN_MS)
 
 
-def give_up(group: Group, error: ErrorCode, out: Outcome) -> None:
+def give_up(group: Group, error: ErrorCode, out: DecisionBuilder) -> None:
     """End a removal where it stands: the group is what it was, less what was written."""
     removal, group.removal = group.removal, None
     if removal is not None:
@@ -104,7 +106,7 @@ def give_up(group: Group, error: ErrorCode, out: Outcome) -> None:
             group.state = GroupState.EMPTY
 
 
-def _tell(removal: PendingRemoval, error: ErrorCode, out: Outcome) -> None:
+def _tell(removal: PendingRemoval, error: ErrorCode, out: DecisionBuilder) -> None:
     answers, removal.answers = removal.answers, ()
     for answer in answers:
         out.answer(answer.pending_response, answer.result.refused(error_for(answer.result, error)))

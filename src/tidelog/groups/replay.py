@@ -6,7 +6,7 @@ a living group is ahead of its record, and its members are in memory already.
 
 from __future__ import annotations
 
-from tidelog.groups.decision import Outcome
+from tidelog.groups.decision import DecisionBuilder
 from tidelog.groups.group import Group, GroupState, Member
 from tidelog.groups.rebalancing import prepare_rebalance
 from tidelog.groups.records import FirstSightRecord, GroupRecord, OffsetRecord, StoredGeneration
@@ -41,7 +41,7 @@ def _remove_offset(group: Group, topic: str, partition: int) -> None:
             del group.offsets[topic]
 
 
-def restore(group: Group, stored: StoredGeneration, now_ms: int, out: Outcome) -> None:
+def restore(group: Group, stored: StoredGeneration, now_ms: int, out: DecisionBuilder) -> None:
     """Put a group, whose log has been read, into the state of its last record.
 
     With members it is Stable and their sessions begin now, so that a change of coordinator needs

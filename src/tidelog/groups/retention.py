@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tidelog.groups import first_sights, limits, removals
-from tidelog.groups.decision import Answer, Outcome
+from tidelog.groups.decision import Answer, DecisionBuilder
 from tidelog.groups.events import (
     DeleteGroup,
     Expire,
@@ -73,7 +73,7 @@ def found_by(looked: Iterable[TopicPartition | str | None]) -> Expire:
     return Expire(tuple(positions), tuple(topics))
 
 
-def expire(group: Group, event: Expire, now_ms: int, out: Outcome) -> None:
+def expire(group: Group, event: Expire, now_ms: int, out: DecisionBuilder) -> None:
     """Remove what has expired, of what was found or up to a limit; an Empty group that keeps
     nothing goes too."""
     if group.state is GroupState.DEAD:
@@ -128,7 +128,7 @@ def _expired(group: Group, offset: CommittedOffset, wall_ms: int) -> bool:
     return wall_ms - since_ms >= group.rules.settings.offsets_retention_ms
 
 
-def remove_topics(group: Group, event: RemoveTopics, out: Outcome) -> None:
+def remove_topics(group: Group, event: RemoveTopics, out: DecisionBuilder) -> None:
     """Topics were deleted: remove their offsets, and what is known of their first sight.
 
     The look at all groups takes its time: a name may live again, and a position in its new life
@@ -162,7 +162,7 @@ def _of_topics(group: Group, event: RemoveTopics) -> Iterator[Record]:
             yield FirstSightRecord(group.group_id, topic, None)
 
 
-def remove_former_lives(group: Group, event: RemoveFormerLives, out: Outcome) -> None:
+def remove_former_lives(group: Group, event: RemoveFormerLives, out: DecisionBuilder) -> None:
     """The log has been read by one who may have heard of deletions that its writer had not heard
     of: remove the offsets of lives that are over. What has no first sight may be of any life."""
     if group.state is GroupState.DEAD:
@@ -184,7 +184,7 @@ def _of_former_lives(group: Group, topics: list[str]) -> Iterator[Record]:
         yield FirstSightRecord(group.group_id, topic, None)
 
 
-def delete_group(group: Group, event: DeleteGroup, out: Outcome) -> None:
+def delete_group(group: Group, event: DeleteGroup, out: DecisionBuilder) -> None:
     """Decide a DeleteGroups for this group: only one without members can go."""
     if group.removal is not None and group.removal.is_refused:
         removals.again(group, out, event.pending_response)
@@ -202,7 +202,7 @@ def _tombstones(group: Group, partitions: Iterable[TopicPartition]) -> Iterator[
 
 
 def _remove(
-    group: Group, gone: Iterable[TopicPartition], answers: tuple[Answer, ...], out: Outcome
+    group: Group, gone: Iterable[TopicPartition], answers: tuple[Answer, ...], out: DecisionBuilder
 ) -> None:
     # Dead from now on, so that nobody joins or commits behind the tombstone.
     group.state = GroupState.DEAD

@@ -26,7 +26,7 @@ class Counted(Protocol):
     def __len__(self) -> int: ...
 
 
-class Room:
+class GroupRoom:
     """Room for members, in bytes, and for groups, in all ``tables``."""
 
     __slots__ = ("_tables", "refused")

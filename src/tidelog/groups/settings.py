@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tidelog.groups.room import Room
+from tidelog.groups.room import GroupRoom
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +38,5 @@ class GroupRules:
 
     new_id: Callable[[], str]
     settings: GroupSettings = field(default_factory=GroupSettings)
-    room: Room = field(default_factory=Room)
+    room: GroupRoom = field(default_factory=GroupRoom)
     """What all groups that these rules hold for may take."""

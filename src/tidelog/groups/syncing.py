@@ -7,14 +7,14 @@ Source: KIP-559 (protocol type and name), KIP-345, KIP-814.
 
 from __future__ import annotations
 
-from tidelog.groups.decision import Outcome, ReplaceStaticMember, StoreAssignment
+from tidelog.groups.decision import DecisionBuilder, ReplaceStaticMember, StoreAssignment
 from tidelog.groups.events import JoinResult, Sync, SyncResult
 from tidelog.groups.group import SYNC_DEADLINE, Group, GroupState, Member
 from tidelog.groups.rebalancing import drop_assignments, prepare_rebalance, present_generation
 from tidelog.model.errors import ErrorCode
 
 
-def sync(group: Group, event: Sync, now_ms: int, out: Outcome) -> None:
+def sync(group: Group, event: Sync, now_ms: int, out: DecisionBuilder) -> None:
     """Decide a SyncGroup."""
     error = _why_not(group, event)
     if error is not ErrorCode.NONE:
@@ -46,7 +46,7 @@ def grows_by(group: Group, event: Sync) -> int:
 
 
 def assignment_stored(
-    group: Group, generation: int, shares: dict[str, bytes], now_ms: int, out: Outcome
+    group: Group, generation: int, shares: dict[str, bytes], now_ms: int, out: DecisionBuilder
 ) -> None:
     """The record of a generation is committed: everyone who waits gets its share.
 
@@ -68,7 +68,7 @@ def assignment_stored(
 
 
 def assignment_not_stored(
-    group: Group, generation: int, error: ErrorCode, now_ms: int, out: Outcome
+    group: Group, generation: int, error: ErrorCode, now_ms: int, out: DecisionBuilder
 ) -> None:
     """The record of a generation could not be committed: those who wait are told, and rejoin."""
     if group.storing_generation != generation:
@@ -80,7 +80,7 @@ def assignment_not_stored(
 
 
 def static_member_stored(
-    group: Group, purpose: ReplaceStaticMember, now_ms: int, out: Outcome
+    group: Group, purpose: ReplaceStaticMember, now_ms: int, out: DecisionBuilder
 ) -> None:
     """The new id of a static member is committed: it goes on in the present generation.
 
@@ -108,7 +108,7 @@ def static_member_stored(
 
 
 def static_member_not_stored(
-    group: Group, purpose: ReplaceStaticMember, error: ErrorCode, out: Outcome
+    group: Group, purpose: ReplaceStaticMember, error: ErrorCode, out: DecisionBuilder
 ) -> None:
     """The new id of a static member could not be committed: it is told, and joins again."""
     member = group.members.get(purpose.member_id)

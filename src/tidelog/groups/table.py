@@ -34,9 +34,9 @@ from tidelog.groups import (
 from tidelog.groups.deadlines import Deadlines
 from tidelog.groups.decision import (
     Answer,
-    Decision,
+    DecisionBuilder,
     Effect,
-    Outcome,
+    GroupDecision,
     RemoveGroup,
     RemovePart,
     ReplaceStaticMember,
@@ -152,25 +152,25 @@ class GroupTable:
         if record.value is None and group.idle:
             self._forget(group)
 
-    def loaded(self, now_ms: int) -> Decision:
+    def loaded(self, now_ms: int) -> GroupDecision:
         """The log was read to its end: restore members, start sessions."""
         effects: list[Effect] = []
         writes: list[Write] = []
         for group_id, stored in self._generations.items():
-            group, out = self._groups[group_id], Outcome(group_id)
+            group, out = self._groups[group_id], DecisionBuilder(group_id)
             group.ahead_ms = self.ahead_ms
             replay.restore(group, stored, now_ms, out)
             found = self._settle(group, out)
             effects.extend(found.effects)
             writes.extend(found.writes)
         self._generations = {}
-        return Decision(tuple(effects), tuple(writes))
+        return GroupDecision(tuple(effects), tuple(writes))
 
     # Deciding ------------------------------------------------------------------------------
 
-    def decide(self, group_id: str, event: Event, now_ms: int) -> Decision:
+    def decide(self, group_id: str, event: Event, now_ms: int) -> GroupDecision:
         """Decide one event of one group at ``now_ms``, in ms of a clock that never steps."""
-        out = Outcome(group_id)
+        out = DecisionBuilder(group_id)
         group = self._groups.get(group_id)
         error = ErrorCode.NONE if group is not None else self._why_not_new(group_id, event)
         if error is ErrorCode.NONE and not self._has_room(group, event):
@@ -188,11 +188,11 @@ class GroupTable:
         _dispatch(group, event, now_ms, out)
         return self._settle(group, out)
 
-    def stored(self, write: Write, now_ms: int) -> Decision:
+    def stored(self, write: Write, now_ms: int) -> GroupDecision:
         """A write is committed: apply it, give its answers, and what follows from it."""
         group = self._groups[write.group_id]
         group.ahead_ms = self.ahead_ms
-        out = Outcome(write.group_id)
+        out = DecisionBuilder(write.group_id)
         for record in write.records:
             replay.apply(group, record)
         self._release(group, write, oldest=True)
@@ -208,11 +208,11 @@ class GroupTable:
                 return out.decision()
         return self._settle(group, out)
 
-    def delayed(self, write: Write, error: ErrorCode, now_ms: int) -> Decision:
+    def delayed(self, write: Write, error: ErrorCode, now_ms: int) -> GroupDecision:
         """A write is not committed in time: those who wait are told; it may be stored later."""
         group = self._groups[write.group_id]
         group.ahead_ms = self.ahead_ms
-        out = Outcome(write.group_id)
+        out = DecisionBuilder(write.group_id)
         for answer in write.answers:
             told = error_for(answer.result, error)
             out.answer(answer.pending_response, answer.result.refused(told))
@@ -224,20 +224,20 @@ class GroupTable:
                 static_member_not_stored(group, purpose, told, out)
         return self._settle(group, out)
 
-    def lost(self, write: Write, error: ErrorCode, now_ms: int) -> Decision:
+    def lost(self, write: Write, error: ErrorCode, now_ms: int) -> GroupDecision:
         """A write was refused by the log: nothing was appended and nothing will be."""
         group = self._groups[write.group_id]
         group.ahead_ms = self.ahead_ms
         self._release(group, write, oldest=False)
-        out = Outcome(write.group_id)
+        out = DecisionBuilder(write.group_id)
         if isinstance(write.purpose, RemovePart | RemoveGroup):
             removals.refused(group, write.records, error, now_ms, out)
         told = self.delayed(write, error, now_ms)
-        return Decision((*out.decision().effects, *told.effects), told.writes)
+        return GroupDecision((*out.decision().effects, *told.effects), told.writes)
 
-    def interrupted(self, group_id: str) -> Decision:
+    def interrupted(self, group_id: str) -> GroupDecision:
         """A part of a removal failed before it was written: a bug."""
-        out = Outcome(group_id)
+        out = DecisionBuilder(group_id)
         group = self._groups.get(group_id)
         if group is None:
             return out.decision()
@@ -250,7 +250,7 @@ class GroupTable:
         removal = None if group is None else group.removal
         return removal is not None and removal.has_more and not removal.is_refused
 
-    def unload(self) -> Decision:
+    def unload(self) -> GroupDecision:
         """The partition is led elsewhere now: everyone who waits is sent there."""
         answers: list[Effect] = []
         for group in self._groups.values():
@@ -273,7 +273,7 @@ class GroupTable:
         self.held = 0
         self.held_by, self.groups_by = {}, {}
         self._deadlines.clear()
-        return Decision(tuple(answers))
+        return GroupDecision(tuple(answers))
 
     # Time ----------------------------------------------------------------------------------
 
@@ -367,7 +367,7 @@ class GroupTable:
             add_to(self.held_by, address, count)
         group.moved.clear()
 
-    def _settle(self, group: Group, out: Outcome) -> Decision:
+    def _settle(self, group: Group, out: DecisionBuilder) -> GroupDecision:
         """Count what is now in flight, note the group's next deadline, forget it if it is idle."""
         for write in out.written:
             group.open_writes += 1
@@ -418,7 +418,7 @@ def _address_of(event: Event) -> str:
     return event.client_host if isinstance(event, Join | CommitOffsets) else ""
 
 
-def _dispatch(group: Group, event: Event, now_ms: int, out: Outcome) -> None:
+def _dispatch(group: Group, event: Event, now_ms: int, out: DecisionBuilder) -> None:
     match event:
         case Join():
             join(group, event, now_ms, out)

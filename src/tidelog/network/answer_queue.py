@@ -20,7 +20,7 @@ MOST_LOOKS = 100
 """Connections that are asked at a time: what goes on may find that others have taken the room."""
 
 
-class Waiter(Protocol):
+class ResponseWaiter(Protocol):
     """Who waits: a connection."""
 
     client_host: str
@@ -38,9 +38,9 @@ class AnswerQueue:
     def __init__(self, loop: asyncio.AbstractEventLoop, account: Account) -> None:
         self._loop = loop
         self._account = account
-        self._waiting: dict[tuple[str, int], dict[Waiter, None]] = {}
+        self._waiting: dict[tuple[str, int], dict[ResponseWaiter, None]] = {}
         """By address and what is waited for, who waited longest first; none is empty."""
-        self._place: dict[Waiter, tuple[str, int]] = {}
+        self._place: dict[ResponseWaiter, tuple[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.looks = 0
         """How often one was asked."""
@@ -48,13 +48,13 @@ class AnswerQueue:
     def __contains__(self, waiter: object) -> bool:
         return waiter in self._place
 
-    def wait(self, waiter: Waiter, need: int) -> None:
+    def wait(self, waiter: ResponseWaiter, need: int) -> None:
         """Call ``answer_now`` when there is room; ``need`` is the same for the same need."""
         place = self._place[waiter] = (waiter.client_host, need)
         self._waiting.setdefault(place, {})[waiter] = None
         self._ask_later()
 
-    def left(self, waiter: Waiter) -> bool:
+    def left(self, waiter: ResponseWaiter) -> bool:
         """Take one off; return whether it waited."""
         place = self._place.pop(waiter, None)
         if place is None:
@@ -95,7 +95,7 @@ class AnswerQueue:
         if self._waiting:
             self._ask_later()
 
-    def _goes_on(self, waiter: Waiter) -> bool:
+    def _goes_on(self, waiter: ResponseWaiter) -> bool:
         self.looks += 1
         if not waiter.may_answer_now():
             return False

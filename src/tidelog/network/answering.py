@@ -146,13 +146,13 @@ class Answering(Outgoing):
         self.server.answer_queue.wait(self, need)
 
     def may_answer_now(self) -> bool:
-        """See ``answer_queue.Waiter``."""
+        """See ``answer_queue.ResponseWaiter``."""
         if self._transport is None or self._blocked & CLOSED or self._awaited is None:
             return True
         return self._may_answer(self._awaited) or (self._work is not None and self._may_finish())
 
     def answer_now(self) -> None:
-        """See ``answer_queue.Waiter``."""
+        """See ``answer_queue.ResponseWaiter``."""
         # Who waits for other readers is not idle.
         self.last_active = self.server.loop.time()
         self._awaited = None

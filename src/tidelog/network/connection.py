@@ -243,7 +243,7 @@ class Connection(Answering, asyncio.BufferedProtocol):
         return True
 
     def take_turn(self) -> None:
-        """See ``turns.Waiter``."""
+        """See ``turns.TurnWaiter``."""
         if self._blocked & TURN:
             self._blocked &= ~TURN
             self._serve()

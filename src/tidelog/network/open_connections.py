@@ -16,7 +16,7 @@ from tidelog.network.audit import Audit
 from tidelog.network.limits import Account, Limits
 from tidelog.network.places import Places
 from tidelog.network.router import Peer, Router
-from tidelog.network.turns import Turns
+from tidelog.network.turns import RequestTurns
 from tidelog.runtime.clock import Clock, RealClock
 from tidelog.runtime.cluster_secret import ClusterSecret
 
@@ -56,10 +56,10 @@ class OpenConnection(Peer, Protocol):
         """Whether it holds memory that others may wait for and that cannot just be given back."""
 
     def may_answer_now(self) -> bool:
-        """See ``answer_queue.Waiter``."""
+        """See ``answer_queue.ResponseWaiter``."""
 
     def answer_now(self) -> None:
-        """See ``answer_queue.Waiter``."""
+        """See ``answer_queue.ResponseWaiter``."""
 
     def frame_is_late(self) -> None:
         """Close: the frame that was awaited is not complete in its time."""
@@ -98,7 +98,7 @@ class OpenConnections:
             router.add(proving.handlers(secret))
         self.loop = asyncio.get_running_loop()
         self.audit = Audit(self.loop.time)
-        self.turns = Turns(self.loop, self.clock)
+        self.turns = RequestTurns(self.loop, self.clock)
         self.memory = Account(self.limits.queued_request_bytes)
         self.outside = Account(-1)
         """What connections hold that proved the cluster secret: counted, and not limited."""

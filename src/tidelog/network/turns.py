@@ -26,16 +26,16 @@ LOOK_EVERY = 8
 """Connections that are served in a turn between two looks at the clock."""
 
 
-class Waiter(Protocol):
+class TurnWaiter(Protocol):
     """Who waits for a turn: a connection."""
 
     client_host: str
 
     def take_turn(self) -> None:
-        """Go on until ``Turns.ends_ms``; at least a step."""
+        """Go on until ``RequestTurns.ends_ms``; at least a step."""
 
 
-class Turns:
+class RequestTurns:
     """The turns of one server."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
@@ -45,7 +45,7 @@ class Turns:
         """When the present turn is over, on the monotonic clock."""
         self.left = 0
         """How many may be served before ``is_over`` must be asked; who is served takes one off."""
-        self._waiting: dict[str, deque[Waiter]] = {}
+        self._waiting: dict[str, deque[TurnWaiter]] = {}
         """By address, in the order in which the addresses are served."""
         self._is_called = False
 
@@ -69,7 +69,7 @@ class Turns:
         _ = self.is_over
         return self.ends_ms
 
-    def wait(self, waiter: Waiter) -> None:
+    def wait(self, waiter: TurnWaiter) -> None:
         """Call ``take_turn`` once, in a later turn of the loop."""
         self.left = 0
         self._waiting.setdefault(waiter.client_host, deque()).append(waiter)

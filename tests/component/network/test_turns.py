@@ -22,7 +22,7 @@ from tidelog.network import api_versions
 from tidelog.network.connection import TURN
 from tidelog.network.router import Handler, Router, Scope
 from tidelog.network.server import Server
-from tidelog.network.turns import LOOK_EVERY, TURN_MS, Turns
+from tidelog.network.turns import LOOK_EVERY, TURN_MS, RequestTurns
 from tidelog.protocol import codec, messages
 from tidelog.runtime.cluster_secret import ClusterSecret
 from tidelog.runtime.seams import Seams
@@ -203,7 +203,7 @@ def test_a_process_that_proves_the_secret_and_one_that_has_do_not_wait(
 class Waits:
     """One that waits for a turn."""
 
-    def __init__(self, turns: Turns, client_host: str, log: list[str], times: int) -> None:
+    def __init__(self, turns: RequestTurns, client_host: str, log: list[str], times: int) -> None:
         self.client_host = client_host
         self._turns, self._log, self._times = turns, log, times
 
@@ -220,7 +220,7 @@ def test_addresses_are_served_in_turn_and_a_bug_in_one_holds_up_nobody(run: Any)
     async def main() -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, __: None)
-        turns, log = Turns(loop, Seams().clock), list[str]()
+        turns, log = RequestTurns(loop, Seams().clock), list[str]()
         for host, times in [("a", 3), ("a", 3), ("a", 3), ("b", 3), ("c", 1)]:
             turns.wait(Waits(turns, host, log, times))
         await until(lambda: len(log) == 13)
@@ -235,7 +235,7 @@ def test_who_comes_alone_waits_only_while_the_loop_has_not_been_elsewhere(run: A
 
     async def main() -> None:
         clock = SetClock()
-        turns = Turns(asyncio.get_running_loop(), clock)
+        turns = RequestTurns(asyncio.get_running_loop(), clock)
         assert not turns.is_over
         clock.now_ms += TURN_MS
         assert turns.is_over, "five milliseconds of requests, and no turn for anything else"
@@ -250,7 +250,7 @@ def test_who_comes_after_those_who_waited_is_in_their_turn(run: Any) -> None:
     async def main() -> None:
         clock, seen = SetClock(), list[bool]()
         loop = asyncio.get_running_loop()
-        turns = Turns(loop, clock)
+        turns = RequestTurns(loop, clock)
 
         class Takes:
             client_host = "a"

@@ -36,11 +36,11 @@ from tidelog.controller import controller as controllers
 from tidelog.controller import requests
 from tidelog.controller.decisions import config_effects, elections, isr
 from tidelog.controller.decisions.cluster import Cluster as ControllerCluster
-from tidelog.controller.decisions.cluster import Decision as ControllerDecision
+from tidelog.controller.decisions.cluster import GroupDecision as ControllerDecision
 from tidelog.controller.decisions.sessions import Condition, Patience, Session
 from tidelog.groups import offsets as group_offsets
 from tidelog.groups import table as group_table
-from tidelog.groups.decision import Decision, StoreAssignment
+from tidelog.groups.decision import GroupDecision, StoreAssignment
 from tidelog.groups.records import GROUP_KEY_VERSION
 from tidelog.metadata.store import Check, Delete, Set
 from tidelog.model.errors import ErrorCode
@@ -307,7 +307,7 @@ def forget_members_when_the_coordinator_moves(patch: Patch) -> None:
 def hand_out_shares_before_they_are_stored(patch: Patch) -> None:
     decide = group_table.GroupTable.decide
 
-    def hasty(self: Any, group_id: str, event: Any, now_ms: int) -> Decision:
+    def hasty(self: Any, group_id: str, event: Any, now_ms: int) -> GroupDecision:
         found = decide(self, group_id, event, now_ms)
         early = [x for x in found.writes if isinstance(x.purpose, StoreAssignment)]
         effects = [x for write in early for x in self.stored(write, now_ms).effects]

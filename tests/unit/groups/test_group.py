@@ -10,7 +10,7 @@ from tests.support.group_driver import GROUP, Driver, one_protocol, subscription
 from tidelog.groups import limits
 from tidelog.groups.events import Heartbeat, Join, Leave, Leaver, Sync
 from tidelog.groups.group import GroupState
-from tidelog.groups.room import Room
+from tidelog.groups.room import GroupRoom
 from tidelog.groups.settings import GroupSettings
 from tidelog.model.errors import ErrorCode
 
@@ -940,7 +940,7 @@ def test_the_room_of_all_groups_is_that_of_all_tables_together(
     """And what does not grow is never refused, however full it is."""
     monkeypatch.setattr(limits, "MAX_HELD_BYTES", 10)
     tables = [SimpleNamespace(held=4, held_by={}), SimpleNamespace(held=5, held_by={})]
-    room = Room(lambda: tables)
+    room = GroupRoom(lambda: tables)
     assert [room.has_bytes(count, "a") for count in (1, 2)] == [True, False]
     tables[0].held = 40
     assert [room.has_bytes(count, "a") for count in (1, 0, -1)] == [False, True, True]

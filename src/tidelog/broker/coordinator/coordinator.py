@@ -20,7 +20,7 @@ from tidelog.broker.coordinator.pending_response import refuse_event
 from tidelog.groups import limits
 from tidelog.groups.events import Event
 from tidelog.groups.placement import partition_for
-from tidelog.groups.room import Room
+from tidelog.groups.room import GroupRoom
 from tidelog.groups.settings import GroupRules, GroupSettings
 from tidelog.groups.table import GroupTable
 from tidelog.model.configs.server import ServerConfigs
@@ -78,7 +78,7 @@ class Coordinator:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._led: dict[int, LedPartition] = {}
-        self.room = Room(lambda: [led.table for led in list(self._led.values())])
+        self.room = GroupRoom(lambda: [led.table for led in list(self._led.values())])
         """The memory limit of all groups here."""
         self._log_again_ms = self._refusals_logged = 0
         self._rules = GroupRules(

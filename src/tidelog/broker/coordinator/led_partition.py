@@ -28,7 +28,7 @@ from tidelog.broker.coordinator.pending_response import give, refuse_all, refuse
 from tidelog.broker.coordinator.writes import InFlight, batches_of
 from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.broker.partitions.partition import HostedPartition
-from tidelog.groups.decision import Answer, Decision, Write
+from tidelog.groups.decision import Answer, GroupDecision, Write
 from tidelog.groups.events import (
     Event,
     Expire,
@@ -90,7 +90,7 @@ class LedPartition:
         self._commit_timeout_ms = commit_timeout_ms
         self._metadata = metadata
         self._state = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        self._todo: deque[Decision] = deque()
+        self._todo: deque[GroupDecision] = deque()
         self._performing = False
         # In the order of the appends: when leadership ends, requests are refused in that order.
         self._in_flight: dict[InFlight, None] = {}
@@ -365,7 +365,7 @@ class LedPartition:
 
     # Performing --------------------------------------------------------------------------------
 
-    def _perform(self, decision: Decision) -> None:
+    def _perform(self, decision: GroupDecision) -> None:
         """Perform a decision; decisions that it causes are queued."""
         self._todo.append(decision)
         if self._performing:

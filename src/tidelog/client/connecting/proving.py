@@ -30,7 +30,7 @@ audit = logging.getLogger("tidelog.audit")
 HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
 
 
-class Peer(Protocol):
+class ProvingPeer(Protocol):
     """The part of a connection that the exchange uses."""
 
     @property
@@ -44,7 +44,7 @@ class Peer(Protocol):
         """Send a request and return its decoded response."""
 
 
-async def prove(connection: Peer, secret: ClusterSecret, left_ms: Callable[[], int]) -> None:
+async def prove(connection: ProvingPeer, secret: ClusterSecret, left_ms: Callable[[], int]) -> None:
     """Prove the secret, and check the peer's proof. Raises ProofFailed, ConnectionLost.
 
     ``left_ms`` returns how long the exchange may still take.
@@ -91,7 +91,7 @@ async def prove(connection: Peer, secret: ClusterSecret, left_ms: Callable[[], i
         ) from None
 
 
-async def _step(connection: Peer, said: bytes, timeout_ms: int) -> bytes:
+async def _step(connection: ProvingPeer, said: bytes, timeout_ms: int) -> bytes:
     request = messages.SaslAuthenticateRequest(auth_bytes=said)
     answer = await connection.send(request, AUTHENTICATE_VERSION, timeout_ms)
     if answer.error_code != ErrorCode.NONE:
