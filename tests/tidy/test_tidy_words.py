@@ -19,6 +19,9 @@ UNDER_THE_RULE = (
     "src/tidelog/broker/handlers",
     "src/tidelog/broker/metadata",
     "src/tidelog/partitioning",
+    "src/tidelog/protocol",
+    "src/tidelog/records",
+    "src/tidelog/replication",
     "src/pyspark_tidelog",
 )
 """Folders and pages that keep the rule; each further one joins when its last word is replaced."""

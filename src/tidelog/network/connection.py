@@ -474,4 +474,4 @@ def _check_rest(route: Route, frame: memoryview, stop: int) -> None:
     """Refuse bytes behind a message. librdkafka (2.16) writes some behind its Metadata requests;
     see the codec."""
     if route.api_key != ApiKey.METADATA:
-        raise DecodeError(f"{len(frame) - stop} bytes are left behind the message")
+        raise DecodeError(f"{len(frame) - stop} bytes are left after the message")

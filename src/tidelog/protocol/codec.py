@@ -1,6 +1,6 @@
 """Frames <-> messages: headers, versions, and the compiled codec of each message.
 
-Owns the request and response headers (v1 and v2; ApiVersions answers with a v0 header always).
+Owns the request and response headers (v1 and v2; an ApiVersions response has a v0 header always).
 Decoding never raises anything but ``DecodeError``; encoding nothing but ``EncodeError``.
 """
 
@@ -156,7 +156,7 @@ def _has_tags(api_key: int, version: int) -> bool:
 def decode_request(api_key: int, version: int, frame: memoryview, position: int) -> Any:
     """Read a request's message from ``position`` to the very end of the frame.
 
-    Bytes behind a Metadata request are passed over: librdkafka (2.16) writes the empty array of a
+    Bytes after a Metadata request are ignored: librdkafka (2.16) writes the empty array of a
     flexible request for all topics as four bytes, and Kafka reads no further than the message.
     """
     return _finish(request_decoder(api_key, version), frame, position, api_key == ApiKey.METADATA)
@@ -185,7 +185,7 @@ def _finish(
     except _BAD as error:
         raise DecodeError(f"the message cannot be read: {error}") from None
     if stop != len(frame) and not may_go_on:
-        raise DecodeError(f"{len(frame) - stop} bytes are left behind the message")
+        raise DecodeError(f"{len(frame) - stop} bytes are left after the message")
     return message
 
 

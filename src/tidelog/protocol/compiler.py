@@ -1,9 +1,9 @@
-"""Compiles one message in one version to straight-line Python, on first use.
+"""Compiler of a message in one version to straight-line Python, on first use.
 
 Owns the shape of the generated code: fixed-size neighbours are read and written by one ``struct``
-call, nested arrays become nested loops in the same function. What is shared with it stands in
-``primitives``; ``reference`` is the slow second opinion. Cost: some milliseconds once per message
-and version; after that each field costs one or two bytecodes.
+call, nested arrays become nested loops in the same function. Not what all generated codecs call:
+see `primitives`; not the slow codec that checks this one: see `reference`. Cost: some milliseconds
+once per message and version; after that each field costs one or two bytecodes.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tidelog.protocol.schema import FIXED, Field, Message, Struct
 from tidelog.protocol.structs import default_of
 
 Decoder = Callable[[memoryview, int], tuple[Any, int]]
-"""(frame, position) -> (message, position behind it)."""
+"""(frame, position) -> (message, position after it)."""
 
 Encoder = Callable[[Any, list[Buffer], bytearray], bytearray]
-"""(message, chunks, buffer to go on in) -> buffer to go on in; chunks get what is full."""
+"""(message, chunks, current buffer) -> current buffer; full buffers are appended to chunks."""
 
 
 Steps = Generator[int, None, Any]
@@ -64,7 +64,7 @@ class _Code:
         self.put(1, "if not left: yield 0")
 
     def step(self, depth: int) -> None:
-        """Emit what gives the turn back, at the start of each round of a loop."""
+        """Emit the yield to the event loop, at the start of each round of a loop."""
         if self.in_steps:
             self.put(depth, "left -= 1")
             self.put(depth, "if not left:")

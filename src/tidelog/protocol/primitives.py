@@ -1,7 +1,7 @@
-"""What generated codecs share: varints, tag buffers, limits and the two errors.
+"""The run-time library of generated codecs: varints, tag buffers, limits and the two errors.
 
-Hostile input is met here and in the generated code, not in handlers: every length is held against
-the bytes that remain, and a message may not announce more elements than ``MAX_ELEMENTS``.
+Hostile input is refused here and in the generated code, not in handlers: every length is compared
+with the bytes that remain, and a message may not announce more elements than ``MAX_ELEMENTS``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_TAGS = 1024
 """Most tagged fields of one struct; the protocol has single digits."""
 
 INLINE_RECORDS_BYTES = 2048
-"""Records up to this size are copied into the answer; larger ones go out by reference."""
+"""Records up to this size are copied into the response; larger ones are sent by reference."""
 
 
 class DecodeError(Exception):
@@ -29,7 +29,7 @@ class DecodeError(Exception):
 
 
 class TooManyElements(DecodeError):
-    """A message of more elements than one may have; what stands before them is as it should be."""
+    """A message of more elements than allowed; the bytes before them are valid."""
 
 
 class EncodeError(Exception):
@@ -97,7 +97,7 @@ def write_tags(tags: list[tuple[int, bytearray]]) -> bytes:
 
 
 def put_records(chunks: list[Buffer], current: bytearray, records: Records) -> bytearray:
-    """Add record bytes behind ``current``; return the buffer in which to go on writing."""
+    """Add record bytes after ``current``; return the buffer in which to go on writing."""
     parts = _parts(records)
     if sum(map(len, parts)) <= INLINE_RECORDS_BYTES:
         for part in parts:

@@ -5,14 +5,14 @@ Owns the notation; compiling it to code is ``compiler``, interpreting it ``refer
 A file describes one API::
 
     api Fetch 1                       name and key
-    versions 4-12 flexible 12+        versions we speak; from which on they are flexible
+    versions 4-12 flexible 12+        versions that are served; the flexible ones
     struct Name                       a struct that several fields share
     request | response                the two messages
 
 A field is ``name: type [versions] tag N = default``. ``[]T`` is an array, ``T?`` may be null (in
-the versions that follow the mark, ``T?7+``; else in all). Versions are ``3``, ``3+`` or ``0-2``;
-without them a field has those of its parent. The fields of a nested struct follow it, indented by
-four.
+the versions that follow the mark, ``T?7+``; without any, in all). Versions are ``3``, ``3+`` or
+``0-2``; without them a field has those of its parent. The fields of a nested struct follow it,
+indented by four.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ which the client is the process that opened the connection:
     server -> server nonce + HMAC(secret, "server" + client nonce + server nonce)
     client -> SaslAuthenticate(HMAC(secret, "client" + client nonce + server nonce))
 
-The nonces are fresh for each connection, so nothing that was heard proves anything later; the two
+The nonces are fresh for each connection, so a recorded exchange proves nothing later; the two
 words differ, so that no side can send the other's code back. Comparisons take constant time.
 Source: decision 0019.
 """

@@ -1,6 +1,6 @@
 """One ``msgspec.Struct`` class per message and nested struct: the union of all its versions.
 
-Owns the classes and the defaults; reading and writing them is ``compiler``.
+Owns the classes and the defaults. Not their encoding: see `compiler`.
 """
 
 from __future__ import annotations

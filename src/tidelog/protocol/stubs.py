@@ -1,4 +1,4 @@
-"""Writes ``messages.pyi``, the types of all messages, beside ``messages.py``.
+"""Writer of ``messages.pyi``, the type stub of all messages, beside ``messages.py``.
 
 Run as ``python -m tidelog.protocol.stubs``; the file is derived and stays out of the repository.
 """

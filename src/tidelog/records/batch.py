@@ -1,10 +1,10 @@
-"""Record batches of version 2 as they lie in requests and on disk: header views and their checks.
+"""Record batches of version 2, as in requests and on disk: header views and their checks.
 
-Owns the 61-byte header and everything that can be said of a batch without looking at its records.
+Owns the 61-byte header and every check of a batch that needs none of its records.
 Does not decode records (``record.py``) and does no I/O. Layout, big-endian: base offset, length,
 leader epoch, magic, CRC-32C, attributes, last offset delta, base timestamp, max timestamp,
 producer id, producer epoch, base sequence, count. The CRC covers everything from the attributes
-on, so base offset and leader epoch can be assigned without computing it anew.
+on, so base offset and leader epoch can be assigned without a new CRC.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DELETE_HORIZON_BIT = 0x40
 HIGHEST_CODEC = 4
 
 MOST_COMPRESSED_RECORDS = MAX_DECOMPRESSED_BYTES // LEAST_RECORD_BYTES
-"""Records that a compressed batch may claim: more have no room in what a reader decompresses."""
+"""Most records that a compressed batch may claim: a reader decompresses no larger payload."""
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
@@ -63,7 +63,7 @@ pack_prefix = _PREFIX.pack
 class Rejected:
     """A refusal as a value: the code for the wire and one sentence for a person.
 
-    ``records`` are the indexes, in their batch, of those that are to blame, where that is known.
+    ``records`` are the indexes of the invalid records in their batch, where known.
     """
 
     error: ErrorCode
@@ -212,7 +212,7 @@ def check_client_batch(
     if count * LEAST_RECORD_BYTES > len(batch) - HEADER_SIZE and (
         not attributes & CODEC_MASK or count > MOST_COMPRESSED_RECORDS
     ):
-        # Offsets are given out by this count, and nobody here looks whether the records are there.
+        # Offsets are assigned by this count, and no code here checks that the records exist.
         return _invalid(f"a batch of {len(batch)} bytes cannot hold the {count} records it claims")
     if attributes > HIGHEST_CODEC or attributes < 0:
         refusal = _check_attributes(attributes)

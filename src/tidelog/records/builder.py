@@ -1,4 +1,4 @@
-"""Building record batches: records -> bytes, and payloads from one compression to another.
+"""Builders of record batches: records -> bytes, and payloads from one compression to another.
 
 Owns the writing side. ``build_batch`` is plain Python, for the coordinator's batches and tests;
 ``FastBuilder`` wraps aiokafka's compiled codec for producers. The server's produce path uses
@@ -36,8 +36,8 @@ class NewRecord(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Records as columns of one length: what many are handed over as. ``keys`` and ``headers`` are
-    None where no record has any."""
+    """Many records as columns of one length. ``keys`` and ``headers`` are None where no record has
+    any."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None = None
@@ -145,7 +145,8 @@ class FastBuilder:
         return True
 
     def extend(self, timestamp: int, columns: Columns, begin: int, end: int) -> int:
-        """Add the records ``begin`` to ``end`` - 1, as many as fit; return the index behind them.
+        """Add the records ``begin`` to ``end`` - 1, as many as fit; return the index after the last
+        of them.
 
         0.3 µs a record, a quarter of what ``append`` takes. The first of a batch always fits.
         """

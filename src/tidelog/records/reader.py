@@ -1,4 +1,4 @@
-"""Reading record batches: bytes -> records, bounded and checked.
+"""Readers of record batches: bytes -> records, bounded and checked.
 
 Owns the reading side. ``read_batch`` is plain Python, for the coordinator, time look-ups and
 tests; ``FastReader`` wraps aiokafka's compiled codec for consumers. The server's fetch path uses

@@ -29,7 +29,7 @@ class Record(NamedTuple):
 
 
 class RecordSpan(NamedTuple):
-    """Where a record lies in its batch's payload, and what compaction asks of it."""
+    """Position of a record in its batch's payload, and the facts that compaction needs."""
 
     start: int
     end: int
@@ -38,7 +38,7 @@ class RecordSpan(NamedTuple):
     key: bytes | None
     has_value: bool
     after_timestamp: int
-    """Position behind the timestamp delta: what follows does not depend on the base timestamp."""
+    """Position after the timestamp delta: the rest does not depend on the base timestamp."""
 
 
 class CorruptRecords(ValueError):
@@ -50,7 +50,7 @@ class PayloadTooLarge(CorruptRecords):
 
 
 def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    """Return (zigzag value, position behind it); CorruptRecords beyond 10 bytes or the end."""
+    """Return (zigzag value, position after it); CorruptRecords beyond 10 bytes or the end."""
     try:
         byte = data[position]
         position += 1

@@ -1,8 +1,8 @@
-"""Looking over the records of a plain payload, some at a time: for a missing key, or for a time.
+"""Scans of the records of a plain payload, some at a time: for a missing key, or for a timestamp.
 
-Owns two searches that a server makes inside of what clients send. Each call of ``scan`` looks at
-no more records than it is told, about 0.5 µs each, so that an event loop can do other work between
-two calls. Believes nothing: lengths, offsets and times are held against the header.
+Owns two searches that a server makes in payloads of clients. Each call of ``scan`` reads at most
+the given number of records, about 0.5 µs each, so that an event loop can do other work between two
+calls. Trusts no field: lengths, offsets and timestamps are compared with the header.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _COPIED_BYTES = 1024 * 1024
 
 
 class KeyScan:
-    """Which records of a whole payload have no key; ``missing`` has the first ``most`` of them.
+    """The records of a whole payload that have no key; ``missing`` has the first ``most`` of them.
 
     CorruptRecords when the records do not fill the payload, or their offsets do not count up from
-    0 by one: compaction keeps what has the highest offset of its key.
+    0 by one: compaction keeps the record with the highest offset of each key.
     """
 
     __slots__ = ("_count", "_most", "_payload", "_position", "index", "missing")
@@ -32,7 +32,7 @@ class KeyScan:
         self.missing: list[int] = []
 
     def scan(self, at_most: int) -> bool:
-        """Look at so many records more; True when all were seen."""
+        """Read at most so many records more; True after the last one."""
         payload, position, limit = self._payload, self._position, len(self._payload)
         stop = min(self._count, self.index + at_most)
         try:
@@ -75,7 +75,7 @@ class TimeScan:
 
     Begins with a part of the payload and may be given more of it. ``found`` is its (timestamp,
     offset), ``greatest`` the newest of those that were looked at and are too old. A time above the
-    header's greatest is given as that one.
+    header's greatest counts as that one.
     """
 
     __slots__ = ("_from_offset", "_header", "_position", "_time", "found", "greatest", "index")

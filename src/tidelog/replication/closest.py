@@ -1,10 +1,11 @@
-"""From which replica a consumer reads: the one of its rack (KIP-392). Pure rules.
+"""Selection of the replica that a consumer reads from: one in its rack (KIP-392). Pure rules.
 
-The leader chooses, with each Fetch of a consumer that names its rack; a consumer that is answered
-another broker goes on there until that one refuses it. What ``RackAwareReplicaSelector`` of Apache
-Kafka does: the leader if it is in the rack; else of the replicas there the one that holds most.
+The leader selects with each Fetch of a consumer that names its rack; a consumer that receives the
+id of another broker reads there until that one refuses it. As ``RackAwareReplicaSelector`` of
+Apache Kafka: the leader if it is in the rack, otherwise the replica there with the largest end
+offset.
 
-A replica can be chosen only if it is in the ISR, alive, and holds what is asked for.
+A replica can be selected only if it is in the ISR, alive, and holds the requested offset.
 """
 
 from __future__ import annotations

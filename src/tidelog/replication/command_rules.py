@@ -1,7 +1,8 @@
-"""What a broker does with LeaderAndIsr and StopReplica, partition by partition: pure rules.
+"""Rules of LeaderAndIsr and StopReplica, partition by partition: which command a broker applies.
 
-Owns the checks of topic id, partition epoch, leader epoch and ISR version; applying a decision is
-the broker's. Each check holds alone, even where the one before it would have sufficed.
+Owns the checks of topic id, partition epoch, leader epoch and ISR version; pure. Not applying a
+decision: see `broker.control_plane`. Each check holds alone, even where the one before it would
+have sufficed.
 
 LeaderAndIsr, in this order (KIP-516, KIP-253; docs/design/control-channel.md):
 
@@ -13,7 +14,7 @@ LeaderAndIsr, in this order (KIP-516, KIP-253; docs/design/control-channel.md):
 | no topic id | has one, topic marked as migrated | adopts it, then as below |
 | no topic id | has one, topic was created with it | REPLACE |
 | any | leader -1 and epoch -1 (a damaged state node) | IGNORE |
-| leader epoch e | epoch < e | refused, STALE_CONTROLLER_EPOCH as Kafka answers |
+| leader epoch e | epoch < e | refused with STALE_CONTROLLER_EPOCH, as by Kafka |
 | leader epoch e | epoch = e, newer ISR version | UPDATE: ISR, targets, flags; truncates nothing |
 | leader epoch e | epoch = e, ISR version not newer | IGNORE |
 | leader epoch e | epoch > e | BECOME |
@@ -167,7 +168,7 @@ def decide_stop_replica(
 ) -> StopAction | Refusal:
     """Decide one partition of a StopReplica request (KIP-570, "Proposed Changes").
 
-    A partition that is not here is confirmed: a repeated request must succeed.
+    A partition without a local replica is confirmed: a repeated request must succeed.
     """
     if local is None:
         return StopAction.NOTHING
@@ -193,8 +194,8 @@ def stale_in_full(
 
     ``full`` maps (topic, partition) to the topic id in the request, ``local`` to the id on disk.
     A partition without a local id that is in the request is judged by ``decide_leader_and_isr``.
-    An empty FULL from a controller is a valid one: it says that nothing is assigned here (KIP-516);
-    whether it may be sent at all is the controller's to prove (promise 20). O(local partitions).
+    An empty FULL is valid: no partition is assigned to this broker (KIP-516). The controller must
+    prove that it may send one (promise 20). O(local partitions).
     """
     stale: dict[tuple[str, int], str] = {}
     for key, topic_id in local.items():

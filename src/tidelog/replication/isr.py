@@ -1,16 +1,17 @@
-"""Who is in sync with a leader: pure rules of the ISR as the leader sees it.
+"""The in-sync replicas of a partition as its leader sees them: pure rules.
 
-Owns what a leader knows of each follower and when it proposes to change the ISR; the controller
-decides (AlterIsr: compare-and-set on leader epoch and ISR version, with the broker epoch of each
-member), and sending is the broker's. Source: docs/design/who-may-lead.md; KIP-497; KIP-903.
+Owns what a leader knows of each follower and when it proposes to change the ISR. Not the decision:
+the controller compares leader epoch, ISR version and the broker epoch of each member (AlterIsr);
+not sending: see `broker.control_plane.isr_changes`. Source: docs/design/who-may-lead.md; KIP-497;
+KIP-903.
 
 | event | rule |
 |---|---|
-| a follower fetched in this leader epoch | this life of it holds all below its offset |
-| it held all there was at this fetch, or the one before | it is caught up now, or was then |
+| a follower fetched in this leader epoch | this broker epoch of it holds all below its offset |
+| it held the whole log at this fetch, or the one before | it is caught up now, or was then |
 | an ISR member not caught up for ``replica.lag.time.max.ms`` | leave the ISR |
-| a follower at the high watermark and at the epoch's start | may join, with the life that fetched |
-| another life of it fetches | what the former one held counts no more |
+| a follower at the high watermark and the epoch's start | may join, with its broker epoch |
+| another broker epoch of it fetches | what the former one held no longer counts |
 | a proposal is in flight | no other one; the watermark counts the larger ISR |
 """
 
@@ -49,8 +50,8 @@ class Follower:
     def left_behind(self, fetched_ms: int) -> None:
         """Note that the leader appended while this follower's fetch of ``fetched_ms`` waited.
 
-        If it held all there was at its last fetch, it held all until then. For leaders that do
-        not look at a partition again while nothing changes in it.
+        If it held the whole log at its last fetch, it held all until then. For leaders that do
+        not visit a partition again while nothing changes in it.
         """
         if self.end_offset >= self.leader_end_then != UNKNOWN:
             self.caught_up_ms = max(self.caught_up_ms, fetched_ms)
@@ -66,7 +67,7 @@ def lagging(
 ) -> set[int]:
     """Return the members that must leave the ISR. O(ISR).
 
-    A member that holds everything is never dropped, however long nothing was written.
+    A member that holds the whole log is never dropped, however long no record was written.
     """
     gone = set()
     for member in isr:
@@ -80,7 +81,7 @@ def lagging(
 
 def may_join(follower: Follower, high_watermark: int, epoch_start: int) -> bool:
     """Return whether a follower holds enough to join: all that is committed, and all of the log
-    from before this leader epoch (else a failover back to it could cut committed records)."""
+    from before this leader epoch (otherwise a failover to it could cut committed records)."""
     return follower.end_offset >= high_watermark and follower.end_offset >= epoch_start
 
 

@@ -1,22 +1,22 @@
 """A leader's change of the ISR, from its proposal to its outcome: pure rules.
 
-Owns the one state of a change and what an answer to AlterIsr says of it; sending is the broker's,
-the decision the controller's (KIP-497). Until the outcome is known the change counts: the watermark
-goes by the larger ISR.
+Owns the state of a change and how a response to AlterIsr settles it (KIP-497). Not sending, nor the
+controller's decision. Until the outcome is known the change counts: the high watermark waits for
+the larger ISR.
 
-| answer for the partition | outcome |
+| response for the partition | outcome |
 |---|---|
-| NONE, INVALID_UPDATE_VERSION: of this leader and epoch, a newer ISR version | that state holds |
-| NONE: of this leader and epoch, the ISR and version that are known | nothing was to change |
+| NONE, INVALID_UPDATE_VERSION: of this leader and epoch, a newer ISR version | that state |
+| NONE: of this leader and epoch, the ISR and version that are known | there was no change to make |
 | INELIGIBLE_REPLICA, INVALID_REQUEST | refused: the ISR is as it was |
-| any other, or none | unknown: the same is asked again |
+| any other, or none | unknown: the same request is sent again |
 
-A refusal is certain, also after an answer that was lost: had the first try been committed, the ISR
-version would be another one, and the controller compares it before it looks at the members. Every
-error that says neither is transient for all that a leader can know: a node of the store that was
-damaged for a moment answers UNKNOWN_TOPIC_OR_PARTITION, one that an old tool has written
-INCONSISTENT_TOPIC_ID, and no LeaderAndIsr need ever follow. A leader that was really deposed asks
-until its LeaderAndIsr or StopReplica comes, at most once in ``RETRY_MAX_MS``.
+A refusal is certain, also after a response that was lost: if the first attempt had been committed,
+the ISR version would differ, and the controller compares it before it checks the members. Every
+other error is transient for all that a leader can know: a node of the store that was damaged for a
+moment causes UNKNOWN_TOPIC_OR_PARTITION, one that an old tool has written INCONSISTENT_TOPIC_ID,
+and no LeaderAndIsr need ever follow. A deposed leader repeats its request until its LeaderAndIsr or
+StopReplica arrives, at most once in ``RETRY_MAX_MS``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidelog.replication.command_rules import Refusal
 from tidelog.runtime.backoff import steady
 
 RETRY_MS = 50
-"""First pause after an answer that leaves the outcome unknown; it doubles up to
+"""First pause after a response that leaves the outcome unknown; it doubles up to
 ``RETRY_MAX_MS``."""
 
 RETRY_MAX_MS = 1_000
@@ -36,9 +36,9 @@ RETRY_MAX_MS = 1_000
 
 @dataclass(slots=True, eq=False)
 class IsrChange:
-    """One change whose outcome is not known: what it stands on, and the members by their lives.
+    """One change whose outcome is not known: its base, and the members by their broker epochs.
 
-    It is its own identity: an answer counts for the change that was asked about, and for no other.
+    It is its own identity: a response counts for the change that was proposed, and for no other.
     """
 
     leader_epoch: int
@@ -48,17 +48,18 @@ class IsrChange:
     unclean_handled: bool = False
     tries: int = 0
     due_ms: int = 0
-    """When it is asked about next."""
+    """When it is proposed again."""
 
     def left_open(self, now_ms: int) -> None:
-        """An answer told nothing: the same is asked again after a pause."""
+        """Keep the change open after a response without an outcome, and propose it after a
+        pause."""
         self.due_ms = now_ms + int(steady(RETRY_MS, RETRY_MAX_MS).pause_ms(self.tries))
         self.tries += 1
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What AlterIsr answers for one partition."""
+    """The response to AlterIsr for one partition."""
 
     error: ErrorCode
     leader: int
@@ -69,7 +70,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """This ISR holds, in this version."""
+    """The committed ISR and its version."""
 
     isr: tuple[int, ...]
     isr_version: int
@@ -78,9 +79,9 @@ class Settled:
 def outcome(
     change: IsrChange, leader: int, known_isr: tuple[int, ...], answer: Answered
 ) -> Settled | Refusal | None:
-    """Return what became of a change in flight by the table above; None: it is not known.
+    """Return the outcome of a change in flight by the table above; None if it is not known.
 
-    ``known_isr`` is the ISR on which the change stands.
+    ``known_isr`` is the ISR that the change is based on.
     """
     if answer.error in (ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST):
         return Refusal(answer.error, "the controller refuses the change")
