@@ -1,7 +1,7 @@
-"""Writes ``configuration.md`` beside this file, from the tables in ``tidelog.model``.
+"""The page of configurations, `configuration.md`, written from the tables in `tidelog.model`.
 
-Run it after a change of the tables: ``python docs/operating/write_configuration.py``. A test holds
-the page against the tables.
+Run it after a change of the tables: `python docs/operating/write_configuration.py`. A tidy test
+compares the page with the tables.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ HEAD = """# Configuration
 Written by `write_configuration.py` from the tables of the code; do not edit.
 
 A process reads one file in the syntax of Kafka's `server.properties` (`tidelog server FILE`).
-Names and defaults are Kafka's. A name that is not on this page, or a value that cannot be, is
-refused at start with a line that names it; so is a combination that cannot be (a controller
-without a listener of its own, for instance). The smallest file is `node.id=1`: one process that
-is broker and controller.
+Names and defaults are Kafka's. A start refuses an unknown name, an impossible value and an
+impossible combination (for instance a controller without a listener of its own) with a line that
+names it. The smallest file is `node.id=1`: one process that is broker and controller.
 
-Where a default is not Kafka's, it is for a reason: `broker.session.timeout.ms` and
-`broker.heartbeat.interval.ms` (a dead leader is replaced sooner), `queued.max.request.bytes` (a
-limit that holds), `log.dir`, `process.roles` and `controller.listener.names` (a one-line file
-starts a whole node).
+These defaults differ from Kafka's: `broker.session.timeout.ms` and `broker.heartbeat.interval.ms`
+(a dead leader is replaced sooner), `queued.max.request.bytes` (memory has a limit), `log.dir`,
+`process.roles` and `controller.listener.names` (a one-line file starts a whole node).
 
-*Without effect* marks what Kafka's files and tools name and what has nothing to govern here.
+*Without effect* marks a configuration that Kafka's files and tools use and that tidelog accepts and
+ignores.
 
-## Which value holds
+## Which value applies
 
-For a topic: its own value; then, for each broker's configuration in the column "asked next" in
-turn, the broker's dynamic value (`tidelog configs --entity-type brokers --entity-name N`), the
-dynamic default of all brokers (`--entity-default`), and the file; last the default. `tidelog
-configs --describe --all` shows each value with where it comes from.
+A topic uses its own value first. Otherwise it uses the broker's configurations in the column "asked
+next" in turn; for each of them the broker's dynamic value (`tidelog configs --entity-type brokers
+--entity-name N`), then the dynamic default of all brokers (`--entity-default`), then the file. The
+default comes last. `tidelog configs --describe --all` shows each value with its source.
 
 A broker's configuration is *dynamic* if the last column says so: per broker, or for all of them.
-The others need a restart. A change of a topic's configuration takes effect when it is answered.
+The others need a restart. A change of a topic's configuration is in effect when the response
+arrives.
 """
 
 

@@ -125,7 +125,7 @@ _LISTENERS = (
         "advertised.listeners",
         _LIST,
         None,
-        "What clients are told to connect to. The default is listeners, where every interface is "
+        "The addresses that clients connect to. The default is listeners, where every interface is "
         "this machine's host name.",
         importance=_HIGH,
     ),
@@ -379,7 +379,7 @@ _REPLICATION = (
         "replica.lag.time.max.ms",
         _L,
         "30000",
-        "A follower that was behind for so long leaves the ISR, in ms.",
+        "A follower whose lag lasts for so long leaves the ISR, in ms.",
         AT_LEAST_0,
     ),
     row("replica.fetch.max.bytes", _I, "1048576", "Bytes per partition and fetch.", AT_LEAST_0),
