@@ -20,7 +20,7 @@ from tests.support.processes import DEADLINE_S
 from tests.support.standing_clock import silence, stand_still
 from tidelog.broker import process
 from tidelog.broker.process import BrokerProcess, StartFailed
-from tidelog.controller.decisions.cluster import Decision, Put
+from tidelog.controller.decisions.decision import Decision, Put
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore
 from tidelog.metadata.records import WentBack

@@ -27,7 +27,8 @@ from tests.support.processes import DEADLINE_S
 from tests.support.zookeeper import Door, ZooKeeper
 from tests.support.zookeeper_world import zookeeper
 from tidelog.client.errors import ClientError
-from tidelog.controller.decisions.cluster import Cluster, load
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.nodes import load
 from tidelog.metadata import layout
 from tidelog.metadata.zookeeper import ZookeeperStore
 from tidelog.model.configs.resolve import BrokerLayers

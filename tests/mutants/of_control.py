@@ -40,7 +40,7 @@ MUTANTS = (
     ),
     Mutant(
         "T11: a preferred election keeps the unclean flag",
-        f"{DECISIONS}/elections.py",
+        f"{DECISIONS}/requested_elections.py",
         "            leader_epoch=state.leader_epoch + 1,\n            is_unclean_leader=False,\n",
         "            leader_epoch=state.leader_epoch + 1,\n",
         "tests/unit/controller/test_elections.py",
@@ -167,7 +167,7 @@ MUTANTS = (
     Mutant(
         "a member that fetched in a former life joins the ISR",
         f"{DECISIONS}/isr.py",
-        "            if told != node.broker_epoch and not (told == -1 and member in state.isr):\n",
+        "            if proposed != node.broker_epoch and not (proposed == -1 and member in state.isr):\n",
         "            if False:\n",
         "tests/unit/controller/test_isr.py",
     ),
@@ -187,7 +187,7 @@ MUTANTS = (
     ),
     Mutant(
         "an unclean election leaves no debt record",
-        f"{DECISIONS}/elections.py",
+        f"{DECISIONS}/settlement.py",
         "    return [*_put_debts(cluster, debts), *writes]\n",
         "    return writes\n",
         "tests/unit/controller/test_elections.py tests/unit/controller/test_debts.py",
@@ -209,7 +209,7 @@ MUTANTS = (
     Mutant(
         "a store that has gone back in time is not noticed by its revision",
         f"{DECISIONS}/registration.py",
-        "    if epoch > cluster.controller_epoch or revision > told:\n",
+        "    if epoch > cluster.controller_epoch or revision > highest:\n",
         "    if epoch > cluster.controller_epoch:\n",
         "tests/unit/controller/test_restoration.py",
     ),

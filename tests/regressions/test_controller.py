@@ -12,10 +12,10 @@ from uuid import UUID
 import pytest
 
 from tests.support.controller_world import World
-from tidelog.controller.decisions.cluster import LogEnd, Refusal
+from tidelog.controller.decisions.cluster import LogEnd
 from tidelog.controller.decisions.configuration import Resource, replace_configs
 from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.elections import elect_on_request
+from tidelog.controller.decisions.decision import Refusal
 from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr
 from tidelog.controller.decisions.registration import (
     Address,
@@ -25,6 +25,7 @@ from tidelog.controller.decisions.registration import (
     register,
     replace_unfit,
 )
+from tidelog.controller.decisions.requested_elections import elect_on_request
 from tidelog.metadata.records import PartitionState
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.errors import ErrorCode as E

@@ -17,7 +17,8 @@ from tests.support.controller_process import RecordedBroker, configs, topic
 from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
 from tidelog.client.errors import ClientError
-from tidelog.controller.decisions.cluster import _DRAFTED, Cluster, load
+from tidelog.controller.decisions.cluster import _DRAFTED, Cluster
+from tidelog.controller.decisions.nodes import load
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState, TopicNode
 from tidelog.metadata.store import Create, Operation, Set

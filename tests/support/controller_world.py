@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from tidelog.controller.decisions.cluster import Cluster, Decision, Write, load
+from tidelog.controller.decisions.cluster import Cluster
 from tidelog.controller.decisions.creation import Created, Defaults, NewTopic, create_topics
+from tidelog.controller.decisions.decision import Decision, Write
 from tidelog.controller.decisions.journal import committed, operations, with_revision
+from tidelog.controller.decisions.nodes import load
 from tidelog.metadata import layout
 from tidelog.metadata import records as nodes
 from tidelog.metadata.memory import MemoryTree

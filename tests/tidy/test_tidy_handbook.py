@@ -21,7 +21,7 @@ from tidelog.broker.fetching import client_sessions
 from tidelog.broker.handlers import metadata
 from tidelog.broker.partitions import inspected_appends
 from tidelog.cli import main, server_arguments
-from tidelog.controller.decisions import creation, losses
+from tidelog.controller.decisions import losses, new_partitions
 from tidelog.groups import limits as group_limits
 from tidelog.metadata import zookeeper
 from tidelog.model.configs.broker import SECTIONS
@@ -178,7 +178,8 @@ def test_the_numbers_of_the_limits_are_those_of_the_code() -> None:
         f"of the APIs that a controller decides {forwarding.MOST_FORWARDED:,}",
         f"sent to a broker: {forwarding.MOST_SETTINGS:,}",
         f"creates at most {metadata.CREATED_AT_ONCE} missing topics",
-        f"at most {creation.MOST_AT_ONCE:,} partitions at once, and {creation.MAX_PARTITIONS:,}",
+        f"at most {new_partitions.MOST_AT_ONCE:,} partitions at once, and "
+        f"{new_partitions.MAX_PARTITIONS:,}",
         f"no whole request is closed after {defaults.first_request_s:.0f} s",
         f"`request.timeout.ms` ({defaults.frame_s:.0f} s)",
         f"neither sends nor reads is closed after {defaults.max_stall_s:.0f} s",

@@ -19,7 +19,7 @@ from tests.support.lone_broker import until
 from tests.support.lone_controller import LoneController
 from tidelog.controller import process, store_watches
 from tidelog.controller.decisions import external_changes as outside_decisions
-from tidelog.controller.decisions.cluster import Decision
+from tidelog.controller.decisions.decision import Decision
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore, MemoryTree
 from tidelog.metadata.store import Create, Delete, Set, StoreUnavailable, Watch

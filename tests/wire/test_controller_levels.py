@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.controller_process import RecordedBroker, World, run, topic
 from tests.support.lone_broker import until
-from tidelog.controller.decisions.cluster import Cluster, Decision, Put
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.decision import Decision, Put
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryTree
 from tidelog.model.errors import ErrorCode

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from tidelog.controller.decisions import levels
-from tidelog.controller.decisions.cluster import Cluster, Put, Write, load
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.decision import Put, Write
 from tidelog.controller.decisions.journal import committed, operations, with_revision
+from tidelog.controller.decisions.nodes import load
 from tidelog.controller.performing import NotActive
 from tidelog.metadata import layout
 from tidelog.metadata.memory import MemoryStore

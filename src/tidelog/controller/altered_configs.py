@@ -10,13 +10,14 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.cluster import Cluster, Decision
+from tidelog.controller.decisions.cluster import Cluster
 from tidelog.controller.decisions.configuration import (
     Altered,
     Resource,
     cost_of_change,
     repeated_resources,
 )
+from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.serving import RefuseAll, reached_in_time
 from tidelog.controller.slices import perform_in_slices
 from tidelog.model.errors import ErrorCode

@@ -12,9 +12,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidelog.controller.decisions.cluster import Cluster, Put, Remove, Write
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.decision import Put, Remove, Write
 from tidelog.controller.decisions.elections import is_unclean_election
-from tidelog.controller.decisions.losses import said_of_losses
+from tidelog.controller.decisions.losses import loss_lines
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
     ConfigNode,
@@ -77,7 +78,7 @@ def _of(before: Cluster, write: Write, gone: Collection[str]) -> Iterator[AuditL
     elif isinstance(record, PartitionState):
         yield from _of_state(before, write.path, record)
     elif isinstance(record, TopicMemory):
-        yield from map(AuditLine, said_of_losses(name, before.memories.get(name), record))
+        yield from map(AuditLine, loss_lines(name, before.memories.get(name), record))
 
 
 def _of_topic(known: TopicNode | None, node: TopicNode, name: str) -> Iterator[AuditLine]:

@@ -23,8 +23,9 @@ from tidelog.controller.announcements import Announcements
 from tidelog.controller.audit_lines import audit_lines, say
 from tidelog.controller.channel_keys import ChannelKeys
 from tidelog.controller.decisions import config_effects, deletion
-from tidelog.controller.decisions.cluster import Cluster, Decision, Write
+from tidelog.controller.decisions.cluster import Cluster
 from tidelog.controller.decisions.completion import complete
+from tidelog.controller.decisions.decision import Decision, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.journal import committed, operations, parts, with_revision
 from tidelog.controller.decisions.stops import Stop

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from tidelog.controller.decisions.cluster import Cluster, Put, Remove, Write
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.decision import Put, Remove, Write
 from tidelog.controller.decisions.elections import is_unclean_election
 from tidelog.controller.requests import BROKER, TOPIC, Gone
 from tidelog.metadata import layout

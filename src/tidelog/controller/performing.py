@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from tidelog.controller.decisions.cluster import Cluster, Decision
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.decision import Decision
 
 Answer = TypeVar("Answer")
 

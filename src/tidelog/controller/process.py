@@ -16,7 +16,7 @@ import logging
 from tidelog.controller import handlers
 from tidelog.controller.activation import AnotherActive, activate, open_store
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.ephemeral import why_none
+from tidelog.controller.decisions.nodes import why_none
 from tidelog.controller.outbox import CANCEL_AGAIN_S
 from tidelog.controller.performing import NotActive
 from tidelog.controller.rebalancing import Rebalancing

@@ -14,8 +14,9 @@ import contextlib
 import logging
 from typing import Protocol
 
-from tidelog.controller.decisions import registration
-from tidelog.controller.decisions.cluster import Cluster, Decision
+from tidelog.controller.decisions import registration, soft_state
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.sessions import Patience, Sessions
 from tidelog.controller.outbox import ChannelOwner, Outbox
 from tidelog.controller.performing import NotActive, Performer
@@ -74,7 +75,7 @@ class SessionWatch:
         cluster, now = self._controller.cluster, self._now_ms()
         for broker in cluster.brokers:
             self.sessions.presume(broker, now)
-        cluster.presumed = set(cluster.brokers)
+        soft_state.presume_all(cluster)
         self._look()
         self._changed.set()
 
@@ -93,7 +94,7 @@ class SessionWatch:
         controller = self._controller
         self._peers[broker] = peer
         peer.on_close(lambda: self._closed(broker, peer))
-        controller.cluster.presumed.discard(broker)
+        soft_state.note_session(controller.cluster, broker)
         self.heard(broker, is_answered=False)
         former = controller.outboxes.get(broker)
         if former is not None and not new_channel:
@@ -121,9 +122,7 @@ class SessionWatch:
 
         Until its registration ``is_answered`` its silence is no reason for one.
         """
-        suspected = self._controller.cluster.suspected
-        was_suspected = broker in suspected
-        suspected.discard(broker)
+        was_suspected = soft_state.end_suspicion(self._controller.cluster, broker)
         session = self.sessions.by_broker.get(broker)
         if session is None or session.presumed or session.closed_ms is not None:
             # Its silence is judged sooner than what is waited for now.
@@ -216,7 +215,7 @@ class SessionWatch:
             logger.warning(
                 "broker %(broker)s is suspected: %(why)s", {"broker": broker, "why": why}
             )
-        controller.cluster.suspected |= brokers
+        soft_state.suspect(controller.cluster, brokers)
         await controller.perform(registration.replace_unfit)
         controller.when_sent()
 
@@ -248,7 +247,7 @@ class SessionWatch:
                 self.sessions.forget(broker)
                 # A session that is only silent ends too: what still comes on it is of a dead life.
                 self._peers.pop(broker, None)
-                controller.cluster.forget(broker)
+                soft_state.forget(controller.cluster, broker)
                 outbox = controller.outboxes.pop(broker, None)
                 if outbox is not None:
                     closing.append(outbox)

@@ -13,7 +13,8 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from tidelog.controller.decisions.cluster import Cluster, Decision, Write
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.decision import Decision, Write
 from tidelog.controller.performing import Performer
 
 Element = TypeVar("Element")

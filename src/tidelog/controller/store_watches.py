@@ -23,8 +23,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from itertools import islice
 from typing import Protocol, TypeVar
 
-from tidelog.controller.decisions import external_changes
-from tidelog.controller.decisions.cluster import Cluster, Remove, Write
+from tidelog.controller.decisions import external_changes, soft_state
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.decision import Remove, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.external_changes import WATCHED, WATCHED_CHILDREN, Taken
 from tidelog.controller.decisions.journal import parts
@@ -220,12 +221,12 @@ class StoreWatches:
         if topic is None or not any(x == own or x.startswith(f"{own}/") for x in removed):
             await self._remove_below(path, strays, removed)
             return True
-        cluster = self._controller.cluster
-        cluster.undeletable[topic] = (
+        why = (
             f"The metadata node {path} has children that are not tidelog's ({', '.join(strays)}): "
             f"remove them, then delete the topic {topic} again."
         )
-        logger.error("%s", cluster.undeletable[topic])
+        soft_state.keep_topic(self._controller.cluster, topic, why)
+        logger.error("%s", why)
         if path not in self._strays:
             self._strays[path] = self._new_watch(path, self._freed, children=True)
         return True
@@ -258,7 +259,7 @@ class StoreWatches:
         watch = self._strays.pop(path, None)
         if watch is not None:
             watch.cancel()
-        self._controller.cluster.undeletable.pop(layout.topic_of(path) or "", None)
+        soft_state.free_topic(self._controller.cluster, layout.topic_of(path))
         self._notice(layout.DELETE_TOPICS)
 
     async def _look(self, paths: Iterable[str]) -> bool:

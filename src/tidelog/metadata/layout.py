@@ -1,7 +1,7 @@
-"""Where every node of the metadata store stands, and which record it holds.
+"""The paths of all nodes in the metadata store, and the record at each path.
 
-Owns the paths and the step between bytes and records; what a record means is in ``records``.
-A node that cannot be read is a value, ``Damaged``, that names it: the others go on.
+Owns the paths and the conversion between bytes and records. What a record means: see ``records``.
+A node that cannot be read becomes a value, ``Damaged``, with its path: the others stay usable.
 """
 
 from __future__ import annotations
@@ -177,9 +177,9 @@ def kind_of(path: str) -> type[Record] | None:
 
 
 def _may_be_named(above: str, name: str) -> bool:
-    """Return whether a node can be what its place says: brokers are numbers, deletions have ids.
+    """Return whether a node can have its name: brokers are numbers, deletions have topic ids.
 
-    Another one is nothing of tidelog's: whoever put it there must not keep a store from loading.
+    A node with another name is not tidelog's: it must not prevent a store from loading.
     """
     if above == BROKERS:
         return name.isascii() and name.isdigit() and len(name) <= 10
@@ -191,7 +191,7 @@ _TOPICS_BELOW = f"{TOPICS}/"
 
 def partition_of(path: str) -> tuple[str, int] | None:
     """Return (topic, partition) of a partition's node or state node; None for other paths."""
-    # Looked at for every node of a store and every write: most are of partitions.
+    # Called for every node of a store and for every write: most are nodes of partitions.
     if not path.startswith(_TOPICS_BELOW):
         return None
     name, _, rest = path[len(_TOPICS_BELOW) :].partition("/partitions/")
@@ -213,7 +213,7 @@ def topic_of(path: str) -> str | None:
 
 
 def decode(path: str, data: bytes) -> Record | Damaged | None:
-    """Read a node's content; None where nothing is expected (containers, Kafka's empty nodes)."""
+    """Read a node's content; None if it has no record (containers, Kafka's empty nodes)."""
     kind = kind_of(path)
     if kind is None:
         return None

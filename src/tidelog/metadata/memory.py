@@ -1,7 +1,7 @@
 """A metadata store in memory, for tests and the simulation: nothing survives the process.
 
-``MemoryTree`` is what would be the disk: several sessions (``MemoryStore``) may share one, so that
-a controller can be stopped and another started on the same nodes.
+Owns the nodes in place of a disk: several sessions (``MemoryStore``) may share one ``MemoryTree``,
+so that a second controller can start on the nodes of the first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidelog.metadata.watches import LocalWatches
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _MemoryNode:
     data: bytes
     version: int
     session: int | None
@@ -43,7 +43,7 @@ class MemoryTree:
     """The nodes, and the watches of all sessions on them."""
 
     def __init__(self) -> None:
-        self.nodes: dict[str, _Kept] = {ROOT: _Kept(b"", 0, None)}
+        self.nodes: dict[str, _MemoryNode] = {ROOT: _MemoryNode(b"", 0, None)}
         self.names: dict[str, set[str]] = {ROOT: set()}
         self.watches: dict[int, LocalWatches] = {}
         self._sessions = 0
@@ -55,8 +55,8 @@ class MemoryTree:
         return self._sessions
 
     def apply(self, session: int, operations: Sequence[Operation]) -> Conflict | None:
-        """Do all operations or none; then tell every session's watches."""
-        undo: list[tuple[str, _Kept | None]] = []
+        """Do all operations or none; then call every session's watches."""
+        undo: list[tuple[str, _MemoryNode | None]] = []
         for operation in operations:
             reason = self._do(session, operation, undo)
             if reason is not None:
@@ -64,11 +64,11 @@ class MemoryTree:
                     self._put(path, kept)
                 return Conflict(operation.path, reason)
         for watches in list(self.watches.values()):
-            watches.tell(operations)
+            watches.notify(operations)
         return None
 
     def _do(
-        self, session: int, operation: Operation, undo: list[tuple[str, _Kept | None]]
+        self, session: int, operation: Operation, undo: list[tuple[str, _MemoryNode | None]]
     ) -> Reason | None:
         path = operation.path
         found = self.nodes.get(path)
@@ -77,13 +77,13 @@ class MemoryTree:
             reason = _why_not_created(found is not None, above is not None)
             if reason is None and above is not None and above.session is not None:
                 reason = Reason.EPHEMERAL_PARENT
-            kept = _Kept(operation.data, 0, session if operation.ephemeral else None)
+            kept = _MemoryNode(operation.data, 0, session if operation.ephemeral else None)
         else:
             reason = _why_not_there(None if found is None else found.version, operation.version)
             if found is None or reason is not None or isinstance(operation, Check):
                 return reason
             if isinstance(operation, Set):
-                kept = _Kept(operation.data, found.version + 1, found.session)
+                kept = _MemoryNode(operation.data, found.version + 1, found.session)
             elif self.names[path]:
                 return Reason.NOT_EMPTY
             else:
@@ -95,7 +95,7 @@ class MemoryTree:
             self._put(path, kept)
         return reason
 
-    def _put(self, path: str, kept: _Kept | None) -> None:
+    def _put(self, path: str, kept: _MemoryNode | None) -> None:
         name = path.rpartition("/")[2]
         if kept is None:
             del self.nodes[path]
@@ -114,11 +114,11 @@ class MemoryTree:
         for path in gone:
             self._put(path, None)
         for watches in list(self.watches.values()):
-            watches.tell([Create(path, b"") for path in gone])
+            watches.notify([Create(path, b"") for path in gone])
 
 
 class MemoryStore:
-    """One session on a ``MemoryTree``; without one it makes its own."""
+    """One session on a ``MemoryTree``; without a tree it makes its own."""
 
     is_shared = True
     max_write_bytes: int | None = None
@@ -170,7 +170,7 @@ class MemoryStore:
 
 
 def check_paths(operations: Sequence[Operation]) -> None:
-    """Raise ValueError for a path that no node can have: a bug of the caller."""
+    """Raise ValueError for a path that no node can have: a bug in the caller."""
     for operation in operations:
         clause = why_invalid(operation.path)
         if clause is not None:

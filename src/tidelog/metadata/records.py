@@ -1,7 +1,7 @@
-"""What the nodes hold: one frozen record per kind of node, with its JSON exactly as specified.
+"""Node records: one frozen class per kind of node, with its JSON exactly as specified.
 
-Owns the content; where a node stands and which record it has is ``layout``. Fields that this code
-does not know are ignored when read, as Kafka does. Maps from partitions have string keys in JSON.
+Owns the content. The path of each record: see ``layout``. A reader ignores fields that it does not
+know, as in Kafka. Maps from partitions have string keys in JSON.
 Sources: Kafka's published node formats; KIP-253 (counts, partition nodes), KIP-455
 (``targetReplicas``), KIP-516 (``topic_id``), KIP-704 (``isUncleanLeader``),
 docs/design/metadata-store.md.
@@ -13,7 +13,7 @@ import msgspec
 
 
 class BrokerNode(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``/brokers/ids/N``: Kafka's JSON (version 5), and the epoch and directory of this life."""
+    """``/brokers/ids/N``: Kafka's JSON (version 5), the broker epoch, directory and incarnation."""
 
     endpoints: list[str]
     listener_security_protocol_map: dict[str, str]
@@ -42,7 +42,7 @@ class TopicNode(msgspec.Struct, frozen=True):
 
 
 class PartitionNode(msgspec.Struct, frozen=True, rename="camel"):
-    """``/brokers/topics/T/partitions/P``: one life of a partition (KIP-253)."""
+    """``/brokers/topics/T/partitions/P``: one incarnation of a partition (KIP-253)."""
 
     partition_epoch: int = msgspec.field(name="partition_epoch")
     version: int = 1
@@ -54,9 +54,9 @@ class PartitionState(msgspec.Struct, frozen=True, omit_defaults=True):
     """``/brokers/topics/T/partitions/P/state``. Its node version is the ``isr_version``.
 
     Leader -1 is none. ``unclean_members`` left the ISR or the eligible replicas because they came
-    back without certainty, and no leader changed the ISR since: when nobody else is left, one of
-    them leads. The last one stands in both lists while the comparison waits for another of them.
-    Fields without which the state would mean something else are always written.
+    back and may lack committed records, and no leader changed the ISR since: when no other replica
+    is left, one of them leads. The last one is in both lists while the comparison waits for another
+    of them. Fields that change the meaning of the state are always written.
     """
 
     leader: int
@@ -83,7 +83,8 @@ class UncleanDebt(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an unclean election left to do, and what it lost (KIP-704; the debt record).
 
     ``end_offset`` and ``end_epoch`` say where the unclean leader's log ended and of which epoch its
-    last record is; -1 until it told. ``lost`` is what replicas reported that had to cut.
+    last record is; -1 until that leader reported it. ``lost`` has the reports of replicas that had
+    to cut.
     """
 
     leader: int
@@ -94,7 +95,7 @@ class UncleanDebt(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FormerPartition(msgspec.Struct, frozen=True):
-    """Where a removed partition's log ended, so that its next life goes on from there."""
+    """Where a removed partition's log ended: the next partition of this index continues there."""
 
     end_offset: int
     leader_epoch: int
@@ -111,7 +112,7 @@ class ResizePlan(msgspec.Struct, frozen=True):
 
 
 class TopicMemory(msgspec.Struct, frozen=True, omit_defaults=True):
-    """``/tidelog/topics/T``: our mirror of what an old tool may drop, and what is in progress.
+    """``/tidelog/topics/T``: a copy of the fields that an old tool may drop, and work in progress.
 
     ``unclean`` has the debts, which only a finished handling removes; ``unclean_past`` the handled
     ones, newest last: replicas that return later still report what they had to cut.
@@ -134,7 +135,7 @@ class DeletionNode(msgspec.Struct, frozen=True):
     """``/tidelog/deletions/ID``: a deleted topic, and the brokers that still hold replicas.
 
     ``partitions`` maps a partition to the brokers that have not confirmed yet, ``leader_epochs`` to
-    the last one of this life: a next life of the name begins above (decision 0016).
+    its last leader epoch: a new topic of this name begins above that (decision 0016).
     """
 
     name: str
@@ -182,7 +183,7 @@ class ConfigChange(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ControllerNode(msgspec.Struct, frozen=True):
-    """``/controller`` (ephemeral): who is the active controller."""
+    """``/controller`` (ephemeral): the node id of the active controller."""
 
     brokerid: int
     timestamp: str
@@ -206,7 +207,7 @@ class ProducerIdBlock(msgspec.Struct, frozen=True):
 
 
 class WentBack(msgspec.Struct, frozen=True):
-    """``/tidelog/went_back``: this store is an older copy of itself, and nobody has accepted it."""
+    """``/tidelog/went_back``: this store is an older copy of itself, not accepted yet."""
 
     sentence: str
     version: int = 1

@@ -2,7 +2,7 @@
 
 Owns the file's schema, its lock and its backup. Calls run in a thread, one after another: SQLite
 releases the GIL while it waits for the disk. A write is one transaction with ``synchronous=FULL``,
-so a commit is on the disk when it is answered.
+so a commit is on the disk when ``multi`` returns.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SCHEMA_VERSION = 1
 """``PRAGMA user_version`` of the files that this code writes."""
 
 LOCK_ENDING = ".lock"
-"""A file of the store's name with this is locked by the controller that has it open."""
+"""The controller that has a store open locks the file with the store's name and this ending."""
 
 _SCHEMA = (
     "CREATE TABLE nodes (path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL,"
@@ -94,7 +94,7 @@ class SqliteStore:
     def _connected(self) -> sqlite3.Connection:
         database = _connect(self.path)
         try:
-            # The file's name, too, must survive a loss of power.
+            # The name of the file must survive a power loss too.
             self._disk.sync_directory(os.path.dirname(self.path) or ".")
         except OSError:
             with contextlib.suppress(sqlite3.Error):
@@ -110,7 +110,7 @@ class SqliteStore:
             if database is not None:
                 await self._in_thread(lambda: _close(database))
         except sqlite3.Error as error:
-            # A full disk does not take the end of the session. The next open ends it.
+            # A full disk prevents the end of the session; the next open ends it.
             logger.warning(
                 "%(store)s was closed without ending its session: %(error)s",
                 {"store": self.path, "error": error},
@@ -134,7 +134,7 @@ class SqliteStore:
         check_paths(operations)
         conflict = await self._read(lambda database: _multi(database, operations))
         if conflict is None:
-            self._watches.tell(operations)
+            self._watches.notify(operations)
         return conflict
 
     def watch(self, path: str, callback: Callable[[str], None], *, children: bool = True) -> Watch:
@@ -155,12 +155,12 @@ class SqliteStore:
     def _unusable(self, error: OSError) -> Exception:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return self._unavailable(error)
-        # A place that cannot be used does not heal by itself, as a full disk may.
+        # An unusable path does not become usable by itself, as a full disk may.
         return StoreRefused(f"The metadata store {self.path} cannot be used: {error}.")
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        # One at a time: a connection must not be used by two threads at once. The work is
-        # shielded, so that a cancelled caller never leaves a transaction half done behind it.
+        # One at a time: two threads must not use a connection at once. The work is shielded, so
+        # that a cancelled caller never leaves a transaction half done.
         async with self._turn:
             loop = asyncio.get_running_loop()
             future = loop.run_in_executor(self._threads, work)
@@ -177,9 +177,9 @@ class SqliteStore:
 
 
 def why_locked(disk: Disk, path: str) -> str | None:
-    """Return who keeps this process from a store that it has not opened yet; None for nobody.
+    """Return a sentence if another controller has a store open that this process has not, or None.
 
-    Changes nothing, and says nothing of what opening it will find.
+    It changes nothing. None is no promise that the store can be opened.
     """
     try:
         if not disk.exists(path + LOCK_ENDING):
@@ -227,8 +227,8 @@ def backup(path: str, target: str) -> None:
 def names_below(path: str, node: str) -> list[str] | None:
     """Return the names below a node of a store that this process has not opened yet.
 
-    Empty where there is no file, None where it cannot be read: who opens it as a controller says
-    why. No node is written and the lock of a controller is not taken.
+    Empty if there is no file, None if it cannot be read: the controller that opens it says why.
+    This writes no node and takes no lock of a controller.
     """
     if not os.path.exists(path):
         return []
@@ -245,7 +245,7 @@ def _connect(path: str) -> sqlite3.Connection:
     except sqlite3.Error as error:
         raise StoreRefused(f"The metadata store {path} cannot be opened: {error}.") from error
     try:
-        # WAL: one sync per commit instead of three; FULL: that sync is not left out.
+        # WAL: one sync per commit instead of three; FULL: every commit has that sync.
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = FULL")
         if _check_schema(database, path) == 0:
@@ -253,7 +253,7 @@ def _connect(path: str) -> sqlite3.Connection:
                 for statement in _SCHEMA:
                     database.execute(statement)
         with _transaction(database):
-            # What is ephemeral here belongs to a session that ended without closing.
+            # An ephemeral node here belongs to a session that ended without closing.
             database.execute("DELETE FROM nodes WHERE ephemeral = 1")
     except sqlite3.Error as error:
         database.close()
@@ -316,7 +316,7 @@ def _load(database: sqlite3.Connection) -> dict[str, Node]:
 def _multi(database: sqlite3.Connection, operations: Sequence[Operation]) -> Conflict | None:
     database.execute("BEGIN IMMEDIATE")
     try:
-        # Nodes that may have children: many creations share a parent, or make it first.
+        # Nodes that may have children: many creations share a parent, or create it first.
         parents: set[str] = set()
         for operation in operations:
             if isinstance(operation, Create):
@@ -337,7 +337,7 @@ def _multi(database: sqlite3.Connection, operations: Sequence[Operation]) -> Con
 
 
 def _set(database: sqlite3.Connection, operation: Set) -> Reason | None:
-    # One statement where all is as expected; a second one only says what is not.
+    # One statement in the expected case; a second one only finds the reason of a conflict.
     path, version = operation.path, operation.version
     done = database.execute(
         "UPDATE nodes SET data = ?1, version = version + 1"
@@ -384,7 +384,7 @@ def _create(database: sqlite3.Connection, operation: Create, parents: set[str]) 
     parents.add(above)
     if not operation.ephemeral:
         parents.add(path)
-    # That the node exists comes first; a node without a parent goes with the whole write.
+    # EXISTS comes before a missing parent, which undoes the whole write.
     return wrong
 
 

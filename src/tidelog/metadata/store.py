@@ -1,11 +1,11 @@
 """The metadata store's interface: a tree of nodes with versions, compare-and-set, atomic writes.
 
-Owns what every store promises (one conformance suite holds them to it), not what the nodes mean
-(``layout``) and not who may write (the controller makes every write conditional on its epoch).
+Owns what every store promises; one conformance suite tests all of them. Not what the nodes mean:
+see ``layout``. Not which controller may write: every write is conditional on a controller epoch.
 
 Rules, those of ZooKeeper: a path is "/" separated and absolute; a node's version is 0 when it is
 created and +1 at each set; a node is created under an existing parent and deleted without
-children; an ephemeral node has no children and goes with the session that made it.
+children; an ephemeral node has no children and is removed with the session that created it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ ROOT = "/"
 
 
 class Node(NamedTuple):
-    """What a node holds, and how often it was set since it was created.
+    """The content of a node, and how often it was set since it was created.
 
-    One that is ``ephemeral`` goes with the session that made it, which may be another's.
+    An ``ephemeral`` node is removed with the session that created it, which may be another one.
     """
 
     data: bytes
@@ -60,7 +60,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Let the whole write fail unless the node has this version."""
+    """Fail the whole write unless the node has this version."""
 
     path: str
     version: int
@@ -81,7 +81,7 @@ class Reason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The first operation that could not be done; nothing of the write was."""
+    """The first operation that failed; the store did nothing of the write."""
 
     path: str
     reason: Reason
@@ -95,31 +95,31 @@ class StoreRefused(Exception):
 
 
 class StoreUnavailable(Exception):
-    """The store did not answer. Whether a write was made is not known."""
+    """The store did not respond. The outcome of a write is unknown."""
 
 
 class WriteTooLarge(StoreUnavailable):
-    """The store takes no such write; nothing of it was done."""
+    """The write is larger than the store takes; the store did nothing of it."""
 
 
 class Watch(Protocol):
     """A standing watch; it ends when it is cancelled or the store is closed."""
 
     def cancel(self) -> None:
-        """Call no more; a second call does nothing."""
+        """Stop calling the callback; a second call does nothing."""
 
 
 class MetadataStore(Protocol):
     """One process's session with the store. Every method may wait for the disk or the network."""
 
     is_shared: bool
-    """Whether others than one controller can write to it: then its nodes are watched."""
+    """Whether other programs than one controller can write to it: then its nodes are watched."""
 
     max_write_bytes: int | None
     """The most that one ``multi`` may hold, paths and contents; None: any."""
 
     reachable: bool
-    """Whether the store answers now, as far as this session knows; False while it is not open."""
+    """Whether the store responds now, as far as this session knows; False while it is not open."""
 
     when_lost: Callable[[str], None] | None
     """Called once in the loop, with the reason, when an open session ended by itself."""
@@ -128,7 +128,7 @@ class MetadataStore(Protocol):
         """Begin the session. Raises StoreRefused or StoreUnavailable."""
 
     async def close(self) -> None:
-        """End the session: ephemeral nodes of it go, watches end. A second call does nothing."""
+        """End the session, its ephemeral nodes and its watches. A second call does nothing."""
 
     async def get(self, path: str) -> Node | None:
         """Return the node, or None if there is none."""
@@ -148,8 +148,9 @@ class MetadataStore(Protocol):
     def watch(self, path: str, callback: Callable[[str], None], *, children: bool = True) -> Watch:
         """Call ``callback(path)`` in the loop after the node, or the list of its children, changed.
 
-        Without ``children`` changes of the list may pass untold: cheaper where there are many.
-        Changes in quick succession may be told once; the session's own are told too.
+        Without ``children`` a change of the list may cause no call: cheaper where there are many
+        children. Several changes in quick succession may cause one call; the session's own changes
+        cause calls too.
         """
 
 

@@ -1,6 +1,6 @@
-"""The standing watches of one session, for stores that see every change themselves.
+"""Callbacks by path: the standing watches of a session whose store sees every change itself.
 
-Owns who is called and when, not how a change is noticed.
+Owns which callbacks a committed write calls. Watches on ZooKeeper: see ``zookeeper``.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from tidelog.metadata.store import Create, Delete, Operation, Set, parent
 
 
 class LocalWatches:
-    """Callbacks by path. Grows with the watches that are set; each can be cancelled."""
+    """The watches of one session. Grows with them; each can be cancelled."""
 
     def __init__(self) -> None:
-        self._by_path: dict[str, list[_Watch]] = {}
+        self._by_path: dict[str, list[_LocalWatch]] = {}
 
-    def add(self, path: str, callback: Callable[[str], None]) -> _Watch:
+    def add(self, path: str, callback: Callable[[str], None]) -> _LocalWatch:
         """Call ``callback`` after each change of the node or of the list of its children."""
-        watch = _Watch(self, path, callback)
+        watch = _LocalWatch(self, path, callback)
         self._by_path.setdefault(path, []).append(watch)
         return watch
 
-    def remove(self, watch: _Watch) -> None:
-        """Forget a watch; one that is not known is passed over."""
+    def remove(self, watch: _LocalWatch) -> None:
+        """Forget a watch; an unknown one is ignored."""
         watches = self._by_path.get(watch.path, [])
         if watch in watches:
             watches.remove(watch)
@@ -34,7 +34,7 @@ class LocalWatches:
         """Forget all watches."""
         self._by_path.clear()
 
-    def tell(self, operations: Sequence[Operation]) -> None:
+    def notify(self, operations: Sequence[Operation]) -> None:
         """Call the watches that a committed write concerns, each path once."""
         if not self._by_path:
             return
@@ -50,7 +50,7 @@ class LocalWatches:
                 watch.callback(path)
 
 
-class _Watch:
+class _LocalWatch:
     __slots__ = ("_owner", "callback", "path")
 
     def __init__(self, owner: LocalWatches, path: str, callback: Callable[[str], None]) -> None:

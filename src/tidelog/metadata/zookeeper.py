@@ -1,14 +1,15 @@
 """The metadata store on a real ZooKeeper (3.8 or newer), through kazoo: several controllers.
 
-Owns one session: its life, and the bridge between kazoo's threads and the event loop. Everything a
-caller sees happens in the loop. A write whose answer was lost has an unknown outcome and raises
-``StoreUnavailable``; it is never tried again here, for it may have been made.
+Owns one session from ``open`` to ``close``, and the bridge between kazoo's threads and the event
+loop: callbacks and results reach the caller in the loop. A write without a response has an unknown
+outcome and raises ``StoreUnavailable``; this module never tries it again, for ZooKeeper may have
+done it.
 
-States: closed -> open -> (connection lost: not ``reachable``) -> open again, or lost for good when
-the session expired: ``when_lost`` is told once and every later call raises ``StoreUnavailable``.
+States: closed -> open -> (connection lost: not ``reachable``) -> open again, or lost when the
+session expires: then it calls ``when_lost`` once, and every later call raises ``StoreUnavailable``.
 ``load`` is no snapshot: a node may change while others are read. A controller's first write is
-conditional on the controller epoch that it loaded, and each later one on the versions it loaded,
-so what was read too early is noticed.
+conditional on the controller epoch that it loaded, and each later one on the versions that it
+loaded, so a write fails whose node was read too early.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ SESSION_TIMEOUT_S = 4.0
 
 CONNECT_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 10.0
-"""Longer than the session lives without answers, so that kazoo says first what happened."""
+"""Longer than a session lasts without responses, so that kazoo reports first what happened."""
 
 MAX_WRITE_BYTES = 1_000_000
 """ZooKeeper closes the connection of a request above jute.maxbuffer (1 MiB by default)."""
@@ -86,15 +87,15 @@ class ZookeeperStore:
         self._client: KazooClient | None = None
         self._connected = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop
-        self._watches: dict[_Watch, None] = {}
+        self._watches: dict[_ZookeeperWatch, None] = {}
         self._ending: asyncio.Future[None] | None = None
 
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
         addresses, _, chroot = self.hosts.partition("/")
-        # A server that is starting may accept a greeting and never answer it. kazoo waits for the
-        # answer as long as the session lives, divided by the number of servers: where there is one,
-        # naming it twice leaves time for another greeting.
+        # A server that is starting may accept a connection request and never respond. kazoo waits
+        # for the session timeout divided by the number of servers: to name a single server twice
+        # leaves time for a second attempt.
         client = KazooClient(
             hosts=addresses if "," in addresses else f"{addresses},{addresses}",
             timeout=self._session_timeout_s,
@@ -108,7 +109,7 @@ class ZookeeperStore:
             client.start_async()
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await self._connected.wait()
-            # The chroot is set when its node is there: kazoo warns of one that is missing.
+            # The chroot is set once its node exists: kazoo logs a warning if it is missing.
             await self._loop.run_in_executor(None, client.ensure_path, f"/{chroot}")
             client.chroot = f"/{chroot}" if chroot else ""
         except (TimeoutError, KazooTimeoutError, exceptions.KazooException) as error:
@@ -121,7 +122,7 @@ class ZookeeperStore:
             await self.close()
             raise StoreRefused(f"{self.hosts!r} is no ZooKeeper address: {error}") from error
         except BaseException:
-            # Called off, as by a stop while the server is down: kazoo would try for ever.
+            # Cancelled, as by a stop while the server is down: kazoo would try for ever.
             await self.close()
             raise
         self.reachable = True
@@ -176,9 +177,9 @@ class ZookeeperStore:
 
     def watch(self, path: str, callback: Callable[[str], None], *, children: bool = True) -> Watch:
         self._open_client()
-        watch = _Watch(self, path, callback, children)
+        watch = _ZookeeperWatch(self, path, callback, children)
         self._watches[watch] = None
-        self._arm(watch, tell=False)
+        self._arm(watch, notify=False)
         return watch
 
     # -- the bridge
@@ -208,7 +209,7 @@ class ZookeeperStore:
         return StoreUnavailable(f"ZooKeeper at {self.hosts} did not answer ({what}).")
 
     def _in_loop(self, work: Callable[..., None], *args: Any) -> None:
-        # From kazoo's threads; a loop that is closing has nobody left to tell.
+        # From kazoo's threads; a loop that is closing runs no callback.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(work, *args)
 
@@ -231,15 +232,15 @@ class ZookeeperStore:
         elif state == KazooState.LOST:
             reason = f"the session with ZooKeeper at {self.hosts} expired"
             logger.error("%s", reason)
-            # kazoo would open a new session by itself, and what a caller began in the old one
-            # would go on in the new one.
+            # kazoo would open a new session by itself, and calls that a caller began in the old
+            # session would go on in the new one.
             self._let_go()
             if self.when_lost is not None:
                 self.when_lost(reason)
         elif not was_reachable:
-            # Watches do not survive a new connection: set them again and look at everything.
+            # Watches do not survive a new connection: set them again and call every callback.
             for watch in list(self._watches):
-                self._arm(watch, tell=True)
+                self._arm(watch, notify=True)
 
     def _let_go(self) -> None:
         client, self._client = self._client, None
@@ -248,8 +249,8 @@ class ZookeeperStore:
         if client is not None:
             self._ending = self._loop.run_in_executor(None, _end, client)
 
-    def _arm(self, watch: _Watch, *, tell: bool) -> None:
-        """Set ZooKeeper's one-shot watches anew, then tell: so no change falls in between."""
+    def _arm(self, watch: _ZookeeperWatch, *, notify: bool) -> None:
+        """Set ZooKeeper's one-shot watches again, then ``notify``: no change falls in between."""
         client = self._client
         if client is None or watch not in self._watches:
             return
@@ -260,8 +261,8 @@ class ZookeeperStore:
             self._in_loop(self._fired, watch, this_round)
 
         def armed(result: IAsyncResult) -> None:
-            if tell and not isinstance(result.exception, _LOST):
-                self._in_loop(self._tell, watch)
+            if notify and not isinstance(result.exception, _LOST):
+                self._in_loop(self._notify, watch)
 
         exists = client.exists_async(watch.path, watch=fired)
         if not watch.children:
@@ -269,18 +270,18 @@ class ZookeeperStore:
             return
         client.get_children_async(watch.path, watch=fired).rawlink(armed)
 
-    def _fired(self, watch: _Watch, its_round: int) -> None:
-        # Both one-shot watches of a round may fire; a lost connection fires them too, and then
-        # the new connection arms again.
+    def _fired(self, watch: _ZookeeperWatch, its_round: int) -> None:
+        # Both one-shot watches of a round may fire; the loss of a connection fires them too, and
+        # the new connection sets them again.
         if its_round == watch.round and self.reachable:
-            self._arm(watch, tell=True)
+            self._arm(watch, notify=True)
 
-    def _tell(self, watch: _Watch) -> None:
+    def _notify(self, watch: _ZookeeperWatch) -> None:
         if watch in self._watches:
             watch.callback(watch.path)
 
 
-class _Watch:
+class _ZookeeperWatch:
     def __init__(
         self, store: ZookeeperStore, path: str, callback: Callable[[str], None], children: bool
     ) -> None:
@@ -320,7 +321,7 @@ def _read_all(
     for start in range(0, len(paths), READS_AT_ONCE):
         part = paths[start : start + READS_AT_ONCE]
         for path, answer in [(path, read(path)) for path in part]:
-            # A node that went meanwhile is passed over.
+            # Skip a node that was removed meanwhile.
             with contextlib.suppress(exceptions.NoNodeError):
                 yield path, answer.get(timeout=ANSWER_TIMEOUT_S)
 

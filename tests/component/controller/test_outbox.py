@@ -23,11 +23,12 @@ from tidelog.client.connecting import connection
 from tidelog.controller import outbox as outboxes
 from tidelog.controller.announcements import Announcements
 from tidelog.controller.decisions import deletion, journal
-from tidelog.controller.decisions.cluster import Decision
 from tidelog.controller.decisions.completion import complete
-from tidelog.controller.decisions.creation import Growth, NewTopic, create_partitions, create_topics
+from tidelog.controller.decisions.creation import NewTopic, create_topics
+from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.deletion import Doomed, delete_topics
-from tidelog.controller.decisions.elections import put_state
+from tidelog.controller.decisions.growth import Growth, create_partitions
+from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.stops import Stop, stops_of
 from tidelog.controller.outbox import Outbox
 from tidelog.controller.pending import changes_of

@@ -12,7 +12,7 @@ import pytest
 from tests.support.controller_world import DEFAULTS, World
 from tidelog.controller import slices
 from tidelog.controller.decisions import creation
-from tidelog.controller.decisions.cluster import Cluster, Decision
+from tidelog.controller.decisions.cluster import Cluster
 from tidelog.controller.decisions.configuration import (
     Alteration,
     Resource,
@@ -23,19 +23,22 @@ from tidelog.controller.decisions.configuration import (
 from tidelog.controller.decisions.creation import (
     Created,
     Earlier,
-    Growth,
     NewTopic,
-    cost_of_growth,
     cost_of_topic,
-    create_partitions,
     create_topics,
-    repeated_growths,
 )
+from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.deletion import (
     Doomed,
     cost_of_deletion,
     delete_topics,
     repeated_names,
+)
+from tidelog.controller.decisions.growth import (
+    Growth,
+    cost_of_growth,
+    create_partitions,
+    repeated_growths,
 )
 from tidelog.controller.pending import Changes
 from tidelog.controller.requests import Gone

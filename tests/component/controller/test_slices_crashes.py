@@ -17,7 +17,7 @@ import pytest
 from tests.support.controller_world import DEFAULTS, World
 from tidelog.controller import slices
 from tidelog.controller.decisions import config_effects, deletion, journal
-from tidelog.controller.decisions.cluster import Cluster, Decision, load
+from tidelog.controller.decisions.cluster import Cluster
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.configuration import (
     Alteration,
@@ -25,17 +25,13 @@ from tidelog.controller.decisions.configuration import (
     alter_configs,
     cost_of_change,
 )
-from tidelog.controller.decisions.creation import (
-    Earlier,
-    Growth,
-    NewTopic,
-    cost_of_growth,
-    cost_of_topic,
-    create_partitions,
-    create_topics,
-)
+from tidelog.controller.decisions.creation import Earlier, NewTopic, cost_of_topic, create_topics
+from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.deletion import Doomed, cost_of_deletion, delete_topics
-from tidelog.controller.decisions.elections import elect_on_request, put_state
+from tidelog.controller.decisions.growth import Growth, cost_of_growth, create_partitions
+from tidelog.controller.decisions.nodes import load
+from tidelog.controller.decisions.requested_elections import elect_on_request
+from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.stops import stops_of
 from tidelog.controller.slices import perform_in_slices
 from tidelog.metadata.records import PartitionState

@@ -34,9 +34,9 @@ from tidelog.client.fetching.fetcher import Fetcher
 from tidelog.client.groups import group_member
 from tidelog.controller import controller as controllers
 from tidelog.controller import requests
-from tidelog.controller.decisions import config_effects, elections, isr
+from tidelog.controller.decisions import config_effects, elections, isr, settlement
 from tidelog.controller.decisions.cluster import Cluster as ControllerCluster
-from tidelog.controller.decisions.cluster import GroupDecision as ControllerDecision
+from tidelog.controller.decisions.decision import Decision as ControllerDecision
 from tidelog.controller.decisions.sessions import Condition, Patience, Session
 from tidelog.groups import offsets as group_offsets
 from tidelog.groups import table as group_table
@@ -226,7 +226,7 @@ def clear_the_unclean_flag_by_default(patch: Patch) -> None:
 
 
 def elect_outside_of_the_isr(patch: Patch) -> None:
-    settle = elections.settle
+    settle = settlement.settle
 
     def any_fit(state: Any, replicas: Any, standing: Any, *more: Any) -> Any:
         new = settle(state, replicas, standing, *more)
@@ -235,7 +235,7 @@ def elect_outside_of_the_isr(patch: Patch) -> None:
         other = next((x for x in replicas if x in standing.electable), new.leader)
         return msgspec.structs.replace(new, leader=other, isr=[other], is_unclean_leader=False)
 
-    patch.setattr(elections, "settle", any_fit)
+    patch.setattr(settlement, "settle", any_fit)
 
 
 def keep_replicas_eligible_for_ever(patch: Patch) -> None:
@@ -252,7 +252,7 @@ def keep_replicas_eligible_for_ever(patch: Patch) -> None:
 
 
 def keep_no_debt(patch: Patch) -> None:
-    patch.setattr(elections, "_put_debts", lambda cluster, debts: [])
+    patch.setattr(settlement, "_put_debts", lambda cluster, debts: [])
 
 
 # --- levels --------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tidelog.broker.control_plane import control_channel, isr_changes
 from tidelog.broker.control_plane.control_channel import Control
 from tidelog.broker.fetching import partition_reads
 from tidelog.broker.partitions import awaited_commits, group_commit, partition
-from tidelog.controller.decisions import elections, isr
+from tidelog.controller.decisions import isr, settlement
 from tidelog.controller.decisions.cluster import NO_LEADER
 from tidelog.model.errors import ErrorCode
 from tidelog.protocol import messages
@@ -66,7 +66,7 @@ def append_behind_what_was_refused(patch: Patch) -> None:
 
 def elect_in_the_same_epoch(patch: Patch) -> None:
     """Promise 14: another broker leads, and the leader epoch is not raised for it."""
-    settle = elections.settle
+    settle = settlement.settle
 
     def lazy(state: Any, *more: Any) -> Any:
         new = settle(state, *more)
@@ -74,7 +74,7 @@ def elect_in_the_same_epoch(patch: Patch) -> None:
             return new
         return msgspec.structs.replace(new, leader_epoch=state.leader_epoch)
 
-    patch.setattr(elections, "settle", lazy)
+    patch.setattr(settlement, "settle", lazy)
 
 
 def shrink_without_asking(patch: Patch) -> None:
@@ -97,12 +97,12 @@ def let_the_deposed_change_the_isr(patch: Patch) -> None:
 
 def elect_uncleanly_without_leave(patch: Patch) -> None:
     """Promise 17."""
-    settle = elections.settle
+    settle = settlement.settle
 
     def generous(state: Any, replicas: Any, standing: Any, minimum: int, _allowed: bool) -> Any:
         return settle(state, replicas, standing, minimum, True)
 
-    patch.setattr(elections, "settle", generous)
+    patch.setattr(settlement, "settle", generous)
 
 
 def take_a_former_life_for_the_present_one(patch: Patch) -> None:

@@ -12,7 +12,7 @@ from tidelog.controller import requests
 from tidelog.controller.announcements import KEPT, Announcements
 from tidelog.controller.decisions.cluster import Cluster
 from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.elections import put_state
+from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.pending import Changes
 from tidelog.controller.requests import Gone, Sender
 from tidelog.model.api_keys import ApiKey

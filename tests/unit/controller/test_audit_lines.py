@@ -6,15 +6,10 @@ import logging
 
 from tests.support.controller_world import World
 from tidelog.controller.audit_lines import audit_lines
-from tidelog.controller.decisions.cluster import Put, Remove, Write
-from tidelog.controller.decisions.creation import (
-    Defaults,
-    Growth,
-    NewTopic,
-    create_partitions,
-    create_topics,
-)
+from tidelog.controller.decisions.creation import Defaults, NewTopic, create_topics
+from tidelog.controller.decisions.decision import Put, Remove, Write
 from tidelog.controller.decisions.deletion import Doomed, delete_topics
+from tidelog.controller.decisions.growth import Growth, create_partitions
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
 

@@ -8,12 +8,13 @@ import msgspec
 
 from tests.support.controller_world import World
 from tidelog.controller import requests
-from tidelog.controller.decisions.cluster import Put, Write, load
 from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.decision import Put, Write
 from tidelog.controller.decisions.deletion import Doomed, delete_topics
-from tidelog.controller.decisions.elections import put_state
 from tidelog.controller.decisions.journal import operations, with_revision
+from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.registration import bury
+from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.stops import stops_of
 from tidelog.controller.pending import Changes, changes_of
 from tidelog.controller.requests import Gone, Sender

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.support.controller_world import World
-from tidelog.controller.decisions.cluster import Cluster, Put
+from tidelog.controller.decisions.cluster import Cluster
 from tidelog.controller.decisions.condition import (
     AT_ONCE,
     NAMES_LISTED,
@@ -19,8 +19,9 @@ from tidelog.controller.decisions.condition import (
     counts,
 )
 from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.decision import Put
 from tidelog.controller.decisions.deletion import Doomed, delete_topics
-from tidelog.controller.decisions.elections import put_state
+from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState, UncleanDebt
 from tidelog.model.topics import TopicPartition
@@ -129,7 +130,7 @@ CASES: list[tuple[Callable[[World], None], str, str, str, str]] = [
     ),
     (damaged_node, "node_damaged", "bad", "/x cannot be read: it is torn", "Repair"),
     (gone_back, "store_went_back", "bad", "gone back in time", "doctor restored"),
-    (without_id, "topics_without_id", "bad", "no complete orders: t", "Start every broker"),
+    (without_id, "topics_without_id", "bad", "no complete commands: t", "Start every broker"),
     (without_state, "partitions_without_state", "bad", "on record: t-1", "put the node back"),
     (dead, "brokers_dead", "bad", "Dead, with replicas: broker 3", "Start"),
     (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.controller_world import World
-from tidelog.controller.decisions.cluster import Cluster, Put, Refusal
+from tidelog.controller.decisions.cluster import Cluster
 from tidelog.controller.decisions.configuration import (
     Alteration,
     Resource,
@@ -16,6 +16,7 @@ from tidelog.controller.decisions.configuration import (
     replace_configs,
 )
 from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.decision import Put, Refusal
 from tidelog.controller.decisions.producer_ids import Block, next_block
 from tidelog.metadata import layout
 from tidelog.metadata.records import ProducerIdBlock

@@ -9,17 +9,12 @@ import msgspec
 import pytest
 
 from tests.support.controller_world import World
-from tidelog.controller.decisions import elections, losses
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Decision, Put
+from tidelog.controller.decisions import losses, settlement
+from tidelog.controller.decisions.cluster import NO_LEADER, Cluster
 from tidelog.controller.decisions.condition import condition
 from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.elections import (
-    Standing,
-    elect_on_request,
-    elect_put_off,
-    put_state,
-    settle_all,
-)
+from tidelog.controller.decisions.decision import Decision, Put
+from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.isr import Proposal, alter_isr
 from tidelog.controller.decisions.journal import parts
 from tidelog.controller.decisions.losses import (
@@ -29,6 +24,8 @@ from tidelog.controller.decisions.losses import (
     topics_with_room,
     without_debt,
 )
+from tidelog.controller.decisions.requested_elections import elect_on_request
+from tidelog.controller.decisions.settlement import elect_put_off, put_state, settle_all
 from tidelog.metadata import layout
 from tidelog.metadata.records import LostRange, PartitionState, TopicMemory, UncleanDebt
 from tidelog.model.admin_requests import ElectionType
@@ -133,13 +130,13 @@ def test_a_round_looks_at_no_more_partitions_than_it_can_elect(
     while not (topics := handle(made, MOST // 4)):
         pass
     looked_at: list[TopicPartition] = []
-    settle_one = elections._settled
+    settle_one = settlement._settled
 
     def counted(cluster: Cluster, where: TopicPartition, *args: Any, **named: Any) -> Any:
         looked_at.append(where)
         return settle_one(cluster, where, *args, **named)
 
-    monkeypatch.setattr(elections, "_settled", counted)
+    monkeypatch.setattr(settlement, "_settled", counted)
     made.do(elect_put_off(made.cluster, topics))
     elected = len(led(made)) - before
     assert elected > MOST // 2 and len(open_debts(made)) == MOST

@@ -12,16 +12,11 @@ import pytest
 
 from tests.support.controller_world import World
 from tidelog.controller.decisions import registration
-from tidelog.controller.decisions.cluster import LogEnd, Refusal
+from tidelog.controller.decisions.cluster import LogEnd
 from tidelog.controller.decisions.configuration import Resource, replace_configs
 from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.elections import (
-    Standing,
-    elect_on_request,
-    put_state,
-    settle,
-    with_isr,
-)
+from tidelog.controller.decisions.decision import Refusal
+from tidelog.controller.decisions.elections import Standing, settle, with_isr
 from tidelog.controller.decisions.registration import (
     Address,
     LifeEnded,
@@ -30,6 +25,8 @@ from tidelog.controller.decisions.registration import (
     register,
     replace_unfit,
 )
+from tidelog.controller.decisions.requested_elections import elect_on_request
+from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState, UncleanDebt
 from tidelog.model.admin_requests import ElectionType

@@ -14,11 +14,13 @@ import pytest
 
 from tests.support.controller_world import World
 from tidelog.controller import requests
-from tidelog.controller.decisions.cluster import Cluster, Decision, LogEnd, load
+from tidelog.controller.decisions.cluster import Cluster, LogEnd
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.elections import put_state
+from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.external_changes import Taken, changed, take_up
+from tidelog.controller.decisions.nodes import load
+from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
 from tidelog.metadata.store import Create, Delete, Operation, Set

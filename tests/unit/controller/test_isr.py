@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from tests.support.controller_world import World
-from tidelog.controller.decisions.cluster import NO_ID, Put
+from tidelog.controller.decisions.cluster import NO_ID
 from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.elections import put_state
+from tidelog.controller.decisions.decision import Put
 from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr
+from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState, UncleanDebt
 from tidelog.model.errors import ErrorCode as E

@@ -11,9 +11,10 @@ from tests.support.controller_world import World
 from tidelog.controller import requests
 from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions import levels
-from tidelog.controller.decisions.cluster import Cluster, Put, load
+from tidelog.controller.decisions.cluster import Cluster
 from tidelog.controller.decisions.condition import condition
-from tidelog.controller.decisions.creation import Growth, NewTopic, create_partitions
+from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.decision import Put
 from tidelog.controller.decisions.deletion import (
     Doomed,
     confirm,
@@ -21,6 +22,8 @@ from tidelog.controller.decisions.deletion import (
     note_confirmed,
     take_up,
 )
+from tidelog.controller.decisions.growth import Growth, create_partitions
+from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.stops import Stop, stops_of, unconfirmed
 from tidelog.controller.pending import changes_of
 from tidelog.controller.requests import Gone, Sender

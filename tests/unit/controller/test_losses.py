@@ -11,23 +11,24 @@ import pytest
 from tests.support.controller_world import World
 from tidelog.controller.audit_lines import audit_lines
 from tidelog.controller.decisions import losses
-from tidelog.controller.decisions.cluster import Write
 from tidelog.controller.decisions.condition import condition
 from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.elections import Standing, put_state, settle_all
+from tidelog.controller.decisions.decision import Write
+from tidelog.controller.decisions.elections import Standing
 from tidelog.controller.decisions.isr import Proposal, alter_isr
 from tidelog.controller.decisions.losses import (
     KEPT_ELECTIONS,
     KEPT_RANGES,
     Truncation,
+    loss_lines,
     lost_count,
     lost_ranges,
     report,
-    said_of_losses,
     unclean_elections,
     with_debts,
     without_debt,
 )
+from tidelog.controller.decisions.settlement import put_state, settle_all
 from tidelog.controller.pending import changes_of
 from tidelog.metadata import layout
 from tidelog.metadata.records import LostRange, PartitionState, TopicMemory, UncleanDebt
@@ -278,13 +279,13 @@ def test_losses_leave_audit_lines_once() -> None:
     assert not changes_of(cluster, first.writes).partitions
     made.do(first)
     memory = cluster.memories["t"]
-    assert said_of_losses("t", memory, memory) == []
+    assert loss_lines("t", memory, memory) == []
     done = without_debt(memory, 0)
-    (line,) = said_of_losses("t", memory, done)
+    (line,) = loss_lines("t", memory, done)
     assert "handling of t-0 finished" in line
     # A topic's record that changes for another reason repeats nothing.
     other = msgspec.structs.replace(done, migrated=True)
-    assert said_of_losses("t", done, other) == []
+    assert loss_lines("t", done, other) == []
 
 
 def test_only_the_explicit_field_ends_a_debt() -> None:

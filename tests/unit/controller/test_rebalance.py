@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.controller_world import World
 from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.elections import put_state
 from tidelog.controller.decisions.rebalance import imbalanced, rebalance
+from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata.records import PartitionState
 from tidelog.model.topics import TopicPartition
 

@@ -14,18 +14,19 @@ import pytest
 from tests.support.controller_world import World
 from tidelog.controller.decisions.cluster import NO_ID, LogEnd
 from tidelog.controller.decisions.creation import NewTopic
-from tidelog.controller.decisions.elections import elect_awaited, elect_on_request, put_state
 from tidelog.controller.decisions.isr import Proposal, alter_isr
 from tidelog.controller.decisions.registration import (
     Address,
     LifeEnded,
     Registration,
     bury,
-    note_damaged,
     register,
     replace_unfit,
     take_out,
 )
+from tidelog.controller.decisions.requested_elections import elect_on_request
+from tidelog.controller.decisions.settlement import elect_awaited, put_state
+from tidelog.controller.decisions.soft_state import note_damaged
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
 from tidelog.model.admin_requests import ElectionType

@@ -8,8 +8,9 @@ import pytest
 
 from tests.support.controller_world import World
 from tidelog.controller.decisions import config_effects
-from tidelog.controller.decisions.cluster import KEPT_CONFIGURATIONS, Put, Remove
+from tidelog.controller.decisions.cluster import KEPT_CONFIGURATIONS
 from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.decision import Put, Remove
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
 from tidelog.model.configs.resolve import ResolvedTopic, TopicResolver

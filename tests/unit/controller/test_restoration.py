@@ -11,20 +11,14 @@ import pytest
 
 from tests.support.controller_world import World
 from tidelog.controller import requests
-from tidelog.controller.decisions import losses
-from tidelog.controller.decisions.cluster import (
-    Cluster,
-    Decision,
-    LogEnd,
-    Put,
-    Refusal,
-    Remove,
-    load,
-)
-from tidelog.controller.decisions.creation import MAX_PARTITIONS, NewTopic
+from tidelog.controller.decisions import losses, soft_state
+from tidelog.controller.decisions.cluster import Cluster, LogEnd
+from tidelog.controller.decisions.creation import NewTopic
+from tidelog.controller.decisions.decision import Decision, Put, Refusal, Remove
 from tidelog.controller.decisions.deletion import take_up
-from tidelog.controller.decisions.elections import elect_put_off, put_state
 from tidelog.controller.decisions.journal import MANY, parts
+from tidelog.controller.decisions.new_partitions import MAX_PARTITIONS
+from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.producer_ids import next_block
 from tidelog.controller.decisions.registration import (
     Address,
@@ -34,6 +28,7 @@ from tidelog.controller.decisions.registration import (
     why_gone_back,
 )
 from tidelog.controller.decisions.restoration import JUMP, accept, report
+from tidelog.controller.decisions.settlement import elect_put_off, put_state
 from tidelog.metadata import layout
 from tidelog.metadata.records import (
     ConfigNode,
@@ -270,9 +265,9 @@ def test_an_unknown_topic_comes_back_with_its_id_its_hosts_and_its_configuration
     holds_lost(world, 1, 0, 2, 30)
     holds_lost(world, 3, 0, 4, 10)
     holds_lost(world, 2, 1, 0, 5)
-    cluster.take_configs((4, 10), {LOST: {"cleanup.policy": "delete"}})
-    cluster.take_configs((4, 12), {LOST: {"cleanup.policy": "compact"}})
-    cluster.take_configs((4, 11), {LOST: {}})
+    soft_state.take_configs(cluster, (4, 10), {LOST: {"cleanup.policy": "delete"}})
+    soft_state.take_configs(cluster, (4, 12), {LOST: {"cleanup.policy": "compact"}})
+    soft_state.take_configs(cluster, (4, 11), {LOST: {}})
     (listed,) = report(cluster)["unknown"]
     assert (listed["is_known"], listed["configs"]) == (False, {"cleanup.policy": "compact"})
     found = accepted(world)

@@ -13,10 +13,11 @@ from tests.support.controller_world import DEFAULTS, World
 from tidelog.controller import requests
 from tidelog.controller.announcements import Announcements
 from tidelog.controller.decisions import config_effects
-from tidelog.controller.decisions.cluster import Cluster, LogEnd, load
+from tidelog.controller.decisions.cluster import Cluster, LogEnd
 from tidelog.controller.decisions.completion import complete
 from tidelog.controller.decisions.creation import NewTopic, create_topics
-from tidelog.controller.decisions.elections import Standing, eligible_now, settle_all, with_isr
+from tidelog.controller.decisions.elections import Standing, eligible_now, with_isr
+from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.registration import (
     Address,
     LifeEnded,
@@ -24,6 +25,7 @@ from tidelog.controller.decisions.registration import (
     register,
     replace_unfit,
 )
+from tidelog.controller.decisions.settlement import settle_all
 from tidelog.controller.pending import Changes
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode, PartitionState

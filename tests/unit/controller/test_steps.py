@@ -15,10 +15,13 @@ import pytest
 
 from tests.support.controller_world import DEFAULTS, KEPT, World
 from tidelog.controller.decisions import deletion, journal
-from tidelog.controller.decisions.cluster import Cluster, Decision, LogEnd, Put, load
+from tidelog.controller.decisions.cluster import Cluster, LogEnd
 from tidelog.controller.decisions.completion import complete
-from tidelog.controller.decisions.creation import Growth, NewTopic, create_partitions, create_topics
+from tidelog.controller.decisions.creation import NewTopic, create_topics
+from tidelog.controller.decisions.decision import Decision, Put
 from tidelog.controller.decisions.deletion import Doomed, delete_topics, take_up
+from tidelog.controller.decisions.growth import Growth, create_partitions
+from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.registration import (
     Address,
     LifeEnded,

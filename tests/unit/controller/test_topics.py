@@ -11,22 +11,13 @@ from uuid import UUID
 import pytest
 
 from tests.support.controller_world import DEFAULTS, World
-from tidelog.controller.decisions import creation, deletion
-from tidelog.controller.decisions.cluster import (
-    NO_ID,
-    Decision,
-    Put,
-    Refusal,
-    Remove,
-    load,
-)
-from tidelog.controller.decisions.creation import (
-    Growth,
-    NewTopic,
-    create_partitions,
-    create_topics,
-)
+from tidelog.controller.decisions import creation, deletion, new_partitions
+from tidelog.controller.decisions.cluster import NO_ID
+from tidelog.controller.decisions.creation import NewTopic, create_topics
+from tidelog.controller.decisions.decision import Decision, Put, Refusal, Remove
 from tidelog.controller.decisions.deletion import Doomed, delete_topics
+from tidelog.controller.decisions.growth import Growth, create_partitions
+from tidelog.controller.decisions.nodes import load
 from tidelog.controller.decisions.placement import place, place_on
 from tidelog.controller.decisions.stops import Stop, stops_of
 from tidelog.metadata import layout
@@ -150,7 +141,7 @@ def test_one_request_cannot_create_without_limit(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_topic_gets_so_many_partitions_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(creation, "MOST_AT_ONCE", 5)
+    monkeypatch.setattr(new_partitions, "MOST_AT_ONCE", 5)
     world = World(1)
     large, fits = world.create(NewTopic("large", 6, 1), NewTopic("fits", 5, 1))
     assert fits.refusal is None

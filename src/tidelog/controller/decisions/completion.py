@@ -1,18 +1,19 @@
-"""Topics whose nodes lack something: ids, counts, the nodes of new partitions.
+"""Incomplete topics: nodes without ids, counts, or the nodes of new partitions.
 
-Owns what is filled in, and from where. Old tools write ``/brokers/topics/T`` without our fields:
+Owns what the controller fills in, and from which source. Old tools write ``/brokers/topics/T``
+without tidelog's fields:
 
 | a topic's node has no id, and | it gets |
 |---|---|
-| ``/tidelog/topics/T`` knows it | that id: an old tool rewrote the node |
-| its replicas know an id | that id |
+| ``/tidelog/topics/T`` has it | that id: an old tool rewrote the node |
+| its replicas have an id | that id |
 | its partitions have no nodes: a tool has just created it | a new id |
 | its replicas have none | a new id, marked as migrated: they adopt it |
 | a broker that may have a replica has not registered yet | nothing yet; no FULL meanwhile |
 
-Counts become the present count, once; a partition from before epochs were counted gets the next
-one. A partition without any node is new: it gets its epoch and
-its first leader when one of its brokers is there and none of them has a replica of it already.
+Counts become the current count, once; a partition that is older than partition epochs gets the next
+one. A partition without any node is new: it gets its epoch and its first leader when one of its
+brokers is present and none of them has a replica of it.
 Sources: KIP-516 (migration), KIP-253 (counts and epochs), docs/design/metadata-store.md.
 """
 
@@ -23,9 +24,10 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import Cluster, Decision, LogEnd, Put, Write
-from tidelog.controller.decisions.creation import new_partitions
+from tidelog.controller.decisions.cluster import Cluster, LogEnd
+from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.controller.decisions.entropy import Entropy
+from tidelog.controller.decisions.new_partitions import new_partitions
 from tidelog.metadata import layout
 from tidelog.metadata.records import Counter, PartitionNode, TopicMemory, TopicNode
 from tidelog.model.topics import TopicPartition
@@ -34,8 +36,8 @@ from tidelog.model.topics import TopicPartition
 def complete(cluster: Cluster, entropy: Entropy) -> Decision[list[str]]:
     """Return the writes that complete every topic's nodes; the answer has a line for each change.
 
-    Nothing while the store has gone back in time. Walks over all topics, and over the partitions of
-    those that lack something.
+    No writes while the store has gone back in time. Walks over all topics, and over the partitions
+    of incomplete ones.
     """
     said: list[str] = []
     writes: list[Write] = []
@@ -65,7 +67,7 @@ def complete(cluster: Cluster, entropy: Entropy) -> Decision[list[str]]:
             epoch += 1
             writes.append(Put(layout.partition(*where), PartitionNode(epoch)))
     if epoch != start:
-        # First: no epoch is given twice.
+        # First: no two partitions get the same epoch.
         writes.insert(0, Put(layout.PARTITION_EPOCH, Counter(epoch)))
     return Decision(said, tuple(writes), splits=True)
 
@@ -73,18 +75,18 @@ def complete(cluster: Cluster, entropy: Entropy) -> Decision[list[str]]:
 def _completed(
     cluster: Cluster, name: str, node: TopicNode, entropy: Entropy
 ) -> tuple[TopicNode, TopicMemory] | None:
-    """Return both nodes as they should be; None while its id cannot be known yet."""
+    """Return both nodes as they should be; None while the topic's id is unknown."""
     memory = cluster.memories.get(name)
     count = len(node.partitions)
     if memory is None:
         identity = _identity(cluster, name, node, entropy)
         if identity is None:
             return None
-        # Below level 1.4 every topic is marked: replicas made from now on are told no id.
+        # Below level 1.4 every topic is marked: new replicas are sent no id.
         migrated = identity[1] or not cluster.level.topic_ids
         memory = TopicMemory(identity[0], count, migrated=migrated)
     if memory.resize_epoch or memory.resize is not None:
-        # Its counts are its own (KIP-253): only what an old tool dropped comes back.
+        # Its counts are its own (KIP-253): only fields that an old tool dropped are restored.
         initial = memory.initial_partition_count
         undeleted = node.undeleted_partition_count
         undeleted = count if undeleted is None else undeleted
@@ -109,7 +111,7 @@ def _completed(
 def _identity(
     cluster: Cluster, name: str, node: TopicNode, entropy: Entropy
 ) -> tuple[str, bool] | None:
-    """Return (id, migrated) of a topic that nothing of ours remembers; None: not known yet."""
+    """Return (id, migrated) of a topic without a record of its own; None: not known yet."""
     assigned = {broker for replicas in node.partitions.values() for broker in replicas}
     reports = [cluster.nameless.get(broker, {}) for broker in assigned]
     has_nameless = any(where.topic == name for report in reports for where in report)
@@ -160,7 +162,7 @@ def _newborn(cluster: Cluster, name: str, node: TopicNode) -> dict[int, list[int
 
 
 def _without_epoch(cluster: Cluster, name: str, node: TopicNode) -> list[TopicPartition]:
-    """Return the partitions from before epochs were counted: Kafka's own nodes are empty."""
+    """Return the partitions that are older than partition epochs: Kafka's own nodes are empty."""
     return [
         where
         for where in (TopicPartition(name, index) for index in node.partitions)

@@ -1,9 +1,9 @@
-"""What is wrong with the cluster, as the controller sees it: counts, and problems in words.
+"""The condition of the cluster, as the controller sees it: counts, and problems in sentences.
 
-Owns the judgement for ``tidelog doctor`` and for metrics; changes nothing. Each look walks over all
-partitions: on the loop it is made in steps (``condition_steps``), of the state as it was when the
-first one began. A problem has a ``kind``, a ``level`` ("bad", or "notice" for what passes by
-itself), ``what`` and ``advice`` in words, and the partitions or brokers that it concerns.
+Owns the findings for ``tidelog doctor`` and for metrics; changes nothing. Each one walks over all
+partitions: on the event loop in steps (``condition_steps``), on the state at the first step. A
+problem has a ``kind``, a ``level`` ("bad", or "notice" if it passes by itself), ``what`` and
+``advice`` as sentences, and the partitions or brokers that it concerns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog.metadata.records import PartitionState
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 
 NAMES_SHOWN = 5
-"""Partitions that a sentence names; the rest is counted."""
+"""Partitions that a sentence names; it counts the others."""
 
 NAMES_LISTED = 1_000
 """Partitions or brokers that a problem lists beside its sentence."""
@@ -45,19 +45,19 @@ class _Looked:
     unclean: list[TopicPartition] = field(default_factory=list)
     elsewhere: list[TopicPartition] = field(default_factory=list)
     readable: list[TopicPartition] = field(default_factory=list)
-    """Those without a leader that an election may help."""
+    """Partitions without a leader that an election may help."""
     unreadable: list[TopicPartition] = field(default_factory=list)
-    """The others: a damaged replica leads nothing, be it chosen uncleanly."""
+    """Partitions without a leader whose replicas are all damaged: no election helps."""
     led_below: list[TopicPartition] = field(default_factory=list)
     """Below the minimum, with a leader."""
     led_under: list[TopicPartition] = field(default_factory=list)
     """Under-replicated, with a leader, and not below the minimum."""
     keepers: set[int] = field(default_factory=set)
-    """Brokers with replicas of what is unreadable."""
+    """Brokers with replicas of ``unreadable`` partitions."""
     holders: set[int] = field(default_factory=set)
-    """Brokers that were last in sync with what is readable."""
+    """Brokers that were last in sync in ``readable`` partitions."""
     missing: set[int] = field(default_factory=set)
-    """Brokers that are in no ISR of a partition that is assigned to them."""
+    """Brokers that are not in the ISR of a partition that is assigned to them."""
     assigned: set[int] = field(default_factory=set)
     """Every broker that has a replica."""
     totals: dict[str, int] = field(default_factory=dict)
@@ -70,7 +70,7 @@ def condition(cluster: Cluster) -> dict[str, Any]:
 
 
 def condition_steps(cluster: Cluster) -> Generator[None, None, dict[str, Any]]:
-    """Return the same; between two steps the cluster may change: it is not seen."""
+    """Return the same in steps; changes of the cluster between two steps have no effect."""
     cluster = _copied(cluster)
     looked = yield from _look(cluster)
     problems = yield from _problems(cluster, looked)
@@ -86,7 +86,7 @@ def condition_steps(cluster: Cluster) -> Generator[None, None, dict[str, Any]]:
 
 
 def counts(cluster: Cluster) -> Mapping[str, int]:
-    """Return what metrics show of the cluster."""
+    """Return the cluster's numbers for metrics."""
     return _counts(cluster, _at_once(_look(cluster)))
 
 
@@ -99,7 +99,7 @@ def _at_once(steps: Steps) -> Any:
 
 
 def _copied(cluster: Cluster) -> Cluster:
-    """Return a copy of what is looked at, in a few calls: 3 ms with 100,000 partitions."""
+    """Return a copy of all that is read, in a few calls: 3 ms with 100,000 partitions."""
     made = copy.copy(cluster)
     made.counters = dict(cluster.counters)
     made.brokers, made.topics = dict(cluster.brokers), dict(cluster.topics)
@@ -221,8 +221,8 @@ def _of_the_store(cluster: Cluster) -> Generator[None, None, list[dict[str, Any]
             nameless.append(name)
     if nameless:
         named = _named(sorted(nameless))
-        said = f"Topics without an id, so that brokers get no complete orders: {named}."
-        advice = "Start every broker that has replicas of them: the id may be known there."
+        said = f"Topics without an id, so that brokers get no complete commands: {named}."
+        advice = "Start every broker that has replicas of them: it may have the id."
         found.append(_problem("topics_without_id", said, advice))
     lost = yield from _without_state(cluster)
     if lost:
@@ -308,7 +308,7 @@ def _of_partitions(
             looked.unreadable,
             "without a leader, with every replica damaged: neither read nor written",
             f"See the log of {keepers}: an election cannot help. Stop it and put back the file of "
-            "a segment that is missing, or take the disk to somebody who can read it.",
+            "a segment that is missing, or have the disk read by a recovery service.",
         ),
         (
             "below_min_insync",
@@ -349,7 +349,7 @@ def _of_elections(cluster: Cluster, looked: _Looked) -> Generator[None, None, li
     waiting = sorted({where.topic for where in looked.readable})
     full = [topic for topic in waiting if has_full_record(cluster, topic)]
     if full:
-        said = f"Unclean elections put off, for so many before are not handled yet: {_named(full)}."
+        said = f"Unclean elections put off until earlier ones are handled: {_named(full)}."
         advice = "Start the brokers that lead what tidelog doctor unclean lists as not handled."
         found.append(_problem("elections_put_off", said, advice))
     if looked.elsewhere:
@@ -363,7 +363,7 @@ def _of_elections(cluster: Cluster, looked: _Looked) -> Generator[None, None, li
     lossy = places_with_loss(cluster)
     if lossy:
         said = f"Unclean elections lost committed records of {_named(lossy)}."
-        advice = "See tidelog doctor unclean for which; what nobody else has is gone."
+        advice = "See tidelog doctor unclean for which; records that no other replica has are lost."
         names = list(map(str, lossy[:NAMES_LISTED]))
         found.append(_problem("records_lost", said, advice, NOTICE, partitions=names))
     return found
@@ -389,7 +389,7 @@ def _first_of(places: Collection[TopicPartition]) -> Generator[None, None, list[
 
 
 def _of_deletions(cluster: Cluster) -> Iterator[dict[str, Any]]:
-    """A deletion that waits for a live broker passes by itself; one for a dead broker does not."""
+    """Yield a problem for deletions that wait for a dead broker, a notice for those in progress."""
     stuck: dict[str, set[int]] = {}
     running: list[str] = []
     for name, holders in unconfirmed(cluster):
@@ -446,7 +446,7 @@ def _names_of_brokers(brokers: Collection[int]) -> str:
 
 
 def _named(names: Collection[object], count: int | None = None) -> str:
-    """Return the first names in words; they stand for ``count``."""
+    """Return the first names in a phrase; they stand for ``count``."""
     shown = ", ".join(map(str, list(names)[:NAMES_SHOWN]))
     more = (len(names) if count is None else count) - NAMES_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown

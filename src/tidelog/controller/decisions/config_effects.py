@@ -1,22 +1,24 @@
-"""What a change of configuration does to partition states, in the same write as the change.
+"""Effects of a configuration change on partition states, in the same write as the change.
 
-Owns two effects, so that brokers never hear of the one before the other:
+Owns two effects; one write, so that no broker receives the one before the other:
 
 | change | partitions |
 |---|---|
 | ``min.insync.replicas`` is lowered to the ISR | ``eligible_replicas`` are cleared (KIP-966) |
 | the same, while no controller was active | they are cleared when one becomes active |
-| ``unclean.leader.election.enable`` | who has no leader and may get one so, gets it (as in Kafka) |
+| ``unclean.leader.election.enable`` | leaderless ones get an unclean leader (as in Kafka) |
 
-A raised minimum needs no write: it counts with the next change of an ISR.
+A raised minimum needs no write: it takes effect with the next change of an ISR.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Decision, Write
-from tidelog.controller.decisions.elections import Standing, put_state, settle_all, with_isr
+from tidelog.controller.decisions.cluster import NO_LEADER, Cluster
+from tidelog.controller.decisions.decision import Decision, Write
+from tidelog.controller.decisions.elections import Standing, with_isr
+from tidelog.controller.decisions.settlement import put_state, settle_all
 from tidelog.metadata import layout
 from tidelog.model.configs.resolve import BrokerLayers, TopicResolver
 from tidelog.model.configs.topic_values import TopicConfigs
@@ -26,14 +28,14 @@ WITH_EFFECTS = ("min.insync.replicas", "unclean.leader.election.enable")
 
 
 def of_topic(cluster: Cluster, topic: str, configs: Mapping[str, str]) -> list[Write]:
-    """Return what follows for a topic from a new set of its own configurations."""
+    """Return the writes for a topic that follow from its new configuration."""
     return _effects(cluster, topic, cluster.resolve(topic, _with_effects(configs)).configs)
 
 
 def of_defaults(cluster: Cluster, defaults: Mapping[str, str]) -> list[Write]:
-    """Return what follows for all topics from new defaults of all brokers. O(partitions).
+    """Return the writes that follow from new defaults of all brokers. O(partitions).
 
-    Each configuration is resolved once, however many topics have it.
+    Each configuration is resolved once for all topics that have it.
     """
     resolver = TopicResolver(BrokerLayers(cluster.layers.static, {}, dict(defaults)))
     writes: list[Write] = []
@@ -53,15 +55,15 @@ def of_defaults(cluster: Cluster, defaults: Mapping[str, str]) -> list[Write]:
 
 
 def _with_effects(configs: Mapping[str, str]) -> dict[str, str]:
-    """Return what has effects: there are many sets of configurations, and few of these."""
+    """Return the configurations that have effects: most topics share these few."""
     return {name: configs[name] for name in WITH_EFFECTS if name in configs}
 
 
 def of_a_start(cluster: Cluster) -> Decision[None]:
-    """Return what follows from minimums that were lowered while no controller was active.
+    """Return the writes for minimums that were lowered while no controller was active.
 
-    To be durable before any broker is commanded: a leader acknowledges by the lower minimum from
-    then on, without those that are still named as eligible. O(partitions).
+    They must be durable before any broker is commanded: its leaders acknowledge by the lower
+    minimum, without replicas that the state still has as eligible. O(partitions).
     """
     if cluster.went_back is not None:
         return Decision(None)

@@ -1,11 +1,11 @@
 """AlterConfigs and IncrementalAlterConfigs: dynamic configurations of topics and brokers.
 
-Owns which resources exist, the four incremental operations and the nodes that they write. What a
-value may be is in ``model.configs``; when it takes effect is the brokers'.
-Sources: KIP-133 (AlterConfigs replaces the whole set), KIP-339 (incremental); the codes of refusals
-are those of Kafka 4, which looks in this order:
+Owns which resources exist, the four incremental operations and the nodes that they write. Valid
+values: see ``model.configs``; brokers decide when a value takes effect.
+Sources: KIP-133 (AlterConfigs replaces the whole set), KIP-339 (incremental); the error codes are
+those of Kafka 4, which checks in this order:
 
-| what | refused with |
+| wrong | refused with |
 |---|---|
 | a resource or a name given twice, a null value, the name of a broker, the kind | INVALID_REQUEST |
 | an operation: there is none, or it is for lists | INVALID_REQUEST, INVALID_CONFIG |
@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidelog.controller.decisions import config_effects
-from tidelog.controller.decisions.cluster import Cluster, Decision, Put, Refusal, Remove, Write
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.decision import Decision, Put, Refusal, Remove, Write
 from tidelog.metadata import layout
 from tidelog.metadata.records import ConfigNode
 from tidelog.model.admin_requests import AlterOperation, ResourceType
@@ -62,7 +63,7 @@ def replace_configs(
     validate_only: bool = False,
     repeated: Collection[Resource] | None = None,
 ) -> Decision[list[Altered]]:
-    """Decide AlterConfigs: what is not named falls back to its default.
+    """Decide AlterConfigs: a configuration that is not named falls back to its default.
 
     ``asked`` may be a slice of a request; ``repeated`` has the resources that repeat in the whole.
     """
@@ -81,7 +82,7 @@ def alter_configs(
     validate_only: bool = False,
     repeated: Collection[Resource] | None = None,
 ) -> Decision[list[Altered]]:
-    """Decide IncrementalAlterConfigs: what is not named stays. As for ``replace_configs``."""
+    """Decide IncrementalAlterConfigs: others stay. Arguments as for ``replace_configs``."""
     repeated = repeated_resources(asked) if repeated is None else repeated
     wanted = [
         (resource, _altered(_stored(cluster, resource), resource, alterations))
@@ -97,7 +98,7 @@ def repeated_resources(asked: Sequence[tuple[Resource, Any]]) -> frozenset[Resou
 
 
 def cost_of_change(asked: tuple[Resource, Sequence[Any]]) -> int:
-    """Return what the change of a resource costs, in writes: it is checked and resolved, too."""
+    """Return the cost of a resource's change in writes, with that of its check."""
     return 5 + 2 * len(asked[1])
 
 
@@ -120,7 +121,7 @@ def _alter(
             refusal = _why_not(cluster, resource, configs)
             if refusal is None:
                 made = _writes(cluster, resource, configs)
-                # Of two changes that move one partition in one request the first one does.
+                # If two changes of one request concern one partition, the first one counts.
                 writes += [write for write in made if write.path not in written]
                 written.update(write.path for write in made)
         answers.append((resource, refusal))
@@ -189,7 +190,7 @@ def _why_not(cluster: Cluster, resource: Resource, configs: Mapping[str, str]) -
     if refused is not None:
         return _malformed(refused.sentence)
     if resource.name and MINIMUM in configs:
-        # KIP-966: leader and controller must go by the same number, whoever leads.
+        # KIP-966: controller and every leader must use the same number.
         return _invalid(f"{MINIMUM} is set for a topic or for all brokers, not for one.")
     return None
 

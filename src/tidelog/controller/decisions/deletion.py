@@ -1,16 +1,16 @@
-"""Deleting topics, and following each deletion until no replica is left.
+"""DeleteTopics, and each deletion until no replica is left.
 
 Owns the two queues (KIP-516, "Deletion") and the steps of each:
 
 | | Kafka's queue, below level 1.4 | with topic ids, from level 1.4 |
 |---|---|---|
-| asked for | ``/admin/delete_topics/T`` | the topic's nodes go, ``/tidelog/deletions/ID`` comes |
-| meanwhile | the topic stays in the store, told to nobody | the name is free |
-| a confirmation | kept in memory: asked for again after a restart | shortens the node |
-| the last one | the topic's nodes and the mark go in one write | the node goes |
+| requested | ``/admin/delete_topics/T`` | ``/tidelog/deletions/ID`` replaces the topic's nodes |
+| meanwhile | the topic stays in the store; brokers are not sent it | the name is free |
+| a confirmation | kept in memory: requested again after a restart | shortens the node |
+| the last one | one write removes the topic's nodes and the mark | removes the node |
 
-A controller at level 1.4 moves what it finds in Kafka's queue to the other one. What a broker is
-told to stop is ``stops``'.
+A controller at level 1.4 moves what it finds in Kafka's queue to the other one. Which replicas a
+broker must stop: see ``stops``.
 """
 
 from __future__ import annotations
@@ -22,15 +22,9 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import (
-    NO_ID,
-    Cluster,
-    Decision,
-    Put,
-    Refusal,
-    Remove,
-    Write,
-)
+from tidelog.controller.decisions.cluster import NO_ID, Cluster
+from tidelog.controller.decisions.decision import Decision, Put, Refusal, Remove, Write
+from tidelog.controller.decisions.soft_state import free_topic
 from tidelog.controller.decisions.stops import Stop, holders
 from tidelog.metadata import layout
 from tidelog.metadata.records import DeletionMark, DeletionNode, TopicMemory
@@ -38,7 +32,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 AT_ONCE = 100
-"""Topics with so many partitions together go in one commit, whatever the store: some 50 kB."""
+"""Topics with at most this many partitions together are removed in one commit: some 50 kB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +45,7 @@ class Doomed:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """The answer for one topic; ``refusal`` None means that it is on the queue."""
+    """The result for one topic; ``refusal`` None means that it is on the queue."""
 
     name: str | None
     topic_id: UUID
@@ -65,7 +59,7 @@ def repeated_names(cluster: Cluster, asked: Sequence[Doomed]) -> frozenset[str]:
 
 
 def cost_of_deletion(cluster: Cluster, one: Doomed) -> int:
-    """Return what the deletion of a topic costs, in writes."""
+    """Return the cost of a topic's deletion in writes."""
     node = cluster.topics.get(_name_of(cluster, one) or "")
     return 1 if node is None else 5 + 2 * len(node.partitions)
 
@@ -103,22 +97,22 @@ def delete_topics(
 
 
 def try_again(cluster: Cluster, asked: Iterable[Doomed]) -> None:
-    """Forget why these topics could not be deleted: the store is asked once more."""
+    """Forget why these topics could not be deleted, so that the store is asked again."""
     for one in asked:
-        cluster.undeletable.pop(_name_of(cluster, one) or "", None)
+        free_topic(cluster, _name_of(cluster, one))
 
 
 def take_up(cluster: Cluster, enabled: bool = True) -> Decision[list[str]]:
-    """Act on the marks in ``/admin/delete_topics``, whoever wrote them; answers what was moved.
+    """Act on the marks in ``/admin/delete_topics`` of any program; the answer names moved topics.
 
-    A mark without a topic goes, and every mark goes while deletion is switched off, as in Kafka.
-    At level 1.4 a marked topic moves to the queue with ids; below it the mark is the queue.
+    A mark without a topic is removed, and so is every mark while deletion is disabled, as in
+    Kafka. At level 1.4 a marked topic moves to the queue with ids; below it the mark is the queue.
     """
     writes: list[Write] = []
     moved: list[str] = []
     for name in sorted(cluster.marked):
         if layout.topic(name) in cluster.damaged:
-            # Who holds replicas of it cannot be known: it waits until the node is healed.
+            # Which brokers have replicas of it is unknown: it waits until the node is repaired.
             continue
         if not enabled or name not in cluster.topics:
             writes.append(Remove(layout.deletion_mark(name)))
@@ -128,20 +122,20 @@ def take_up(cluster: Cluster, enabled: bool = True) -> Decision[list[str]]:
             moved.append(name)
             writes.extend(_leave(cluster, name, may_be_cut=True))
         else:
-            # All may have confirmed while its nodes could not go.
+            # All may have confirmed while its nodes could not be removed.
             writes.extend(_finished(cluster, name))
     return Decision(moved, tuple(writes), splits=True)
 
 
 def note_confirmed(cluster: Cluster, broker: int, stopped: Iterable[Stop]) -> None:
-    """Remember in memory that a broker's replicas of marked topics are gone."""
+    """Remember in memory that a broker's replicas of marked topics are deleted."""
     for stop in stopped:
         if stop.name in cluster.marked:
             cluster.confirmed.setdefault(stop.name, set()).add((broker, stop.partition))
 
 
 def by_topic(stopped: Iterable[Stop]) -> list[list[Stop]]:
-    """Group what was stopped by topic: the note of one topic's deletion is written once for all."""
+    """Group stopped replicas by topic: each topic's record is written once."""
     found: dict[tuple[str, UUID], list[Stop]] = {}
     for stop in stopped:
         found.setdefault((stop.name, stop.topic_id), []).append(stop)
@@ -149,12 +143,12 @@ def by_topic(stopped: Iterable[Stop]) -> list[list[Stop]]:
 
 
 def cost_of_confirmation(of_topic: Sequence[Stop]) -> int:
-    """Return what it costs to confirm a topic's stops, in writes: the last one ends its nodes."""
+    """Return the cost of confirming a topic's stops in writes: the last one removes its nodes."""
     return 5 + 2 * len(of_topic)
 
 
 def confirm(cluster: Cluster, broker: int, stopped: Collection[Stop]) -> Decision[list[None]]:
-    """A broker no longer has these replicas: notes of them go, and what is finished is finished."""
+    """Note that a broker no longer has these replicas, and finish deletions without replicas."""
     writes: list[Write] = []
     names = {stop.name for stop in stopped}
     indexes: dict[UUID, set[int]] = {}
@@ -188,7 +182,7 @@ def _shortened(cluster: Cluster, broker: int, topic_id: UUID, gone: set[int]) ->
 
 
 def _finished(cluster: Cluster, name: str) -> list[Write]:
-    """The last step of Kafka's queue, once every broker that held a replica has confirmed."""
+    """Return the last step of Kafka's queue, if every broker with a replica has confirmed."""
     node = cluster.topics.get(name)
     if node is None or name in cluster.undeletable:
         return []
@@ -210,7 +204,7 @@ def _without_note(cluster: Cluster, broker: int, name: str, stopped: Iterable[St
     }
     left: dict[int, dict[int, int]] = {}
     for index, noted in memory.pending_stops.items():
-        # A note with another epoch is of a later decision, which is still to be confirmed.
+        # A note with another epoch belongs to a later decision, which is not confirmed yet.
         rest = {b: e for b, e in noted.items() if not (b == broker and done.get(index) == e)}
         if rest:
             left[index] = rest
@@ -250,10 +244,10 @@ def _why_not(cluster: Cluster, one: Doomed, name: str | None, enabled: bool) -> 
 
 
 def _leave(cluster: Cluster, name: str, may_be_cut: bool) -> list[Write]:
-    """The topic goes, and who holds replicas of it is put down under its id.
+    """Return the writes that replace a topic by its deletion, with the brokers that have replicas.
 
-    It is marked first if its nodes may go in several commits: one that still stands while it is on
-    the queue would be told to brokers, and that confirms a deletion that never was.
+    The topic is marked first if several commits may remove its nodes: a topic that exists while it
+    is on the queue would be sent to brokers, and that would confirm a deletion that never was.
     """
     node = cluster.topics[name]
     held = {index: holders(cluster, name, index) for index in sorted(node.partitions)}
@@ -274,8 +268,8 @@ def _nodes_go(cluster: Cluster, name: str) -> list[Write]:
     paths = []
     for index in sorted(cluster.topics[name].partitions):
         paths += [layout.state(name, index), layout.partition(name, index)]
-    # The topic behind what hangs on it, and its mark last: between any two commits it is either
-    # marked, so that the next controller goes on, or gone.
+    # The topic after the nodes that belong to it, and its mark last: between any two commits it is
+    # either marked, so that the next controller goes on, or removed.
     paths += [
         layout.memory(name),
         layout.topic_configs(name),

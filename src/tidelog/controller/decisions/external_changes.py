@@ -1,19 +1,20 @@
-"""What others than the controller wrote to the store: taken up, put right, or refused.
+"""External changes: nodes that other programs wrote, which are taken up, corrected or refused.
 
-Owns what each outside change means. Who notices it is the store's watches (``controller.outside``).
+Owns the meaning of each external change. How the controller notices it: see
+``controller.store_watches``.
 
-| written from outside | what is done |
+| written by another program | result |
 |---|---|
 | a new topic's node | it is created: ids, counts, leaders (``completion``) |
 | more partitions in a topic's node | they are added |
-| a topic's node without our fields, or with another id | they are put back |
-| other replicas, or fewer partitions, in a topic's node | what was there is put back: only a |
-| | reassignment moves replicas, and nothing missing deletes (promises 20, 21) |
-| a topic's node gone, or unreadable | named as damaged; brokers get no FULL until it is healed |
+| a topic's node without our fields, or with another id | the controller restores them |
+| other replicas, or fewer partitions, in a topic's node | the former ones are restored: only a |
+| | reassignment moves replicas; missing data deletes nothing (promises 20, 21) |
+| a topic's node removed or unreadable | reported as damaged; no FULL until it is repaired |
 | ``/admin/delete_topics/T`` | the topic is deleted (``deletion.take_up``) |
-| ``/config/topics/T``, ``/config/brokers/N`` | brokers are told at once |
-| ``/config/changes/…`` | the node that it names is looked at; the note is removed |
-| any of these as an ephemeral node | it counts as none, and a line says so (decision 0044) |
+| ``/config/topics/T``, ``/config/brokers/N`` | brokers are sent it at once |
+| ``/config/changes/…`` | the node that it names is read; the note is removed |
+| any of these as an ephemeral node | it counts as absent, with a log line (decision 0044) |
 """
 
 from __future__ import annotations
@@ -24,20 +25,18 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tidelog.controller.decisions import config_effects
-from tidelog.controller.decisions.cluster import (
-    Cluster,
-    Decision,
-    Put,
-    Remove,
-    Write,
-    check_topic,
-    indexes_with_state,
-    take,
-)
+from tidelog.controller.decisions.cluster import Cluster
 from tidelog.controller.decisions.completion import complete
+from tidelog.controller.decisions.decision import Decision, Put, Remove, Write
 from tidelog.controller.decisions.deletion import take_up as delete_marked
 from tidelog.controller.decisions.entropy import Entropy
-from tidelog.controller.decisions.ephemeral import counts_as_none, why_none
+from tidelog.controller.decisions.nodes import (
+    check_topic,
+    counts_as_none,
+    indexes_with_state,
+    take,
+    why_none,
+)
 from tidelog.metadata import layout
 from tidelog.metadata.layout import Damaged
 from tidelog.metadata.records import ConfigChange, ConfigNode, Counter, Record, TopicNode
@@ -50,15 +49,15 @@ WATCHED = (
     layout.CONFIG_CHANGES,
     layout.DELETE_TOPICS,
 )
-"""Nodes whose children are written from outside."""
+"""Nodes whose children other programs write."""
 
 WATCHED_CHILDREN = (layout.TOPICS, layout.TOPIC_CONFIGS, layout.BROKER_CONFIGS)
-"""Of these each child is watched too: its content is changed in place."""
+"""Nodes of these whose children are watched too: programs change their content in place."""
 
 
 @dataclass
 class Taken:
-    """What was found changed: lines for the log, and paths that a config change named."""
+    """The result of external changes: log lines, and paths that a config change named."""
 
     errors: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -71,10 +70,10 @@ def changed(cluster: Cluster, found: Mapping[str, Node | None]) -> dict[str, Nod
 
 
 def as_writes(found: Mapping[str, Node | None], after: Cluster) -> list[Write]:
-    """Return outside changes as the writes they would be, for what brokers must be told of them.
+    """Return external changes as writes, from which follows what brokers must be sent.
 
-    ``after`` is the state in which they were taken up: a mark that does not stand in it, because
-    it was removed at once or its topic went to the other queue, says nothing to anybody.
+    ``after`` is the state with these changes: a mark that is not in it, because it was removed at
+    once or its topic moved to the other queue, concerns no broker.
     """
     writes: list[Write] = []
     for path, node in found.items():
@@ -95,8 +94,8 @@ def take_up(
 ) -> Decision[Taken]:
     """Take up changed nodes, and decide what must be written because of them.
 
-    ``deletes`` is ``delete.topic.enable``. It changes the cluster: call it with a ``draft``, for
-    nobody else may read the state before the writes are durable.
+    ``deletes`` is ``delete.topic.enable``. This changes the cluster: call it with a ``draft``, for
+    no other code may read that state before the writes are durable.
     """
     taken = Taken()
     writes: list[Write] = []
@@ -107,11 +106,11 @@ def take_up(
             writes += _take_topic(cluster, name, node, taken, known)
             continue
         if path == layout.broker_configs(layout.ALL_BROKERS):
-            # What follows is the difference to what was known.
+            # The effects are the difference to the known defaults.
             writes += config_effects.of_defaults(cluster, _configs(path, node))
         take(cluster, path, node)
         if layout.partition_of(path) is not None:
-            # Rare: a damaged one that was healed.
+            # Rare: a damaged node that was repaired.
             known = indexes_with_state(cluster)
         if above == layout.TOPIC_MEMORIES:
             cluster.damaged.pop(layout.topic(name), None)
@@ -138,13 +137,13 @@ def take_up(
     taken.notes += [f"the topic {name} is deleted" for name in deleted.answer]
     gone = {layout.topic(name) for name in deleted.answer}
     kept = [write for write in (*writes, *completed.writes) if not _concerns(write, gone)]
-    # A revision of its own, so that it can be told who knows of the change.
+    # A revision of its own, by which the controller knows which brokers have the change.
     decided = (*kept, *deleted.writes) or (Put(layout.REVISION, Counter(cluster.revision + 1)),)
     return Decision(taken, decided, splits=True)
 
 
 def _concerns(write: Write, topics: set[str]) -> bool:
-    """Return whether a write is about a topic that goes in the same commit."""
+    """Return whether a write concerns a topic that the same commit removes."""
     path = write.path
     if not topics or not isinstance(write, Put):
         return False
@@ -161,7 +160,7 @@ def _is_known(cluster: Cluster, path: str, node: Node | None) -> bool:
         return cluster.ephemeral.get(path) == node.version
     if cluster.versions.get(path) != node.version:
         return False
-    # A node that was removed and created again has its old version.
+    # A node that was removed and created again may have its old version.
     above, _, name = path.rpartition("/")
     record = layout.decode(path, node.data)
     if path in cluster.damaged:
@@ -201,7 +200,9 @@ def _take_topic(
     if path in cluster.ephemeral:
         taken.notes.append(why_none(path))
     if written is not None:
-        taken.notes.append(f"{path} was {'rewritten' if was_known else 'created'} from outside")
+        taken.notes.append(
+            f"{path} was {'rewritten' if was_known else 'created'} by another program"
+        )
     return writes
 
 
@@ -211,15 +212,15 @@ def _put_right(
     partitions = {**written.partitions, **known.partitions}
     if any(written.partitions.get(index) != known.partitions[index] for index in known.partitions):
         taken.errors.append(
-            f"{layout.topic(name)} was rewritten with other replicas or fewer partitions: what was "
-            "there is put back. Replicas are moved by a reassignment."
+            f"{layout.topic(name)} was rewritten with other replicas or fewer partitions: the "
+            "former ones are restored. A reassignment moves replicas."
         )
     memory = cluster.memories.get(name)
     ours = known.topic_id if memory is None else memory.topic_id
     if written.topic_id not in (None, ours):
         taken.errors.append(
             f"{layout.topic(name)} was rewritten with the id {written.topic_id}: the topic has the "
-            f"id {ours}, which is put back."
+            f"id {ours}, which is restored."
         )
     return msgspec.structs.replace(
         written,

@@ -1,6 +1,6 @@
-"""AlterIsr: a leader proposes another ISR, or says that its data-loss handling is done.
+"""AlterIsr: a leader proposes another ISR, or reports that its data-loss handling is done.
 
-Owns the checks, in this order: topic and topic id, who leads, leader epoch, ISR version, members.
+Owns the checks, in this order: topic and topic id, leader, leader epoch, ISR version, members.
 Sources: KIP-497 (compare-and-set), KIP-704 (clearing the flag), KIP-516 (topic id),
 docs/design/who-may-lead.md (broker epochs of the members).
 """
@@ -13,9 +13,11 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_ID, Cluster, Decision, Put, Write
-from tidelog.controller.decisions.elections import put_state, with_isr
+from tidelog.controller.decisions.cluster import NO_ID, Cluster
+from tidelog.controller.decisions.decision import Decision, Put, Write
+from tidelog.controller.decisions.elections import with_isr
 from tidelog.controller.decisions.losses import without_debt
+from tidelog.controller.decisions.settlement import put_state
 from tidelog.metadata import layout
 from tidelog.metadata.records import PartitionState
 from tidelog.model.errors import ErrorCode
@@ -37,10 +39,10 @@ class Proposal:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer for one partition: an error, and the state that holds after it if there is one.
+    """The result for one partition: an error, and the state after it if there is one.
 
-    With INVALID_UPDATE_VERSION the state lets a leader that missed an answer catch up; without one
-    it learns the state by its control channel.
+    With INVALID_UPDATE_VERSION the state lets a leader that missed a response catch up; without a
+    state the leader learns it by its control channel.
     """
 
     error: ErrorCode
@@ -53,10 +55,10 @@ def alter_isr(
 ) -> Decision[list[Outcome]]:
     """Decide each proposal of the broker ``leader``; its own epoch was checked before.
 
-    A leader that does not know the present configurations may move its high watermark by a lower
-    ``min.insync.replicas`` than the controller goes by: a change that leaves its ISR below the
-    minimum is refused, and a state that has eligible replicas already is not answered. It asks
-    again until it was told (docs/decisions/0035).
+    A leader without the current configurations may advance its high watermark by a lower
+    ``min.insync.replicas`` than the controller uses: a change that leaves its ISR below the minimum
+    is refused, and the response has no state with eligible replicas. The leader asks again until it
+    has the configurations (docs/decisions/0035).
     """
     writes: list[Write] = []
     handled: dict[str, list[int]] = {}
@@ -82,12 +84,12 @@ def alter_isr(
             if memory is not None and where.partition in memory.unclean:
                 handled.setdefault(where.topic, []).append(where.partition)
         if new == state:
-            # Nothing to write: the version that the leader knows stays the current one.
+            # Nothing to write: the version that the leader knows stays current.
             outcomes.append(Outcome(ErrorCode.NONE, state, version))
             continue
         writes.append(put_state(cluster, where, new))
         outcomes.append(Outcome(ErrorCode.NONE, new, version + 1))
-    # Each topic's record once, however many of its partitions: it may be as large as a commit.
+    # Each topic's record once for all its partitions: it may be as large as a commit.
     paid = [
         Put(layout.memory(topic), without_debt(cluster.memories[topic], *indexes))
         for topic, indexes in handled.items()
@@ -118,7 +120,7 @@ def _why_not(cluster: Cluster, leader: int, proposal: Proposal) -> ErrorCode:
 
 
 def _is_below(cluster: Cluster, proposal: Proposal) -> bool:
-    """Return whether a change leaves an ISR without the minimum that the controller goes by."""
+    """Return whether a change leaves an ISR below the minimum that the controller uses."""
     where = proposal.where
     minimum = cluster.min_insync(where.topic, len(cluster.replicas(where)))
     return len(proposal.isr) < minimum and list(proposal.isr) != cluster.states[where].isr
@@ -130,12 +132,12 @@ def _why_not_members(cluster: Cluster, state: PartitionState, proposal: Proposal
         is_known_damaged = (member, proposal.where) in cluster.broken
         is_new = member not in state.isr
         if is_new and (node is None or member not in cluster.fit or is_known_damaged):
-            # A replica that was made anew joins after its broker has said so with a heartbeat.
+            # A rebuilt replica joins after a heartbeat of its broker has reported it as healed.
             return ErrorCode.INELIGIBLE_REPLICA
         if proposal.broker_epochs and node is not None:
-            told = proposal.broker_epochs[position]
-            # -1: the leader has not seen this member fetch, so it cannot vouch for a new one.
-            if told != node.broker_epoch and not (told == -1 and member in state.isr):
+            proposed = proposal.broker_epochs[position]
+            # -1: the leader has not seen this member fetch, so it cannot vouch for a new member.
+            if proposed != node.broker_epoch and not (proposed == -1 and member in state.isr):
                 return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 
@@ -146,7 +148,7 @@ def _changed(
     new = state
     if list(proposal.isr) != state.isr:
         minimum = cluster.min_insync(where.topic, len(cluster.replicas(where)))
-        # A leader acts: what replicas held that came back before it does not count any more.
+        # A leader acts: replicas that came back before it are no longer compared.
         new = with_isr(state, proposal.isr, minimum, unclean_members=[])
     if proposal.unclean_handled and new.is_unclean_leader:
         new = msgspec.structs.replace(new, is_unclean_leader=False)

@@ -1,7 +1,7 @@
-"""From decided writes to one conditional multi-write of the store.
+"""The step from decided writes to one conditional multi-write of the store.
 
-Owns the conditions: every multi-write checks the controller epoch's node (promise 22), counts the
-store's revision, and expects of each node the version that this controller knows.
+Owns the conditions: every multi-write checks the node of the controller epoch (promise 22), raises
+the store's revision by one, and expects of each node the version that this controller knows.
 """
 
 from __future__ import annotations
@@ -9,30 +9,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tidelog.controller.decisions.cluster import Cluster, Decision, Put, Write, apply
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.decision import Decision, Put, Write
+from tidelog.controller.decisions.nodes import apply
 from tidelog.metadata import layout
 from tidelog.metadata.records import Counter, TopicMemory
 from tidelog.metadata.store import Check, Create, Delete, Operation, Set, parent
 
 MANY = 500
-"""So few writes fit into every store's commit: a state is a few hundred bytes. Not so topics' own
-records, which may take half of a commit each."""
+"""At most this many writes fit into a commit of every store: a state is a few hundred bytes. Own
+records of topics do not count: each may take half of a commit."""
 
 PER_OPERATION_BYTES = 64
-"""What one operation takes in a request beside its path and content, rounded up."""
+"""The size of an operation in a request without its path and content, rounded up."""
 
 
 def with_revision(cluster: Cluster, writes: Sequence[Write]) -> tuple[Write, ...]:
-    """Return the writes of one commit: those decided, and the next revision if they have none."""
+    """Return the writes of one commit: those decided, and the next revision if it is missing."""
     if any(write.path == layout.REVISION for write in writes):
         return tuple(writes)
     return (*writes, Put(layout.REVISION, Counter(cluster.revision + 1)))
 
 
 def parts(decision: Decision[Any], most_bytes: int | None) -> Iterator[Sequence[Write]]:
-    """Yield the writes of a decision in as few commits as a store takes, in their order.
+    """Yield the writes of a decision, in their order, for as few commits as the store allows.
 
-    Only a decision that ``splits`` is cut. Grows with the writes: each is encoded once more.
+    Only a decision that ``splits`` takes several. Encodes each write once more.
     """
     writes = decision.writes
     is_small = len(writes) <= MANY and not any(
@@ -46,7 +48,7 @@ def parts(decision: Decision[Any], most_bytes: int | None) -> Iterator[Sequence[
         content = len(layout.encode(write.record)) if isinstance(write, Put) else 0
         # Its own path, and those of parents that may have to be created.
         needed = content + 3 * (len(write.path) + PER_OPERATION_BYTES)
-        # A partition and its first state, which follows it, come together or not at all.
+        # A partition and its first state, which follows it, belong into one commit.
         follows = position > start and write.path.startswith(f"{writes[position - 1].path}/")
         if size + needed > most_bytes and position > start and not follows:
             yield writes[start:position]
@@ -56,10 +58,10 @@ def parts(decision: Decision[Any], most_bytes: int | None) -> Iterator[Sequence[
 
 
 def operations(cluster: Cluster, writes: Sequence[Write]) -> list[Operation]:
-    """Return the operations of one commit; missing parents are created on the way.
+    """Return the operations of one commit, with those that create missing parents.
 
-    An ephemeral node gives way to one of ours: whatever is written must not go with a session, and
-    what is below must have a parent that can have children.
+    A persistent node replaces an ephemeral one at its path: written metadata must not end with a
+    session, and an ephemeral node cannot have children.
     """
     found: list[Operation] = []
     if not any(write.path == layout.CONTROLLER_EPOCH for write in writes):
@@ -78,13 +80,13 @@ def operations(cluster: Cluster, writes: Sequence[Write]) -> list[Operation]:
         else:
             found.extend(_parents(cluster, write.path, known))
             found.extend(_created(cluster, write.path, data, known))
-        # A record that one commit writes twice has the version of the first write by then.
+        # A record that one commit writes twice has the version of the first write.
         known[write.path] = version + 1
     return found
 
 
 def containers(found: Sequence[Operation]) -> list[str]:
-    """Return the paths that ``operations`` created beside the writes: nodes without content."""
+    """Return the paths that ``operations`` created besides the writes: nodes without content."""
     return [x.path for x in found if isinstance(x, Create) and not x.data]
 
 
@@ -107,10 +109,10 @@ def _created(
 
 
 def committed(cluster: Cluster, found: Sequence[Operation], writes: Sequence[Write]) -> None:
-    """Take up a commit that the store has made durable."""
+    """Apply a commit that the store has made durable."""
     written = {write.path for write in writes}
     for path in containers(found):
-        # A record without content is created as a container is, and counted by ``apply``.
+        # ``apply`` counts the version of a record without content, which looks like a container.
         if path not in written:
             cluster.versions[path] = 0
             cluster.ephemeral.pop(path, None)

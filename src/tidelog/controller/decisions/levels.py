@@ -1,18 +1,18 @@
-"""Going from one level to another: when a controller may not, and what it writes when it does.
+"""Level changes: when a controller refuses its level, and what it writes when it changes it.
 
-Owns the rules of the store for ``inter.broker.protocol.version``; what is sent at a level is the
-table in ``model.levels``. Source: docs/design/levels.md.
+Owns the rules of the store for ``inter.broker.protocol.version``. What a controller sends at a
+level: see ``model.levels``. Source: docs/design/levels.md.
 
 | a controller at | finds | it |
 |---|---|---|
-| any level | a broker whose code knows less | refuses its registration: UNSUPPORTED_VERSION |
-| below 1.4 | deletions with ids, not done | refuses: without ids their brokers cannot be told |
-| below 1.4 | topics not marked as migrated | marks them: replicas made from now on have no id |
+| any level | a broker with older code | refuses its registration: UNSUPPORTED_VERSION |
+| below 1.4 | unfinished deletions with ids | refuses to start: requests below 1.4 have no ids |
+| below 1.4 | topics not marked as migrated | marks them: new replicas have no id |
 | 1.4 | marks in ``/admin/delete_topics`` | moves them to the queue with ids |
 
-Marking is safe because no replica without an id of a former life is left: below 1.4 a name is free
-again only when every broker that held it has confirmed, and from 1.4 a level goes down only when
-every deletion has been confirmed.
+Marking is safe because no replica without an id is left of a deleted topic: below 1.4 a name is
+free again only when every broker with a replica has confirmed, and a level goes down from 1.4 only
+when every deletion has been confirmed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import Cluster, Put, Refusal, Write
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.decision import Put, Refusal, Write
 from tidelog.metadata import layout
 from tidelog.model.errors import ErrorCode
 
@@ -33,7 +34,7 @@ NAMES_SHOWN = 5
 
 
 def why_refused(cluster: Cluster) -> str | None:
-    """Return a sentence when a controller must not be active at its level on this store."""
+    """Return a sentence if a controller must not be active at its level on this store, or None."""
     if cluster.level.topic_ids:
         return None
     setting = f"inter.broker.protocol.version={cluster.level.name} is refused"
@@ -62,8 +63,8 @@ def why_refused(cluster: Cluster) -> str | None:
 def why_broker_refused(cluster: Cluster, broker: int, highest: str) -> str | None:
     """Return why a broker with older code cannot be commanded, or None.
 
-    ``highest`` is the highest level that it knows (tag 10003 of BrokerRegistration), "" if it does
-    not say.
+    ``highest`` is the highest level that it knows (tag 10003 of BrokerRegistration), "" if the
+    request has none.
     """
     known = _numbers(highest)
     if known is None or known >= (_numbers(cluster.level.name) or known):
@@ -94,8 +95,8 @@ def marks(cluster: Cluster) -> Iterator[tuple[Write, ...]]:
 def why_name_is_taken(cluster: Cluster, name: str) -> Refusal | None:
     """Return why a deleted topic's name cannot be used yet, or None.
 
-    Below level 1.4 requests carry no id: a StopReplica of the former life, with its epoch that
-    overrides all, could hit the new one.
+    Below level 1.4 requests have no topic id: a StopReplica of the deleted topic, whose epoch
+    overrides all, could delete replicas of the new one.
     """
     if name in cluster.marked:
         sentence = f"Topic '{name}' is marked for deletion; not every broker has confirmed it yet."

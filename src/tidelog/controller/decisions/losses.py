@@ -1,15 +1,15 @@
-"""What unclean elections lost, collected piece by piece, and the debts that they left (KIP-704).
+"""Records of unclean elections: the debts that they left, and which records were lost (KIP-704).
 
-Owns the debt records in ``/tidelog/topics/T`` and the history behind them: how a debt begins, what
-reports add to it, how a finished handling ends it, and what people are shown. Who leads is
+Owns the debt records in ``/tidelog/topics/T`` and their history: how a debt begins, what reports
+add to it, how a finished handling ends it, and what an operator sees. Not the elections: see
 ``elections``; nothing here changes a state node.
 
 | event | the records of the partition |
 |---|---|
-| an unclean election | a debt; one that stands already joins the history, unfinished |
-| the unclean leader tells where its log ended | the record of its election says so |
-| a replica reports what it had to cut | the first unclean election after those epochs collects it |
-| the handling is finished | the debt joins the history, which later reports still reach |
+| an unclean election | a debt; an earlier one joins the history, unfinished |
+| the unclean leader reports where its log ended | the record of its election has it |
+| a replica reports what it had to cut | the first unclean election after those epochs has it |
+| the handling is finished | the debt joins the history; later reports still add to it |
 
 A range may be reported more than once, by one replica or by several: what was lost is the union.
 """
@@ -23,36 +23,37 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Decision, Put, Write
+from tidelog.controller.decisions.cluster import NO_LEADER, Cluster
+from tidelog.controller.decisions.decision import Decision, Put, Write
 from tidelog.metadata import layout
 from tidelog.metadata.records import LostRange, TopicMemory, TopicNode, UncleanDebt
 from tidelog.model.topics import TopicPartition
 
 KEPT_ELECTIONS = 8
-"""Handled unclean elections that a partition remembers; those that lost nothing go first."""
+"""Handled unclean elections that a partition keeps; those without a loss are removed first."""
 
 KEPT_WITHOUT_LOSS = 1_000
-"""Handled elections without a known loss that a topic remembers: its node must stay small enough
-for ZooKeeper (1 MiB)."""
+"""Handled elections without a known loss that a topic keeps: its node must fit into ZooKeeper
+(1 MiB)."""
 
 KEPT_BYTES = 500_000
-"""A topic's node with more forgets handled elections, those without a known loss first, the oldest
-first: an election that is in one commit with a node of 1 MiB never succeeds. The audit log has said
-what they lost. Debts stay: ``most_debts`` bounds them."""
+"""A larger node of a topic drops handled elections, those without a known loss first, the oldest
+first: a commit of an election together with a node of 1 MiB never succeeds. The audit log has their
+losses. Debts stay: ``most_debts`` bounds them."""
 
 DEBT_BYTES = 130
 RANGE_BYTES = 90
-"""What a debt takes in its node, and each range that it has lost: with numbers of 12 digits."""
+"""The size of a debt in its node, and of each range that it lost, with numbers of 12 digits."""
 
 KEPT_RANGES = 32
-"""Ranges of one replica in one record; more are joined, with what lies between."""
+"""Ranges of one replica in one record; more are joined, with the offsets between them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """What a replica had to cut: committed offsets [first, end) and their leader epochs.
+    """Committed offsets [first, end) that a replica had to cut, and their leader epochs.
 
-    An empty range tells where the log of an unclean leader ended, and its last epoch.
+    An empty range is where the log of an unclean leader ended, with its last epoch.
     """
 
     topic_id: UUID
@@ -68,8 +69,8 @@ class Truncation:
 def most_debts(replicas: int) -> int:
     """Return how many debts a topic may have, so that its node has room for all reports on them.
 
-    A record is in one node, and the store bounds nodes: further unclean elections are put off until
-    half of the debts are handled (docs/decisions/0014).
+    The record is one node, and the store bounds nodes: further unclean elections wait until half of
+    the debts are handled (docs/decisions/0014).
     """
     return KEPT_BYTES // (DEBT_BYTES + RANGE_BYTES * replicas)
 
@@ -83,9 +84,9 @@ def has_full_record(cluster: Cluster, topic: str) -> bool:
 
 
 def topics_with_room(cluster: Cluster, writes: Iterable[Write]) -> set[str]:
-    """Return the topics of which writes leave less than half of the debts that there may be.
+    """Return the topics that writes leave with less than half of the debts that they may have.
 
-    Only those that had more before: there elections may have been put off.
+    Only topics that had more before: their elections may have been put off.
     """
     found = set()
     for write in writes:
@@ -106,7 +107,7 @@ def _replication(node: TopicNode) -> int:
 
 
 def with_debts(memory: TopicMemory, new: Mapping[int, UncleanDebt]) -> TopicMemory:
-    """Return the memory after unclean elections. The new leader's handling covers both."""
+    """Return the history after unclean elections. The new leader's handling covers both."""
     past = dict(memory.unclean_past)
     for partition in new:
         standing = memory.unclean.get(partition)
@@ -120,7 +121,7 @@ def with_debts(memory: TopicMemory, new: Mapping[int, UncleanDebt]) -> TopicMemo
 
 
 def without_debt(memory: TopicMemory, *partitions: int) -> TopicMemory:
-    """Return the memory after a finished handling of some partitions."""
+    """Return the history after a finished handling of some partitions."""
     unclean = dict(memory.unclean)
     past = dict(memory.unclean_past)
     for partition in partitions:
@@ -156,9 +157,9 @@ def _bounded(past: dict[int, list[UncleanDebt]]) -> dict[int, list[UncleanDebt]]
 
 
 def _in_bytes(memory: TopicMemory) -> TopicMemory:
-    """Return the memory without so many handled elections that its node stays small enough.
+    """Return the history with as few handled elections as its node has room for.
 
-    If debts alone are too much, each says of a replica's losses only where they begin and end.
+    If debts alone are too large, each keeps only the first and last offset of a replica's losses.
     """
     surplus = len(layout.encode(memory)) - KEPT_BYTES
     if surplus <= 0:
@@ -193,9 +194,9 @@ def _in_bytes(memory: TopicMemory) -> TopicMemory:
 
 
 def report(cluster: Cluster, broker: int, found: Iterable[Truncation]) -> Decision[int]:
-    """Decide ReportTruncation of a broker; the answer is how many reports it could not place.
+    """Decide ReportTruncation of a broker; the answer is the number of reports without a topic.
 
-    A topic that is gone takes what it lost along. Reports may come again: nothing counts twice.
+    Losses of a deleted topic are dropped. A repeated report counts once.
     """
     changed: dict[str, TopicMemory] = {}
     unknown = 0
@@ -235,7 +236,7 @@ def _with_loss(
         first = min(elections, key=lambda election: election.leader_epoch)
         grown = msgspec.structs.replace(first, lost=_joined([*first.lost, lost]))
         return _exchanged(memory, where.partition, first, grown)
-    # No unclean election is on record that explains it: it is on record all the same.
+    # No recorded unclean election explains this loss: record it as an entry of its own.
     state = cluster.states[where]
     made = UncleanDebt(NO_LEADER, state.leader_epoch, lost=[lost])
     past = dict(memory.unclean_past)
@@ -249,8 +250,8 @@ def _with_end(memory: TopicMemory, partition: int, broker: int, found: Truncatio
         if election.leader == broker and election.leader_epoch > epoch:
             if election.end_offset >= 0:
                 return memory
-            told = msgspec.structs.replace(election, end_offset=found.end, end_epoch=epoch)
-            return _exchanged(memory, partition, election, told)
+            reported = msgspec.structs.replace(election, end_offset=found.end, end_epoch=epoch)
+            return _exchanged(memory, partition, election, reported)
     return memory
 
 
@@ -290,7 +291,7 @@ def _joined(ranges: Sequence[LostRange], most: int = KEPT_RANGES) -> list[LostRa
 
 
 def lost_ranges(election: UncleanDebt) -> list[tuple[int, int]]:
-    """Return the offsets [first, end) that an election lost, whoever held them, in order."""
+    """Return the offsets [first, end) that an election lost on any replica, in order."""
     union: list[tuple[int, int]] = []
     for each in sorted(election.lost, key=lambda lost: (lost.first, lost.end)):
         if union and each.first <= union[-1][1]:
@@ -327,11 +328,11 @@ def places_with_loss(cluster: Cluster) -> list[TopicPartition]:
 
 
 def unclean_elections(cluster: Cluster) -> list[dict[str, Any]]:
-    """Return all that is on record of unclean elections, as plain data for JSON.
+    """Return all records of unclean elections, as plain data for JSON.
 
     One entry for each election, by topic and partition, the oldest first. ``lost`` has ranges of
     offsets [from_offset, to_offset) with their leader epochs and the replicas that had them;
-    ``missing_replicas`` have not come back, so what only they held is not known.
+    ``missing_replicas`` have not come back, so records that only they have are not counted.
     """
     found: list[dict[str, Any]] = []
     for name in sorted(cluster.memories):
@@ -371,17 +372,17 @@ def _shown(
     }
 
 
-def said_of_losses(topic: str, before: TopicMemory | None, after: TopicMemory) -> list[str]:
-    """Return audit lines for what a write of a topic's memory says anew of losses."""
+def loss_lines(topic: str, before: TopicMemory | None, after: TopicMemory) -> list[str]:
+    """Return audit lines for the losses that a write of a topic's history adds."""
     lines = []
     known = TopicMemory("", 0) if before is None else before
     if known.unclean == after.unclean and known.unclean_past == after.unclean_past:
         return []
     for partition in sorted({**after.unclean_past, **after.unclean}):
         where = TopicPartition(topic, partition)
-        told = {each.leader_epoch: each for each in _elections(known, partition)}
+        reported = {each.leader_epoch: each for each in _elections(known, partition)}
         for election in _elections(after, partition):
-            earlier = told.get(election.leader_epoch)
+            earlier = reported.get(election.leader_epoch)
             ranges = [] if earlier is None else earlier.lost
             for lost in election.lost:
                 if lost not in ranges:

@@ -1,8 +1,8 @@
-"""Where the replicas of new partitions go.
+"""Replica placement: the brokers of new partitions.
 
-Owns the placement only, not whether a topic may be created. Brokers take turns as first replica;
-the distance to the second one grows by one with each turn, so that the load of a dead broker
-spreads over all others; as long as there are racks without a replica, one of theirs is taken.
+Owns the placement. Whether a topic may be created: see ``creation``. Brokers take turns as first
+replica; the distance to the second one grows by one with each turn, so that the load of a dead
+broker spreads over all others; a rack without a replica comes before a rack that has one.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def place_on(
     start: int,
     first_partition: int = 0,
 ) -> list[list[int]]:
-    """Return the replicas of each new partition, on ``fit`` brokers wherever they are enough.
+    """Return the replicas of each new partition, on ``fit`` brokers if there are enough.
 
-    Where they are not, every partition is on all of them and the others take turns for the rest:
-    what would lie on brokers alone that are suspected or leave, nobody may be there to lead. The
-    other arguments are those of ``place``.
+    Otherwise every partition is on all of them and the other brokers take turns for the rest: a
+    partition only on brokers that are suspected or leaving might have no leader. The other
+    arguments are those of ``place``.
     """
     able = {broker: rack for broker, rack in racks.items() if broker in fit}
     if len(able) >= replication_factor or not able:
@@ -34,7 +34,7 @@ def place_on(
     placed = []
     for index, others in enumerate(place(rest, *wanted), start + first_partition):
         replicas = [*sorted(able), *others]
-        # Who is not fit now leads its share again when it is.
+        # A broker that is not fit now leads its share when it is fit again.
         first = index % replication_factor
         placed.append(replicas[first:] + replicas[:first])
     return placed
@@ -49,8 +49,8 @@ def place(
 ) -> list[list[int]]:
     """Return the replicas of each new partition, the preferred leader first.
 
-    ``racks`` has every usable broker, at least ``replication_factor``; ``start`` is any number, it
-    decides who comes first. ``first_partition`` is the index of the first new partition.
+    ``racks`` has every usable broker, at least ``replication_factor``; ``start`` is any number: it
+    decides which broker comes first. ``first_partition`` is the index of the first new partition.
     """
     turn = _turn(racks)
     count = len(turn)
@@ -66,7 +66,7 @@ def place(
 
 
 def _turn(racks: Mapping[int, str | None]) -> list[int]:
-    """Return the brokers so that neighbours are in different racks where that is possible."""
+    """Return the brokers in an order in which neighbours are in different racks, if possible."""
     by_rack: dict[str | None, list[int]] = {}
     for broker in sorted(racks):
         by_rack.setdefault(racks[broker], []).append(broker)

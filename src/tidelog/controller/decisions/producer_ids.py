@@ -1,13 +1,14 @@
-"""Blocks of producer ids: each is handed out once in the life of the cluster.
+"""Blocks of producer ids: the cluster allocates each block once.
 
-Owns the arithmetic; the newest block stands in Kafka's ``/latest_producer_id_block``.
+Owns the arithmetic; Kafka's ``/latest_producer_id_block`` has the newest block.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.controller.decisions.cluster import Cluster, Decision, Put, Refusal
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.decision import Decision, Put, Refusal
 from tidelog.metadata import layout
 from tidelog.metadata.records import ProducerIdBlock
 from tidelog.model.errors import ErrorCode
@@ -33,7 +34,7 @@ def next_block(cluster: Cluster, broker: int) -> Decision[Block | Refusal]:
             Refusal(ErrorCode.UNKNOWN_SERVER_ERROR, str(cluster.damaged[layout.PRODUCER_IDS]))
         )
     if cluster.went_back is not None:
-        # The next block of an older store may have been handed out already.
+        # The next block of an older store may have been allocated already.
         return Decision(Refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, cluster.went_back))
     last = cluster.producer_ids
     first = 0 if last is None else int(last.block_end) + 1

@@ -1,20 +1,21 @@
-"""Leaders go back to the preferred replicas when a broker leads too few of its own.
+"""Preferred-leader rebalance: leadership returns when a broker leads too few of its partitions.
 
-Owns the choice of partitions; the election itself is ``elections``. Source: Kafka's
+Owns the choice of partitions. The election: see ``requested_elections``. Source: Kafka's
 ``auto.leader.rebalance.enable``: a broker is out of balance when more than
 ``leader.imbalance.per.broker.percentage`` of the partitions that prefer it are led by another.
 """
 
 from __future__ import annotations
 
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Decision
-from tidelog.controller.decisions.elections import elect_on_request
+from tidelog.controller.decisions.cluster import NO_LEADER, Cluster
+from tidelog.controller.decisions.decision import Decision
+from tidelog.controller.decisions.requested_elections import elect_on_request
 from tidelog.model.admin_requests import ElectionType
 from tidelog.model.topics import TopicPartition
 
 
 def imbalanced(cluster: Cluster, percentage: int) -> list[TopicPartition]:
-    """Return the partitions that should go back to their preferred replica and can, sorted.
+    """Return the partitions whose preferred replica should lead and can, sorted.
 
     Partitions without a leader, under reassignment, or whose preferred replica is not in sync and
     fit are left alone. Walks over all partitions.
@@ -39,7 +40,7 @@ def imbalanced(cluster: Cluster, percentage: int) -> list[TopicPartition]:
 
 
 def rebalance(cluster: Cluster, percentage: int) -> Decision[list[TopicPartition]]:
-    """Move leadership back where a broker is out of balance; the answer names what moved."""
+    """Move leadership back where a broker is out of balance; the answer has those partitions."""
     places = imbalanced(cluster, percentage)
     decision = elect_on_request(cluster, ElectionType.PREFERRED, places)
     moved = [where for where, refusal in decision.answer.items() if refusal is None]

@@ -1,39 +1,31 @@
-"""A broker registers, dies, or wants to leave.
+"""Broker registrations: accepted or refused, expired, and given up by a controlled shutdown.
 
-Owns whether a registration is accepted and which writes follow from a broker's coming and going;
-who leads then is ``elections``.
+Owns the checks of a registration, and the writes that follow when a broker registers, expires or
+leaves. Which replica leads then: see ``elections``.
 
-| registered under that id | directory | incarnation | answer |
+| registered under that id | directory | incarnation | result |
 |---|---|---|---|
-| nobody | any | any | accepted, a new broker epoch |
-| somebody | the same | the same | accepted, the same epoch (another connection or controller) |
-| somebody | the same | another | accepted, a new epoch: a new life of the broker |
-| somebody | another | any | DUPLICATE_BROKER_REGISTRATION until the first is dead |
+| no broker | any | any | accepted, a new broker epoch |
+| a broker | the same | the same | accepted, the same epoch (another connection or controller) |
+| a broker | the same | another | accepted, a new epoch: the broker restarted |
+| a broker | another | any | DUPLICATE_BROKER_REGISTRATION until that one expires |
 
 Source: docs/design/who-may-lead.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import (
-    NO_ID,
-    NO_LEADER,
-    Cluster,
-    Decision,
-    LogEnd,
-    Put,
-    Refusal,
-    Remove,
-    Write,
-)
-from tidelog.controller.decisions.elections import Standing, settle_all
+from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, LogEnd
+from tidelog.controller.decisions.decision import Decision, Put, Refusal, Remove, Write
+from tidelog.controller.decisions.elections import Standing
+from tidelog.controller.decisions.settlement import settle_all
 from tidelog.metadata import layout
 from tidelog.metadata.records import BrokerNode, Counter
 from tidelog.model.errors import ErrorCode
@@ -54,7 +46,7 @@ class LifeEnded(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """One listener of a broker, as others reach it."""
+    """One listener of a broker, as other processes reach it."""
 
     name: str
     host: str
@@ -64,11 +56,11 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a broker says of itself. ``inventory`` maps (topic id, partition) to the log's end.
+    """What a broker reports of itself. ``inventory`` maps (topic id, partition) to the log's end.
 
-    Replicas that know no topic id are ``nameless``; ``damaged`` ones are in neither, and ``held``
-    has the names of all topic ids, ``kept_configs`` what replicas keep of their topics'
-    configurations. ``seen`` is the highest (controller epoch, store revision) ever.
+    Replicas without a topic id are ``nameless``; ``damaged`` ones are in neither. ``held`` has the
+    names of all topic ids, ``kept_configs`` the configurations that replicas keep of their topics.
+    ``seen`` is the highest (controller epoch, store revision) that the broker has ever seen.
     """
 
     broker: int
@@ -102,9 +94,11 @@ def register(cluster: Cluster, request: Registration, wall_ms: int) -> Decision[
         writes.append(Put(layout.BROKER_EPOCH, Counter(epoch)))
     node = _node(request, epoch, incarnation, wall_ms)
     # The time of registration alone is no change: after a failover each broker registers again,
-    # and all others would be told of all its partitions.
-    is_told = known is not None and msgspec.structs.replace(known, timestamp=node.timestamp) == node
-    if not is_told:
+    # and the controller would send all its partitions to all others.
+    is_known = (
+        known is not None and msgspec.structs.replace(known, timestamp=node.timestamp) == node
+    )
+    if not is_known:
         writes.append(Put(layout.broker(request.broker), node))
     new_life = None if same_life else request.broker
     standing = Standing.of(cluster, new_life=new_life)
@@ -115,27 +109,27 @@ def register(cluster: Cluster, request: Registration, wall_ms: int) -> Decision[
         standing = Standing(fit, standing.registered, None, standing.presumed - again)
     places = list(_concerned(cluster, request.broker))
     lost = set() if same_life else _lost(cluster, request, places)
-    # Of another life a leader does not count what the former one has fetched (``take_out``).
-    anew = {x for broker, x in cluster.broken if same_life and broker == request.broker}
-    # The node last: without it the next controller takes this for a new life again.
-    settled = settle_all(cluster, places, standing, lost, anew=anew)
+    # A leader does not count what a former incarnation has fetched: no new epoch is needed.
+    new_epochs = {x for broker, x in cluster.broken if same_life and broker == request.broker}
+    # The node last: without it the next controller finds the restart again.
+    settled = settle_all(cluster, places, standing, lost, new_epochs=new_epochs)
     return Decision(epoch, (*settled, *writes), splits=True)
 
 
 def why_gone_back(cluster: Cluster, request: Registration) -> str | None:
-    """Return a sentence when a broker knows more than this store, else None.
+    """Return a sentence if a broker knows more than this store, or None.
 
-    It has seen a higher controller epoch, or a higher revision than the store had when a controller
-    of the epoch that the broker saw wrote to it last; or a log has a higher leader epoch than its
-    partition ever had.
+    The broker has seen a higher controller epoch, or a higher revision than the store had when a
+    controller of the epoch that the broker saw wrote to it last; or one of its logs has a higher
+    leader epoch than its partition ever had.
     """
     epoch, revision = request.seen
-    told = cluster.revision if epoch == cluster.controller_epoch else cluster.loaded_revision
+    highest = cluster.revision if epoch == cluster.controller_epoch else cluster.loaded_revision
     why = None
-    if epoch > cluster.controller_epoch or revision > told:
+    if epoch > cluster.controller_epoch or revision > highest:
         why = (
             f"broker {request.broker} has seen revision {revision} of controller epoch {epoch}, "
-            f"the store is at {told} of {cluster.controller_epoch}"
+            f"the store is at {highest} of {cluster.controller_epoch}"
         )
     for (topic_id, partition), end in request.inventory.items():
         where = TopicPartition(cluster.names.get(topic_id, ""), partition)
@@ -157,10 +151,10 @@ def why_gone_back(cluster: Cluster, request: Registration) -> str | None:
 
 
 def bury(cluster: Cluster, dead: Sequence[int]) -> Decision[None]:
-    """Remove brokers whose session timed out, and replace them where they led."""
+    """Remove brokers whose session timed out, and elect other leaders where they led."""
     gone = [broker for broker in dead if broker in cluster.brokers]
     writes = settle_all(cluster, _led_or_in_sync(cluster, gone), Standing.of(cluster, gone))
-    # Last: as long as its node stands, the next controller finds it dead again.
+    # Last: while its node is there, the next controller finds the broker dead again.
     writes += [Remove(layout.broker(broker)) for broker in gone]
     return Decision(None, tuple(writes), splits=True)
 
@@ -173,7 +167,7 @@ def replace_unfit(cluster: Cluster) -> Decision[None]:
 
 
 def settle_returned(cluster: Cluster, broker: int) -> Decision[None]:
-    """Settle what nobody leads and ``broker`` has a replica of: it is no longer suspected."""
+    """Settle the leaderless partitions of a broker that is no longer suspected."""
     places = [
         where
         for where, state in cluster.states.items()
@@ -182,41 +176,16 @@ def settle_returned(cluster: Cluster, broker: int) -> Decision[None]:
     return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
 
 
-def note_damaged(
-    cluster: Cluster, broker: int, damaged: Iterable[tuple[UUID, TopicPartition]]
-) -> tuple[list[TopicPartition], list[TopicPartition]]:
-    """Take up all replicas that a broker reports as damaged; return the new ones and the healed.
-
-    One that was in sync when it was damaged stays damaged until another leads without it: a replica
-    that was made anew holds nothing of what it had.
-    """
-    reported = {
-        where
-        for topic_id, where in damaged
-        if topic_id in (NO_ID, cluster.topic_id(where.topic)) and where in cluster.states
-    }
-    known = {where for x, where in cluster.broken if x == broker}
-    healed = {where for where in known - reported if not _counts_on(cluster, broker, where)}
-    cluster.broken.update((broker, where) for where in reported)
-    cluster.broken.difference_update((broker, where) for where in healed)
-    return sorted(reported - known), sorted(healed)
-
-
-def _counts_on(cluster: Cluster, broker: int, where: TopicPartition) -> bool:
-    state = cluster.states.get(where)
-    return state is not None and broker in (*state.isr, *state.eligible_replicas)
-
-
 def take_out(cluster: Cluster, new: Collection[TopicPartition]) -> Decision[None]:
     """Replace the replicas that their brokers reported as damaged, where they lead or are in sync.
 
-    The last replica of an ISR stays in it, without leading: nobody else has what it had. Where the
-    damage is ``new`` a new leader epoch begins: in it no leader counts on what the replica fetched
-    before, when an empty one has taken its place in the same life of its broker (KIP-903 tells
-    lives apart, not these).
+    The last replica of an ISR stays in it, without leading: no other replica has its records. Where
+    the damage is ``new`` a new leader epoch begins: in it no leader counts what the replica fetched
+    before, if an empty one has replaced it in the same incarnation of its broker (KIP-903
+    distinguishes incarnations, not these).
     """
     places = sorted({where for _, where in cluster.broken if where in cluster.states})
-    settled = settle_all(cluster, places, Standing.of(cluster), anew=frozenset(new))
+    settled = settle_all(cluster, places, Standing.of(cluster), new_epochs=frozenset(new))
     return Decision(None, tuple(settled), splits=True)
 
 
@@ -267,7 +236,7 @@ def _node(request: Registration, epoch: int, incarnation: str, wall_ms: int) -> 
 
 
 def addresses_of(node: BrokerNode) -> list[Address]:
-    """Return a registered broker's listeners; an endpoint that cannot be read is left out."""
+    """Return a registered broker's listeners, without endpoints that cannot be read."""
     found = []
     for endpoint in node.endpoints:
         name, _, address = endpoint.partition("://")
@@ -293,7 +262,7 @@ def _concerned(cluster: Cluster, broker: int) -> list[TopicPartition]:
 
 
 def _led_or_in_sync(cluster: Cluster, brokers: Sequence[int] | set[int]) -> list[TopicPartition]:
-    """Return the partitions whose leader, or the hope of one, concerns these brokers."""
+    """Return the partitions whose leader, or next leader, may be one of these brokers."""
     concerned = set(brokers)
     return [
         where

@@ -1,18 +1,18 @@
-"""A metadata store that has gone back in time: what it does not know, and how it is accepted.
+"""Restored stores: the report about a store that has gone back in time, and its acceptance.
 
-Owns the step from an older copy of the store to one that may command brokers again
-(docs/design/metadata-store.md): everything that counts jumps above what was reported or is
-possible, no stored ISR is believed, and nothing that a replica holds of a known topic is given up:
+Owns the step from an older copy of the store to a store whose controller may command brokers again
+(docs/design/metadata-store.md): every counter jumps above what was reported or is possible, no
+stored ISR is used, and every replica of a known topic keeps its records:
 
-| a partition | then |
+| a partition | result |
 |---|---|
-| some replica was reported | the one with the highest (leader epoch, end offset) leads, flagged |
-| its holder is not assigned to it | it joins the assignment: the partition moved since the backup |
-| nobody reported a replica, some assigned broker is away | no leader: who is away may have it |
-| nobody reported a replica, all are here | the first of them leads, empty, flagged |
+| replicas reported | the one with the highest (leader epoch, end offset) leads, flagged |
+| their broker is not assigned | it joins the assignment: the partition moved after the backup |
+| no replica reported, an assigned broker is away | no leader: that broker may have it |
+| no replica reported, all are present | the first of them leads, empty, flagged |
 
-What the store does not know comes back too (``unknown_data``), but for what is named to be given
-up.
+Data that the store does not know comes back too (``unknown_data``), unless the operator names it to
+be given up.
 """
 
 from __future__ import annotations
@@ -24,20 +24,11 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import (
-    NO_ID,
-    NO_LEADER,
-    Cluster,
-    Decision,
-    LogEnd,
-    Put,
-    Refusal,
-    Remove,
-    Write,
-)
-from tidelog.controller.decisions.elections import put_state
+from tidelog.controller.decisions.cluster import NO_ID, NO_LEADER, Cluster, LogEnd
+from tidelog.controller.decisions.decision import Decision, Put, Refusal, Remove, Write
 from tidelog.controller.decisions.entropy import Entropy
 from tidelog.controller.decisions.losses import most_debts, with_debts
+from tidelog.controller.decisions.settlement import put_state
 from tidelog.controller.decisions.unknown_data import (
     Unknown,
     coming_back,
@@ -60,8 +51,8 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 JUMP = 1_000_000
-"""How far epochs and counters jump: more than brokers that are away can have seen beyond the rest,
-and 2,000 acceptances fit into an epoch's 31 bits."""
+"""The jump of epochs and counters: more than a broker that is away can have seen beyond the others,
+and 2,000 acceptances fit into the 31 bits of an epoch."""
 
 PRODUCER_ID_JUMP = 1_000_000_000
 """A million blocks of producer ids."""
@@ -70,7 +61,7 @@ MAX_EPOCH = 2**31 - 1
 
 
 def report(cluster: Cluster) -> dict[str, Any]:
-    """Return what an operator should know before accepting, as plain data for JSON."""
+    """Return what an operator needs to know before accepting, as plain data for JSON."""
     return {
         "went_back": cluster.went_back,
         "brokers_heard": sorted(_present(cluster)),
@@ -84,11 +75,11 @@ def report(cluster: Cluster) -> dict[str, Any]:
 def accept(
     cluster: Cluster, without: Collection[int], dropped: Collection[str], entropy: Entropy
 ) -> Decision[dict[str, Any] | Refusal]:
-    """Decide to go on with this store; ``without`` names brokers that are not waited for.
+    """Decide to go on with this store, without the brokers in ``without`` if they are missing.
 
-    ``dropped`` names what is given up of what the store does not know; all else comes back. The
-    answer is the report as it was before, with what is given up. The write that ends the state of
-    having gone back is the last one. Walks over all partitions.
+    ``dropped`` names unknown data to give up; all other comes back. The answer is the report as it
+    was before, with the data that is given up. The write that removes ``/tidelog/went_back`` is the
+    last one. Walks over all partitions.
     """
     refusal = _why_not(cluster, without)
     found = refusal or coming_back(cluster, dropped)
@@ -103,7 +94,7 @@ def accept(
         if name not in back:
             ends = {x: _ends(cluster, TopicPartition(name, x)) for x in node.partitions}
             memory = cluster.memories.get(name)
-            writes += _topic_anew(cluster, name, node, memory, ends, _Lives(epochs))
+            writes += _restored_topic(cluster, name, node, memory, ends, _NewPartitions(epochs))
     for one in unknown:
         node, whole = node_of(cluster, one, entropy)
         known = cluster.topics[one.name].partitions if one.is_known else {}
@@ -115,8 +106,8 @@ def accept(
         if not one.is_known:
             writes += _without_former(cluster, one.name, node)
             writes += _configs(cluster, one)
-        lives = _Lives(epochs, node.partitions.keys() - known.keys())
-        writes += _topic_anew(cluster, one.name, node, whole, ends, lives)
+        new = _NewPartitions(epochs, node.partitions.keys() - known.keys())
+        writes += _restored_topic(cluster, one.name, node, whole, ends, new)
     writes += _jumps(cluster, epochs.last)
     writes.append(Remove(layout.WENT_BACK))
     return Decision(before, tuple(writes), splits=True)
@@ -132,8 +123,8 @@ class _Epochs:
 
 
 @dataclass(frozen=True)
-class _Lives:
-    """Which partitions get a node of their own: the store does not know them."""
+class _NewPartitions:
+    """The partitions that get a node of their own, because the store does not know them."""
 
     epochs: _Epochs
     new: Collection[int] = ()
@@ -145,15 +136,15 @@ class _Lives:
             yield Put(layout.partition(*where), PartitionNode(epoch))
 
 
-def _topic_anew(
+def _restored_topic(
     cluster: Cluster,
     name: str,
     node: TopicNode,
     memory: TopicMemory | None,
     ends: Mapping[int, dict[int, LogEnd]],
-    lives: _Lives,
+    new: _NewPartitions,
 ) -> list[Write]:
-    """Return the writes of one topic: each partition is led by the newest of its replicas."""
+    """Return the writes of one topic: the newest replica of each partition leads it."""
     states: list[Write] = []
     assignment = dict(node.partitions)
     debts: dict[int, UncleanDebt] = {}
@@ -162,31 +153,31 @@ def _topic_anew(
         where = TopicPartition(name, index)
         others = sorted(ends[index].keys() - set(assignment[index]))
         assignment[index] = [*assignment[index], *others]
-        state = _led_anew(cluster, where, assignment[index], ends[index])
+        state = _restored_state(cluster, where, assignment[index], ends[index])
         if state.leader != NO_LEADER:
             standing.add(index)
             if len(standing) > most_debts(len(assignment[index])):
                 standing.remove(index)
-                # Elected when others are handled: by comparison, as when all came back unclean.
+                # Elected when other debts are handled: by comparison, as after an unclean return.
                 state = msgspec.structs.replace(
                     state,
                     leader=NO_LEADER,
                     is_unclean_leader=False,
                     unclean_members=list(ends[index]) or state.isr,
                 )
-        states += lives.of(where, ends[index])
+        states += new.of(where, ends[index])
         states.append(put_state(cluster, where, state))
         if state.leader != NO_LEADER:
             debts[index] = UncleanDebt(state.leader, state.leader_epoch)
-    # The topic before its partitions: what a cut leaves of a topic is found again, and accepted.
+    # The topic before its partitions: an unfinished acceptance finds its topics again.
     topic = msgspec.structs.replace(node, partitions=assignment)
     return [*_topic_writes(cluster, name, topic, memory, debts), *states]
 
 
 def _without_former(cluster: Cluster, name: str, node: TopicNode) -> Iterator[Write]:
-    """Yield what goes of a topic of the same name that nobody holds a replica of.
+    """Yield the removal of a topic of the same name without any replica.
 
-    A mark for its deletion is one of it: left there, it would delete the one that comes back.
+    Its mark for deletion is removed too: it would delete the topic that comes back.
     """
     if name in cluster.marked:
         yield Remove(layout.deletion_mark(name))
@@ -229,7 +220,7 @@ def _why_not(cluster: Cluster, without: Collection[int]) -> Refusal | None:
 
 
 def _missing(cluster: Cluster) -> set[int]:
-    """Return the assigned brokers that are not here, or have said nothing of what they hold."""
+    """Return the brokers that are assigned or registered, and have not reported their replicas."""
     assigned = {
         broker
         for node in cluster.topics.values()
@@ -240,12 +231,12 @@ def _missing(cluster: Cluster) -> set[int]:
 
 
 def _present(cluster: Cluster) -> set[int]:
-    """Return the brokers that have registered, said what they hold, and may lead."""
+    """Return the brokers that have registered, reported their replicas, and may lead."""
     return cluster.inventories.keys() & (cluster.fit - cluster.presumed)
 
 
 def _ends(cluster: Cluster, where: TopicPartition) -> dict[int, LogEnd]:
-    """Return the log end of every usable replica of a partition, wherever it is."""
+    """Return the log end of every usable replica of a partition, on any broker."""
     found = {}
     for broker in cluster.inventories.keys() | cluster.nameless.keys():
         end = cluster.log_end(broker, where)
@@ -254,7 +245,7 @@ def _ends(cluster: Cluster, where: TopicPartition) -> dict[int, LogEnd]:
     return found
 
 
-def _led_anew(
+def _restored_state(
     cluster: Cluster, where: TopicPartition, replicas: list[int], ends: dict[int, LogEnd]
 ) -> PartitionState:
     known = cluster.states.get(where)
@@ -287,7 +278,7 @@ def _topic_writes(
         memory = TopicMemory(layout.id_text(cluster.topic_id(name)), len(node.partitions))
     changed = with_debts(memory, debts)
     if memory.resize_epoch:
-        # Nobody can know a higher resize epoch of a topic that was never resized.
+        # No broker can have a higher resize epoch of a topic that was never resized.
         changed = msgspec.structs.replace(changed, resize_epoch=memory.resize_epoch + JUMP)
     if changed != cluster.memories.get(name):
         yield Put(layout.memory(name), changed)
@@ -308,7 +299,7 @@ def _jumps(cluster: Cluster, partition_epoch: int) -> Iterator[Write]:
     yield Put(layout.BROKER_EPOCH, Counter(broker_epoch))
     yield Put(layout.PARTITION_EPOCH, Counter(partition_epoch))
     if layout.PRODUCER_IDS not in cluster.damaged:
-        # Also without a block in the store: the first may have been handed out since.
+        # Also without a block in the store: the first may have been allocated since.
         known = cluster.producer_ids
         end = (0 if known is None else int(known.block_end)) + PRODUCER_ID_JUMP
         yield Put(layout.PRODUCER_IDS, ProducerIdBlock(-1, str(end), str(end)))
@@ -320,7 +311,7 @@ def _jumps(cluster: Cluster, partition_epoch: int) -> Iterator[Write]:
 
 
 def _unknown(cluster: Cluster) -> Iterator[dict[str, Any]]:
-    """Yield what replicas hold that the store does not know, by topic."""
+    """Yield the data of replicas that the store does not know, by topic."""
     for one in find(cluster):
         yield _listed(
             one.name,
@@ -364,7 +355,7 @@ def _listed(
 
 
 def _partitions(cluster: Cluster) -> Iterator[dict[str, Any]]:
-    """Yield the partitions of which replicas are elsewhere than the store says, or nowhere."""
+    """Yield the partitions with a replica on an unassigned broker, or without any replica."""
     for name, node in sorted(cluster.topics.items()):
         for index, replicas in sorted(node.partitions.items()):
             ends = _ends(cluster, TopicPartition(name, index))

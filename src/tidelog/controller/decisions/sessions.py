@@ -1,23 +1,24 @@
-"""Alive, suspected, dead: what a broker's silence means, by given times.
+"""Broker sessions: alive, suspected or dead, by the time since the last sign of life.
 
-Owns the session of each registered broker; elections that follow are ``elections``. Not in the
-store: a new controller presumes every registered broker alive until its session times out.
+Owns the session of each registered broker. The elections that follow: see ``elections``. Sessions
+are not in the store: a new controller presumes every registered broker alive until its session
+times out.
 
 | event | condition |
 |---|---|
 | registered, heartbeat | alive |
 | its connection closed, and ``grace_ms`` passed without another | suspected |
-| silent for ``silence_ms`` on an open connection, nobody else in doubt | suspected |
+| silent for ``silence_ms`` on an open connection, no other broker in doubt | suspected |
 | silent for half of ``silence_ms`` on an open connection, not suspected | in doubt |
-| known from an earlier controller, not registered here yet | alive, and in no such doubt |
-| registered, not answered yet | the same |
+| known from an earlier controller, not registered here yet | alive, and not in doubt |
+| registered, without a response yet | the same |
 | silent for ``timeout_ms`` | dead: it must register again |
-| silent for half of it, its connection open | nobody is buried until that is settled |
-| the controller's own loop stood still | every clock of a suspicion begins again |
+| silent for half of it, its connection open | no session expires until that is settled |
+| the controller's own loop was blocked | every suspicion counts from that moment |
 
-The doubts are for silences with one cause (decisions 0010, 0033): a controller that heard nobody
-for a while would suspect, or bury, the brokers one after another, and each would leave the ISR in
-favour of the next one, down to one.
+Doubts are for silences with one cause (decisions 0010, 0033): a controller that received nothing
+for a while would suspect, or expire, the brokers one after another, and each would leave the ISR in
+favour of the next one, until one is left.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 LOOKS = 8
-"""The loop is looked at so often in ``silence_ms``."""
+"""The number of checks of the event loop in ``silence_ms``."""
 
 STILL_PARTS = 4
-"""A loop that is not seen for this part of ``silence_ms`` stood still: a heartbeat of that time may
-wait unread."""
+"""A loop without a check for this part of ``silence_ms`` was blocked: a heartbeat of that time may
+be unread."""
 
 
 class Condition(Enum):
@@ -44,8 +45,8 @@ class Condition(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a controller waits, in ms. Without ``silence_ms < timeout_ms`` nobody is suspected
-    for a silence: death comes first."""
+    """How long a controller waits, in ms. Unless ``silence_ms < timeout_ms`` no broker is suspected
+    for its silence: its session expires first."""
 
     grace_ms: int
     silence_ms: int
@@ -53,17 +54,17 @@ class Patience:
 
     @property
     def look_ms(self) -> int:
-        """The pause between two looks at the loop."""
+        """The pause between two checks of the event loop."""
         return max(1, self.silence_ms // LOOKS)
 
 
 @dataclass
 class Session:
-    """When a broker was heard last, and since when its connection is closed (ms, monotonic).
+    """The last sign of life of a broker, and when its connection closed (ms, monotonic).
 
-    A suspicion counts the silence from ``counted_ms`` on. A ``presumed`` broker has no connection
-    to this controller yet, or waits for the answer to its registration: it cannot be heard. One is
-    ``suspected`` until it is heard again.
+    A suspicion counts the silence after ``counted_ms``. A ``presumed`` broker has no connection to
+    this controller yet, or waits for its registration response: it sends no heartbeats. A
+    ``suspected`` one stays so until its next sign of life.
     """
 
     heard_ms: int
@@ -76,15 +77,15 @@ class Session:
         self.counted_ms = max(self.counted_ms, self.heard_ms)
 
     def condition(self, now_ms: int, patience: Patience) -> Condition:
-        """Return what to believe now."""
+        """Return the condition now."""
         if now_ms - self.heard_ms >= patience.timeout_ms:
             return Condition.DEAD
         closed = self.closed_ms is not None and now_ms - self.closed_ms >= patience.grace_ms
         return Condition.SUSPECTED if closed or self.suspected else Condition.ALIVE
 
     def silent_ms(self, now_ms: int) -> int:
-        """Return for how long it is silent on an open connection, as far as that counts against it;
-        0 for one that cannot be suspected for it."""
+        """Return how long it is silent on an open connection, as far as a suspicion counts that; 0
+        for a broker that cannot be suspected for its silence."""
         if self.closed_ms is not None or self.presumed or self.suspected:
             return 0
         return now_ms - self.counted_ms
@@ -96,7 +97,7 @@ class Session:
         return self.silent_ms(now_ms) >= patience.silence_ms // 2
 
     def next_change_ms(self, judged_ms: int, patience: Patience) -> int:
-        """Return when, after the look of ``judged_ms``, to look again if nothing is heard."""
+        """Return when to judge it again after ``judged_ms`` without a sign of life."""
         dies = self.heard_ms + patience.timeout_ms
         if self.closed_ms is not None:
             suspected = self.closed_ms + patience.grace_ms
@@ -107,7 +108,7 @@ class Session:
         suspected = self.counted_ms + patience.silence_ms
         if doubted > judged_ms:
             return min(dies, doubted)
-        # Later than that only another's doubt holds the suspicion back.
+        # After that only the doubt about another broker holds the suspicion back.
         return min(dies, suspected if suspected > judged_ms else judged_ms + patience.look_ms)
 
 
@@ -118,41 +119,41 @@ class Sessions:
     patience: Patience
     by_broker: dict[int, Session] = field(default_factory=dict)
     settled_ms: int | None = None
-    """When a doubt ended last: those that shared it are heard a moment later, if they live."""
+    """When the last doubt ended: other brokers in doubt, if alive, give a sign a moment later."""
 
     looked_ms: int | None = None
-    """When the loop was seen last."""
+    """The last check of the event loop."""
 
     def presume(self, broker: int, now_ms: int) -> None:
-        """A broker is known from an earlier controller; it is to find this one."""
+        """Begin the session of a broker that registered with an earlier controller."""
         self.by_broker[broker] = Session(now_ms, presumed=True)
 
     def heard(self, broker: int, now_ms: int, *, is_answered: bool = True) -> None:
-        """A broker sent a heartbeat, or registered: until that ``is_answered`` it sends none."""
+        """Note a heartbeat or a registration; until that ``is_answered`` a broker sends none."""
         self._settle(broker, now_ms)
         self.by_broker[broker] = Session(now_ms, presumed=not is_answered)
 
     def closed(self, broker: int, now_ms: int) -> None:
-        """The connection of a broker's session closed."""
+        """Note that the connection of a broker's session closed."""
         session = self.by_broker.get(broker)
         if session is not None and session.closed_ms is None:
             self._settle(broker, now_ms)
             session.closed_ms = now_ms
 
     def forget(self, broker: int) -> None:
-        """A broker was removed from the store."""
+        """End the session of a broker that was removed from the store."""
         self.by_broker.pop(broker, None)
 
     def clear(self) -> None:
-        """Forget everything: this controller is no longer active."""
+        """End all sessions: this controller is no longer active."""
         self.by_broker.clear()
         self.settled_ms = self.looked_ms = None
 
     def look(self, now_ms: int) -> int:
-        """The loop turns. Return for how long it had stood still, in ms; 0 if it had not.
+        """Check the event loop. Return how long it was blocked, in ms; 0 if it was not.
 
-        What came in that time may be unread: every suspicion counts from now on, and a session
-        lasts so much longer.
+        Heartbeats of that time may be unread: every suspicion counts from now, and every session
+        lasts that much longer.
         """
         before, self.looked_ms = self.looked_ms, now_ms
         stood_ms = 0 if before is None else now_ms - before
@@ -176,12 +177,12 @@ class Sessions:
         }
 
     def without_connection(self, now_ms: int) -> set[int]:
-        """Return who is suspected now because its connection is closed."""
+        """Return the brokers that are suspected now because their connection is closed."""
         suspected = self.in_condition(Condition.SUSPECTED, now_ms)
         return {x for x in suspected if not self.by_broker[x].suspected}
 
     def in_doubt(self, now_ms: int) -> set[int]:
-        """Return who is silent for half of ``silence_ms``, its connection open."""
+        """Return the brokers with an open connection that are silent for half of ``silence_ms``."""
         return {
             broker
             for broker, session in self.by_broker.items()
@@ -189,10 +190,10 @@ class Sessions:
         }
 
     def silent(self, now_ms: int) -> set[int]:
-        """Return who is to be suspected now for its silence: one broker at most, or nobody.
+        """Return the broker to suspect now for its silence: one at most, or none.
 
-        While another is in doubt the silence may be the controller's own. When a doubt has ended,
-        the others that shared it have half of ``silence_ms`` to be heard too.
+        While another broker is in doubt the controller itself may be the cause. When a doubt has
+        ended, other brokers that were in doubt have half of ``silence_ms`` for a sign of life.
         """
         silence_ms = self.patience.silence_ms
         if silence_ms >= self.patience.timeout_ms:
@@ -205,12 +206,12 @@ class Sessions:
         return {x for x in doubted if self.by_broker[x].silent_ms(now_ms) >= silence_ms}
 
     def suspect(self, brokers: Collection[int]) -> None:
-        """These are suspected until they are heard: they hold nobody else's suspicion back."""
+        """Mark brokers as suspected until their next sign of life; they hold back no suspicion."""
         for broker in brokers:
             self.by_broker[broker].suspected = True
 
     def to_bury(self, now_ms: int) -> set[int]:
-        """Return the dead, all together, once nobody is in doubt: within half a time-out."""
+        """Return all dead brokers once no broker is in doubt: within half a session time-out."""
         dead = self.in_condition(Condition.DEAD, now_ms)
         in_doubt = any(
             session.closed_ms is None and now_ms - session.heard_ms >= self.patience.timeout_ms // 2

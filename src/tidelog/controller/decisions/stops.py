@@ -1,12 +1,12 @@
-"""Which replicas a broker is to stop, and why: topics being deleted, and replicas taken away.
+"""Replicas that a broker must stop: those of deleted topics, and those moved away from it.
 
-Owns what follows from the nodes; in which requests it travels is ``requests``', and what becomes of
-a confirmation is ``deletion.confirm``'s. Each look walks over the topics.
+Owns what follows from the nodes. The requests: see ``requests``; a confirmation: see
+``deletion.confirm``. Each call walks over the topics.
 
 | a replica of | leader epoch in the request (KIP-570) |
 |---|---|
 | a topic that is being deleted, in either queue | -2: it overrides every epoch |
-| a partition that was taken from the broker (``pending_stops``) | that of the decision |
+| a partition that was moved away from the broker (``pending_stops``) | that of the decision |
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DELETED_EPOCH = -2
 
 
 class Stop(NamedTuple):
-    """One replica that a broker is to stop, and with ``delete`` to remove."""
+    """One replica that a broker must stop, and with ``delete`` delete."""
 
     name: str
     topic_id: UUID
@@ -33,7 +33,7 @@ class Stop(NamedTuple):
 
 
 def stops_of(cluster: Cluster, broker: int) -> list[Stop]:
-    """Return what a broker still has to stop, by topic."""
+    """Return the replicas that a broker still has to stop, by topic."""
     found: list[Stop] = []
     for topic_id, deletion in cluster.deletions.items():
         for index, brokers in sorted(deletion.partitions.items()):

@@ -1,16 +1,16 @@
-"""What replicas hold that a restored store does not know: whole topics, partitions of known ones.
+"""Unknown data: topics and partitions of replicas that a restored store does not know.
 
-Owns how it is found, named and given its nodes back; when a restored store is accepted is
-``restoration``'s. All of it comes back with the acceptance, but for what an operator names to be
-given up (docs/decisions/0029):
+Owns how it is found and named, and its new nodes. When a restored store is accepted: see
+``restoration``. All of it comes back with the acceptance, unless the operator names it to be given
+up (docs/decisions/0029):
 
-| replicas hold | it comes back with |
+| replicas of | come back with |
 |---|---|
-| a topic that the store does not know | its id, its hosts, the configurations that they keep |
-| partitions of a topic that it knows | their hosts, and the topic's count |
-| a topic whose name another one has that nobody holds | in the place of that one |
-| a partition below a higher one that nobody holds | empty, flagged, on the hosts of that one |
-| a topic that the store says is being deleted | nothing: its deletion goes on |
+| a topic that the store does not know | its id, its brokers, the configurations that they keep |
+| partitions of a topic that it knows | their brokers, and the topic's count |
+| a topic whose name another topic without replicas has | the place of that topic |
+| a partition above one without replicas | that one too: empty, flagged, on the same brokers |
+| a topic that the store is deleting | nothing: its deletion goes on |
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from uuid import UUID
 
 import msgspec
 
-from tidelog.controller.decisions.cluster import NO_ID, Cluster, LogEnd, Refusal
-from tidelog.controller.decisions.creation import MAX_PARTITIONS
+from tidelog.controller.decisions.cluster import NO_ID, Cluster, LogEnd
+from tidelog.controller.decisions.decision import Refusal
 from tidelog.controller.decisions.entropy import Entropy
+from tidelog.controller.decisions.new_partitions import MAX_PARTITIONS
 from tidelog.metadata import layout
 from tidelog.metadata.records import TopicMemory, TopicNode
 from tidelog.model.errors import ErrorCode
@@ -36,7 +37,7 @@ Ends = dict[int, dict[int, LogEnd]]
 
 @dataclass
 class Unknown:
-    """What the store does not know of one topic. ``is_known``: it knows the topic itself."""
+    """The unknown data of one topic. ``is_known``: the store knows the topic itself."""
 
     name: str
     topic_id: UUID
@@ -44,9 +45,10 @@ class Unknown:
     ends: Ends = field(default_factory=dict)
 
     def named_by(self, text: str) -> set[int]:
-        """Return the partitions that an operator means by a topic, a topic id or topic-partition.
+        """Return the partitions that an operator names by a topic, a topic id or topic-partition.
 
-        A topic that the store knows is never meant as a whole: its partitions are named one by one.
+        The name of a topic that the store knows stands for none of its partitions: the operator
+        names each of them.
         """
         if not self.is_known and text in (self.name, layout.id_text(self.topic_id)):
             return set(self.ends)
@@ -54,7 +56,7 @@ class Unknown:
 
 
 def find(cluster: Cluster) -> list[Unknown]:
-    """Return what registered brokers hold that the store does not know, by name and id."""
+    """Return the data of registered brokers that the store does not know, by name and id."""
     found: dict[tuple[str, UUID], Unknown] = {}
 
     def add(name: str, topic_id: UUID, index: int, broker: int, end: LogEnd) -> None:
@@ -84,7 +86,7 @@ def find(cluster: Cluster) -> list[Unknown]:
 def coming_back(
     cluster: Cluster, dropped: Collection[str]
 ) -> tuple[list[Unknown], list[str]] | Refusal:
-    """Return what comes back, and what is given up; or why it cannot be told.
+    """Return the data that comes back and the partitions that are given up, or a refusal.
 
     ``dropped``: topics, topic ids, or partitions as topic-partition, each of them unknown.
     """
@@ -140,16 +142,16 @@ def _is_held(cluster: Cluster, name: str) -> bool:
 
 
 def configs_of(cluster: Cluster, one: Unknown) -> dict[str, str]:
-    """Return what replicas keep of the configurations of a topic that the store does not know."""
+    """Return the configurations that replicas keep of a topic that the store does not know."""
     found = cluster.kept_configs.get(one.topic_id)
     return {} if found is None or one.is_known else dict(found[1])
 
 
 def grown(partitions: Mapping[int, list[int]], ends: Ends) -> dict[int, list[int]]:
-    """Return an assignment with what replicas hold beside it, numbered without a gap.
+    """Return an assignment with the brokers of unknown replicas, numbered without a gap.
 
-    The newest replica comes first. What nobody holds below a partition that comes back goes to the
-    hosts of the next one.
+    The newest replica comes first. A partition without a replica gets the brokers of the next
+    higher one.
     """
     made = dict(partitions)
     for index, found in ends.items():
@@ -161,7 +163,7 @@ def grown(partitions: Mapping[int, list[int]], ends: Ends) -> dict[int, list[int
 
 
 def node_of(cluster: Cluster, one: Unknown, entropy: Entropy) -> tuple[TopicNode, TopicMemory]:
-    """Return the nodes with which what was unknown of a topic comes back."""
+    """Return the nodes that bring the unknown data of a topic back."""
     before = cluster.topics.get(one.name) if one.is_known else None
     memory = cluster.memories.get(one.name) if one.is_known else None
     partitions = grown({} if before is None else before.partitions, one.ends)

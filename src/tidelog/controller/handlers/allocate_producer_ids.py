@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.cluster import Cluster, Decision, Refusal
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.decision import Decision, Refusal
 from tidelog.controller.decisions.producer_ids import Block, next_block
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey

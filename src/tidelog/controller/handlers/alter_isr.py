@@ -17,10 +17,11 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, Decision
-from tidelog.controller.decisions.elections import elect_put_off
+from tidelog.controller.decisions.cluster import NO_LEADER, Cluster
+from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.isr import Outcome, Proposal, alter_isr
 from tidelog.controller.decisions.losses import topics_with_room
+from tidelog.controller.decisions.settlement import elect_put_off
 from tidelog.controller.serving import served
 from tidelog.controller.slices import SLICE, perform_in_slices
 from tidelog.model.api_keys import ApiKey

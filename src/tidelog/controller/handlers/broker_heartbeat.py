@@ -16,7 +16,7 @@ import logging
 from functools import partial
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions import registration
+from tidelog.controller.decisions import registration, soft_state
 from tidelog.controller.performing import NotActive
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey
@@ -53,9 +53,8 @@ async def serve(
     await _take_out(controller, broker, [] if failures is None else failures.damaged_replicas)
     leaves = False
     if request.want_shut_down:
-        if broker not in cluster.shutting_down:
+        if soft_state.note_leaving(cluster, broker):
             logger.info("broker %(broker)s wants to leave", {"broker": broker})
-            cluster.shutting_down.add(broker)
         if registration.leads_what_others_could(cluster, broker):
             await controller.perform(registration.replace_unfit)
         leaves = not registration.leads_what_others_could(cluster, broker)
@@ -71,7 +70,7 @@ async def _take_out(
     if not damaged and not cluster.broken:
         return
     found = [(x.topic_id, TopicPartition(x.topic_name, x.partition_index)) for x in damaged]
-    new, healed = registration.note_damaged(cluster, broker, found)
+    new, healed = soft_state.note_damaged(cluster, broker, found)
     for where in new:
         logger.error(
             "broker %(broker)s: the replica of %(partition)s is damaged",

@@ -21,18 +21,19 @@ from functools import partial
 from uuid import UUID
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.cluster import NO_ID, Cluster, Decision, LogEnd, Put, Refusal
-from tidelog.controller.decisions.elections import elect_awaited
+from tidelog.controller.decisions.cluster import NO_ID, Cluster, LogEnd
+from tidelog.controller.decisions.decision import Decision, Put, Refusal
 from tidelog.controller.decisions.levels import why_broker_refused
 from tidelog.controller.decisions.registration import (
     Address,
     LifeEnded,
     Registration,
-    note_damaged,
     register,
     why_gone_back,
     why_not,
 )
+from tidelog.controller.decisions.settlement import elect_awaited
+from tidelog.controller.decisions.soft_state import take_report
 from tidelog.controller.requests import PROTOCOL_NAMES
 from tidelog.controller.serving import served
 from tidelog.metadata import layout
@@ -126,19 +127,11 @@ def _accepted(
 
 
 def _decide(cluster: Cluster, registration: Registration, wall_ms: int) -> Decision[int | Refusal]:
-    broker = registration.broker
     refusal = why_not(cluster, registration)
     if refusal is not None:
         return Decision(refusal)
-    # What the broker says of itself holds for the elections of its own registration already.
-    cluster.inventories[broker] = registration.inventory
-    cluster.nameless[broker] = registration.nameless
-    cluster.take_held(registration.held)
-    cluster.take_configs(registration.seen, registration.kept_configs)
-    cluster.seen[broker] = registration.seen
-    cluster.shutting_down.discard(broker)
-    cluster.broken = {(x, where) for x, where in cluster.broken if x != broker}
-    note_damaged(cluster, broker, registration.damaged)
+    # The elections of this registration already use what the broker says of itself.
+    take_report(cluster, registration)
     return register(cluster, registration, wall_ms)
 
 

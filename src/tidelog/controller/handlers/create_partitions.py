@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.creation import (
+from tidelog.controller.decisions.growth import (
     Growth,
     cost_of_growth,
     create_partitions,

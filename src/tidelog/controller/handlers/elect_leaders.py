@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.cluster import Cluster, Decision, Refusal
-from tidelog.controller.decisions.elections import Result, elect_on_request
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.decision import Decision, Refusal
+from tidelog.controller.decisions.requested_elections import Result, elect_on_request
 from tidelog.controller.serving import reached_in_time, served
 from tidelog.controller.slices import perform_in_slices
 from tidelog.model.admin_requests import ElectionType

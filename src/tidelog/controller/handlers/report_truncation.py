@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.cluster import Cluster, Decision
+from tidelog.controller.decisions.cluster import Cluster
+from tidelog.controller.decisions.decision import Decision
 from tidelog.controller.decisions.losses import Truncation, report
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey

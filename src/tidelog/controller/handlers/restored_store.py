@@ -16,7 +16,7 @@ import json
 import logging
 
 from tidelog.controller.controller import Controller
-from tidelog.controller.decisions.cluster import Refusal
+from tidelog.controller.decisions.decision import Refusal
 from tidelog.controller.decisions.restoration import accept, report
 from tidelog.controller.serving import served
 from tidelog.model.api_keys import ApiKey

@@ -1,0 +1,224 @@
+"""The step from nodes of the store to the cluster state, for reads and for committed writes alike.
+
+Owns how one node changes the state, and which nodes count as damaged or as absent. An ephemeral
+node at a place of a persistent one counts as absent (docs/decisions/0044): ``journal`` replaces it.
+No rule about leaders or topics is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from tidelog.controller.decisions.cluster import NO_ID, Cluster
+from tidelog.controller.decisions.decision import Remove, Write
+from tidelog.metadata import layout
+from tidelog.metadata.layout import Damaged
+from tidelog.metadata.records import (
+    BrokerNode,
+    ClusterId,
+    ConfigNode,
+    Counter,
+    DeletionMark,
+    DeletionNode,
+    PartitionNode,
+    PartitionState,
+    ProducerIdBlock,
+    Record,
+    TopicMemory,
+    TopicNode,
+    WentBack,
+)
+from tidelog.metadata.store import Node
+from tidelog.model.topics import TopicPartition, metric_name
+
+
+def counts_as_none(path: str, node: Node) -> bool:
+    """Return whether a node is ephemeral at a path of a persistent node: it ends with a session.
+
+    The only ephemeral node of controllers is ``/controller``; a note of a change is no state.
+    """
+    if not node.ephemeral or path == layout.CONTROLLER:
+        return False
+    return layout.is_place(path) and not path.startswith(f"{layout.CONFIG_CHANGES}/")
+
+
+def why_none(path: str) -> str:
+    """Return a sentence about an ephemeral node at a path of a persistent one."""
+    return (
+        f"The metadata node {path} is ephemeral and counts as absent: it ends with the session "
+        "that created it, and tidelog replaces it when it writes this node. Create it as a "
+        "persistent node to keep it."
+    )
+
+
+def load(cluster: Cluster, nodes: Mapping[str, Node]) -> None:
+    """Apply every node of the store, parents first."""
+    for path in sorted(nodes):
+        take(cluster, path, nodes[path])
+    known = indexes_with_state(cluster)
+    for name in cluster.memories.keys() - cluster.topics.keys():
+        check_topic(cluster, name, known)
+    lacking = [x for x in cluster.states if not cluster.replicas(x) and x.topic in cluster.topics]
+    for name in {where.topic for where in lacking}:
+        check_topic(cluster, name, known)
+
+
+def take(cluster: Cluster, path: str, node: Node | None) -> None:
+    """Take up a node as the store has it, by whichever program; None if it does not exist."""
+    cluster.damaged.pop(path, None)
+    cluster.ephemeral.pop(path, None)
+    if node is None or counts_as_none(path, node):
+        cluster.versions.pop(path, None)
+        _remove(cluster, path)
+        if node is not None:
+            cluster.ephemeral[path] = node.version
+        return
+    cluster.versions[path] = node.version
+    record = layout.decode(path, node.data)
+    if isinstance(record, Damaged):
+        _remove(cluster, path)
+        cluster.damaged[path] = record
+    elif record is not None:
+        _put(cluster, path, record)
+
+
+def indexes_with_state(cluster: Cluster) -> dict[str, list[int]]:
+    """Return the partitions that have a state, by topic. Walks over all states."""
+    found: dict[str, list[int]] = {}
+    for where in cluster.states:
+        found.setdefault(where.topic, []).append(where.partition)
+    return found
+
+
+def check_topic(cluster: Cluster, name: str, known: Mapping[str, list[int]]) -> None:
+    """Count a topic's node as damaged when other nodes show that it lacks something.
+
+    Missing metadata deletes nothing (promise 20): a FULL without it would make replicas stale.
+    ``known`` is the result of ``indexes_with_state``, computed once for many topics.
+    """
+    path = layout.topic(name)
+    if path in cluster.damaged:
+        return
+    node = cluster.topics.get(name)
+    if node is None:
+        if name in cluster.memories:
+            memory = layout.memory(name)
+            lost = "only an ephemeral one is left" if path in cluster.ephemeral else "it is missing"
+            why = f"{lost}, but {memory} is there: put it back, or remove that node too"
+            cluster.damaged[path] = Damaged(path, why)
+        return
+    lacking = [index for index in known.get(name, ()) if index not in node.partitions]
+    if lacking:
+        _remove(cluster, path)
+        why = f"it lacks the partition {min(lacking)}, whose state is there"
+        cluster.damaged[path] = Damaged(path, why)
+
+
+def apply(cluster: Cluster, writes: Iterable[Write]) -> None:
+    """Apply writes that are durable."""
+    for write in writes:
+        cluster.damaged.pop(write.path, None)
+        cluster.ephemeral.pop(write.path, None)
+        if isinstance(write, Remove):
+            cluster.versions.pop(write.path, None)
+            _remove(cluster, write.path)
+        else:
+            cluster.versions[write.path] = cluster.versions.get(write.path, -1) + 1
+            _put(cluster, write.path, write.record)
+        if write.path.startswith((layout.TOPIC_CONFIGS, layout.BROKER_CONFIGS)):
+            # The commit of these writes raises the revision last.
+            cluster.configs_changed_at = cluster.revision + 1
+
+
+def _put(cluster: Cluster, path: str, record: Record) -> None:
+    name = path.rpartition("/")[2]
+    match record:
+        case PartitionState() | PartitionNode():
+            _put_partition(cluster, path, record)
+        case TopicNode():
+            _put_topic(cluster, name, record)
+        case TopicMemory():
+            cluster.memories[name] = record
+        case BrokerNode():
+            cluster.brokers[int(name)] = record
+        case DeletionNode():
+            topic_id = layout.parse_id(name) or NO_ID
+            cluster.deletions[topic_id] = record
+            cluster.former_lives.setdefault(record.name, {})[topic_id] = record
+        case DeletionMark():
+            cluster.marked.add(name)
+        case ConfigNode():
+            kind = cluster.topic_configs
+            if path.startswith(layout.BROKER_CONFIGS):
+                kind = cluster.broker_configs
+            kind[name] = dict(record.config)
+        case Counter():
+            cluster.counters[path] = record.value
+        case ProducerIdBlock():
+            cluster.producer_ids = record
+        case ClusterId():
+            cluster.cluster_id = record.id
+        case WentBack():
+            cluster.went_back = record.sentence
+        case _:
+            # Nodes that only tools and other controllers read.
+            pass
+
+
+def _put_partition(cluster: Cluster, path: str, record: PartitionState | PartitionNode) -> None:
+    found = layout.partition_of(path)
+    assert found is not None
+    where = TopicPartition(*found)
+    if isinstance(record, PartitionState):
+        cluster.states[where] = record
+    else:
+        cluster.lives[where] = record
+
+
+def _put_topic(cluster: Cluster, name: str, record: TopicNode) -> None:
+    cluster.names.pop(cluster.topic_id(name), None)
+    cluster.topics[name] = record
+    cluster.names_in_metrics[metric_name(name)] = name
+    topic_id = cluster.topic_id(name)
+    if topic_id != NO_ID:
+        cluster.names[topic_id] = name
+
+
+def _forget_deletion(cluster: Cluster, topic_id: UUID) -> None:
+    node = cluster.deletions.pop(topic_id, None)
+    if node is not None:
+        lives = cluster.former_lives[node.name]
+        del lives[topic_id]
+        if not lives:
+            del cluster.former_lives[node.name]
+
+
+def _remove(cluster: Cluster, path: str) -> None:
+    above, _, name = path.rpartition("/")
+    found = layout.partition_of(path)
+    if found is not None:
+        where = TopicPartition(*found)
+        kind: dict[TopicPartition, object] = (
+            cluster.states if path.endswith("/state") else cluster.lives  # type: ignore[assignment]
+        )
+        kind.pop(where, None)
+    elif path == layout.WENT_BACK:
+        cluster.went_back = None
+    elif above == layout.TOPICS:
+        cluster.names.pop(cluster.topic_id(name), None)
+        cluster.topics.pop(name, None)
+        cluster.names_in_metrics.pop(metric_name(name), None)
+    elif above == layout.TOPIC_MEMORIES:
+        cluster.memories.pop(name, None)
+    elif above == layout.BROKERS:
+        cluster.brokers.pop(int(name), None)
+    elif above == layout.DELETIONS:
+        _forget_deletion(cluster, layout.parse_id(name) or NO_ID)
+    elif above == layout.DELETE_TOPICS:
+        cluster.marked.discard(name)
+        cluster.confirmed.pop(name, None)
+    elif above == layout.TOPIC_CONFIGS:
+        cluster.topic_configs.pop(name, None)
+    elif above == layout.BROKER_CONFIGS:
+        cluster.broker_configs.pop(name, None)

@@ -1,0 +1,110 @@
+"""ElectLeaders: preferred and unclean elections that a request asks for.
+
+Owns the refusals and the result per partition. The unclean election itself is ``settlement``'s; the
+timer that moves leadership back to preferred replicas calls this too (``rebalance``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tidelog.controller.decisions.cluster import NO_LEADER, Cluster
+from tidelog.controller.decisions.decision import Decision, Put, Refusal, Write
+from tidelog.controller.decisions.elections import Standing
+from tidelog.controller.decisions.losses import most_debts
+from tidelog.controller.decisions.settlement import put_state, settle_all
+from tidelog.metadata import layout
+from tidelog.metadata.records import PartitionState, Record, TopicMemory
+from tidelog.model.admin_requests import ElectionType
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+
+Result = dict[TopicPartition, Refusal | None]
+
+
+def elect_on_request(
+    cluster: Cluster,
+    kind: ElectionType,
+    asked: Sequence[TopicPartition] | None,
+    everything: bool = False,
+) -> Decision[Result]:
+    """Decide ElectLeaders: preferred or unclean, for the partitions asked or (None) for all.
+
+    With None the answer leaves out partitions that need no election, as Kafka does; so it does with
+    ``everything``, which says that ``asked`` is a slice of all partitions.
+    """
+    everything = everything or asked is None
+    places = list(cluster.states) if asked is None else list(dict.fromkeys(asked))
+    answer: Result = {}
+    moved: list[TopicPartition] = []
+    writes: list[Write] = []
+    for where in places:
+        refusal = _why_not_elected(cluster, kind, where)
+        if refusal is not None:
+            if not (everything and refusal.error is ErrorCode.ELECTION_NOT_NEEDED):
+                answer[where] = refusal
+            continue
+        answer[where] = None
+        if kind is ElectionType.UNCLEAN:
+            moved.append(where)
+            continue
+        state = cluster.states[where]
+        preferred = cluster.topics[where.topic].partitions[where.partition][0]
+        new = msgspec.structs.replace(
+            state,
+            leader=preferred,
+            leader_epoch=state.leader_epoch + 1,
+            is_unclean_leader=False,
+        )
+        writes.append(put_state(cluster, where, new))
+    elected = settle_all(cluster, moved, Standing.of(cluster), allow_unclean=True)
+    changed = {write.path: write.record for write in elected if isinstance(write, Put)}
+    for where in moved:
+        record = changed.get(layout.state(*where))
+        if not isinstance(record, PartitionState) or record.leader == NO_LEADER:
+            answer[where] = _why_nobody(cluster, where, changed.get(layout.memory(where.topic)))
+    return Decision(answer, (*writes, *elected), splits=True)
+
+
+def _why_nobody(cluster: Cluster, where: TopicPartition, written: Record | None) -> Refusal:
+    """Say why no replica can lead: an unclean election waits for every replica that is not dead."""
+    state = cluster.states[where]
+    holders = sorted({*state.isr, *state.eligible_replicas} & cluster.brokers.keys())
+    sentence = f"No replica can lead {where} now."
+    memory = cluster.memories.get(where.topic) if written is None else written
+    debts = len(memory.unclean) if isinstance(memory, TopicMemory) else 0
+    if debts >= most_debts(len(cluster.replicas(where))):
+        sentence = (
+            f"{debts} unclean elections of {where.topic} are not handled yet: its record has no "
+            f"room for more. Ask for {where} again when they are."
+        )
+    elif holders:
+        names = ", ".join(map(str, holders))
+        sentence = f"Broker {names} may still come back with all of {where}: it is not dead yet."
+    return Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, sentence)
+
+
+def _why_not_elected(cluster: Cluster, kind: ElectionType, where: TopicPartition) -> Refusal | None:
+    node = cluster.topics.get(where.topic)
+    state = cluster.states.get(where)
+    if node is None or state is None or where.partition not in node.partitions:
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {where}.")
+    replicas = node.partitions[where.partition]
+    if kind is ElectionType.PREFERRED:
+        if state.leader == replicas[0]:
+            sentence = f"The preferred replica {replicas[0]} leads {where} already."
+            return Refusal(ErrorCode.ELECTION_NOT_NEEDED, sentence)
+        electable = replicas[0] in cluster.fit - cluster.presumed
+        electable = electable and replicas[0] not in state.unclean_members
+        if not electable or replicas[0] not in state.isr or (replicas[0], where) in cluster.broken:
+            sentence = f"The preferred replica {replicas[0]} of {where} is not in sync and alive."
+            return Refusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, sentence)
+        return None
+    if state.leader != NO_LEADER:
+        return Refusal(ErrorCode.ELECTION_NOT_NEEDED, f"{where} has the leader {state.leader}.")
+    if not cluster.fit & set(replicas):
+        sentence = f"No replica of {where} is alive."
+        return Refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, sentence)
+    return None

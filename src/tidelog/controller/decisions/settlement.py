@@ -1,0 +1,176 @@
+"""The partitions that an event concerns, each settled by the rules of ``elections``.
+
+Owns the order over many partitions: what came back uncertain is compared first (``returns``), then
+a leader is elected, and every unclean election gets its debt record in the topic's node, as long as
+that has room (KIP-704).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence, Set
+
+import msgspec
+
+from tidelog.controller.decisions.cluster import NO_LEADER, Cluster, LogEnd
+from tidelog.controller.decisions.decision import Decision, Put, Write
+from tidelog.controller.decisions.elections import (
+    Standing,
+    is_unclean_election,
+    settle,
+    without_broken,
+)
+from tidelog.controller.decisions.losses import most_debts, with_debts
+from tidelog.controller.decisions.returns import compared, is_put_off, without_lost
+from tidelog.metadata import layout
+from tidelog.metadata.records import PartitionState, TopicMemory, UncleanDebt
+from tidelog.model.topics import TopicPartition
+
+
+def settle_all(
+    cluster: Cluster,
+    places: Iterable[TopicPartition],
+    standing: Standing,
+    lost: Collection[TopicPartition] = (),
+    allow_unclean: bool | None = None,
+    only_with_room: bool = False,
+    new_epochs: Collection[TopicPartition] = (),
+) -> list[Write]:
+    """Return the writes that settle each partition.
+
+    ``lost``: partitions whose replica on the restarted broker may lack committed records.
+    ``allow_unclean`` overrides the topics' configuration. With ``only_with_room`` partitions are
+    skipped whose topic has no room for another debt record. Partitions in ``new_epochs`` get a new
+    leader epoch even under the same leader. Partitions with damaged nodes stay unchanged.
+    """
+    writes: list[Write] = []
+    debts: dict[str, dict[int, UncleanDebt]] = {}
+    standing_debts: dict[str, int] = {}
+    rules: dict[str, tuple[bool, int]] = {}
+    for where in places:
+        state = cluster.states.get(where)
+        replicas = cluster.replicas(where)
+        if state is None or not replicas:
+            continue
+        if cluster.damaged and layout.state(*where) in cluster.damaged:
+            continue
+        topic = where.topic
+        if topic not in rules:
+            configs = cluster.resolve(topic).configs
+            wanted = configs.unclean_leader_election_enable
+            allowed = wanted if allow_unclean is None else allow_unclean
+            rules[topic] = allowed, configs.min_insync_replicas
+        is_lost = where in lost
+        memory = cluster.memories.get(topic)
+        known = {} if memory is None else memory.unclean
+        owed = standing_debts.setdefault(topic, len(known))
+        owes_already = where.partition in known
+        may_owe = owes_already or owed < most_debts(len(replicas))
+        if only_with_room and not may_owe:
+            continue
+        new = _settled(cluster, where, standing, rules[topic], is_lost, may_owe=may_owe)
+        if (
+            where in new_epochs
+            and new.leader != NO_LEADER
+            and new.leader_epoch == state.leader_epoch
+        ):
+            new = msgspec.structs.replace(new, leader_epoch=state.leader_epoch + 1)
+        owes = is_unclean_election(state, new)
+        if owes and not owes_already:
+            standing_debts[topic] = owed + 1
+        if new == state:
+            continue
+        writes.append(put_state(cluster, where, new))
+        if owes:
+            debt = UncleanDebt(new.leader, new.leader_epoch)
+            debts.setdefault(topic, {})[where.partition] = debt
+    # Before the elections: every unclean election has its debt record.
+    return [*_put_debts(cluster, debts), *writes]
+
+
+def _settled(
+    cluster: Cluster,
+    where: TopicPartition,
+    standing: Standing,
+    rule: tuple[bool, int],
+    is_lost: bool,
+    *,
+    may_owe: bool,
+) -> PartitionState:
+    """Return the state that a partition should have; without ``may_owe`` no unclean leader."""
+    state, replicas = cluster.states[where], cluster.replicas(where)
+    allowed, minimum = rule
+    new = state
+    broken: list[int] = []
+    if cluster.broken:
+        broken = [x for x in replicas if (x, where) in cluster.broken]
+    if is_lost and standing.new_life is not None:
+        ends = _known_ends(cluster, where, replicas, standing)
+        awaited = standing.awaited if may_owe else {standing.new_life}
+        new = without_lost(new, standing.new_life, ends, broken, awaited)
+    if may_owe and is_put_off(new):
+        ends = _known_ends(cluster, where, replicas, standing)
+        new = compared(new, standing, ends, broken)
+    fresh = new.is_unclean_leader and new is not state and not state.is_unclean_leader
+    if not (fresh or (new.leader_epoch > state.leader_epoch and new.leader != NO_LEADER)):
+        here = standing.without(broken) if broken else standing
+        new = settle(new, replicas, here, min(minimum, len(replicas)), allowed and may_owe)
+    return without_broken(new, broken) if broken else new
+
+
+def elect_put_off(cluster: Cluster, topics: Set[str]) -> Decision[None]:
+    """Settle the leaderless partitions of topics whose debts have been handled.
+
+    As many as their records have room for: a topic with twenty times as many takes twenty rounds,
+    and a round skips the partitions that it cannot elect.
+    """
+    places = [
+        where
+        for topic in sorted(cluster.topics.keys() & topics)
+        for where in (TopicPartition(topic, index) for index in cluster.topics[topic].partitions)
+        if where in cluster.states and cluster.states[where].leader == NO_LEADER
+    ]
+    settled = settle_all(cluster, places, Standing.of(cluster), only_with_room=True)
+    return Decision(None, tuple(settled), splits=True)
+
+
+def elect_awaited(cluster: Cluster, broker: int) -> Decision[None]:
+    """Settle the leaderless partitions that wait for a broker, now that it can be elected.
+
+    The registration of another broker may have been decided between the registration of this one
+    and the beginning of its session: that decision still awaited this broker, and put the
+    comparison off.
+    """
+    places = [
+        where
+        for where, state in cluster.states.items()
+        if state.leader == NO_LEADER and broker in (*state.unclean_members, *state.isr)
+    ]
+    return Decision(None, tuple(settle_all(cluster, places, Standing.of(cluster))), splits=True)
+
+
+def put_state(cluster: Cluster, where: TopicPartition, state: PartitionState) -> Put:
+    """Return the write of a partition's state by this controller."""
+    signed = msgspec.structs.replace(state, controller_epoch=cluster.controller_epoch)
+    return Put(layout.state(*where), signed)
+
+
+def _put_debts(cluster: Cluster, debts: dict[str, dict[int, UncleanDebt]]) -> list[Write]:
+    writes: list[Write] = []
+    for topic, new in debts.items():
+        memory = cluster.memories.get(topic)
+        if memory is None:
+            count = len(cluster.topics[topic].partitions)
+            memory = TopicMemory(layout.id_text(cluster.topic_id(topic)), count)
+        writes.append(Put(layout.memory(topic), with_debts(memory, new)))
+    return writes
+
+
+def _known_ends(
+    cluster: Cluster, where: TopicPartition, replicas: Sequence[int], standing: Standing
+) -> dict[int, LogEnd]:
+    found = {}
+    for broker in replicas:
+        end = cluster.log_end(broker, where)
+        if end is not None and broker in standing.fit:
+            found[broker] = end
+    return found

@@ -1,0 +1,132 @@
+"""Soft state: what the controller knows of brokers beside the store, and every change of it.
+
+Owns the changes of ``suspected``, ``shutting_down``, ``presumed`` and ``broken``, and of what a
+broker reports when it registers. None of it is in the store: the next controller learns it again.
+Which elections follow: see ``registration``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from uuid import UUID
+
+from tidelog.controller.decisions.cluster import NO_ID, Cluster
+from tidelog.controller.decisions.registration import Registration
+from tidelog.model.topics import TopicPartition
+
+KEPT_NAMES = 1_000
+"""Names of reported topic ids that the controller keeps beyond those that the topics need."""
+
+
+def presume_all(cluster: Cluster) -> None:
+    """Presume every broker that registered with an earlier controller alive."""
+    cluster.presumed = set(cluster.brokers)
+
+
+def note_session(cluster: Cluster, broker: int) -> None:
+    """Note that a broker has a session with this controller: it is no longer only presumed."""
+    cluster.presumed.discard(broker)
+
+
+def suspect(cluster: Cluster, brokers: Collection[int]) -> None:
+    """Note brokers as suspected: they lead nothing that another replica can lead."""
+    cluster.suspected |= set(brokers)
+
+
+def end_suspicion(cluster: Cluster, broker: int) -> bool:
+    """Note a sign of life of a broker; return whether it was suspected."""
+    was_suspected = broker in cluster.suspected
+    cluster.suspected.discard(broker)
+    return was_suspected
+
+
+def note_leaving(cluster: Cluster, broker: int) -> bool:
+    """Note that a broker wants to shut down; return whether that is new."""
+    if broker in cluster.shutting_down:
+        return False
+    cluster.shutting_down.add(broker)
+    return True
+
+
+def take_report(cluster: Cluster, report: Registration) -> None:
+    """Take up what a broker says of itself in an accepted registration.
+
+    It replaces what the broker reported earlier, and ends its controlled shutdown.
+    """
+    broker = report.broker
+    cluster.inventories[broker] = report.inventory
+    cluster.nameless[broker] = report.nameless
+    _take_held(cluster, report.held)
+    take_configs(cluster, report.seen, report.kept_configs)
+    cluster.seen[broker] = report.seen
+    cluster.shutting_down.discard(broker)
+    cluster.broken = {(x, where) for x, where in cluster.broken if x != broker}
+    note_damaged(cluster, broker, report.damaged)
+
+
+def take_configs(
+    cluster: Cluster, seen: tuple[int, int], kept: Mapping[UUID, dict[str, str]]
+) -> None:
+    """Remember which configurations a broker keeps for topics that the store does not have.
+
+    Of several brokers the one counts that has seen the newest controller epoch and revision.
+    """
+    for topic_id, configs in kept.items():
+        known = cluster.kept_configs.get(topic_id)
+        if topic_id not in cluster.names and (known is None or known[0] <= seen):
+            cluster.kept_configs[topic_id] = seen, configs
+
+
+def _take_held(cluster: Cluster, held: Mapping[UUID, str]) -> None:
+    """Remember the names of topic ids that a broker reported; forget those of no broker."""
+    cluster.held.update(held)
+    cluster.kept_configs = {x: y for x, y in cluster.kept_configs.items() if x not in cluster.names}
+    if len(cluster.held) > 2 * len(cluster.topics) + KEPT_NAMES:
+        there = {topic_id for found in cluster.inventories.values() for topic_id, _ in found}
+        cluster.held = {
+            topic_id: name for topic_id, name in cluster.held.items() if topic_id in there
+        }
+
+
+def note_damaged(
+    cluster: Cluster, broker: int, damaged: Iterable[tuple[UUID, TopicPartition]]
+) -> tuple[list[TopicPartition], list[TopicPartition]]:
+    """Take up all replicas that a broker reports as damaged; return the new ones and the healed.
+
+    A replica that was in sync when it was damaged stays damaged until another leads without it: a
+    replica that was built again has none of the records that it had.
+    """
+    reported = {
+        where
+        for topic_id, where in damaged
+        if topic_id in (NO_ID, cluster.topic_id(where.topic)) and where in cluster.states
+    }
+    known = {where for x, where in cluster.broken if x == broker}
+    healed = {where for where in known - reported if not _counts_on(cluster, broker, where)}
+    cluster.broken.update((broker, where) for where in reported)
+    cluster.broken.difference_update((broker, where) for where in healed)
+    return sorted(reported - known), sorted(healed)
+
+
+def _counts_on(cluster: Cluster, broker: int, where: TopicPartition) -> bool:
+    state = cluster.states.get(where)
+    return state is not None and broker in (*state.isr, *state.eligible_replicas)
+
+
+def forget(cluster: Cluster, broker: int) -> None:
+    """Forget what is known beside the store of a broker whose registration expired."""
+    for kept in (cluster.suspected, cluster.presumed, cluster.shutting_down):
+        kept.discard(broker)
+    cluster.inventories.pop(broker, None)
+    cluster.nameless.pop(broker, None)
+    cluster.broken = {(x, where) for x, where in cluster.broken if x != broker}
+
+
+def keep_topic(cluster: Cluster, topic: str, why: str) -> None:
+    """Note why the nodes of a topic cannot be removed now: its deletion waits."""
+    cluster.undeletable[topic] = why
+
+
+def free_topic(cluster: Cluster, topic: str | None) -> None:
+    """Forget why the nodes of a topic could not be removed: its deletion goes on."""
+    cluster.undeletable.pop(topic or "", None)
