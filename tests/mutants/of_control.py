@@ -167,7 +167,8 @@ MUTANTS = (
     Mutant(
         "a member that fetched in a former life joins the ISR",
         f"{DECISIONS}/isr.py",
-        "            if proposed != node.broker_epoch and not (proposed == -1 and member in state.isr):\n",
+        "            if proposed != node.broker_epoch and not "
+        "(proposed == -1 and member in state.isr):\n",
         "            if False:\n",
         "tests/unit/controller/test_isr.py",
     ),

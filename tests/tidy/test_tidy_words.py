@@ -18,6 +18,8 @@ UNDER_THE_RULE = (
     "src/tidelog/broker/data_loss",
     "src/tidelog/broker/handlers",
     "src/tidelog/broker/metadata",
+    "src/tidelog/controller",
+    "src/tidelog/metadata",
     "src/tidelog/partitioning",
     "src/tidelog/protocol",
     "src/tidelog/records",

@@ -1,8 +1,8 @@
-"""Becoming the active controller: load the store, raise the controller epoch, name oneself.
+"""Activation: a controller loads the store, raises the controller epoch and writes its node id.
 
-Owns the first write of a controller. It is conditional on the epoch that was loaded, so of two
-controllers that try at once one fails; every later write of an earlier controller fails (promise
-22), for it expects the earlier epoch's node.
+Owns the first write of a controller. It is conditional on the epoch that it loaded, so of two
+controllers that try at once one fails; every later write of the earlier controller fails (promise
+22), for it expects the version of the earlier epoch's node.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _INDISPENSABLE = (
     layout.BROKER_EPOCH,
     layout.REVISION,
 )
-"""Nodes without which nothing can be decided: guessing one could repeat an epoch."""
+"""Nodes that every decision needs: a guess could repeat an epoch."""
 
 
 def open_store(configs: ServerConfigs, seams: Seams) -> MetadataStore:
-    """Return the store that ``metadata.store`` names, not yet open."""
+    """Return the store that ``metadata.store`` names, not open yet."""
     kind, _, place = configs.metadata_store.partition(":")
     if kind == "sqlite":
         return SqliteStore(place, seams.disk, seams.threads)
@@ -50,11 +50,11 @@ def open_store(configs: ServerConfigs, seams: Seams) -> MetadataStore:
 
 
 MOST_LOADS = 3
-"""How often everything is loaded again because somebody wrote meanwhile."""
+"""How often an activation loads everything because another controller wrote meanwhile."""
 
 
 class AnotherActive(Exception):
-    """Another controller is active on this store, or was faster: stand by."""
+    """Another controller is active on this store, or was faster: this one stands by."""
 
 
 async def activate(
@@ -66,21 +66,21 @@ async def activate(
     level: Level = LATEST,
     belongs_to: str | None = None,
 ) -> Cluster:
-    """Load everything and become active; ``cluster_id`` names a cluster that is new.
+    """Load everything and become active; ``cluster_id`` is the id of a new cluster.
 
-    ``belongs_to`` is the cluster whose log directories this process has, if it has any.
+    ``belongs_to`` is the cluster whose log directories this process has, if any.
 
-    Raises StoreRefused when a counter is damaged, the level is refused or this is the store of
-    another cluster than ``belongs_to``, AnotherActive when
-    another is active or was faster, NotActive when a node that is no controller's keeps all from
-    it, StoreUnavailable when the store does not answer.
+    Raises StoreRefused when a counter is damaged, the level is refused or the store belongs to
+    another cluster than ``belongs_to``; AnotherActive when another controller is active or was
+    faster; NotActive when a persistent node stands at ``/controller``; StoreUnavailable when the
+    store does not respond.
     """
-    # Looked at first: a standby asks often, and loading everything costs.
+    # First: a standby tries often, and to load everything is expensive.
     held = await store.get(layout.CONTROLLER)
     if held is not None and not held.ephemeral:
         raise NotActive(
-            f"the metadata node {layout.CONTROLLER} is not ephemeral, so it ends with nobody's "
-            "session: remove it if no other program holds it on purpose"
+            f"the metadata node {layout.CONTROLLER} is not ephemeral, so it ends with no session: "
+            "remove it unless another program holds it on purpose"
         )
     if held is not None:
         raise AnotherActive("Another controller is active.")
@@ -95,8 +95,8 @@ async def activate(
     for path in (*_INDISPENSABLE, layout.PRODUCER_IDS):
         if path in cluster.ephemeral:
             raise StoreRefused(
-                f"The metadata node {path} is ephemeral: what it counts would be forgotten with a "
-                "session. Restore the store from a backup, or create it as a persistent node."
+                f"The metadata node {path} is ephemeral: its count would be lost with a session. "
+                "Restore the store from a backup, or create it as a persistent node."
             )
     refused = levels.why_refused(cluster)
     if refused is not None:
@@ -137,11 +137,11 @@ def _why_not_whose(belongs_to: str, cluster_id: str | None) -> str:
 
 
 async def _whole(store: MetadataStore) -> dict[str, Node]:
-    """Return all nodes as they stood between two commits of controllers.
+    """Return all nodes as they were between two commits of controllers.
 
-    A load may be no snapshot: a container that was seen empty may have got a topic since, of a
-    controller that a tool has just deposed. Every commit counts the revision, so one that is the
-    same before and after says that there was none; the first write is conditional on it.
+    A load may be no snapshot: a container that was read empty may have a topic since, written by a
+    controller that a tool has just deposed. Every commit raises the revision, so an equal revision
+    before and after shows that there was no commit; the first write is conditional on it.
     """
     for _ in range(MOST_LOADS):
         before = await store.get(layout.REVISION)
@@ -153,7 +153,7 @@ async def _whole(store: MetadataStore) -> dict[str, Node]:
 
 
 async def _write(store: MetadataStore, cluster: Cluster, writes: Sequence[Write]) -> None:
-    """Write before being active: like every write, only while the controller epoch stands."""
+    """Write before being active: like every write, conditional on the controller epoch."""
     complete = with_revision(cluster, writes)
     found = operations(cluster, complete)
     conflict = await store.multi(found)

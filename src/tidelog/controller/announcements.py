@@ -1,13 +1,13 @@
-"""What several brokers are told of the same change, made once for all of them.
+"""Requests that several control channels send for the same change, built once for all brokers.
 
-UpdateMetadata as bytes: to ten brokers the same ten thousand partitions would otherwise be written
-ten times; of the message only the broker epoch differs, and it has its place. Of LeaderAndIsr, in
-which every broker finds its own partitions: which those are, in one pass for all brokers, and what
-the replicas of one partition are all told.
+Owns the reuse. UpdateMetadata as bytes: ten brokers would otherwise need the same ten thousand
+partitions encoded ten times; only the broker epoch differs, at a fixed position. For LeaderAndIsr,
+where every broker gets its own partitions: the split of partitions by broker in one pass, and the
+state of each partition, which all its replicas get. What the requests contain: see ``requests``.
 
-What was made holds until something is to be told (``forget``), and only for the same revision and
-the same damaged replicas: it is never older than what the outbox that sends it has noted. Keeps at
-most ``KEPT`` of each kind, each as large as what changed, or as everything.
+A kept request is valid until the next change (``forget``), and only for the same revision and the
+same damaged replicas: it is never older than the change that a channel has to send. Keeps at most
+``KEPT`` of each kind, each as large as what changed, or as the whole metadata.
 """
 
 from __future__ import annotations
@@ -24,43 +24,43 @@ from tidelog.model.topics import TopicPartition
 from tidelog.protocol import codec, messages
 from tidelog.protocol.primitives import Buffer
 
-Kept = TypeVar("Kept")
+KeptRequest = TypeVar("KeptRequest")
 
 KEPT = 4
-"""Brokers that are behind need other changes than the rest: a few kinds at a time."""
+"""Brokers that lag need other changes than the others: a few kinds at a time."""
 
 _EPOCH_AT = 8
-"""Where the broker epoch stands: behind controller id and epoch, in every version from 5 on."""
+"""Position of the broker epoch: after controller id and epoch, in every version from 5."""
 
 _EPOCH = struct.Struct(">q")
 
 
 class Announcements:
-    """What the brokers of one controller are told; one for all its outboxes."""
+    """The kept requests of one controller, for all its control channels."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, bytes] = {}
         self._splits: dict[Hashable, requests.Split] = {}
-        self._orders: dict[TopicPartition, requests.PartitionOrder] = {}
-        self._orders_of = -1
-        """The revision that ``_orders`` are of."""
+        self._commands: dict[TopicPartition, requests.PartitionCommand] = {}
+        self._commands_of = -1
+        """The revision of ``_commands``."""
         self.made = 0
         """How many messages were built and encoded: for tests and measurements."""
         self.passes = 0
-        """How often changed partitions were divided among the brokers: likewise."""
+        """How often changed partitions were split by broker: likewise."""
 
     def forget(self) -> None:
-        """Something changed: nothing that was made before is sent any more."""
+        """Drop all kept requests: something changed."""
         self._kept.clear()
         self._splits.clear()
-        self._orders = {}
+        self._commands = {}
 
-    def orders(
+    def commands(
         self, cluster: Cluster, sender: requests.Sender, broker: int, changes: Changes
     ) -> messages.LeaderAndIsrRequest:
-        """Return LeaderAndIsr of what changed, for one broker."""
-        if self._orders_of != cluster.revision:
-            self._orders, self._orders_of = {}, cluster.revision
+        """Return LeaderAndIsr of the changed partitions, for one broker."""
+        if self._commands_of != cluster.revision:
+            self._commands, self._commands_of = {}, cluster.revision
         key = cluster.revision, frozenset(changes.partitions)
         split = self._splits.get(key)
         if split is None:
@@ -68,18 +68,18 @@ class Announcements:
             self.passes += 1
             _keep(self._splits, key, split)
         own = split.get(broker, {})
-        return requests.orders(cluster, sender, broker, own, requests.INCREMENTAL, self._orders)
+        return requests.commands(cluster, sender, broker, own, requests.INCREMENTAL, self._commands)
 
     def everything(
         self, cluster: Cluster, sender: requests.Sender, broker: int
     ) -> codec.EncodedRequest:
-        """Return UpdateMetadata of all partitions, to begin a channel with."""
+        """Return UpdateMetadata of all partitions, for the begin of a channel."""
         return self._encoded(cluster, sender, broker, None, (), cluster.all_partitions)
 
     def of_changes(
         self, cluster: Cluster, sender: requests.Sender, broker: int, changes: Changes
     ) -> codec.EncodedRequest:
-        """Return UpdateMetadata of what changed."""
+        """Return UpdateMetadata of the changed partitions and topics."""
         named = changes.partitions
         gone = tuple(changes.gone.values())
         return self._encoded(cluster, sender, broker, frozenset(named), gone, lambda: named)
@@ -108,7 +108,7 @@ class Announcements:
         return codec.EncodedRequest(ApiKey.UPDATE_METADATA, version, message)
 
 
-def _keep(kept: dict[Hashable, Kept], key: Hashable, made: Kept) -> None:
+def _keep(kept: dict[Hashable, KeptRequest], key: Hashable, made: KeptRequest) -> None:
     while len(kept) >= KEPT:
         del kept[next(iter(kept))]
     kept[key] = made

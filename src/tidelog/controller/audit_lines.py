@@ -1,8 +1,8 @@
-"""What the log says of a commit that an operator may ask about later (promise 32).
+"""Audit lines of commits: one log line per change that an operator may look up (promise 32).
 
-Owns the sentences and their fields. One line for each topic that is created, grows or is deleted,
-each changed configuration, each unclean election, each report of what it lost and each handling of
-a loss that is finished. Pure, but for ``say``.
+Owns the sentences and their fields: for each topic that is created, grows or is deleted, each
+changed configuration, each unclean election, each report of its losses and each finished handling
+of a loss. Pure, except ``say``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ audit = logging.getLogger("tidelog.audit")
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """A sentence with the names of its ``fields``. What only adds is no warning."""
+    """A sentence with the names of its ``fields``; creations are not warnings."""
 
     sentence: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -52,7 +52,7 @@ def say(lines: Iterable[AuditLine]) -> None:
 
 
 def audit_lines(before: Cluster, writes: Iterable[Write]) -> list[AuditLine]:
-    """Return the lines of writes; ``before`` is the state that they are about to be applied to."""
+    """Return the lines of writes; ``before`` is the state without them."""
     writes = list(writes)
     gone = {write.path for write in writes if isinstance(write, Remove)}
     return [line for write in writes for line in _of(before, write, gone)]
@@ -108,7 +108,7 @@ def _of_configs(before: Cluster, write: Write, name: str, *, of_topic: bool) -> 
     said = [f"{key}={value}" for key, value in changed.items()]
     said += [f"{key} unset" for key in removed]
     kind = "topic" if of_topic else "broker"
-    # Of all brokers: <default> in the store, as Kafka writes it.
+    # Defaults of all brokers: <default> in the store, as in Kafka.
     fields = {kind: "all" if name == layout.ALL_BROKERS else name, "changes": ", ".join(said)}
     yield AuditLine(f"configuration of {kind} %({kind})s: %(changes)s", fields, logging.INFO)
 

@@ -1,7 +1,7 @@
-"""The channel keys of one controller: what it gave each broker, and repeats in OpenControlChannel.
+"""Channel keys: a controller gives each broker one, and repeats it in OpenControlChannel.
 
-Owns that a key belongs to (controller epoch, broker epoch): a registration that is repeated, on
-another connection of the same process, gets the same one. Keys live as long as this process; the
+Owns the rule that a key belongs to (controller epoch, broker epoch): a repeated registration, on
+another connection of the same process, gets the same key. Keys last as long as this process; the
 next controller has another epoch.
 """
 
@@ -21,12 +21,12 @@ class ChannelKeys:
         self._keys: dict[int, tuple[tuple[int, int], UUID]] = {}
 
     def of(self, broker: int, controller_epoch: int, broker_epoch: int) -> UUID:
-        """Return the key of a broker in these epochs; made when it is asked for first."""
+        """Return the key of a broker in these epochs; the first call makes it."""
         epochs = (controller_epoch, broker_epoch)
         known = self._keys.get(broker)
         if known is not None and known[0] == epochs:
             return known[1]
-        # Never zero: on the wire that says that there is none.
+        # Never zero: on the wire zero means no key.
         key = UUID(int=self._entropy.getrandbits(KEY_BITS) or 1)
         self._keys[broker] = (epochs, key)
         return key

@@ -37,7 +37,7 @@ from tidelog.controller.requests import Sender, epoch_of
 from tidelog.controller.session_watch import SessionWatch
 from tidelog.controller.slices import between_steps, perform_in_slices
 from tidelog.controller.store_watches import NodeChanged, StoreWatches
-from tidelog.controller.waiting import Waiting
+from tidelog.controller.waiting import WaitingRequests
 from tidelog.metadata import layout
 from tidelog.metadata.store import MetadataStore, StoreUnavailable, WriteTooLarge
 from tidelog.model.configs.server import ServerConfigs
@@ -88,7 +88,7 @@ class Controller:
         """False from a failure of the store's session until ``process`` opens a new one."""
         self.turn = asyncio.Lock()
         """Held from a decision to its application."""
-        self._waiting = Waiting()
+        self._waiting = WaitingRequests()
         self._gone: dict[str, int] = {}
         """Deleted topics, with the revision of the deletion: a broker may not know of it yet."""
         self._channels = 0

@@ -1,7 +1,7 @@
-"""What a controller shows to those who watch it: Prometheus metrics of the cluster.
+"""Prometheus metrics of a controller and its cluster.
 
-Owns the names; the numbers are those of ``decisions.condition``. Collected in the endpoint's
-thread; one scrape walks over all partitions, and over none while another controller is active.
+Owns the names. The numbers: see ``decisions.condition``. The endpoint's thread collects them; one
+scrape walks over all partitions, or over none while another controller is active.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidelog.controller.process import ControllerProcess
 
 ATTEMPTS = 5
-"""How often a scrape looks at a state that the loop changes meanwhile, before it goes without."""
+"""How often a scrape tries while the loop changes the state, before it yields no metrics."""
 
 KAFKAS = {
     "active": ("activecontrollercount", "1 on the active controller"),
@@ -26,14 +26,13 @@ KAFKAS = {
     "partitions": ("globalpartitioncount", "Partitions"),
     "partitions_offline": ("offlinepartitionscount", "Partitions without a leader"),
 }
-"""Numbers that have a name in Kafka's KafkaController bean; the others get one of ours."""
+"""Numbers with a name in Kafka's KafkaController bean; the others get a name of tidelog's."""
 
 COUNTED = {
     "requests_unauthorized": "tidelog_controller_requests_unauthorized",
     "unclean_elections": "kafka_controller_controllerstats_uncleanleaderelections",
 }
-"""Numbers since the start, which only grow: Prometheus's counters, with ``_total`` behind the name.
-"""
+"""Numbers since the start, which only grow: Prometheus counters, with ``_total`` after the name."""
 
 
 def statistics(process: ControllerProcess) -> Mapping[str, int]:
@@ -75,6 +74,6 @@ class ControllerCollector(Collector):
             try:
                 return statistics(self._process)
             except RuntimeError:
-                # A map changed while this thread walked over it.
+                # A map changed while this thread iterated over it.
                 continue
         return {}

@@ -1,16 +1,16 @@
-"""The one control channel to a broker: what changed is told in order, one request at a time.
+"""The control channel to one broker: it sends changes in order, one request at a time.
 
-Owns the channel's life. It opens with OpenControlChannel; then the broker is told everything
-(configurations, a FULL LeaderAndIsr, all metadata); then only what changed. Below level 1.4 a
-LeaderAndIsr cannot be FULL: what the broker must not keep is told by StopReplica before it. Each
-request is built from the committed state when it is sent, so nothing on the way is ever older than
-what was sent before. When the channel breaks, the outcome of the last request is unknown: a new one
-begins with everything again, with a larger number.
+Owns the channel from OpenControlChannel to its end. First it sends everything (configurations, a
+FULL LeaderAndIsr, all metadata), then only changes. Below level 1.4 a LeaderAndIsr cannot be FULL:
+a StopReplica before it names the replicas that the broker must not keep. Each request is built from
+the committed state when it is sent, so no request is older than the one before it. When the channel
+breaks, the outcome of the last request is unknown: a new channel, with a larger number, sends
+everything again.
 
-``reached`` is the store's revision up to which the broker has been told everything. The broker
-keeps the revisions of UpdateConfigs on disk: by them a store that has gone back in time is known.
-So one without entities follows where states changed and no configurations did, most of all an ISR:
-that changes within a leader epoch, and no log would tell.
+``reached`` is the store's revision up to which the broker has been sent everything. The broker
+keeps the revision of each UpdateConfigs on disk: it shows later whether the store has gone back in
+time. So an UpdateConfigs without entities follows a change of states without a change of
+configurations, most often of an ISR: that changes within a leader epoch, and no log records it.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from tidelog.runtime.cluster_secret import ClusterSecret
 logger = logging.getLogger(__name__)
 
 RETRY_MS = 50
-"""First pause before a broken channel is opened again; it doubles up to ``RETRY_MAX_MS``."""
+"""First pause before a new attempt to open the channel; it doubles up to ``RETRY_MAX_MS``."""
 
 RETRY_MAX_MS = 1_000
 CANCEL_AGAIN_S = 0.05
 
-TOLD_AT_ONCE = 1_000
-"""Partitions, and configurations, that one request tells of when many have changed: it takes some
-20 ms to make, and as much to read."""
+SENT_AT_ONCE = 1_000
+"""The most partitions, or configurations, of one request: it takes some 20 ms to build, and as long
+to read."""
 
 REVISION_EVERY_S = 1.0
-"""How often a broker is told a revision alone, at most: it syncs a file for it."""
+"""The shortest time between two requests with a revision alone: the broker syncs a file for it."""
 
 
 class ChannelRefused(Exception):
-    """The broker answered a control request with an error: the channel begins again."""
+    """The broker responded to a control request with an error: the channel opens again."""
 
 
 class ChannelOwner(Protocol):
@@ -79,25 +79,25 @@ class ChannelOwner(Protocol):
 
 
 class Outbox:
-    """The channel to one life of one broker; closed when it dies or comes back anew."""
+    """The channel to one incarnation of a broker; closed when it expires or registers again."""
 
     def __init__(
         self, owner: ChannelOwner, broker: int, timeout_ms: int, delete_retry_ms: int
     ) -> None:
-        self._said = ""
+        self._last_reason = ""
         self.broker = broker
         self.reached = -1
         self._owner = owner
         self._timeout_ms = timeout_ms
-        self._greeting = GrowingTimeout(CONNECT_TIMEOUT_MS)
+        self._connect_timeout = GrowingTimeout(CONNECT_TIMEOUT_MS)
         self._delete_retry_ms = delete_retry_ms
         self._changes = Changes()
         self._awake = asyncio.Event()
-        self._new = False
-        self._retry: asyncio.TimerHandle | None = None
-        self._telling: asyncio.TimerHandle | None = None
-        self._keeping: asyncio.TimerHandle | None = None
-        self._kept = self._to_be_kept = -1
+        self._dirty = False
+        self._stopping: asyncio.TimerHandle | None = None
+        self._resending: asyncio.TimerHandle | None = None
+        self._revision_timer: asyncio.TimerHandle | None = None
+        self._kept_revision = self._revision_to_keep = -1
         """The revision that the broker has on disk, and the one that it should have there."""
         self._kept_at = 0.0
         self._task = asyncio.get_running_loop().create_task(
@@ -105,21 +105,21 @@ class Outbox:
         )
 
     def notice(self, changes: Changes) -> None:
-        """Remember what a commit changed, and tell the broker soon.
+        """Note the changes of a commit, to be sent soon.
 
-        Every commit is noticed, also one that concerns no broker: it moves ``reached``.
+        Every commit is noted, also one that concerns no broker: it raises ``reached``.
         """
         self._changes.add(changes)
-        self._new = True
+        self._dirty = True
         self._awake.set()
 
     async def close(self) -> None:
         """End the channel."""
-        for timer in (self._retry, self._telling, self._keeping):
+        for timer in (self._stopping, self._resending, self._revision_timer):
             if timer is not None:
                 timer.cancel()
         while not self._task.done():
-            # Again until it ended: wait_for of Python 3.11 can swallow a cancellation.
+            # Again until it has ended: wait_for of Python 3.11 can swallow a cancellation.
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=CANCEL_AGAIN_S)
 
@@ -131,21 +131,21 @@ class Outbox:
                 connection = await self._connect()
                 try:
                     await self._open(connection)
-                    failures, self._said = 0, ""
+                    failures, self._last_reason = 0, ""
                     while True:
-                        await self._tell_changes(connection)
+                        await self._send_changes(connection)
                 finally:
                     connection.close("the controller ends this control channel")
             except (ClientError, ChannelRefused, requests.NotRegistered) as error:
-                if str(error) != self._said:
-                    # Once, and not for each attempt that ends alike.
-                    self._said = str(error)
+                if str(error) != self._last_reason:
+                    # One line, not one for each attempt with the same end.
+                    self._last_reason = str(error)
                     logger.info(
                         "the control channel to broker %(broker)s broke: %(error)s",
                         {"broker": self.broker, "error": error},
                     )
             except Exception:
-                # A bug must not leave a broker without orders: the channel begins again.
+                # A bug must not leave a broker without commands: the channel opens again.
                 logger.exception(
                     "the control channel to broker %(broker)s failed", {"broker": self.broker}
                 )
@@ -158,18 +158,18 @@ class Outbox:
         address = requests.inter_broker_address(owner.cluster, self.broker, listener)
         if address is None:
             raise ChannelRefused("it is not registered with a listener")
-        with self._greeting.counted():
+        with self._connect_timeout.counted():
             connection = await connect(
                 address.host,
                 address.port,
                 client_id="controller",
                 negotiate=False,
                 max_in_flight=1,
-                connect_timeout_ms=self._greeting.least_ms,
-                greeting_timeout_ms=self._greeting.now_ms,
+                connect_timeout_ms=self._connect_timeout.least_ms,
+                greeting_timeout_ms=self._connect_timeout.now_ms,
                 secret=owner.secret,
             )
-        self._greeting.answered()
+        self._connect_timeout.answered()
         return connection
 
     async def _open(self, connection: ClientConnection) -> None:
@@ -180,7 +180,7 @@ class Outbox:
         await self._send(connection, opening, 0)
         await self._wait_for_readable_topics()
         revision = owner.cluster.revision
-        self._new = False
+        self._dirty = False
         self._changes = Changes()
         await self._send_configs(connection, None)
         if owner.cluster.level.topic_ids:
@@ -197,7 +197,7 @@ class Outbox:
         while (why := requests.why_no_full(self._owner.cluster)) is not None:
             if why != said:
                 logger.error(
-                    "broker %(broker)s is told nothing until this is healed: %(why)s",
+                    "broker %(broker)s is sent nothing until this is repaired: %(why)s",
                     {"broker": self.broker, "why": why},
                 )
                 said = why
@@ -205,83 +205,85 @@ class Outbox:
             await self._awake.wait()
 
     async def _send_full(self, connection: ClientConnection) -> None:
-        doomed, answer = await self._send_all(connection, requests.FULL)
-        # What is not in a FULL is stale at the broker: it serves no more and is removed there, but
-        # for what the answer names because a disk failed.
+        pending_deletes, response = await self._send_all(connection, requests.FULL)
+        # A replica that a FULL leaves out is stale: the broker stops and deletes it, except those
+        # that the response names because a disk failed.
         kept = {
             (topic.topic_id, error.partition_index)
-            for topic in answer.topics
+            for topic in response.topics
             for error in topic.partition_errors
             if error.error_code
         }
         done = [
             stop
-            for stop in doomed
+            for stop in pending_deletes
             if kept.isdisjoint(((stop.topic_id, stop.partition), (NO_ID, stop.partition)))
         ]
         if done:
             await self._owner.stopped(self.broker, done)
-        if len(done) < len(doomed):
+        if len(done) < len(pending_deletes):
             self._stop_later()
 
     async def _send_all(
         self, connection: ClientConnection, kind: int
     ) -> tuple[list[Stop], messages.LeaderAndIsrResponse]:
-        """Tell of every partition; return what the broker had to stop when that was built, and its
-        answer."""
-        await self._tell_configs(connection)
+        """Send every partition; return the replicas that the broker had to stop at that time, and
+        its response."""
+        await self._send_changed_configs(connection)
         cluster = self._owner.cluster
         if kind == requests.FULL and (why := requests.why_no_full(cluster)) is not None:
-            # Asked again: others had their turn since. What a FULL does not name is removed.
+            # Checked again after other tasks ran: the broker deletes what a FULL leaves out.
             raise ChannelRefused(why)
-        doomed = stops_of(cluster, self.broker)
-        orders = requests.leader_and_isr(
+        pending_deletes = stops_of(cluster, self.broker)
+        commands = requests.leader_and_isr(
             cluster, self._owner.sender, self.broker, cluster.partitions_of(self.broker), kind
         )
-        answer = await self._send(connection, orders, cluster.level.leader_and_isr)
-        self._log_refused(answer)
-        return doomed, answer
+        response = await self._send(connection, commands, cluster.level.leader_and_isr)
+        self._log_refused(response)
+        return pending_deletes, response
 
-    async def _tell_changes(self, connection: ClientConnection) -> None:
-        await self._something_new(connection)
+    async def _send_changes(self, connection: ClientConnection) -> None:
+        await self._until_dirty(connection)
         revision = self._owner.cluster.revision
         changes, self._changes = self._changes, Changes()
-        self._new = False
+        self._dirty = False
         self._changes.configs |= changes.configs
-        self._look_back()
-        await self._tell_configs(connection)
+        self._check_store()
+        await self._send_changed_configs(connection)
         if changes.stops:
             await self._stop(connection)
-        for part in changes.slices(TOLD_AT_ONCE):
-            await self._tell_part(connection, part, revision)
+        for part in changes.slices(SENT_AT_ONCE):
+            await self._send_part(connection, part, revision)
         self._reached(revision)
-        await self._tell_revision(connection)
+        await self._send_revision(connection)
 
-    def _look_back(self) -> None:
+    def _check_store(self) -> None:
         if self._owner.cluster.went_back is not None:
-            # What an older store says may repeat a leader epoch: no order of it is given.
+            # An older store may repeat a leader epoch: its state is not sent.
             raise ChannelRefused("the metadata store has gone back in time")
 
-    async def _tell_part(self, connection: ClientConnection, part: Changes, revision: int) -> None:
+    async def _send_part(self, connection: ClientConnection, part: Changes, revision: int) -> None:
         owner = self._owner
-        self._look_back()
-        await self._tell_configs(connection)
+        self._check_store()
+        await self._send_changed_configs(connection)
         if part.partitions:
-            orders = owner.announcements.orders(owner.cluster, owner.sender, self.broker, part)
-            if orders.topic_states:
-                self._to_be_kept = revision
-                answer = await self._send(connection, orders, owner.cluster.level.leader_and_isr)
-                self._log_refused(answer)
+            commands = owner.announcements.commands(owner.cluster, owner.sender, self.broker, part)
+            if commands.topic_states:
+                self._revision_to_keep = revision
+                response = await self._send(
+                    connection, commands, owner.cluster.level.leader_and_isr
+                )
+                self._log_refused(response)
         if part.partitions or part.gone or part.brokers:
             metadata = owner.announcements.of_changes(
                 owner.cluster, owner.sender, self.broker, part
             )
             await self._send(connection, metadata, metadata.version)
 
-    async def _tell_configs(self, connection: ClientConnection) -> None:
-        """Tell changed configurations until none is left: a topic's go before its partitions."""
+    async def _send_changed_configs(self, connection: ClientConnection) -> None:
+        """Send all changed configurations: those of a topic go before its partitions."""
         while self._changes.configs:
-            configs = set(islice(self._changes.configs, TOLD_AT_ONCE))
+            configs = set(islice(self._changes.configs, SENT_AT_ONCE))
             self._changes.configs -= configs
             await self._send_configs(connection, configs)
 
@@ -291,25 +293,28 @@ class Outbox:
         owner = self._owner
         request = requests.update_configs(owner.cluster, owner.sender, self.broker, configs)
         await self._send(connection, request, 0)
-        self._kept, self._kept_at = request.store_revision, asyncio.get_running_loop().time()
+        self._kept_revision, self._kept_at = (
+            request.store_revision,
+            asyncio.get_running_loop().time(),
+        )
 
-    async def _tell_revision(self, connection: ClientConnection) -> None:
-        """Have the broker keep the revision of the states that it was told last, now or soon."""
-        if self._kept >= self._to_be_kept:
+    async def _send_revision(self, connection: ClientConnection) -> None:
+        """Have the broker keep the revision of the last states that it was sent, now or soon."""
+        if self._kept_revision >= self._revision_to_keep:
             return
         loop = asyncio.get_running_loop()
         wait_s = self._kept_at + REVISION_EVERY_S - loop.time()
         if wait_s <= 0:
             await self._send_configs(connection, ())
-        elif self._keeping is None:
-            self._keeping = loop.call_later(wait_s, self._keep_now)
+        elif self._revision_timer is None:
+            self._revision_timer = loop.call_later(wait_s, self._note_revision)
 
-    def _keep_now(self) -> None:
-        self._keeping = None
+    def _note_revision(self) -> None:
+        self._revision_timer = None
         self.notice(Changes())
 
-    async def _something_new(self, connection: ClientConnection) -> None:
-        while not self._new:
+    async def _until_dirty(self, connection: ClientConnection) -> None:
+        while not self._dirty:
             self._awake.clear()
             waking = asyncio.ensure_future(self._awake.wait())
             closing = asyncio.ensure_future(connection.wait_closed())
@@ -322,7 +327,7 @@ class Outbox:
                 raise ChannelRefused("the connection ended")
 
     async def _stop(self, connection: ClientConnection) -> None:
-        """Tell what is to be stopped, note what was confirmed, and come back to the rest."""
+        """Send the replicas to stop, note those confirmed, and send the others again later."""
         cluster = self._owner.cluster
         stops = stops_of(cluster, self.broker)
         if not stops or cluster.went_back is not None:
@@ -330,8 +335,8 @@ class Outbox:
         version = cluster.level.stop_replica
         refused: dict[tuple[str | UUID, int], int] = {}
         for order in requests.stop_replica(cluster, self._owner.sender, self.broker, stops):
-            answer = await self._send(connection, order, version)
-            for error in answer.partition_errors:
+            response = await self._send(connection, order, version)
+            for error in response.partition_errors:
                 if error.error_code != ErrorCode.NONE:
                     topic = error.topic_id if cluster.level.topic_ids else error.topic_name
                     refused[topic, error.partition_index] = error.error_code
@@ -353,28 +358,30 @@ class Outbox:
             self._stop_later()
 
     def _stop_later(self) -> None:
-        """Tell what is not confirmed once more, later."""
-        if self._retry is None:
+        """Send unconfirmed stops again later."""
+        if self._stopping is None:
             loop = asyncio.get_running_loop()
-            self._retry = loop.call_later(self._delete_retry_ms / 1000, self._stop_again)
+            self._stopping = loop.call_later(self._delete_retry_ms / 1000, self._stop_again)
 
     def _stop_again(self) -> None:
-        self._retry = None
+        self._stopping = None
         self.notice(Changes(stops=True))
 
     async def _send(self, connection: ClientConnection, request: Any, version: int) -> Any:
-        answer = await connection.send(request, version, self._timeout_ms)
-        if answer.error_code != ErrorCode.NONE:
-            name = ErrorCode(answer.error_code).name
+        response = await connection.send(request, version, self._timeout_ms)
+        if response.error_code != ErrorCode.NONE:
+            name = ErrorCode(response.error_code).name
             key = request.api_key if isinstance(request, EncodedRequest) else None
             asked = type(request).__name__ if key is None else ApiKey(key).name
-            raise ChannelRefused(f"it answered {asked} with {name}")
-        return answer
+            raise ChannelRefused(f"it responded to {asked} with {name}")
+        return response
 
-    def _log_refused(self, answer: messages.LeaderAndIsrResponse) -> None:
-        # By name below v5, by topic id from then on. Most answers have no error at all.
-        found = [(error.topic_name, error) for error in answer.partition_errors if error.error_code]
-        for topic in answer.topics:
+    def _log_refused(self, response: messages.LeaderAndIsrResponse) -> None:
+        # By name below v5, by topic id from v5. Most answers have no error at all.
+        found = [
+            (error.topic_name, error) for error in response.partition_errors if error.error_code
+        ]
+        for topic in response.topics:
             refused = [error for error in topic.partition_errors if error.error_code]
             found += [(str(topic.topic_id), error) for error in refused]
         for name, error in found:
@@ -384,16 +391,16 @@ class Outbox:
                 {"broker": self.broker, "partition": where, "error": code},
             )
         if any(error.error_code == ErrorCode.KAFKA_STORAGE_ERROR for _, error in found):
-            self._tell_again_later()
+            self._resend_later()
 
-    def _tell_again_later(self) -> None:
-        """Tell all partitions again: a disk that was full may have room by then (promise 28)."""
-        if self._telling is None:
+    def _resend_later(self) -> None:
+        """Send all partitions again later: a full disk may have room then (promise 28)."""
+        if self._resending is None:
             loop = asyncio.get_running_loop()
-            self._telling = loop.call_later(self._delete_retry_ms / 1000, self._tell_again)
+            self._resending = loop.call_later(self._delete_retry_ms / 1000, self._resend)
 
-    def _tell_again(self) -> None:
-        self._telling = None
+    def _resend(self) -> None:
+        self._resending = None
         self.notice(Changes(partitions=set(self._owner.cluster.all_partitions())))
 
     def _reached(self, revision: int) -> None:

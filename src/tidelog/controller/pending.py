@@ -1,8 +1,8 @@
-"""What one broker still has to be told: names, never bytes, of what changed in the store.
+"""Pending changes of a control channel: the names of changed entities, never their content.
 
-Owns the step from committed writes to what they concern, and the order in which it is told:
-configurations, what to stop, whom to lead or follow, and last what clients may see. Pure.
-Grows with what changed since the broker was told last; the state itself is the limit.
+Owns the step from committed writes to the entities that they concern. A channel sends them in this
+order: configurations, replicas to stop, leaders and followers, and last the metadata for clients.
+Pure. Grows with the changes since the last request to the broker, at most to the whole state.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from tidelog.model.topics import TopicPartition
 
 @dataclass
 class Changes:
-    """What some commits changed, as far as brokers must know of it."""
+    """The changes of some commits that brokers must be sent."""
 
     configs: set[tuple[int, str]] = field(default_factory=set)
     partitions: set[TopicPartition] = field(default_factory=set)
     gone: dict[str, Gone] = field(default_factory=dict)
     stops: bool = False
-    """Whether there may be replicas to stop that were not told of yet."""
+    """Whether there may be replicas to stop that no request has named yet."""
     brokers: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.configs or self.partitions or self.gone or self.stops or self.brokers)
 
     def slices(self, most: int) -> Iterator[Changes]:
-        """Yield partitions, and what is gone or came, in parts; what is to be stopped is in none.
+        """Yield partitions, deleted topics and brokers in parts; replicas to stop are in no part.
 
-        Each has whole topics, so that no client ever sees a part of one, and at most ``most``
-        partitions, unless one topic has more. What is gone comes first: its name may live again.
-        There is one part at least.
+        Each part has whole topics, so that no client ever sees a part of one, and at most ``most``
+        partitions, unless one topic has more. Deleted topics come first: a new topic may have the
+        name. There is at least one part.
         """
         part = Changes(gone=self.gone, brokers=self.brokers)
         if len(self.partitions) <= most:
@@ -48,7 +48,7 @@ class Changes:
         by_topic: dict[str, list[TopicPartition]] = {}
         for where in self.partitions:
             by_topic.setdefault(where.topic, []).append(where)
-        # In one order for all brokers: what one is told is made for the others, too.
+        # In one order for all brokers: they share the requests that are built once.
         for name in sorted(by_topic):
             if part.partitions and len(part.partitions) + len(by_topic[name]) > most:
                 yield part
@@ -57,20 +57,20 @@ class Changes:
         yield part
 
     def add(self, other: Changes) -> None:
-        """Take up later changes."""
+        """Add later changes."""
         self.configs |= other.configs
         self.partitions |= other.partitions
         for name, gone in other.gone.items():
             earlier = self.gone.get(name)
             if earlier is None:
                 self.gone[name] = gone
-            # Two lives of a name ended since: the broker knows at most the first of them.
+            # Two topics of this name were deleted: the broker knows at most the first of them.
         self.stops |= other.stops
         self.brokers |= other.brokers
 
 
 def changes_of(before: Cluster, writes: Iterable[Write]) -> Changes:
-    """Return what writes change; ``before`` is the state that they are about to be applied to."""
+    """Return the changes of writes; ``before`` is the state without them."""
     found = Changes()
     for write in writes:
         path = write.path
@@ -90,12 +90,12 @@ def changes_of(before: Cluster, writes: Iterable[Write]) -> Changes:
             found.configs.add((BROKER, "" if name == layout.ALL_BROKERS else name))
         elif above == layout.BROKERS:
             found.brokers = True
-            # Who is offline, and where leaders are reached, stands in what is said of partitions.
+            # The metadata of partitions has offline replicas and the addresses of leaders.
             found.partitions.update(before.partitions_of(int(name)))
         elif above == layout.DELETIONS:
             found.stops = True
         elif above == layout.DELETE_TOPICS and isinstance(write, Put):
-            # Kafka's queue: the topic stays in the store, but nobody is to see it any more.
+            # Kafka's queue: the topic stays in the store, but clients no longer see it.
             found.stops = True
             _add_gone(before, found, name)
     return found
@@ -106,14 +106,14 @@ def _add_topic(before: Cluster, found: Changes, write: Write, name: str) -> None
     if isinstance(write, Remove):
         _add_gone(before, found, name)
         return
-    # Even if it has none: with them brokers hear of the revision before its first LeaderAndIsr.
+    # Even if it has none: so brokers get the revision before its first LeaderAndIsr.
     found.configs.add((TOPIC, name))
     indexes = set() if known is None else set(known.partitions)
     if isinstance(write.record, TopicNode):
-        # Also those whose states come with a later commit, or when their broker registers: told of
-        # a part, clients would hash keys by its count, and place groups by it.
+        # Also partitions whose states come with a later commit, or when their broker registers:
+        # with a part of a topic, clients would hash keys and place groups by a wrong count.
         indexes.update(write.record.partitions)
-    # Of a known one, too: an assignment changed, so every partition's replicas may have.
+    # Of a known topic too: its assignment changed, so the replicas of every partition may have.
     found.partitions.update(TopicPartition(name, index) for index in indexes)
 
 
@@ -132,8 +132,8 @@ def _add_stops(before: Cluster, found: Changes, write: Write, name: str) -> None
 
 
 def _add_debts(before: Cluster, found: Changes, write: Write, name: str) -> None:
-    # LeaderAndIsr tells leaders of debt records, so one that goes must reach them. One that comes
-    # does so with a change of the state; what is added to it is nothing to a leader.
+    # LeaderAndIsr has a flag for debt records, so leaders must be sent the end of one. The begin of
+    # one comes with a change of the state; additions to it do not concern a leader.
     memory = before.memories.get(name)
     if memory is None or not memory.unclean:
         return
@@ -144,7 +144,7 @@ def _add_debts(before: Cluster, found: Changes, write: Write, name: str) -> None
 
 
 def unclean_elections(before: Cluster, writes: Iterable[Write]) -> int:
-    """Return how many unclean leaders are elected. O(writes)."""
+    """Return the number of unclean elections among writes. O(writes)."""
     count = 0
     for write in writes:
         if isinstance(write, Put) and isinstance(write.record, PartitionState):

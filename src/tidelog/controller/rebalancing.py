@@ -1,6 +1,6 @@
 """The timer of the preferred-leader rebalance.
 
-Owns when it is looked at; what moves is ``decisions.rebalance``.
+Owns when a controller checks the balance. Which partitions move: see ``decisions.rebalance``.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ logger = logging.getLogger(__name__)
 
 
 class Rebalancing:
-    """Looks every ``leader.imbalance.check.interval.seconds`` while the controller is active."""
+    """Checks every ``leader.imbalance.check.interval.seconds`` while the controller is active."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
     async def run(self) -> None:
-        """Look again and again, for ever; nothing when ``auto.leader.rebalance.enable`` is off."""
+        """Check again and again; return at once if ``auto.leader.rebalance.enable`` is false."""
         configs = self._controller.configs
         while configs.auto_leader_rebalance_enable:
             await asyncio.sleep(configs.leader_imbalance_check_interval_seconds)
             try:
                 await self._look(configs.leader_imbalance_per_broker_percentage)
             except NotActive:
-                logger.debug("another controller looks after the balance now")
+                logger.debug("another controller checks the balance now")
             except Exception:
-                # A bug must not end it.
-                logger.exception("the balance of leaders could not be looked at")
+                # A bug must not end the checks.
+                logger.exception("the balance of leaders could not be checked")
 
     async def _look(self, percentage: int) -> None:
         controller = self._controller
@@ -40,6 +40,6 @@ class Rebalancing:
             return
         moved, _ = await controller.perform(lambda cluster: rebalance(cluster, percentage))
         logger.info(
-            "leadership of %(partitions)d partitions goes to their preferred replicas",
+            "leadership of %(partitions)d partitions moves to their preferred replicas",
             {"partitions": len(moved)},
         )

@@ -1,7 +1,7 @@
 """The requests of a control channel, built from the committed state at the moment of sending.
 
-Owns what a broker is told; in which versions is ``model.levels``' (a field that a version lacks is
-left out by the codec), when it is told is ``outbox``. Pure: state in, messages out.
+Owns the content of the requests. Their versions: see ``model.levels`` (the codec leaves out fields
+that a version lacks); when they are sent: see ``outbox``. Pure: state in, messages out.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 
 if TYPE_CHECKING:
-    # The classes of messages are made when they are first used.
-    PartitionOrder = messages.LeaderAndIsrRequest.LeaderAndIsrPartitionState
+    # The classes of messages are made at their first use.
+    PartitionCommand = messages.LeaderAndIsrRequest.LeaderAndIsrPartitionState
 
 Split = dict[int, dict[str, list[TopicPartition]]]
 """Partitions by broker and topic."""
@@ -41,7 +41,7 @@ PROTOCOL_NAMES = {number: name for name, number in PROTOCOL_NUMBERS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Whose requests these are, and the listener that brokers use among themselves."""
+    """The controller that sends the requests, and the listener of inter-broker requests."""
 
     controller_id: int
     inter_broker_listener: str
@@ -49,7 +49,7 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A topic that is no longer there: brokers forget these partitions of it."""
+    """A topic that was deleted: brokers forget these partitions of it."""
 
     name: str
     topic_id: UUID
@@ -57,11 +57,11 @@ class Gone:
 
 
 class NotRegistered(Exception):
-    """The broker has died since: brokers are buried together, their channels close in turn."""
+    """The broker's registration has expired: channels close only after that decision."""
 
 
 def epoch_of(cluster: Cluster, broker: int) -> int:
-    """Return the epoch of the life that is told. Raises NotRegistered."""
+    """Return the broker epoch of the requests to a broker. Raises NotRegistered."""
     node = cluster.brokers.get(broker)
     if node is None:
         raise NotRegistered(f"broker {broker} is not registered any more")
@@ -69,7 +69,7 @@ def epoch_of(cluster: Cluster, broker: int) -> int:
 
 
 def why_no_full(cluster: Cluster) -> str | None:
-    """Return why nothing may be sent that could make a partition stale (promise 20), or None."""
+    """Return why no request may be sent that could make a replica stale (promise 20), or None."""
     if cluster.went_back is not None:
         return cluster.went_back
     for path, damaged in cluster.damaged.items():
@@ -82,7 +82,7 @@ def why_no_full(cluster: Cluster) -> str | None:
 
 
 def inter_broker_address(cluster: Cluster, broker: int, listener: str) -> Address | None:
-    """Return where a registered broker takes inter-broker requests."""
+    """Return the address of a registered broker for inter-broker requests."""
     node = cluster.brokers.get(broker)
     if node is None:
         return None
@@ -96,17 +96,17 @@ def leader_and_isr(
 ) -> messages.LeaderAndIsrRequest:
     """Build LeaderAndIsr for the partitions among ``places`` that the broker has replicas of.
 
-    Topics that are marked for deletion, or have no id yet, are left out. A partition whose state
-    node is damaged, or not there, stands with leader -1 and epoch -1.
+    It leaves out topics that are marked for deletion or have no id yet. A partition whose state
+    node is damaged or missing has leader -1 and epoch -1.
     """
     own = _by_topic(cluster, (where for where in places if broker in cluster.replicas(where)))
-    return orders(cluster, sender, broker, own, kind, {})
+    return commands(cluster, sender, broker, own, kind, {})
 
 
 def by_broker(cluster: Cluster, places: Iterable[TopicPartition]) -> Split:
-    """Return what each broker has replicas of, by topic.
+    """Return the partitions that each broker has replicas of, by topic.
 
-    One pass for all brokers: it grows with the replicas, not with partitions times brokers.
+    One pass for all brokers: its time grows with the replicas, not with partitions times brokers.
     """
     found: Split = {}
     for name, wheres in _by_topic(cluster, places).items():
@@ -121,18 +121,18 @@ def by_broker(cluster: Cluster, places: Iterable[TopicPartition]) -> Split:
     return found
 
 
-def orders(
+def commands(
     cluster: Cluster,
     sender: Sender,
     broker: int,
     own: Mapping[str, Sequence[TopicPartition]],
     kind: int,
-    made: dict[TopicPartition, PartitionOrder],
+    made: dict[TopicPartition, PartitionCommand],
 ) -> messages.LeaderAndIsrRequest:
     """Build LeaderAndIsr for partitions that the broker has replicas of, by topic.
 
-    ``made`` has what other replicas of the same partitions were told of the same state: it is
-    taken from there, and what is made here is added.
+    ``made`` has the commands that are built already for other replicas of the same partitions and
+    the same state: this takes them from there, and adds those that it builds.
     """
     request = messages.LeaderAndIsrRequest
     leaders: set[int] = set()
@@ -143,11 +143,11 @@ def orders(
         debts = {} if memory is None else memory.unclean
         states = []
         for where in wheres:
-            order = made.get(where)
-            if order is None:
-                order = made[where] = _order(cluster, where, assigned[where.partition], debts)
-            leaders.add(order.leader)
-            states.append(order)
+            command = made.get(where)
+            if command is None:
+                command = made[where] = _command(cluster, where, assigned[where.partition], debts)
+            leaders.add(command.leader)
+            states.append(command)
         topics.append(
             request.LeaderAndIsrTopicState(
                 topic_name=name,
@@ -171,9 +171,9 @@ def orders(
     )
 
 
-def _order(
+def _command(
     cluster: Cluster, where: TopicPartition, replicas: list[int], debts: Collection[int]
-) -> PartitionOrder:
+) -> PartitionCommand:
     state, version = _state(cluster, where)
     return messages.LeaderAndIsrRequest.LeaderAndIsrPartitionState(
         partition_index=where.partition,
@@ -197,9 +197,9 @@ def update_metadata(
     places: Iterable[TopicPartition],
     gone: Iterable[Gone] = (),
 ) -> messages.UpdateMetadataRequest:
-    """Build UpdateMetadata: live brokers always, the partitions named, and topics that went.
+    """Build UpdateMetadata: all live brokers, the partitions named, and deleted topics.
 
-    The first one of a channel names every partition: the broker replaces what it knew.
+    The first one of a channel names every partition: the broker replaces all its metadata.
     """
     request = messages.UpdateMetadataRequest
     topics = []
@@ -230,9 +230,9 @@ def update_metadata(
 def update_configs(
     cluster: Cluster, sender: Sender, broker: int, entities: Collection[tuple[int, str]] | None
 ) -> messages.UpdateConfigsRequest:
-    """Build UpdateConfigs: the whole set of each entity, an empty one for what has none any more.
+    """Build UpdateConfigs: the whole set of each entity, an empty one without configurations.
 
-    ``entities`` None: everything that this broker must know, to replace what it knew.
+    ``entities`` None: all configurations that this broker needs, to replace all that it has.
     """
     request = messages.UpdateConfigsRequest
     if entities is None:
@@ -286,7 +286,7 @@ def _combined_stop(
     cluster: Cluster, sender: Sender, broker: int, stops: Iterable[Stop]
 ) -> messages.StopReplicaRequest:
     request = messages.StopReplicaRequest
-    # By name and id: two lives of a name may be on their way out at once.
+    # By name and id: two deleted topics may have had the same name.
     topics: dict[tuple[str, UUID], messages.StopReplicaRequest.StopReplicaTopicState] = {}
     for stop in stops:
         key = (stop.name, stop.topic_id)
@@ -321,9 +321,9 @@ def _by_topic(
 ) -> dict[str, list[TopicPartition]]:
     """Group those that are assigned and not marked for deletion, in the order of partitions.
 
-    From level 1.4 on a topic without an id is left out too (KIP-516: it is told once it has one);
-    a FULL waits for it (``why_no_full``).
-    This and what follows is done for every partition and each broker: it looks up each thing once.
+    From level 1.4 this leaves out topics without an id too (KIP-516: they are sent once they have
+    one); a FULL waits for them (``why_no_full``). This and the functions below run for every
+    partition and broker: they look up each value once.
     """
     found: dict[str, list[TopicPartition]] = {}
     for where in places:
@@ -331,20 +331,20 @@ def _by_topic(
     with_ids = cluster.level.topic_ids
     for name, wheres in list(found.items()):
         node = cluster.topics.get(name)
-        is_told = name not in cluster.marked and (not with_ids or cluster.topic_id(name) != NO_ID)
-        assigned = node.partitions if node is not None and is_told else {}
+        is_sent = name not in cluster.marked and (not with_ids or cluster.topic_id(name) != NO_ID)
+        assigned = node.partitions if node is not None and is_sent else {}
         known = [where for where in wheres if assigned.get(where.partition)]
         if known:
             known.sort()
             found[name] = known
         else:
             del found[name]
-    # Sets come in: without an order of their own a simulated run could not be repeated.
+    # The input may be a set: without a sorted order a simulated run could not be repeated.
     return dict(sorted(found.items()))
 
 
 def _state(cluster: Cluster, where: TopicPartition) -> tuple[PartitionState, int]:
-    """Return the state to tell, and its version."""
+    """Return the state to send, and its version."""
     path = layout.state(where.topic, where.partition)
     state = cluster.states.get(where)
     if state is None or path in cluster.damaged:

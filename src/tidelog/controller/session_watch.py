@@ -1,10 +1,10 @@
-"""The sessions of brokers with this controller: opened, heard, closed, judged.
+"""The watch over broker sessions: it suspects and expires silent brokers.
 
-Owns the connection that is each broker's session, and the watch over all of them: who is suspected
-is replaced where that is safe, who is dead is buried. What silence means is ``decisions.sessions``.
-The loop itself is looked at all the time: while it stood still nobody could be heard.
-Registrations, heartbeats and AlterIsr count only on the connection that the broker registered on:
-what comes late on an older one is of a session that ended.
+Owns the connection of each broker's session, and the watch over all of them: it replaces suspected
+brokers where that is safe, and expires dead ones. What silence means: see ``decisions.sessions``.
+It checks the event loop too: a blocked loop receives no heartbeats. Registrations, heartbeats and
+AlterIsr count only on the connection that the broker registered on: requests on an older connection
+belong to a session that ended.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tidelog.runtime.seams import Seams
 logger = logging.getLogger(__name__)
 
 MIN_PAUSE_MS = 10
-"""The shortest pause between two looks at the sessions."""
+"""The shortest pause between two checks of the sessions."""
 
 LISTEN_S = 0.1
-"""How long a controller listens before it believes in a silence, or a death."""
+"""How long a controller reads unread requests before it acts on a silence."""
 
 LISTEN_TURNS = 4
-"""Turns of the loop after that: one reads, the next serves, however long each of them takes."""
+"""Turns of the loop after that: one reads and the next serves, whatever time each takes."""
 
 RETRY_S = 0.5
-"""How soon a look that failed is tried again."""
+"""The pause before a failed check is tried again."""
 
 
 class SessionOwner(Performer, ChannelOwner, Protocol):
@@ -51,7 +51,7 @@ class SessionOwner(Performer, ChannelOwner, Protocol):
 
 
 class SessionWatch:
-    """The sessions of one controller; they end when it is active no more."""
+    """The sessions of one controller; they end when it is no longer active."""
 
     def __init__(self, controller: SessionOwner) -> None:
         configs = controller.configs
@@ -66,7 +66,7 @@ class SessionWatch:
         self._peers: dict[int, Peer] = {}
         self._changed = asyncio.Event()
         self._judged_ms = 0
-        """As of when the sessions were looked at last."""
+        """The time of the last check of the sessions."""
 
         self._next_look: asyncio.TimerHandle | None = None
 
@@ -87,9 +87,9 @@ class SessionWatch:
         self.sessions.clear()
 
     async def opened(self, broker: int, peer: Peer, new_channel: bool) -> None:
-        """A broker registered on ``peer``: its session begins, and its channel if it is a new life.
+        """Begin the session of a broker that registered on ``peer``, and its channel if it is new.
 
-        A broker that this controller did not know before gets its first FULL by that channel.
+        A broker that is new to this controller gets its first FULL by that channel.
         """
         controller = self._controller
         self._peers[broker] = peer
@@ -113,19 +113,19 @@ class SessionWatch:
             )
 
     def answered(self, broker: int, peer: Peer) -> None:
-        """The registration on ``peer`` is answered now: heartbeats come from now on."""
+        """Count silence from now: the registration on ``peer`` has its response."""
         if self.is_session_of(broker, peer):
             self.heard(broker)
 
     def heard(self, broker: int, *, is_answered: bool = True) -> bool:
-        """A broker gave a sign of life; return whether that ended a suspicion.
+        """Note a sign of life of a broker; return whether that ended a suspicion.
 
-        Until its registration ``is_answered`` its silence is no reason for one.
+        Until its registration ``is_answered`` its silence causes no suspicion.
         """
         was_suspected = soft_state.end_suspicion(self._controller.cluster, broker)
         session = self.sessions.by_broker.get(broker)
         if session is None or session.presumed or session.closed_ms is not None:
-            # Its silence is judged sooner than what is waited for now.
+            # The next check of its silence is due earlier than the one that is scheduled.
             self._changed.set()
         self.sessions.heard(broker, self._now_ms(), is_answered=is_answered)
         return was_suspected
@@ -140,14 +140,14 @@ class SessionWatch:
 
     def _closed(self, broker: int, peer: Peer) -> None:
         if self._peers.get(broker) is not peer:
-            # The broker has opened another session since.
+            # The broker has begun another session.
             return
         del self._peers[broker]
         self.sessions.closed(broker, self._now_ms())
         self._changed.set()
 
     async def run(self) -> None:
-        """Judge the sessions when one may have changed its condition; for ever."""
+        """Judge the sessions whenever one may have changed its condition; endless."""
         while True:
             try:
                 self._changed.clear()
@@ -159,7 +159,7 @@ class SessionWatch:
                 await asyncio.sleep(RETRY_S)
             except Exception:
                 # A bug in one decision must not stop the watch over all brokers.
-                logger.exception("the sessions could not be judged")
+                logger.exception("the sessions could not be checked")
                 await asyncio.sleep(RETRY_S)
 
     def _now_ms(self) -> int:
@@ -168,30 +168,30 @@ class SessionWatch:
     def _until_next_change_s(self) -> float:
         sessions = self.sessions
         now = self._now_ms()
-        # As of the last look: what changed while that was acted on, was not seen by it.
+        # As of the last check: changes while it acted are still to be judged.
         judged = self._judged_ms
         changes = [
             session.next_change_ms(judged, sessions.patience) - now
             for session in sessions.by_broker.values()
         ]
-        # A session that a heartbeat prolongs is looked at when it would have ended: no spinning.
+        # A session that a heartbeat prolongs is judged when it would have ended: no busy loop.
         return max(MIN_PAUSE_MS, min(changes, default=sessions.patience.timeout_ms)) / 1000
 
     def _look(self) -> None:
-        """Look whether the loop stood still, now and ever again."""
+        """Check whether the loop was blocked, now and periodically."""
         if self._next_look is not None:
             self._next_look.cancel()
         stood_ms = self.sessions.look(self._now_ms())
         if stood_ms:
             logger.warning(
-                "the controller's loop stood still for %(stood_ms)s ms: silences count from now on",
+                "the controller's loop was blocked for %(stood_ms)s ms: silences count from now",
                 {"stood_ms": stood_ms},
             )
         pause_s = self.sessions.patience.look_ms / 1000
         self._next_look = asyncio.get_running_loop().call_later(pause_s, self._look)
 
     async def judge(self) -> None:
-        """Replace who is suspected, bury who is dead. Raises NotActive."""
+        """Replace suspected brokers and expire dead ones. Raises NotActive."""
         self._look()
         now = self._judged_ms = self._now_ms()
         lost = self.sessions.without_connection(now) - self._controller.cluster.suspected
@@ -220,15 +220,15 @@ class SessionWatch:
         controller.when_sent()
 
     async def _listen(self) -> None:
-        """Take what has come meanwhile: a controller that was stopped, or busy, for as long as a
-        session lasts was silent itself, and finds the heartbeats of that time unread."""
+        """Serve requests that came meanwhile: a controller that was stopped or busy for as long as
+        a session lasts has unread heartbeats of that time."""
         await asyncio.sleep(LISTEN_S)
         for _ in range(LISTEN_TURNS):
             await asyncio.sleep(0)
 
     async def _bury(self) -> None:
         def decide(cluster: Cluster) -> Decision[list[int]]:
-            # Asked anew: one may have registered again while this waited for its turn.
+            # Computed again: a broker may have registered while this waited for its turn.
             dead = sorted(self.sessions.to_bury(self._now_ms()))
             buried = registration.bury(cluster, dead)
             return Decision(dead, buried.writes, buried.splits)
@@ -238,14 +238,14 @@ class SessionWatch:
         closing: list[Outbox] = []
 
         def forget(dead: list[int]) -> None:
-            # In the turn of the burial: who registers next says anew what is forgotten here.
+            # In the turn of the expiry: a broker that registers next reports all of this again.
             for broker in dead:
                 logger.warning(
                     "broker %(broker)s is dead: silent for %(silent_ms)s ms",
                     {"broker": broker, "silent_ms": timeout_ms},
                 )
                 self.sessions.forget(broker)
-                # A session that is only silent ends too: what still comes on it is of a dead life.
+                # A silent session ends too: later requests on it come from an expired incarnation.
                 self._peers.pop(broker, None)
                 soft_state.forget(controller.cluster, broker)
                 outbox = controller.outboxes.pop(broker, None)

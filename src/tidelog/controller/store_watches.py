@@ -1,17 +1,17 @@
-"""Changes that others write to a shared store: noticed by watches, read, taken up.
+"""Watches on a shared store: changes by other programs are noticed, read and taken up.
 
-Owns the watches of the active controller and the order of a look: what changed is read while no
-decision is made, so its own writes are never taken for another's. What a change means is
-``decisions.outside``. A store with one owner is not watched. A node that is to go may have children
-that are not tidelog's:
+Owns the watches of the active controller and the order of a check: it reads changed nodes while no
+decision is made, so the controller never takes its own writes for external ones. What a change
+means: see ``decisions.external_changes``. A store with one owner has no watches. A node that the
+controller removes may have children that are not tidelog's:
 
-| the node that was to go | what is done |
+| the node to remove | result |
 |---|---|
-| one of a topic that is being deleted | the topic stays until they are gone (``undeletable``) |
-| any other: of a dead broker, of settings, a mark or a note in vain | they go with it |
+| one of a topic that is being deleted | the topic stays while they exist (``undeletable``) |
+| any other: of a dead broker, a configuration, a mark or a note | they are removed with it |
 
-Grows with topics and configured entities: one watch for each (ZooKeeper: one request each when this
-controller becomes active, one for each change).
+Grows with topics and configured entities: one watch for each (ZooKeeper: one request each at the
+activation of this controller, and one for each change).
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ logger = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 
 LOOKED_AT_ONCE = 256
-"""Nodes that one look reads: decisions wait so long."""
+"""The most nodes that one check reads: decisions wait that long."""
 
 RETRY_S = 5.0
-"""How soon a look that failed is tried again."""
+"""The pause before a failed check is tried again."""
 
 MOST_STRAYS = 1_000
-"""So much of what others put below a node goes with it at a time, in one commit."""
+"""The most foreign children of a node that one commit removes with it."""
 
 MOST_LOOKS = 5
-"""How often nodes are read again that change while they are taken up."""
+"""How often a check reads nodes again that change while it takes them up."""
 
 
-_WRITTEN_FROM_OUTSIDE = (f"{layout.BROKER_CONFIGS}/", f"{layout.CONFIG_CHANGES}/")
+_EXTERNALLY_WRITTEN = (f"{layout.BROKER_CONFIGS}/", f"{layout.CONFIG_CHANGES}/")
 
 
 class NodeChanged(Exception):
-    """A write met a node that another had written; nothing of it was done."""
+    """Another program has written a node of a write; the store did nothing of the write."""
 
     def __init__(self, conflict: Conflict, operations: Iterable[Operation]) -> None:
         super().__init__(str(conflict))
@@ -97,19 +97,19 @@ class StoreOwner(Performer, Protocol):
 
 
 class StoreWatches:
-    """The watches of one controller; they stand while it is active."""
+    """The watches of one controller, while it is active."""
 
     def __init__(self, controller: StoreOwner) -> None:
         self._controller = controller
         self._watches: dict[str, Watch] = {}
         self._strays: dict[str, Watch] = {}
-        """On nodes that keep a topic from being deleted: they have children that are not ours."""
+        """On nodes that prevent a topic's deletion: they have children that are not tidelog's."""
         self._changed: dict[str, None] = {}
         self._awake = asyncio.Event()
         self._is_new = False
 
     def begin(self) -> None:
-        """Watch, and look at everything once: it may have changed since it was loaded."""
+        """Set the watches, and check every node once: it may have changed since it was loaded."""
         self._changed.clear()
         self._is_new = True
         if self._controller.store.is_shared:
@@ -120,7 +120,7 @@ class StoreWatches:
         self._awake.set()
 
     def end(self) -> None:
-        """Watch no more."""
+        """Cancel all watches."""
         watches = [*self._watches.values(), *self._strays.values()]
         self._watches, self._strays = {}, {}
         for watch in watches:
@@ -128,7 +128,7 @@ class StoreWatches:
         self._changed.clear()
 
     async def run(self) -> None:
-        """Look at what changed, for ever."""
+        """Check changed nodes; endless."""
         while True:
             await self._awake.wait()
             self._awake.clear()
@@ -141,7 +141,7 @@ class StoreWatches:
                 while self._changed:
                     await self._look_at_some()
             except NotActive:
-                logger.debug("what changed in the store is loaded anew")
+                logger.debug("the store is loaded again, with its changes")
             except Exception:
                 # A bug must not end the watch over the store.
                 logger.exception("a change of the store could not be taken up")
@@ -156,7 +156,7 @@ class StoreWatches:
         try:
             return self._controller.store.watch(path, callback, children=children)
         except StoreUnavailable as error:
-            # A change that nobody hears of would never be taken up.
+            # Without the watch no change of this node would be taken up.
             self._controller.lose(str(error))
             raise NotActive from error
 
@@ -165,7 +165,7 @@ class StoreWatches:
         self._awake.set()
 
     def _content(self) -> set[str]:
-        """Return the nodes whose content is watched: what is known, and what is damaged."""
+        """Return the nodes whose content is watched: known ones and damaged ones."""
         cluster = self._controller.cluster
         found = {layout.topic(name) for name in cluster.topics}
         found |= {layout.topic_configs(name) for name in cluster.topic_configs}
@@ -182,35 +182,35 @@ class StoreWatches:
                     raise NotActive
                 await self._look(paths)
             if self._controller.cluster.marked:
-                # A marked topic may have got its id only now.
+                # A marked topic may have its id only now.
                 await self._controller.complete_topics()
         except BaseException:
             self._changed.update(dict.fromkeys(paths))
             raise
 
     async def resolve(self, changed: NodeChanged) -> None:
-        """Take up the node that a write met changed. Called in the turn of a change.
+        """Take up the changed node that made a write fail. Called in the turn of a change.
 
-        Returns when it may be decided again. Raises NotActive where that would not help: the node
-        is none that others write, or is as it is known here. Then everything is loaded anew.
+        Returns if a new decision may succeed. Raises NotActive if it cannot: other programs do not
+        write this node, or it is unchanged. Then the controller steps down and reloads everything.
         """
         path = changed.conflict.path
         is_settled = False
         if changed.conflict.reason is Reason.NOT_EMPTY:
             is_settled = await self._settle_strays(path, changed.removes)
         elif changed.conflict.reason is Reason.EPHEMERAL_PARENT:
-            # What is above is not what it was: an ephemeral node stands in its place.
-            is_settled = _is_from_outside(parent(path)) and await self._look([parent(path)])
-        elif _is_from_outside(path):
+            # An ephemeral node has replaced the parent.
+            is_settled = _is_external(parent(path)) and await self._look([parent(path)])
+        elif _is_external(path):
             is_settled = await self._look([path])
         if not is_settled:
-            self._controller.lose(f"another wrote: {changed}")
+            self._controller.lose(f"another program wrote: {changed}")
             raise NotActive
 
     async def _settle_strays(self, path: str, removed: Collection[str]) -> bool:
-        """Settle what keeps a node from being removed and is not tidelog's, by the module's table.
+        """Settle foreign children that prevent the removal of a node, by the module's table.
 
-        Return False where there is nothing of the kind.
+        Return False if there are none.
         """
         names = await self._ask(self._controller.store.children(path))
         strays = [name for name in names if f"{path}/{name}" not in removed]
@@ -232,9 +232,9 @@ class StoreWatches:
         return True
 
     async def _remove_below(self, path: str, names: list[str], removed: Collection[str]) -> None:
-        """Remove what is below a node, children first; of very much only the first."""
+        """Remove the descendants of a node, children first; at most ``MOST_STRAYS`` of them."""
         gone: list[str] = []
-        # Each node twice: before what is below it, and behind that.
+        # Each node twice: before its descendants, and after them.
         todo = [(path, True), *((f"{path}/{name}", False) for name in names)]
         while len(todo) > 1 and len(gone) < MOST_STRAYS:
             node, is_empty = todo.pop()
@@ -245,17 +245,17 @@ class StoreWatches:
             todo.append((node, True))
             todo += [(f"{node}/{name}", False) for name in below if f"{node}/{name}" not in removed]
         logger.warning(
-            "the metadata node %(node)s goes with what somebody put below it: %(children)s",
+            "the metadata node %(node)s is removed with the foreign nodes below it: %(children)s",
             {"node": path, "children": ", ".join(gone)},
         )
         controller = self._controller
-        # Another may have removed one of them, or put one more there: it is tried again then.
+        # Another program may have removed or added one: then the next attempt finds the others.
         with contextlib.suppress(NodeChanged):
             writes = [Remove(x) for x in gone]
             controller.send(await controller.commit(writes, controller.cluster))
 
     def _freed(self, path: str) -> None:
-        """The children of a node changed that kept its topic from being deleted: try again."""
+        """Try a topic's deletion again: the children changed of a node that prevented it."""
         watch = self._strays.pop(path, None)
         if watch is not None:
             watch.cancel()
@@ -263,7 +263,7 @@ class StoreWatches:
         self._notice(layout.DELETE_TOPICS)
 
     async def _look(self, paths: Iterable[str]) -> bool:
-        """Read nodes and take up what changed; return whether anything did.
+        """Read nodes and take up the changed ones; return whether there were any.
 
         Called in the turn of this change.
         """
@@ -275,19 +275,19 @@ class StoreWatches:
                 asyncio.gather(*(controller.store.get(path) for path in wanted))
             )
             read = dict(zip(wanted, nodes, strict=True))
-            # By name from now on: what is watched already is no new child of a watched node.
+            # By name in the next round: a watched node is no new child of a watched parent.
             named.update(dict.fromkeys(wanted))
             if layout.CONTROLLER in read:
-                self._check_office(read.pop(layout.CONTROLLER))
+                self._check_controller_node(read.pop(layout.CONTROLLER))
             found = external_changes.changed(controller.cluster, read)
             try:
                 if found:
-                    self._say(await self._take_up(found))
+                    self._log(await self._take_up(found))
             except NodeChanged as changed:
                 conflict = changed.conflict
-                if conflict.reason is Reason.NOT_EMPTY or not _is_from_outside(conflict.path):
+                if conflict.reason is Reason.NOT_EMPTY or not _is_external(conflict.path):
                     await self.resolve(changed)
-                # Else something changed once more between the look and the write.
+                # Otherwise a node changed between the read and the write.
                 named[conflict.path] = None
             except BaseException:
                 self._changed.update(named)
@@ -295,11 +295,13 @@ class StoreWatches:
             else:
                 self._watch_known((*wanted, *controller.cluster.damaged))
                 return bool(found)
-        controller.lose(f"others write what it takes up, {MOST_LOOKS} times in a row")
+        controller.lose(
+            f"other programs wrote the nodes that it takes up, {MOST_LOOKS} times in a row"
+        )
         raise NotActive
 
     async def _ask(self, answer: Awaitable[Answer]) -> Answer:
-        """Wait for an answer of the store. Raises NotActive when it gives none."""
+        """Wait for a response of the store. Raises NotActive without one."""
         try:
             return await answer
         except StoreUnavailable as error:
@@ -307,28 +309,28 @@ class StoreWatches:
             raise NotActive from error
 
     async def _take_up(self, found: Mapping[str, Node | None]) -> Taken:
-        """Take up changed nodes on a copy, which becomes the state when all of it is durable.
+        """Take up changed nodes on a copy, which becomes the state once all its writes are durable.
 
-        Until then nobody reads what may still be put right: a mark that is about to be removed
-        would otherwise make a FULL leave the topic out, and its replicas would be stale.
+        Until then no other code reads nodes that may still be corrected: because of a mark that is
+        about to be removed, a FULL would leave out the topic, and its replicas would become stale.
         """
         controller = self._controller
         before, draft = controller.cluster, controller.cluster.draft()
         deletes = controller.configs.delete_topic_enable
         decision = external_changes.take_up(draft, found, controller.entropy, deletes)
-        told = Changes()
+        committed = Changes()
         for position, part in enumerate(parts(decision, controller.store.max_write_bytes)):
-            told.add(await controller.commit(part, draft, first=not position))
-        # What was written from outside counts as far as it stands now.
+            committed.add(await controller.commit(part, draft, first=not position))
+        # External changes count as they are in the new state.
         changes = changes_of(before, external_changes.as_writes(found, draft))
-        changes.add(told)
+        changes.add(committed)
         changes.add(_of_topics(draft, found))
         changes.add(_unmarked(before, draft))
         before.adopt(draft)
         controller.send(changes)
         return decision.answer
 
-    def _say(self, taken: Taken) -> None:
+    def _log(self, taken: Taken) -> None:
         for line in taken.errors:
             logger.error("%s", line)
         for line in taken.notes:
@@ -336,18 +338,19 @@ class StoreWatches:
         for path in taken.look_at:
             self._notice(path)
 
-    def _check_office(self, node: Node | None) -> None:
-        """Resign when another is active, or when a tool removed the node: Kafka's way to elect."""
+    def _check_controller_node(self, node: Node | None) -> None:
+        """Step down if another controller is active, or a tool removed the node to force an
+        election, as in Kafka."""
         controller = self._controller
         record = None if node is None else layout.decode(layout.CONTROLLER, node.data)
         if not isinstance(record, ControllerNode) or record.brokerid != controller.configs.node_id:
-            controller.lose(f"{layout.CONTROLLER} is not this controller's any more")
+            controller.lose(f"{layout.CONTROLLER} is no longer this controller's")
             raise NotActive
 
     async def _wanted(self, paths: Iterable[str]) -> list[str]:
-        """Return what to read: the nodes named, and below a watched one those that are new or gone.
+        """Return the nodes to read: those named, and new or removed children of watched ones.
 
-        Each is watched before it is read, so that no change falls in between.
+        Each one is watched before it is read, so that no change falls between.
         """
         wanted: dict[str, None] = {}
         for path in paths:
@@ -369,7 +372,7 @@ class StoreWatches:
         return path.rpartition("/")[0] not in (layout.CONFIG_CHANGES, layout.DELETE_TOPICS)
 
     def _watch_known(self, paths: Iterable[str]) -> None:
-        """Watch what is known of these, and what is damaged; forget what is not there any more."""
+        """Watch known and damaged nodes of these; cancel the watches on removed ones."""
         cluster = self._controller.cluster
         for path in paths:
             above, _, name = path.rpartition("/")
@@ -383,19 +386,19 @@ class StoreWatches:
                 self._watches.pop(path).cancel()
 
 
-def _is_from_outside(path: str) -> bool:
-    """Return whether tools write a node, so that its change is taken up one by one."""
-    return layout.topic_of(path) is not None or path.startswith(_WRITTEN_FROM_OUTSIDE)
+def _is_external(path: str) -> bool:
+    """Return whether other programs write a node, so that the controller takes up its change."""
+    return layout.topic_of(path) is not None or path.startswith(_EXTERNALLY_WRITTEN)
 
 
 def _of_topics(cluster: Cluster, found: Mapping[str, Node | None]) -> Changes:
-    """Return what a topic's changed node concerns: all its partitions."""
+    """Return the changes for a topic's changed node: all its partitions."""
     names = [path.rpartition("/")[2] for path in found if path.startswith(f"{layout.TOPICS}/")]
     return Changes(partitions=_partitions(cluster, names))
 
 
 def _unmarked(before: Cluster, after: Cluster) -> Changes:
-    """Return what was told to nobody while its topic was marked for deletion, and is again."""
+    """Return the partitions of topics that are no longer marked: brokers were not sent them."""
     return Changes(partitions=_partitions(after, before.marked - after.marked))
 
 

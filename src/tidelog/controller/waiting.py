@@ -1,6 +1,7 @@
-"""Requests that wait until brokers have been told: conditions, looked at when something moved.
+"""Requests that wait until brokers have been sent a change.
 
-Owns the futures; grows with the requests that wait, which the connections limit.
+Owns the futures, each with the condition that ends it; ``look`` checks the conditions. Grows with
+the waiting requests, which the number of connections limits.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ import asyncio
 from collections.abc import Callable
 
 
-class Waiting:
-    """Conditions that somebody waits for."""
+class WaitingRequests:
+    """The waiting requests of one controller, with their conditions."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.Future[bool], Callable[[], bool]] = {}
 
     async def until(self, holds: Callable[[], bool], limit_ms: float) -> bool:
-        """Wait until a condition holds; False when it did not in time, or nobody looks any more."""
+        """Wait until a condition holds; False after ``limit_ms`` or when the controller resigns."""
         if holds():
             return True
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
@@ -30,13 +31,13 @@ class Waiting:
             self._waiting.pop(future, None)
 
     def look(self) -> None:
-        """Something moved: let those go whose condition holds."""
+        """End the waits whose condition holds now."""
         for future, holds in list(self._waiting.items()):
             if not future.done() and holds():
                 future.set_result(True)
 
     def give_up(self) -> None:
-        """Nobody will move anything any more: let all go."""
+        """End all waits: the controller resigns."""
         for future in self._waiting:
             if not future.done():
                 future.set_result(False)

@@ -96,7 +96,7 @@ def test_each_broker_gets_the_orders_that_were_built_for_it_alone() -> None:
             cluster, SENDER, broker, changes.partitions, requests.INCREMENTAL
         )
         assert alone.topic_states
-        assert announcements.orders(cluster, SENDER, broker, changes) == alone
+        assert announcements.commands(cluster, SENDER, broker, changes) == alone
     assert announcements.passes == 1, "partitions are divided in one pass, not in one per broker"
 
 
@@ -104,16 +104,16 @@ def test_what_all_replicas_are_told_is_made_once(monkeypatch: pytest.MonkeyPatch
     made = World(1, 2, 3, 4)
     made.create(NewTopic("t", 8, 3))
     asked: list[TopicPartition] = []
-    make_one = requests._order
+    make_one = requests._command
 
     def counted(cluster: Cluster, where: TopicPartition, *rest: Any) -> Any:
         asked.append(where)
         return make_one(cluster, where, *rest)
 
-    monkeypatch.setattr(requests, "_order", counted)
+    monkeypatch.setattr(requests, "_command", counted)
     announcements = Announcements()
     changes = Changes(partitions=set(made.cluster.all_partitions()))
-    told = [announcements.orders(made.cluster, SENDER, x, changes) for x in (1, 2, 3, 4)]
+    told = [announcements.commands(made.cluster, SENDER, x, changes) for x in (1, 2, 3, 4)]
     assert sum(len(x.topic_states[0].partition_states) for x in told) == 24
     assert sorted(asked) == sorted(changes.partitions)
 
@@ -134,7 +134,7 @@ def test_no_order_made_before_a_change_is_sent_after_it() -> None:
     changes = Changes(partitions={T0})
 
     def epoch_told() -> int:
-        told = announcements.orders(cluster, SENDER, 1, changes)
+        told = announcements.commands(cluster, SENDER, 1, changes)
         return int(told.topic_states[0].partition_states[0].leader_epoch)
 
     before = epoch_told()
@@ -153,5 +153,5 @@ def test_few_divisions_are_kept() -> None:
     announcements = Announcements()
     named = [Changes(partitions={TopicPartition("t", index)}) for index in range(KEPT + 1)]
     for changes in (*named, named[0]):
-        announcements.orders(made.cluster, SENDER, 1, changes)
+        announcements.commands(made.cluster, SENDER, 1, changes)
     assert announcements.passes == KEPT + 2

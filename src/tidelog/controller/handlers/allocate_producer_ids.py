@@ -1,6 +1,6 @@
-"""AllocateProducerIds v0: a block of 1000 producer ids for a broker, durable before it is answered.
+"""AllocateProducerIds v0: a block of 1000 producer ids for a broker, durable before the response.
 
-- STALE_BROKER_EPOCH for a former life of the broker.
+- STALE_BROKER_EPOCH for a former broker epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ async def serve(
     def decide(cluster: Cluster) -> Decision[Block | Refusal]:
         node = cluster.brokers.get(request.broker_id)
         if node is None or node.broker_epoch != request.broker_epoch:
-            return Decision(Refusal(ErrorCode.STALE_BROKER_EPOCH, "The broker has a newer life."))
+            return Decision(Refusal(ErrorCode.STALE_BROKER_EPOCH, "The broker has a newer epoch."))
         return next_block(cluster, request.broker_id)
 
     answer, _ = await controller.perform(decide)
@@ -36,7 +36,7 @@ async def serve(
 def refuse_all(
     _request: object, error: ErrorCode, _sentence: str
 ) -> messages.AllocateProducerIdsResponse:
-    """Answer with one error."""
+    """Respond with one error."""
     return messages.AllocateProducerIdsResponse(error_code=error)
 
 

@@ -1,8 +1,8 @@
 """AlterConfigs v0-2: replaces the whole dynamic configuration of topics and brokers (KIP-133).
 
-- What is not named falls back to its default. A null value, or a repeated name, is
+- A configuration that is not named falls back to its default. A null value, or a repeated name, is
   INVALID_REQUEST.
-- Answers when every live broker has been told: the change has taken effect.
+- Responds once every live broker has been sent the change: it has taken effect.
 """
 
 from __future__ import annotations

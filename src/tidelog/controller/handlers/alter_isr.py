@@ -2,12 +2,13 @@
 
 - Compare-and-set on leader epoch and ISR version; members by broker epoch (tag 10000), the topic by
   id (topic tag 10003), the data-loss handling as done (tag 10001, KIP-704).
-- The answer has the state that holds, also beside INVALID_UPDATE_VERSION: so a leader that missed
-  an answer catches up.
+- The response has the current state, also with INVALID_UPDATE_VERSION: so a leader that missed a
+  response catches up.
 - FENCED_LEADER_EPOCH, INELIGIBLE_REPLICA, INCONSISTENT_TOPIC_ID per partition; STALE_BROKER_EPOCH
-  for all, also when it comes on another connection than that of the broker's session.
-- A request of many partitions is decided in slices (docs/decisions/0036): each is compared and set
-  by itself, as in two requests. A session that ends between two of them leaves the first ones done.
+  for all, also on another connection than that of the broker's session.
+- A request with many partitions is decided in slices (docs/decisions/0036): each partition is
+  compared and set by itself, as in two requests. If the session ends between two slices, the first
+  ones are done.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ Asked = tuple[messages.AlterIsrRequest.TopicData, messages.AlterIsrRequest.Parti
 Decided = tuple[list[Outcome], set[str]]
 
 COST = 4
-"""Of one partition, in the writes of ``slices``: 20 us from its check to its application. So a turn
-of the loop has 125 of them, which is what a broker asks for at once, and takes less than 5 ms."""
+"""The cost of one partition in the writes of ``slices``: 20 us from its check to its application. A
+turn of the loop has 125 of them, as many as one request of a broker, and takes less than 5 ms."""
 
 
 async def serve(
@@ -63,16 +64,16 @@ async def serve(
         outcomes += found[0]
         topics_to_elect |= found[1]
     for name in sorted(topics_to_elect):
-        # One by one: others have their turn between the rounds of large topics.
+        # One by one: other tasks run between the rounds of large topics.
         await controller.perform(partial(elect_put_off, topics={name}))
     return await _response(request, iter(outcomes))
 
 
 def _elements(topic: messages.AlterIsrRequest.TopicData) -> Iterator[Sequence[Asked]]:
-    """Yield what is decided at once: partitions, each by itself.
+    """Yield the partitions of each decision: one, or all of a topic with finished handlings.
 
-    But for those of a topic with data-loss handling that is done: each decision writes the topic's
-    record, which may be as large as a commit.
+    A decision about a finished data-loss handling writes the topic's record, which may be as large
+    as a commit: so such a topic has one decision.
     """
     if any(partition.unclean_handled for partition in topic.partitions):
         yield [(topic, partition) for partition in topic.partitions]
@@ -102,9 +103,9 @@ def _proposal(
 async def _response(
     request: messages.AlterIsrRequest, outcomes: Iterator[Outcome]
 ) -> messages.AlterIsrResponse:
-    """Answer partition by partition, in the order of the request; a large answer is made in steps.
+    """Build the response in the order of the request; a large one in steps.
 
-    A topic that is named twice is answered twice.
+    A topic that is named twice is in it twice.
     """
     response = messages.AlterIsrResponse
     topics = []
@@ -137,9 +138,9 @@ def _answered(index: int, outcome: Outcome) -> messages.AlterIsrResponse.Partiti
 
 
 def refuse_all(_request: object, error: ErrorCode, _sentence: str) -> messages.AlterIsrResponse:
-    """Answer with one error."""
+    """Respond with one error."""
     return messages.AlterIsrResponse(error_code=error)
 
 
-# Pipelined: the heartbeats behind it are heard while it waits for its turn.
+# Pipelined: the controller serves later heartbeats while this waits for its turn.
 HANDLER = served(ApiKey.ALTER_ISR, range(1), Scope.BROKER, serve, refuse_all, pipelined=True)

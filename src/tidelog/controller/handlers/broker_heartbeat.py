@@ -1,13 +1,13 @@
-"""BrokerHeartbeat v0: a broker lives, wants to leave, or names replicas that are damaged.
+"""BrokerHeartbeat v0: a broker is alive, wants to leave, or reports damaged replicas.
 
-- STALE_BROKER_EPOCH for a former life, BROKER_ID_NOT_REGISTERED for a dead broker or one that has
-  not registered with this controller since it became active, or not on this connection: it
-  registers again.
-- A heartbeat ends a suspicion: what nobody leads may have this broker as its leader.
-- ``want_shut_down``: leadership moves to other members of the ISRs; ``should_shut_down`` is
-  answered when nothing is left that another broker could lead.
-- Damaged replicas (tag 10000) lead no more, and leave ISRs that keep another member. A new leader
-  epoch begins: in it those outside of the ISR are made anew.
+- STALE_BROKER_EPOCH for a former broker epoch, BROKER_ID_NOT_REGISTERED for a dead broker or one
+  that has not registered with this controller since its activation, or not on this connection: the
+  broker registers again.
+- A heartbeat ends a suspicion: leaderless partitions may get this broker as their leader.
+- ``want_shut_down``: leadership moves to other members of the ISRs; ``should_shut_down`` is true
+  once the broker leads no partition that another broker could lead.
+- Damaged replicas (tag 10000) no longer lead, and leave ISRs that keep another member. A new leader
+  epoch begins: in it replicas outside the ISR are rebuilt.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ async def serve(
     broker = request.broker_id
     node = cluster.brokers.get(broker)
     if not controller.store.reachable:
-        # Cut off from its store it is no controller: the broker looks for another one.
+        # Without its store it is no controller: the broker searches for another one.
         raise NotActive
     if node is None or broker in cluster.presumed:
         return response(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED)
     if node.broker_epoch != request.broker_epoch:
         return response(error_code=ErrorCode.STALE_BROKER_EPOCH)
     if not controller.session_watch.is_session_of(broker, context.connection):
-        # A broker registers on every new connection; this one is of a session that ended.
+        # A broker registers on every new connection; this one belongs to a session that ended.
         return response(error_code=ErrorCode.BROKER_ID_NOT_REGISTERED)
     if controller.session_watch.heard(broker):
-        logger.info("broker %(broker)s is heard again", {"broker": broker})
+        logger.info("broker %(broker)s sends heartbeats again", {"broker": broker})
         await controller.perform(partial(registration.settle_returned, broker=broker))
-    # Every heartbeat names all damaged replicas: one that is not named any more was made anew.
+    # Every heartbeat names all damaged replicas: a replica that is no longer named was rebuilt.
     failures = request.failures
     await _take_out(controller, broker, [] if failures is None else failures.damaged_replicas)
     leaves = False
@@ -78,7 +78,7 @@ async def _take_out(
         )
     for where in healed:
         logger.info(
-            "broker %(broker)s: the replica of %(partition)s is damaged no more",
+            "broker %(broker)s: the replica of %(partition)s is no longer damaged",
             {"broker": broker, "partition": where},
         )
     if new:
@@ -88,7 +88,7 @@ async def _take_out(
 def refuse_all(
     _request: object, error: ErrorCode, _sentence: str
 ) -> messages.BrokerHeartbeatResponse:
-    """Answer with one error."""
+    """Respond with one error."""
     return messages.BrokerHeartbeatResponse(error_code=error)
 
 

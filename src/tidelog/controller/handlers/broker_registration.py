@@ -1,17 +1,17 @@
-"""BrokerRegistration v0: a broker introduces itself, on every new connection to a controller.
+"""BrokerRegistration v0: a broker registers on every new connection to a controller.
 
-- The answer is the broker epoch: a new one for a new life, the same one for the same life.
-- With it goes the channel key, which this controller repeats in OpenControlChannel: the same one as
+- The response has the broker epoch: a new one for a new incarnation, otherwise the same one.
+- It has the channel key too, which this controller repeats in OpenControlChannel: the same one as
   long as controller epoch and broker epoch are the same.
-- From then on the connection is the broker's session: when it closes, the broker is suspected.
-- A replica with end offset -1 in the inventory is damaged: it leads no more, and leaves ISRs that
-  keep another member. The heartbeats name those that are found damaged later.
-- A broker that has seen a newer store shows that this one is an old copy: then no broker is
-  commanded and nothing is deleted (docs/design/who-may-lead.md).
+- The connection is the broker's session: when it closes, the broker is suspected.
+- A replica with end offset -1 in the inventory is damaged: it no longer leads, and leaves ISRs that
+  keep another member. Heartbeats name replicas whose damage is found later.
+- A broker that has seen a newer store shows that this one is an old copy: then the controller
+  commands no broker and deletes nothing (docs/design/who-may-lead.md).
 - UNSUPPORTED_VERSION for a broker whose code does not know the level of this controller.
 - INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION (another directory under a live id),
   INVALID_REGISTRATION (no listener, a name in the inventory that no topic can have, an epoch or a
-  revision that leaves no room above it). An empty cluster id is accepted: the first life of a disk.
+  revision that leaves no room above it). An empty cluster id, of a new disk, is accepted.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ async def serve(
             why = why_gone_back(cluster, registration)
             if why is not None:
                 logger.error("%s", why)
-                # First: of what an older store decides nobody is told before this is known.
+                # First: no broker is sent the decision of an older store before this is durable.
                 writes = (Put(layout.WENT_BACK, WentBack(why)), *writes)
         return Decision((changed, decision.answer), writes, decision.splits)
 
     def heard(answer: tuple[bool, int | Refusal]) -> None:
-        # In the turn of the registration: who waits for the next one would otherwise bury, or
-        # replace, a broker that has just registered, by what it was silent before.
+        # In the turn of the registration: the next decision could otherwise expire or replace a
+        # broker that has just registered, because of its silence before.
         if not isinstance(answer[1], Refusal):
             controller.session_watch.heard(broker, is_answered=False)
 
@@ -90,16 +90,16 @@ async def serve(
         logger.warning("registration refused: %(why)s", {"why": answer.sentence})
         return messages.BrokerRegistrationResponse(error_code=answer.error)
     if context.connection.is_closing:
-        # It went away while this was written: its session never began, so it dies by time-out.
+        # It disconnected during the write: its session never began, so it expires by time-out.
         controller.session_watch.heard(broker)
         return _accepted(controller, broker, answer)
     await controller.session_watch.opened(broker, context.connection, new_life)
     try:
         await controller.perform(partial(elect_awaited, broker=broker))
-        # What this broker holds may be what a topic without an id has waited for.
+        # A topic without an id may have waited for the replicas of this broker.
         await controller.complete_topics()
     finally:
-        # However long that took: a broker beats once it knows its epoch.
+        # Whatever time that took: a broker sends heartbeats once it knows its epoch.
         controller.session_watch.answered(broker, context.connection)
     logger.info(
         "broker %(broker)s registered, epoch %(broker_epoch)s, %(last_life)s",
@@ -112,7 +112,7 @@ _BEFORE = {
     LifeEnded.UNCLEAN: "after its machine stopped: it may have lost unsynced records",
     LifeEnded.CRASHED: "after a kill",
     LifeEnded.CLEAN: "after a clean stop, or for the first time",
-    LifeEnded.SAME_LIFE: "as the process that it was",
+    LifeEnded.SAME_LIFE: "as the same process",
 }
 
 
@@ -136,7 +136,7 @@ def _decide(cluster: Cluster, registration: Registration, wall_ms: int) -> Decis
 
 
 def invalid_name(request: messages.BrokerRegistrationRequest) -> str | None:
-    """Return why an inventory names what no replica can be called, or None."""
+    """Return why an inventory has a name that no replica can have, or None."""
     for topic in request.inventory:
         why = why_invalid(topic.topic_name)
         if why is not None:
@@ -147,7 +147,7 @@ def invalid_name(request: messages.BrokerRegistrationRequest) -> str | None:
 
 
 def _no_room(request: messages.BrokerRegistrationRequest) -> str | None:
-    """Return why numbers that a broker claims to have seen are not believed, or None."""
+    """Return why the numbers that a broker has seen are refused, or None."""
     seen = request.highest_seen
     if seen is None or leaves_room(seen.controller_epoch, seen.store_revision):
         return None
@@ -183,7 +183,7 @@ def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
             for x in request.listeners
         ),
         rack=request.rack,
-        # A number that nobody defined is no promise that bytes are still there.
+        # An undefined number does not prove that the records are still there.
         ended=LifeEnded(ended) if ended in tuple(LifeEnded) else LifeEnded.UNCLEAN,
         inventory=inventory,
         nameless=nameless,
@@ -201,7 +201,7 @@ def _registration(request: messages.BrokerRegistrationRequest) -> Registration:
 def refuse_all(
     _request: object, error: ErrorCode, _sentence: str
 ) -> messages.BrokerRegistrationResponse:
-    """Answer with one error."""
+    """Respond with one error."""
     return messages.BrokerRegistrationResponse(error_code=error)
 
 

@@ -1,7 +1,7 @@
-"""CreatePartitions v0-3: a topic gets more partitions, as Kafka's.
+"""CreatePartitions v0-3: a topic gets more partitions, as in Kafka.
 
 - A count that is not larger is INVALID_PARTITIONS: shrinking comes with level 1.5 (KIP-253).
-- Answers when every live broker has been told, or with REQUEST_TIMED_OUT.
+- Responds once every live broker has been sent the change, or with REQUEST_TIMED_OUT.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ async def serve(
             cluster, part, controller.entropy, request.validate_only, repeated
         ),
     )
-    told = True
+    is_sent = True
     if not request.validate_only and any(refusal is None for _, refusal in answers):
-        told = await reached_in_time(controller, revision, request.timeout_ms, context)
+        is_sent = await reached_in_time(controller, revision, request.timeout_ms, context)
     response = messages.CreatePartitionsResponse
     results = []
     for name, refusal in answers:
         result = response.CreatePartitionsTopicResult(name=name)
         if refusal is not None:
             result.error_code, result.error_message = refusal.error, refusal.sentence
-        elif not told:
+        elif not is_sent:
             result.error_code = ErrorCode.REQUEST_TIMED_OUT
-            result.error_message = "The partitions are there, but not every broker knows them yet."
+            result.error_message = "The partitions exist, but not every broker knows them yet."
         results.append(result)
     return response(results=results)
 
@@ -62,7 +62,7 @@ async def serve(
 def refuse_all(
     request: messages.CreatePartitionsRequest, error: ErrorCode, sentence: str
 ) -> messages.CreatePartitionsResponse:
-    """Answer every topic with one error."""
+    """Respond with one error for every topic."""
     result = messages.CreatePartitionsResponse.CreatePartitionsTopicResult
     results = [result(topic.name, error, sentence) for topic in request.topics]
     return messages.CreatePartitionsResponse(results=results)

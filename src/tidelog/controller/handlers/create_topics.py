@@ -1,14 +1,14 @@
 """CreateTopics v2-7: each topic is created or refused by itself.
 
-- Many topics are created in slices; each topic is there as a whole or not at all.
-- Answers when every live broker has been told of the topics, or with REQUEST_TIMED_OUT; the topics
+- Many topics are created in slices; each topic is created as a whole or not at all.
+- Responds once every live broker has been sent the topics, or with REQUEST_TIMED_OUT; the topics
   are created in either case.
-- Below level 1.4 the name of a deleted topic answers TOPIC_ALREADY_EXISTS until every broker that
-  held a replica has confirmed the deletion: requests without ids could hit the new topic.
-- The name of a deleted topic waits until every live broker has been told of that: else a position
-  that a group commits in the new one could be removed with those in the former one. It is created
-  all the same when the time of the request is over.
-- v4+: -1 takes ``num.partitions`` and ``default.replication.factor``; v5+ answers the
+- Below level 1.4 the name of a deleted topic is TOPIC_ALREADY_EXISTS until every broker with a
+  replica has confirmed the deletion: requests without ids could reach the new topic.
+- The name of a deleted topic waits until every live broker has been sent the deletion: an offset
+  that a group commits in the new topic could otherwise be removed with those of the former one. The
+  topic is created anyway when the time of the request is over.
+- v4+: -1 takes ``num.partitions`` and ``default.replication.factor``; the v5+ response has the
   configurations, v7+ the topic id (KIP-516).
 """
 
@@ -34,7 +34,7 @@ from tidelog.network.router import RequestContext, Scope
 from tidelog.protocol import messages
 
 ANSWERED_AT_ONCE = 50
-"""Topics whose answers are made before others have their turn: each may have its own 40 rows."""
+"""Topics whose results are built before other tasks run: each may have its own 40 rows."""
 
 
 async def serve(
@@ -67,26 +67,26 @@ async def serve(
         ),
         earlier.take,
     )
-    told = True
+    is_sent = True
     if not request.validate_only and any(answer.refusal is None for answer in answers):
-        told = await controller.reached(revision, ends_ms - clock.monotonic_ms())
+        is_sent = await controller.reached(revision, ends_ms - clock.monotonic_ms())
     rows: dict[int, list[Any]] = {}
     results = []
     for answer in answers:
-        results.append(_result(answer, told, rows))
+        results.append(_result(answer, is_sent, rows))
         if not len(results) % ANSWERED_AT_ONCE:
             await asyncio.sleep(0)
     return messages.CreateTopicsResponse(topics=results)
 
 
 def _result(
-    answer: Created, told: bool, rows: dict[int, list[Any]]
+    answer: Created, is_sent: bool, rows: dict[int, list[Any]]
 ) -> messages.CreateTopicsResponse.CreatableTopicResult:
-    """``rows`` has those made before by their entries' identity: most topics share them all."""
+    """``rows`` has the rows built already, by identity of the entries: most topics share them."""
     response = messages.CreateTopicsResponse
     if answer.refusal is not None:
         return _refused(answer.name, answer.refusal.error, answer.refusal.sentence)
-    if not told:
+    if not is_sent:
         sentence = f"The topic {answer.name} is created, but not every broker knows it yet."
         return _refused(answer.name, ErrorCode.REQUEST_TIMED_OUT, sentence)
     made = rows.get(id(answer.configs))
@@ -122,7 +122,7 @@ def _refused(
 def refuse_all(
     request: messages.CreateTopicsRequest, error: ErrorCode, sentence: str
 ) -> messages.CreateTopicsResponse:
-    """Answer every topic with one error."""
+    """Respond with one error for every topic."""
     return messages.CreateTopicsResponse(
         topics=[_refused(topic.name, error, sentence) for topic in request.topics]
     )

@@ -1,8 +1,8 @@
-"""DeleteTopics v1-6: topics leave the cluster at once; their replicas are deleted behind it.
+"""DeleteTopics v1-6: topics leave the cluster at once; their replicas are deleted later.
 
-- By name (v1-5), by name or id (v6+, KIP-516). At level 1.4 the name is free as soon as this is
-  answered; below it when every broker that held a replica has confirmed that it is gone.
-- Answers when every live broker has been told to delete, or with REQUEST_TIMED_OUT.
+- By name (v1-5), by name or id (v6+, KIP-516). At level 1.4 the name is free at the response; below
+  it once every broker with a replica has confirmed its deletion.
+- Responds once every live broker has been sent the deletion, or with REQUEST_TIMED_OUT.
 - TOPIC_DELETION_DISABLED with ``delete.topic.enable=false`` (before v3: INVALID_REQUEST).
 """
 
@@ -41,15 +41,15 @@ async def serve(
         lambda one: cost_of_deletion(controller.cluster, one),
         lambda cluster, part: delete_topics(cluster, part, enabled, repeated),
     )
-    told = True
+    is_sent = True
     if any(answer.refusal is None for answer in answers):
-        told = await reached_in_time(controller, revision, request.timeout_ms, context)
-    results = [_result(answer, told, context.version) for answer in answers]
+        is_sent = await reached_in_time(controller, revision, request.timeout_ms, context)
+    results = [_result(answer, is_sent, context.version) for answer in answers]
     return messages.DeleteTopicsResponse(responses=results)
 
 
 def _result(
-    answer: Deleted, told: bool, version: int
+    answer: Deleted, is_sent: bool, version: int
 ) -> messages.DeleteTopicsResponse.DeletableTopicResult:
     made = messages.DeleteTopicsResponse.DeletableTopicResult(
         name=answer.name, topic_id=answer.topic_id
@@ -59,7 +59,7 @@ def _result(
         made.error_message = answer.refusal.sentence
         if answer.refusal.error is ErrorCode.TOPIC_DELETION_DISABLED and version < 3:
             made.error_code = ErrorCode.INVALID_REQUEST
-    elif not told:
+    elif not is_sent:
         made.error_code = ErrorCode.REQUEST_TIMED_OUT
         made.error_message = f"The deletion of {answer.name} is under way."
     return made
@@ -68,7 +68,7 @@ def _result(
 def refuse_all(
     request: messages.DeleteTopicsRequest, error: ErrorCode, sentence: str
 ) -> messages.DeleteTopicsResponse:
-    """Answer every topic with one error."""
+    """Respond with one error for every topic."""
     result = messages.DeleteTopicsResponse.DeletableTopicResult
     named = [result(name, error_code=error, error_message=sentence) for name in request.topic_names]
     states = [result(topic.name, topic.topic_id, error, sentence) for topic in request.topics]

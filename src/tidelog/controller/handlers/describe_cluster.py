@@ -1,4 +1,4 @@
-"""DescribeCluster v0-1, as a controller answers it: the cluster's id, and the live brokers.
+"""DescribeCluster v0-1 of a controller: the cluster's id, and the live brokers.
 
 - A broker that starts on an empty disk learns the id of its cluster here.
 - The brokers' addresses are those of the inter-broker listener.
@@ -38,7 +38,7 @@ async def serve(
 def refuse_all(
     _request: object, error: ErrorCode, sentence: str
 ) -> messages.DescribeClusterResponse:
-    """Answer with one error."""
+    """Respond with one error."""
     return messages.DescribeClusterResponse(error_code=error, error_message=sentence)
 
 

@@ -1,9 +1,9 @@
-"""DescribeCondition v0 (ours): what is wrong with the cluster, as JSON, for ``tidelog doctor``.
+"""DescribeCondition v0 (ours): the problems of the cluster, as JSON, for ``tidelog doctor``.
 
-- ``condition`` is the JSON of ``decisions.condition``: brokers, counts, and ``problems`` in words;
-  with ``controller_id`` and the ``version`` of its code.
-- ``subjects``: with "unclean", ``unclean`` has what unclean elections lost (KIP-704).
-- Brokers forward it in an Envelope, so that a client may ask any of them.
+- ``condition`` is the JSON of ``decisions.condition``: brokers, counts, and ``problems`` as
+  sentences; with ``controller_id`` and the ``version`` of its code.
+- ``subjects``: with "unclean", ``unclean`` has the losses of unclean elections (KIP-704).
+- Brokers forward it in an Envelope, so that a client may send it to any of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def serve(
 def refuse_all(
     _request: object, error: ErrorCode, sentence: str
 ) -> messages.DescribeConditionResponse:
-    """Answer with one error."""
+    """Respond with one error."""
     return messages.DescribeConditionResponse(error_code=error, error_message=sentence)
 
 

@@ -1,8 +1,8 @@
-"""ElectLeaders v0-2: moves leadership to preferred replicas, or elects where nobody in sync lives.
+"""ElectLeaders v0-2: moves leadership to preferred replicas, or elects an unclean leader.
 
-- Null partitions: all; partitions where no election is needed are then left out of the answer.
-- v1+: election type 1 is unclean: allowed by this command whatever the configuration says, flagged
-  and recorded (KIP-704). v0 elects preferred leaders only.
+- Null partitions: all; the response then leaves out partitions that need no election.
+- v1+: election type 1 is unclean: this request allows it whatever the configuration says; it is
+  flagged and recorded (KIP-704). v0 elects preferred leaders only.
 - PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, ELECTION_NOT_NEEDED per partition.
 """
 
@@ -38,7 +38,7 @@ async def serve(
 
     def decide(cluster: Cluster, part: Sequence[TopicPartition]) -> Decision[list[Answered]]:
         if everything:
-            # A topic may have gone between two slices: nobody asked for it by name.
+            # A topic may have been deleted between two slices: the request does not name it.
             part = [where for where in part if where in cluster.states]
         made = elect_on_request(cluster, kind, part, everything)
         return Decision(list(made.answer.items()), made.writes, made.splits)
@@ -77,7 +77,7 @@ def _response(answer: Result) -> messages.ElectLeadersResponse:
 def refuse_all(
     request: messages.ElectLeadersRequest, error: ErrorCode, sentence: str
 ) -> messages.ElectLeadersResponse:
-    """Answer everything asked with one error, at the top too (v1+)."""
+    """Respond with one error for every partition, and at the top (v1+)."""
     refusal = Refusal(error, sentence)
     answer: Result = dict.fromkeys(_asked(request) or (), refusal)
     made = _response(answer)

@@ -1,13 +1,14 @@
-"""Envelope v0: a broker forwards a client's request that only the controller can do.
+"""Envelope v0: a broker forwards a client's request that only the controller can serve.
 
-- Unpacked, served by the handler of the inner API, and packed again: the inner answer has the inner
+- The handler of the inner API serves the unpacked request; the inner response has the inner
   request's correlation id and version.
-- Only what clients may ask of a controller is forwarded: anything else, or bytes that are no
-  request, is INVALID_REQUEST; a version that is not served is UNSUPPORTED_VERSION.
-- NOT_CONTROLLER stands on the envelope, never inside: while this controller stands by, and when it
-  was lost in the middle, the outcome unknown. The broker asks the next one, as Kafka's do.
-- The principal and the client's address are carried along for the permissions to come.
-- Pipelined: a creation that waits for brokers must not hold up the next request.
+- Brokers forward only requests that clients may send to a controller: any other, or bytes that are
+  no request, is INVALID_REQUEST; a version that is not served is UNSUPPORTED_VERSION.
+- NOT_CONTROLLER is an error of the envelope, never of the inner response: while this controller
+  stands by, and when it stepped down meanwhile, the outcome unknown. The broker then tries the next
+  controller, as in Kafka.
+- It has the principal and the client's address, for permissions, which are still to come.
+- Pipelined: a creation that waits for brokers must not delay the next request.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ FORWARDED = frozenset(
         ApiKey.RESTORED_STORE,
     }
 )
-"""The APIs that a client may send to any broker and that only the controller can do."""
+"""The APIs that a client may send to any broker and that only the controller can serve."""
 
 
 async def serve(
@@ -68,7 +69,7 @@ async def serve(
         forwarded=True,
     )
     answer: Any = await route.handle(controller, inner, inner_context)
-    # Thousands of topics have thousands of answers: others have their turn meanwhile.
+    # Thousands of topics have thousands of results: other tasks run meanwhile.
     steps = codec.encode_response_in_steps(
         header.api_key, header.api_version, header.correlation_id, answer
     )
@@ -77,7 +78,7 @@ async def serve(
 
 
 def refuse_all(_request: object, error: ErrorCode, _sentence: str) -> messages.EnvelopeResponse:
-    """Answer the envelope itself with one error."""
+    """Respond with one error of the envelope itself."""
     return messages.EnvelopeResponse(error_code=error)
 
 

@@ -1,8 +1,8 @@
 """IncrementalAlterConfigs v0-1: sets, deletes, appends and subtracts configurations (KIP-339).
 
-- What is not named stays. Appending and subtracting is for lists; a repeated name, or a null
-  value that is set, is INVALID_REQUEST.
-- Answers when every live broker has been told: the change has taken effect.
+- A configuration that is not named stays. APPEND and SUBTRACT are for lists; a repeated name, or a
+  null value with SET, is INVALID_REQUEST.
+- Responds once every live broker has been sent the change: it has taken effect.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""ReportTruncation v0 (ours): what a replica had to cut below its high watermark (KIP-704).
+"""ReportTruncation v0 (ours): offsets that a replica had to cut below its high watermark (KIP-704).
 
 - Offsets [from, to) with their leader epochs: committed records that an unclean election lost. An
-  empty range tells where the log of an unclean leader ended, and the epoch of its last record.
-- Collected by the debt record, or by the history behind it once the handling is finished.
-- A broker repeats a report until it is answered NONE; nothing counts twice. What belongs to a topic
-  that is gone is answered too, and forgotten.
-- STALE_BROKER_EPOCH for a former life.
+  empty range is where the log of an unclean leader ended, with the epoch of its last record.
+- The debt record collects them, or its history once the handling is finished.
+- A broker repeats a report until the response is NONE; a repeated report counts once. A report of a
+  deleted topic gets NONE and is dropped.
+- STALE_BROKER_EPOCH for a former broker epoch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ async def serve(
         return messages.ReportTruncationResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     if unknown:
         logger.info(
-            "broker %(broker)s reported cuts of %(partitions)d partitions that are gone",
+            "broker %(broker)s reported cuts of %(partitions)d partitions that no longer exist",
             {"broker": broker, "partitions": unknown},
         )
     return messages.ReportTruncationResponse()
@@ -58,7 +58,7 @@ async def serve(
 def refuse_all(
     _request: object, error: ErrorCode, _sentence: str
 ) -> messages.ReportTruncationResponse:
-    """Answer with one error."""
+    """Respond with one error."""
     return messages.ReportTruncationResponse(error_code=error)
 
 

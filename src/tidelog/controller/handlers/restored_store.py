@@ -1,13 +1,12 @@
-"""RestoredStore v0 (ours): what a store that has gone back in time does not know; accepts it.
+"""RestoredStore v0 (ours): the report about a store that has gone back in time; accepts it.
 
-- ``report`` is the JSON of ``decisions.restoration.report``, also beside a refusal.
-- With ``accept`` everything jumps, and this controller becomes active anew: every broker registers
-  again, with a new broker epoch, and gets a FULL.
-- What the store does not know comes back, but for what ``drop_unknown`` names: topics, topic ids,
-  or partitions as topic-partition.
-- INVALID_REQUEST when the store has not gone back, or ``drop_unknown`` names what is not unknown;
-  BROKER_NOT_AVAILABLE while a broker that has replicas is away and is not named in
-  ``without_brokers``.
+- ``report`` is the JSON of ``decisions.restoration.report``, also with a refusal.
+- With ``accept`` all epochs and counters jump, and this controller becomes active again: every
+  broker registers again, with a new broker epoch, and gets a FULL.
+- Data that the store does not know comes back, except what ``drop_unknown`` names: topics, topic
+  ids, or partitions as topic-partition.
+- INVALID_REQUEST when the store has not gone back, or ``drop_unknown`` names known data;
+  BROKER_NOT_AVAILABLE while a broker with replicas that ``without_brokers`` does not name is away.
 """
 
 from __future__ import annotations
@@ -52,13 +51,13 @@ async def serve(
             "given_up": ", ".join(answer["given_up"]) or "nothing",
         },
     )
-    # As it was asked to: nothing is wrong.
-    controller.lose("the restored store was accepted: everything is loaded anew", logging.WARNING)
+    # As requested: nothing is wrong.
+    controller.lose("the restored store was accepted: everything is loaded again", logging.WARNING)
     return response(report=json.dumps(answer))
 
 
 def refuse_all(_request: object, error: ErrorCode, sentence: str) -> messages.RestoredStoreResponse:
-    """Answer with one error."""
+    """Respond with one error."""
     return messages.RestoredStoreResponse(error_code=error, error_message=sentence, report="{}")
 
 
