@@ -30,9 +30,11 @@ from tests.support.controller_commands import (
 from tests.support.lone_broker import LoneBroker, Peer, until
 from tests.support.storage_logs import QuickDisk
 from tidelog.broker.control_plane.seen_epochs import SEEN_FILE, SeenEpochs, SeenEpochsFile
+from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.epochs import HIGHEST_EPOCH, HIGHEST_REVISION
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.runtime.disk import RealDisk, RealFile
@@ -518,32 +520,36 @@ def test_many_deletions_are_one_sync_of_the_log_directory(tmp_path: Path) -> Non
     run(work())
 
 
-def test_who_fails_to_hear_of_a_partition_holds_up_no_other(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_step_that_fails_holds_up_no_other_step_and_no_other_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def work() -> None:
         async with running(tmp_path) as (lone, channel):
-            partitions = lone.broker.partitions
+            broker, partitions = lone.broker, lone.broker.partitions
             applied: list[int] = []
             resigned: list[int] = []
-            removed: list[int] = []
 
             def fails(*what: object) -> None:
                 raise ValueError(what)
 
-            partitions.when_leader.append(fails)
-            partitions.when_applied.append(lambda hosted: applied.append(hosted.partition))
-            partitions.when_stopped.insert(0, fails)
-            partitions.when_not_leader.append(fails)
-            partitions.when_not_leader.append(lambda key, _: resigned.append(key.partition))
-            partitions.when_removed.append(fails)
-            partitions.when_removed.append(lambda key: removed.append(key.partition))
+            def apply(hosted: HostedPartition) -> None:
+                applied.append(hosted.partition)
+
+            def resign(key: TopicPartition, _: int) -> None:
+                resigned.append(key.partition)
+
+            monkeypatch.setattr(broker.isr_changes, "began", fails)
+            monkeypatch.setattr(broker.followers, "applied", apply)
+            monkeypatch.setattr(broker.data_loss, "stopped", fails)
+            monkeypatch.setattr(broker.coordinator, "resign", resign)
+            monkeypatch.setattr(broker.loss_reports, "removed", fails)
             both = leader_and_isr({"t": (A, {0: (0, 0), 1: (0, 0)})})
             assert await order(channel, both) == [OK, OK]
             assert applied == [0, 1]
             assert sum("fails" in each.getMessage() for each in caplog.records) == 2
             assert await order(channel, stop(A, 0), 4) == [OK]
-            assert (resigned, removed) == ([0], [0])
+            assert resigned == [0]
+            assert partitions.get("t", 0) is None
             directory = lone.broker.directories[0]
             directory.resources.fail("a fault of the test")
             hosted = partitions.get("t", 1)

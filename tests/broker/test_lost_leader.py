@@ -276,7 +276,7 @@ def test_a_topic_that_is_deleted_while_an_answer_waits_is_not_created_again(
         async with following(tmp_path) as (pair, peer):
             follower = pair.follower.broker
             creating = replace(follower.configs, auto_create_topics_enable=True)
-            monkeypatch.setattr(follower, "configs", creating)
+            object.__setattr__(follower, "configs", creating)
             monkeypatch.setattr(follower.topic_creation, "ensure", create)
             tally = pair.follower.server.router.tallies[ApiKey.METADATA]
             before = tally.parked

@@ -667,7 +667,9 @@ def test_a_stopped_or_stale_partition_does_not_serve(tmp_path: Path) -> None:
         async with running(tmp_path) as (lone, peer):
             told: list[tuple[str, int]] = []
             partitions = lone.broker.partitions
-            partitions.when_not_leader.append(lambda key, epoch: told.append((str(key), epoch)))
+            lone.broker.coordinator.resign = (  # type: ignore[method-assign]
+                lambda key, epoch: told.append((str(key), epoch))
+            )
             lone.lead("t", 3, epoch=5)
             await send(peer, batch("a"), partition=1)
             partitions.stop("t", 0, delete=False, reason="test")

@@ -257,8 +257,8 @@ def test_a_page_waits_for_the_leaders_that_it_names(
     as long for each page of a listing."""
     waited: list[int] = []
 
-    async def until_known(_broker: Any, leaders: Any) -> None:
-        waited.extend(leaders())
+    async def until_known(*found: Any) -> None:
+        waited.extend(found[-1]())
 
     async def main() -> None:
         async with knowing(tmp_path, {"a": 2, "b": 3, "c": 4}) as broker:

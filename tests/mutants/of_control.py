@@ -132,7 +132,7 @@ MUTANTS = (
     Mutant(
         "commands for a former broker epoch are applied",
         "src/tidelog/broker/control_plane/control_channel.py",
-        "if request.broker_epoch not in (UNKNOWN_EPOCH, self._broker.session.broker_epoch):",
+        "if request.broker_epoch not in (UNKNOWN_EPOCH, self._session.broker_epoch):",
         "if False:",
         "tests/broker/test_control_channel.py tests/broker/test_stray_commands.py",
     ),
@@ -145,9 +145,9 @@ MUTANTS = (
     ),
     Mutant(
         "a controller without the channel key opens a channel",
-        "src/tidelog/broker/control_plane/control_channel.py",
-        "        if not hmac.compare_digest(expected.bytes, key.bytes):\n",
-        "        if False:\n",
+        "src/tidelog/broker/control_plane/channel.py",
+        "    if not hmac.compare_digest(expected.bytes, key.bytes):\n",
+        "    if False:\n",
         "tests/broker/test_control_channel.py",
     ),
     Mutant(

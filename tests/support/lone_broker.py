@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.support.processes import DEADLINE_S
 from tests.support.storage_logs import QuickDisk
-from tidelog.broker.broker import Broker
+from tidelog.broker.assembly import Given, assemble
 from tidelog.broker.handlers import (
     delete_records,
     fetch,
@@ -97,7 +97,16 @@ class LoneBroker:
             directory.load(topic_configs.at_start)
             directories.append(directory)
         session: Any = self._session
-        self.broker = Broker(self.configs, self.seams, directories, topic_configs, CLUSTER, session)
+        self.broker = assemble(
+            Given(
+                configs=self.configs,
+                seams=self.seams,
+                cluster_id=CLUSTER,
+                directories=directories,
+                topic_configs=topic_configs,
+                session=session,
+            )
+        )
         self.server = Server(self.router(), self.broker, Limits())
         self.port = await self.server.listen("PLAINTEXT", "127.0.0.1", 0)
         self.bootstrap = f"127.0.0.1:{self.port}"

@@ -47,8 +47,8 @@ class BrokerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric once."""
-        hosted = hosted_by(self._broker)
-        yield from of_partitions(self._broker, hosted)
+        hosted = hosted_by(self._broker.partitions)
+        yield from of_partitions(self._broker.partitions, hosted)
         yield CounterMetricFamily(
             "tidelog_committed_offsets_lost",
             "Committed records that replicas here had to cut after unclean elections (KIP-704)",
@@ -213,7 +213,7 @@ def _name(key: ApiKey) -> str:
 
 def health(broker: Broker) -> dict[str, Any]:
     """Return what ``/health`` shows: whether this broker serves, and its troubles by name."""
-    hosted = hosted_by(broker)
+    hosted = hosted_by(broker.partitions)
     offline = sorted(str(p.key) for p in hosted if p.role is Role.OFFLINE)
     registered = broker.session.broker_epoch >= 0
     return {

@@ -16,6 +16,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from tidelog.broker import handlers
+from tidelog.broker.assembly import Given, assemble
 from tidelog.broker.broker import Broker
 from tidelog.broker.control_plane.session import (
     ControllerSession,
@@ -137,10 +138,19 @@ class BrokerProcess:
         self._boot_id = _boot_id(seams)
         self._open_directories(cluster_id)
         await self._load(topic_configs)
-        broker = self.broker = Broker(
-            configs, seams, self._directories, topic_configs, cluster_id, session, self._secret
+        broker = self.broker = assemble(
+            Given(
+                configs=configs,
+                seams=seams,
+                cluster_id=cluster_id,
+                directories=self._directories,
+                away=tuple(self._away),
+                topic_configs=topic_configs,
+                session=session,
+                secret=self._secret,
+                when_brokers_configured=self._take_limits,
+            )
         )
-        broker.partitions.away = tuple(self._away)
         self._coordinator = broker.coordinator
         self.server = self._server = Server(
             Router([api_versions.HANDLER, *handlers.load()]),
@@ -149,7 +159,6 @@ class BrokerProcess:
             self._secret,
             seams.clock,
         )
-        broker.when_brokers_configured.append(self._take_limits)
         for listener in configs.broker_listeners:
             self.ports[listener.name] = await self._server.listen(
                 listener.name, listener.host, listener.port

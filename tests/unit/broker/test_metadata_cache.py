@@ -47,7 +47,7 @@ def update(**topics: tuple[UUID, dict[int, int]]) -> messages.UpdateMetadataRequ
 def test_updates_change_what_they_name_and_a_complete_one_replaces() -> None:
     cache = MetadataCache()
     gone: list[str] = []
-    cache.when_gone.append(gone.append)
+    cache.when_gone = gone.append
     cache.apply(update(t=(A, {0: 1, 1: 1}), u=(B, {0: 1})), complete=True)
     cache.apply(update(t=(A, {1: -1})), complete=False)
     assert {p: m.leader for p, m in cache.topics["t"].partitions.items()} == {0: 1, 1: -1}
@@ -63,7 +63,7 @@ def test_a_level_without_topic_ids_makes_no_topic_gone() -> None:
     # The groups of a topic that is gone lose their offsets: a lowered level must not do that.
     cache = MetadataCache()
     gone: list[str] = []
-    cache.when_gone.append(gone.append)
+    cache.when_gone = gone.append
     cache.apply(update(t=(A, {0: 1})), complete=True)
     cache.apply(update(t=(UUID(int=0), {0: 1})), complete=True)
     assert (list(cache.topics), gone) == (["t"], [])
@@ -78,7 +78,7 @@ def test_absence_from_a_complete_update_is_no_proof_of_deletion(
     """Promise 20."""
     cache = MetadataCache()
     gone: list[str] = []
-    cache.when_gone.append(gone.append)
+    cache.when_gone = gone.append
     four = {name: (A, {0: 1}) for name in "abcd"}
     cache.apply(update(**four), complete=True)
     cache.apply(update(), complete=True)
@@ -104,7 +104,7 @@ def test_absence_from_a_complete_update_is_no_proof_of_deletion(
 def test_a_topic_created_again_is_another_topic() -> None:
     cache = MetadataCache()
     gone: list[str] = []
-    cache.when_gone.append(gone.append)
+    cache.when_gone = gone.append
     cache.apply(update(t=(A, {0: 1, 1: 1})), complete=True)
     cache.apply(update(t=(B, {0: 1})), complete=False)
     assert list(cache.topics["t"].partitions) == [0]

@@ -27,13 +27,12 @@ The checks of a control request, in this order (docs/design/control-channel.md):
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
+from tidelog.broker.control_plane.channel import Channel, why_wrong_key
 from tidelog.broker.control_plane.commands import (
     UNKNOWN_EPOCH,
     command_of,
@@ -43,13 +42,13 @@ from tidelog.broker.control_plane.commands import (
     topics_of,
 )
 from tidelog.broker.control_plane.seen_epochs import SeenEpochs, SeenEpochsStore
+from tidelog.broker.partitions.inventory import local_replica
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, StorageFailed
-from tidelog.broker.partitions.registry import NotSetAside, local_replica
+from tidelog.broker.partitions.registry import NotSetAside
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.epochs import leaves_room
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.command_rules import (
     Action,
     Apply,
@@ -62,12 +61,16 @@ from tidelog.replication.command_rules import (
     decide_stop_replica,
     stale_in_full,
 )
-from tidelog.runtime.turns import Turn
+from tidelog.runtime.turns import Pieces, Turn
 from tidelog.storage.names import why_no_directory
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.control_plane.session import ControllerSession
+    from tidelog.broker.partitions.log_work import LogWork
+    from tidelog.broker.partitions.registry import Partitions
+    from tidelog.broker.partitions.repairs import Repairs
     from tidelog.network.router import Peer
+    from tidelog.runtime.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -85,27 +88,36 @@ LOGS_AT_REST_WITHIN_S = 5.0
 KAFKA_STORAGE_ERROR, and the controller sends them again."""
 
 
-@dataclass(slots=True)
-class Channel:
-    """The open control channel, and which first requests have arrived on it."""
+class Notes(Protocol):
+    """The notes of what replicas lost: ``data_loss``."""
 
-    connection: Peer
-    controller_epoch: int
-    number: int
-    had_configs: bool = False
-    had_metadata: bool = False
+    def forgetting(self) -> Pieces[None]:
+        """Have the disk forget the notes of replicas that are gone, in pieces."""
 
 
 class Control:
     """Applies the commands of the newest channel of the newest controller epoch (promise 23)."""
 
-    def __init__(self, broker: Broker, folders: Sequence[str]) -> None:
-        """``folders``: the usable log directories, which hold the files of the seen epochs.
-
-        Raises DamagedFile when such a file cannot be read.
-        """
-        self._broker = broker
-        self._seen_epochs = SeenEpochsStore(broker.seams.disk, folders, broker.directories)
+    def __init__(
+        self,
+        session: ControllerSession,
+        seen_epochs: SeenEpochsStore,
+        partitions: Partitions,
+        repairs: Repairs,
+        log_work: LogWork,
+        notes: Notes,
+        checkpoint: Callable[[], Awaitable[None]],
+        clock: Clock,
+    ) -> None:
+        """``checkpoint`` writes the checkpoints of all log directories."""
+        self._session = session
+        self._seen_epochs = seen_epochs
+        self._partitions = partitions
+        self._repairs = repairs
+        self._log_work = log_work
+        self._notes = notes
+        self._checkpoint = checkpoint
+        self._clock = clock
         self.channel: Channel | None = None
         self._undeleted: dict[TopicPartition, set[UUID]] = {}
         """Replicas that a failing disk did not delete, with their topic ids: their deletion is not
@@ -135,10 +147,10 @@ class Control:
     def _why_not_open(self, request: Any, connection: Peer) -> ErrorCode:
         if connection.is_closing:
             return ErrorCode.STALE_CONTROLLER_EPOCH
-        session = self._broker.session
+        session = self._session
         if session.broker_epoch < 0 or request.broker_epoch != session.broker_epoch:
             return ErrorCode.STALE_BROKER_EPOCH
-        why = self._why_wrong_key(request.channel_key, connection)
+        why = why_wrong_key(session.channel_key, request.channel_key, connection)
         if why is not None:
             connection.refused(ApiKey.OPEN_CONTROL_CHANNEL, why)
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -159,21 +171,6 @@ class Control:
                 return ErrorCode.STALE_CONTROLLER_EPOCH
         return ErrorCode.NONE
 
-    def _why_wrong_key(self, key: UUID, connection: Peer) -> str | None:
-        """Return why a key does not prove the controller that this broker registered with, if so.
-
-        A controller of a version without keys returned none. Its commands are accepted without a
-        key only where no proof of the cluster secret is required (decision 0019).
-        """
-        expected = self._broker.session.channel_key
-        if expected == NO_UUID:
-            if connection.trusts_all and key == NO_UUID:
-                return None
-            return "this broker got no channel key at its registration"
-        if not hmac.compare_digest(expected.bytes, key.bytes):
-            return "its channel key is not the one of this broker's registration"
-        return None
-
     def check(self, request: Any, connection: Peer) -> ErrorCode:
         """Return the error of a control request that must not be applied, or NONE."""
         channel = self.channel
@@ -183,7 +180,7 @@ class Control:
             or request.controller_epoch != channel.controller_epoch
         ):
             return ErrorCode.STALE_CONTROLLER_EPOCH
-        if request.broker_epoch not in (UNKNOWN_EPOCH, self._broker.session.broker_epoch):
+        if request.broker_epoch not in (UNKNOWN_EPOCH, self._session.broker_epoch):
             return ErrorCode.STALE_BROKER_EPOCH
         return ErrorCode.NONE
 
@@ -195,10 +192,10 @@ class Control:
         """
         newest = self.seen_epochs.joined(SeenEpochs(controller_epoch, store_revision))
         is_same_epoch = newest.controller_epoch == self.seen_epochs.controller_epoch
-        if newest == self.seen_epochs or (is_same_epoch and self._broker.directories[0].failed):
+        if newest == self.seen_epochs or (is_same_epoch and self._partitions.directories[0].failed):
             return
         try:
-            await self._broker.log_work.run(None, self._seen_epochs.noting(newest))
+            await self._log_work.run(None, self._seen_epochs.noting(newest))
         except OSError as error:
             if not is_same_epoch:
                 raise
@@ -228,7 +225,7 @@ class Control:
             error = await self._drop_stale(stale, stuck, request, connection, deadline_s)
         if not error and self._reuses_names(key for key, _ in commands):
             # Once, in a thread: the first creation would otherwise write it on the loop.
-            await self._broker.maintenance.checkpoint()
+            await self._checkpoint()
             error = self.check(request, connection)
         # Partitions whose log a thread is changing come last, so that no other waits for them.
         pairs = zip(commands, wire_states, strict=True)
@@ -264,20 +261,20 @@ class Control:
         return error or results
 
     def _is_changing(self, key: TopicPartition) -> bool:
-        hosted = self._broker.partitions.get(*key)
+        hosted = self._partitions.get(*key)
         return hosted is not None and hosted.log.changing
 
     async def _at_rest(self, key: TopicPartition, deadline_s: float) -> bool:
         """Wait until no thread is changing the log; False after the deadline."""
-        hosted = self._broker.partitions.get(*key)
-        if hosted is None or await self._broker.log_work.until_free(hosted.log, deadline_s):
+        hosted = self._partitions.get(*key)
+        if hosted is None or await self._log_work.until_free(hosted.log, deadline_s):
             return True
         logger.error("%s: a thread has been changing its log for too long: check the disk", key)
         return False
 
     def _reuses_names(self, keys: Iterable[TopicPartition]) -> bool:
         """Whether checkpoints hold entries of former replicas of the partitions to create."""
-        directories = self._broker.directories
+        directories = self._partitions.directories
         sound = [each for each in directories if each.failed is None]
         return any(directory.is_noted(key) for key in keys for directory in sound)
 
@@ -293,7 +290,7 @@ class Control:
         self._undeleted.setdefault(key, set()).add(topic_id)
 
     def _turn(self) -> Turn:
-        return Turn(self._broker.clock, COMMANDS_PER_TURN, TURN_MS)
+        return Turn(self._clock, COMMANDS_PER_TURN, TURN_MS)
 
     async def _yield(self, request: Any, connection: Peer) -> ErrorCode:
         """Yield to the loop; return the error if the request has become stale meanwhile."""
@@ -305,7 +302,7 @@ class Control:
     ) -> dict[TopicPartition, str]:
         """Return the stale replicas and why: those that commands replace, or a FULL does not name.
         They are quarantined first; a command is applied only if its stale replica is gone."""
-        partitions = self._broker.partitions
+        partitions = self._partitions
         stale = {}
         for key, command in commands:
             decision = decide_leader_and_isr(partitions.local(*key), command)
@@ -322,7 +319,7 @@ class Control:
         self, commands: Iterable[tuple[tuple[TopicPartition, LeaderAndIsrCommand], Any]]
     ) -> dict[TopicPartition, HostedPartition]:
         """Return the damaged replicas that these commands allow to rebuild from a leader."""
-        partitions = self._broker.partitions
+        partitions = self._partitions
         found = {}
         for (key, command), state in commands:
             hosted = partitions.get(*key)
@@ -333,7 +330,7 @@ class Control:
                 Action.BECOME,
                 Action.UPDATE,
             )
-            if is_new and self._broker.repairs.is_due(hosted, state_of(state, command)):
+            if is_new and self._repairs.is_due(hosted, state_of(state, command)):
                 found[key] = hosted
         return found
 
@@ -347,7 +344,7 @@ class Control:
     ) -> ErrorCode:
         """Quarantine replicas that are stale (value: why) or damaged (value: the replica), with one
         sync for all; those that could not be quarantined are added to ``stuck``."""
-        partitions = self._broker.partitions
+        partitions = self._partitions
         ids: dict[TopicPartition, UUID] = {}
         error = ErrorCode.NONE
         turn = self._turn()
@@ -370,7 +367,7 @@ class Control:
                 if isinstance(reason, str):
                     partitions.make_stale(key.topic, key.partition, reason, durable=False)
                 elif partitions.get(*key) is reason:
-                    self._broker.repairs.set_aside(reason)
+                    self._repairs.set_aside(reason)
             except StorageFailed as failure:
                 # It is no longer served in any case, and the other commands still apply.
                 logger.error("%s: %s", key, failure)
@@ -388,15 +385,15 @@ class Control:
 
     async def _sync_names(self) -> None:
         """Make the quarantines durable, in a thread. Raises NotSetAside."""
-        log_work = self._broker.log_work
-        await log_work.run(None, self._broker.partitions.syncing_names())
-        await log_work.run(None, self._broker.loss_reports.forgetting())
+        log_work = self._log_work
+        await log_work.run(None, self._partitions.syncing_names())
+        await log_work.run(None, self._notes.forgetting())
 
     def _lead_or_follow(
         self, key: TopicPartition, command: LeaderAndIsrCommand, state: Any
     ) -> tuple[ErrorCode, HostedPartition | None]:
         """Apply one command; also return the partition if it adopted a topic id, not yet synced."""
-        partitions = self._broker.partitions
+        partitions = self._partitions
         unfit = why_no_directory(key)
         if unfit is not None:
             logger.error("LeaderAndIsr for %r refused: %s", key, unfit)
@@ -415,7 +412,7 @@ class Control:
         return ErrorCode.NONE, partitions.get(*key) if decision.adopt_topic_id else None
 
     def _apply(self, key: TopicPartition, decision: Apply, state: LeaderAndIsrState) -> None:
-        partitions = self._broker.partitions
+        partitions = self._partitions
         if decision.action is Action.REPLACE:
             # It became stale during a yield. The controller sends the command again.
             raise StorageFailed(f"it is stale: {decision.why}")
@@ -428,15 +425,15 @@ class Control:
         elif decision.action in (Action.BECOME, Action.UPDATE):
             hosted = partitions.get(*key)
             assert hosted is not None
-            if self._broker.repairs.is_due(hosted, state):
+            if self._repairs.is_due(hosted, state):
                 raise StorageFailed(f"its log is damaged, found just now: {hosted.log.damaged}")
             partitions.apply(hosted, state)
 
     async def _write_topic_id(self, hosted: HostedPartition) -> bool:
         """Write a replica's adopted topic id to its disk, durably."""
-        work = self._broker.partitions.syncing_topic_id(hosted)
+        work = self._partitions.syncing_topic_id(hosted)
         try:
-            await self._broker.log_work.run(hosted.log, work)
+            await self._log_work.run(hosted.log, work)
         except StorageFailed as error:
             logger.error("%s: %s", hosted.key, error)
             return False
@@ -477,7 +474,7 @@ class Control:
         return stopped
 
     def _stop(self, key: TopicPartition, command: StopReplicaCommand) -> ErrorCode:
-        partitions = self._broker.partitions
+        partitions = self._partitions
         local = partitions.local(*key)
         decision = decide_stop_replica(local, command)
         if isinstance(decision, Refusal):

@@ -29,8 +29,10 @@ from tidelog.model.topics import OFFSETS_TOPIC, TopicPartition
 from tidelog.runtime.tasks import call_off
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.control_plane.topic_creation import TopicCreation
+    from tidelog.broker.metadata.cache import MetadataCache
     from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
 
@@ -73,17 +75,24 @@ class Loads:
 
 
 class Coordinator:
-    """The entry for the handlers of group requests. Created after the parts of ``Broker``."""
+    """The entry for the handlers of group requests."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        configs: ServerConfigs,
+        seams: Seams,
+        metadata: MetadataCache,
+        topic_creation: TopicCreation,
+    ) -> None:
+        self._configs = configs
+        self._clock = seams.clock
+        self._metadata = metadata
+        self._topic_creation = topic_creation
         self._led: dict[int, LedPartition] = {}
         self.room = GroupRoom(lambda: [led.table for led in list(self._led.values())])
         """The memory limit of all groups here."""
         self._log_again_ms = self._refusals_logged = 0
-        self._rules = GroupRules(
-            lambda: str(broker.seams.new_uuid()), settings_of(broker.configs), self.room
-        )
+        self._rules = GroupRules(lambda: str(seams.new_uuid()), settings_of(configs), self.room)
         self._one_by_one = OneByOne()
         self._tasks: set[asyncio.Task[None]] = set()
         # One partition is read at a time: fifty at once would take fifty time slices per turn.
@@ -91,9 +100,6 @@ class Coordinator:
         self._loads = Loads(0)
         self._loading = 0
         self._gone: set[str] = set()
-        broker.partitions.when_leader.append(self._lead)
-        broker.partitions.when_not_leader.append(self._resign)
-        broker.metadata.when_gone.append(self._topic_gone)
 
     def start(self) -> None:
         """Start the expiry of offsets every ``offsets.retention.check.interval.ms``."""
@@ -127,7 +133,7 @@ class Coordinator:
 
     def _log_full(self) -> None:
         """Log that the memory for groups is full, at most once per ``FULL_LOGGED_EVERY_MS``."""
-        now_ms = self._broker.clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         if now_ms < self._log_again_ms:
             return
         self._log_again_ms = now_ms + FULL_LOGGED_EVERY_MS
@@ -187,7 +193,7 @@ class Coordinator:
         Uses the partition count of the controller: while not every partition is known here, a group
         must not be placed in another one.
         """
-        topic = self._broker.metadata.topic(OFFSETS_TOPIC)
+        topic = self._metadata.topic(OFFSETS_TOPIC)
         if topic is None:
             return None
         count = topic.undeleted_partition_count
@@ -200,8 +206,8 @@ class Coordinator:
 
         Compacted, with the partitions, replicas and segment size of ``offsets.topic.*``.
         """
-        configs = self._broker.configs
-        return await self._broker.topic_creation.ensure(
+        configs = self._configs
+        return await self._topic_creation.ensure(
             OFFSETS_TOPIC,
             configs.offsets_topic_num_partitions,
             configs.offsets_topic_replication_factor,
@@ -225,12 +231,13 @@ class Coordinator:
         if led is None or led.hosted is not hosted or not led.is_current:
             return "this broker does not coordinate them"
         if led.has_failed:
-            self._lead(hosted)
+            self.lead(hosted)
             led = self._led[hosted.partition]
         await led.load_ended.wait()
         return None if led.error is ErrorCode.NONE else f"not loaded: {led.error.name}"
 
-    def _lead(self, hosted: HostedPartition) -> None:
+    def lead(self, hosted: HostedPartition) -> None:
+        """This broker leads a partition in a new epoch: load the groups of it, if any."""
         if hosted.topic != OFFSETS_TOPIC:
             return
         present = self._led.get(hosted.partition)
@@ -242,9 +249,9 @@ class Coordinator:
         led = LedPartition(
             hosted,
             self._rules,
-            self._broker.clock,
-            self._broker.configs.offsets_commit_timeout_ms,
-            self._broker.metadata,
+            self._clock,
+            self._configs.offsets_commit_timeout_ms,
+            self._metadata,
             self._one_by_one,
         )
         self._led[hosted.partition] = led
@@ -253,7 +260,7 @@ class Coordinator:
     async def _load(self, led: LedPartition) -> None:
         """Load a partition's groups; the last of concurrent loads logs one line for all."""
         if not self._loading:
-            self._loads = Loads(self._broker.clock.monotonic_ms())
+            self._loads = Loads(self._clock.monotonic_ms())
         self._loading += 1
         try:
             await led.load(self._reading)
@@ -261,9 +268,10 @@ class Coordinator:
             self._loading -= 1
             self._loads.add(led)
             if not self._loading:
-                self._loads.log(self._broker.clock.monotonic_ms())
+                self._loads.log(self._clock.monotonic_ms())
 
-    def _resign(self, key: TopicPartition, epoch: int) -> None:
+    def resign(self, key: TopicPartition, epoch: int) -> None:
+        """This broker led a partition up to a leader epoch: give its groups up, if any."""
         led = self._led.get(key.partition)
         if key.topic == OFFSETS_TOPIC and led is not None and led.since <= epoch:
             self._close(key.partition)
@@ -281,11 +289,12 @@ class Coordinator:
 
     async def _expire_for_ever(self) -> None:
         while True:
-            interval_ms = self._broker.configs.offsets_retention_check_interval_ms
+            interval_ms = self._configs.offsets_retention_check_interval_ms
             await asyncio.sleep(interval_ms / 1000)
             await self.expire_offsets()
 
-    def _topic_gone(self, topic: str) -> None:
+    def topic_gone(self, topic: str) -> None:
+        """A topic was deleted: forget the positions in it."""
         if not self._gone:
             self._spawn(self._forget_topics(), "groups-forget-topics")
         self._gone.add(topic)

@@ -20,7 +20,7 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from tidelog.client.connecting.connection import connect
 from tidelog.client.errors import ClientError
@@ -33,8 +33,13 @@ from tidelog.runtime.tasks import call_off
 from tidelog.runtime.turns import TURN_MS, Turn
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.metadata.cache import MetadataCache
+    from tidelog.broker.partitions.registry import Partitions
     from tidelog.groups.group import Group
+    from tidelog.groups.table import GroupTable
+    from tidelog.model.configs.server import ServerConfigs
+    from tidelog.runtime.clock import Clock
+    from tidelog.runtime.cluster_secret import ClusterSecret
 
 logger = logging.getLogger(__name__)
 
@@ -80,11 +85,32 @@ class LagSnapshot:
 NO_SNAPSHOT = LagSnapshot(float("-inf"))
 
 
+class Groups(Protocol):
+    """The groups that are coordinated here."""
+
+    def tables(self) -> Iterator[GroupTable]:
+        """Yield the tables that can be looked at."""
+
+
 class GroupLag:
     """The lag snapshots of one broker. Made on its loop; other threads call ``latest``."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        groups: Groups,
+        partitions: Partitions,
+        metadata: MetadataCache,
+        configs: ServerConfigs,
+        clock: Clock,
+        secret: ClusterSecret | None,
+    ) -> None:
+        self._groups = groups
+        self._partitions = partitions
+        self._metadata = metadata
+        self._configs = configs
+        self._clock = clock
+        self._secret = secret
+        self._loop = asyncio.get_running_loop()
         self._last = NO_SNAPSHOT
         self._taking: asyncio.Task[LagSnapshot] | None = None
         self._loops_thread = threading.get_ident()
@@ -97,7 +123,7 @@ class GroupLag:
         if threading.get_ident() == self._loops_thread:
             return self._last
         try:
-            asked = asyncio.run_coroutine_threadsafe(self.snapshot(), self._broker.loop)
+            asked = asyncio.run_coroutine_threadsafe(self.snapshot(), self._loop)
         except RuntimeError:
             return self._last  # the loop has ended
         try:
@@ -110,10 +136,10 @@ class GroupLag:
 
     async def snapshot(self) -> LagSnapshot:
         """Take a snapshot, or wait for the one under way. Network errors are not raised."""
-        if self._broker.loop.time() - self._last.at < HOLDS_S:
+        if self._loop.time() - self._last.at < HOLDS_S:
             return self._last
         if self._taking is None:
-            self._taking = self._broker.loop.create_task(self._take(), name="group-lag")
+            self._taking = self._loop.create_task(self._take(), name="group-lag")
             self._taking.add_done_callback(self._taken)
         return await asyncio.shield(self._taking)
 
@@ -131,7 +157,7 @@ class GroupLag:
         members: dict[str, int] = {}
         found: list[Position] = []
         left_out = groups_left_out = 0
-        for table in list(self._broker.coordinator.tables()):
+        for table in list(self._groups.tables()):
             turn = self._turn()
             for group_id in list(table):
                 if turn.is_over():
@@ -153,15 +179,15 @@ class GroupLag:
                         await asyncio.sleep(0)
                         turn = self._turn()
         ends = await self._ends(found)
-        now = self._broker.loop.time()
+        now = self._loop.time()
         return LagSnapshot(now, members, found, ends, left_out, groups_left_out)
 
     def _turn(self) -> Turn:
-        return Turn(self._broker.clock, AT_ONCE, TURN_MS)
+        return Turn(self._clock, AT_ONCE, TURN_MS)
 
     def _positions_of(self, group: Group) -> Iterator[list[Position]]:
         """Yield a group's positions, ``AT_ONCE`` at a time."""
-        topic_id_of = self._broker.metadata.id_of
+        topic_id_of = self._metadata.id_of
         for topic in list(group.offsets):
             numbers = list(group.offsets.get(topic, ()))
             for first in range(0, len(numbers), AT_ONCE):
@@ -179,11 +205,11 @@ class GroupLag:
         by_leader: dict[int, dict[TopicPartition, None]] = {}
         turn = self._turn()
         for _, partition, _ in found:
-            hosted = self._broker.partitions.get(*partition)
+            hosted = self._partitions.get(*partition)
             if hosted is not None and hosted.is_leader:
                 ends[partition] = hosted.high_watermark
             else:
-                known = self._broker.metadata.partition(*partition)
+                known = self._metadata.partition(*partition)
                 if known is not None and known.leader >= 0:
                     by_leader.setdefault(known.leader, {})[partition] = None
             if turn.is_over():
@@ -196,8 +222,8 @@ class GroupLag:
 
     async def _ask(self, leader: int, wanted: list[TopicPartition]) -> dict[TopicPartition, int]:
         """Ask one broker for end offsets; partitions without a response in time are absent."""
-        name = self._broker.configs.inter_broker_listener_name
-        known = self._broker.metadata.brokers.get(leader)
+        name = self._configs.inter_broker_listener_name
+        known = self._metadata.brokers.get(leader)
         endpoint = None if known is None else known.endpoints.get(name)
         found: dict[TopicPartition, int] = {}
         if endpoint is None:
@@ -207,9 +233,9 @@ class GroupLag:
             async with asyncio.timeout(ANSWER_MS / 1000):
                 connection = await connect(
                     *endpoint,
-                    client_id=f"group-lag-{self._broker.node_id}",
+                    client_id=f"group-lag-{self._configs.node_id}",
                     connect_timeout_ms=ANSWER_MS,
-                    secret=self._broker.secret,
+                    secret=self._secret,
                 )
                 version = connection.version_of(ApiKey.LIST_OFFSETS, ENDS_VERSION)
                 for first in range(0, len(wanted), ASKED_AT_ONCE):

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.fetching.client_sessions import FINAL_EPOCH, INITIAL_EPOCH, MAX_INT32
 from tidelog.broker.fetching.delayed_requests import DelayedFetch
 from tidelog.broker.fetching.follower_session import AT_ONCE, Feed, FeedSession
 from tidelog.broker.fetching.partition_reads import (
+    Reader,
     Reading,
     is_news,
     note_follower,
@@ -31,8 +32,10 @@ from tidelog.protocol import messages
 from tidelog.runtime.turns import in_turns
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.fetching.delayed_requests import Departures
+    from tidelog.broker.partitions.registry import Partitions
     from tidelog.network.router import RequestContext
+    from tidelog.runtime.clock import Clock
 
 MAX_SESSIONS = 1000
 """Most followers with a session; the others say everything in each request."""
@@ -47,8 +50,21 @@ SUPERSEDED = _Response(error_code=int(ErrorCode.INVALID_FETCH_SESSION_EPOCH))
 class Feeds:
     """The sessions of all followers of one broker."""
 
-    def __init__(self, broker: Broker, random_source: random.Random) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        reader: Reader,
+        partitions: Partitions,
+        why_not_here: Callable[[str, int], ErrorCode],
+        departures: Departures,
+        clock: Clock,
+        random_source: random.Random,
+    ) -> None:
+        """``why_not_here`` says why a partition that is not led here cannot be read here."""
+        self.reader = reader
+        self.get = partitions.get
+        self.why_not_here = why_not_here
+        self.departures = departures
+        self.clock = clock
         self._random = random_source
         self._sessions: dict[int, FeedSession] = {}
 
@@ -60,21 +76,21 @@ class Feeds:
         session = self._session(request)
         if session is None or isinstance(session, ErrorCode):
             return None if session is None else _Response(error_code=session)
-        now_ms = self._broker.clock.monotonic_ms()
+        now_ms = self.clock.monotonic_ms()
         if not session.began_at_once(request, context.connection, now_ms):
             return begun(self._serve(session, request, context))
-        answer = _Answer(self._broker, session, request, context)
+        answer = _Answer(self, session, request, context)
         self._note_some(session, session.to_note(), now_ms)
         return answer.now_or_later_at_once()
 
     def _serve(
         self, session: FeedSession, request: messages.FetchRequest, context: RequestContext
     ) -> Steps:
-        now_ms = self._broker.clock.monotonic_ms()
+        now_ms = self.clock.monotonic_ms()
         yield from session.began(request, context.connection, now_ms)
         if not self.has(session):
             return SUPERSEDED
-        answer = _Answer(self._broker, session, request, context)
+        answer = _Answer(self, session, request, context)
         yield from self._note(session, now_ms)
         if answer.is_superseded():
             return SUPERSEDED
@@ -96,7 +112,7 @@ class Feeds:
             if len(self._sessions) >= MAX_SESSIONS or not request.topics:
                 return None
             session_id = self._random.randrange(1, MAX_INT32)
-            prompt = self._broker.configs.reads_from_closest
+            prompt = self.reader.reads_from_closest
             self._sessions[node_id] = fresh = FeedSession(session_id, node_id, prompt=prompt)
             return fresh
         if present is None or present.id != request.session_id:
@@ -117,7 +133,7 @@ class Feeds:
             self._note_some(session, noted[first : first + AT_ONCE], now_ms)
 
     def _note_some(self, session: FeedSession, feeds: Iterable[Feed], now_ms: int) -> None:
-        get = self._broker.partitions.get
+        get, reader = self.get, self.reader
         node_id, life = session.node_id, session.life
         for feed in feeds:
             partition = get(feed.topic, feed.index)
@@ -127,7 +143,7 @@ class Feeds:
                 session.outside.pop(feed, None)
                 continue
             if not feed.is_void:
-                note_follower(self._broker, feed, partition, node_id, life, now_ms)
+                note_follower(reader, feed, partition, node_id, life, now_ms)
             if node_id in partition.state.isr:
                 session.outside.pop(feed, None)
             else:
@@ -139,21 +155,21 @@ class _Answer:
 
     def __init__(
         self,
-        broker: Broker,
+        feeds: Feeds,
         session: FeedSession,
         request: messages.FetchRequest,
         context: RequestContext,
     ) -> None:
-        self._broker = broker
+        self._feeds = feeds
         self._session = session
         self._epoch = session.epoch
         self._request = request
-        self._reading = Reading(broker, request, context)
+        self._reading = Reading(feeds.reader, request, context)
 
     def is_superseded(self) -> bool:
         """Whether another request, or another session, has come meanwhile."""
         session = self._session
-        return session.epoch != self._epoch or not self._broker.feeds.has(session)
+        return session.epoch != self._epoch or not self._feeds.has(session)
 
     def now_or_later(self) -> Steps:
         """Return the answer, or an awaitable of it."""
@@ -187,7 +203,7 @@ class _Answer:
             await self._reading.warm_up()
             if self.is_superseded():
                 return SUPERSEDED
-            found = await in_turns(self._read(), self._broker.clock)
+            found = await in_turns(self._read(), self._feeds.clock)
             if found is None:
                 self._reading.forget_cold()
         if found is None or self._is_due(found):
@@ -204,7 +220,7 @@ class _Answer:
     def _later(self) -> asyncio.Future[Any]:
         request = self._request
         missing = request.min_bytes - self._reading.size
-        departures = self._broker.departures
+        departures = self._feeds.departures
         delayed = DelayedFetch(missing, request.max_wait_ms, self._finish, departures)
         delayed.join([self._session.waiting])
         return delayed.future
@@ -250,7 +266,7 @@ class _Answer:
 
     def _read_some(self, feeds: list[Feed], found: list[tuple[Feed, Any]]) -> None:
         session, reading = self._session, self._reading
-        get = self._broker.partitions.get
+        get = self._feeds.get
         for feed in feeds:
             partition = get(feed.topic, feed.index)
             if partition is not feed.partition:
@@ -258,7 +274,7 @@ class _Answer:
             feed.has_moved = False
             if partition is None:
                 reading.urgent = True
-                error = self._broker.why_not_here(feed.topic, feed.index)
+                error = self._feeds.why_not_here(feed.topic, feed.index)
                 answer = refusal(feed.index, error)
             elif feed.is_void:
                 reading.urgent = True

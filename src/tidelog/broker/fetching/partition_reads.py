@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidelog.model.errors import ErrorCode
@@ -27,7 +28,8 @@ from tidelog.storage.log.cold import ColdRead, cold_read, run_all
 from tidelog.storage.log.region import LEAST_BYTES, FileRegion, find_region
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from concurrent.futures import Executor
+
     from tidelog.broker.fetching.client_sessions import Wanted
     from tidelog.broker.partitions.partition import HostedPartition
     from tidelog.network.router import RequestContext, Steps
@@ -53,11 +55,27 @@ _Partition = messages.FetchResponse.PartitionData
 _EpochEndOffset = messages.FetchResponse.EpochEndOffset
 
 
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What all reads of one broker use."""
+
+    node_id: int
+    rack: str | None
+    most_bytes: int
+    """Of one response: ``fetch.max.bytes``."""
+    reads_from_closest: bool
+    """Whether consumers are sent to the replica in their rack (KIP-392)."""
+    threads: Executor | None
+    addresses: Callable[[str], list[tuple[int, str, int, str | None]]]
+    """The live brokers (node id, host, port, rack) as the clients of a listener see them."""
+    fetched: Callable[[HostedPartition, int], None]
+    """Called when a follower's fetch was counted: it may join the ISR now."""
+
+
 class Reading:
     """One request being answered: may be begun twice, at once and after a wait."""
 
     __slots__ = (
-        "broker",
         "cold",
         "context",
         "follower",
@@ -65,6 +83,7 @@ class Reading:
         "is_last",
         "node_id",
         "rack",
+        "reader",
         "request",
         "room",
         "size",
@@ -74,9 +93,9 @@ class Reading:
     )
 
     def __init__(
-        self, broker: Broker, request: messages.FetchRequest, context: RequestContext
+        self, reader: Reader, request: messages.FetchRequest, context: RequestContext
     ) -> None:
-        self.broker = broker
+        self.reader = reader
         self.request = request
         self.context = context
         self.node_id = request.replica_id
@@ -108,8 +127,8 @@ class Reading:
         cold, self.cold = self.cold, []
         self.warmed += 1
         try:
-            threads = self.broker.seams.threads
-            await asyncio.get_running_loop().run_in_executor(threads, run_all, cold)
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self.reader.threads, run_all, cold)
         finally:
             for each in cold:
                 each.done()
@@ -123,7 +142,7 @@ class Reading:
     def begin(self) -> None:
         """Find out how much this answer may have."""
         self.size, self.full = 0, False
-        room = max(1, min(self.request.max_bytes, self.broker.configs.fetch_max_bytes))
+        room = max(1, min(self.request.max_bytes, self.reader.most_bytes))
         # Nothing at all while other clients leave too much unread: the next request waits.
         self.room = min(room, self.context.connection.answer_budget())
 
@@ -233,16 +252,15 @@ class Reading:
 
     def _sent_to_another(self, wanted: Wanted, partition: HostedPartition, answer: Any) -> bool:
         """Name the replica that the consumer should read from, if it is not this one."""
-        broker = self.broker
-        if not broker.configs.reads_from_closest:
+        reader = self.reader
+        if not reader.reads_from_closest:
             return False
         alive = {
-            node_id: rack
-            for node_id, _, _, rack in broker.metadata.addresses(self.context.listener_name)
+            node_id: rack for node_id, _, _, rack in reader.addresses(self.context.listener_name)
         }
         own = Candidate(
-            broker.node_id,
-            broker.configs.broker_rack,
+            reader.node_id,
+            reader.rack,
             partition.start_offset,
             partition.end_offset,
         )
@@ -252,7 +270,7 @@ class Reading:
             if node_id in alive and node_id in partition.state.isr
         ]
         chosen = closest(self.rack, wanted.fetch_offset, own, others)
-        if chosen == broker.node_id:
+        if chosen == reader.node_id:
             return False
         self.urgent = True
         answer.preferred_read_replica = chosen
@@ -291,7 +309,7 @@ def why_not_fed(wanted: Wanted, partition: HostedPartition, node_id: int) -> Err
 
 
 def note_follower(
-    broker: Broker,
+    reader: Reader,
     wanted: Wanted,
     partition: HostedPartition,
     node_id: int,
@@ -314,7 +332,7 @@ def note_follower(
         if epoch != last_epoch or end < offset:
             return
     partition.follower_fetched(node_id, offset, life, now_ms, wanted.log_start)
-    broker.isr_changes.fetched(partition, node_id)
+    reader.fetched(partition, node_id)
 
 
 def is_news(wanted: Wanted, answer: Any) -> bool:

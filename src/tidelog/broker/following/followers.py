@@ -11,19 +11,20 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidelog.broker.following.source_fetcher import FollowerFetcher
+from tidelog.broker.following.source_fetcher import FollowerFetcher, Shared
 from tidelog.model.topics import TopicPartition
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
     from tidelog.broker.partitions.partition import HostedPartition
 
 
 class Followers:
     """The fetchers of one broker; told by ``Partitions`` of every change."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, shared: Shared) -> None:
+        """``shared`` is what each fetcher uses of the broker."""
+        self._shared = shared
+        self._node_id = shared.configs.node_id
         self._fetchers: dict[int, FollowerFetcher] = {}
         self._of: dict[TopicPartition, tuple[HostedPartition, int, int]] = {}
 
@@ -31,9 +32,7 @@ class Followers:
         """The controller has spoken of a partition: follow its leader, or nobody any more."""
         key, state = partition.key, partition.state
         leader = state.leader
-        follows = (
-            leader >= 0 and leader != self._broker.node_id and partition.offline_reason is None
-        )
+        follows = leader >= 0 and leader != self._node_id and partition.offline_reason is None
         present = (partition, leader, state.leader_epoch)
         if follows and self._of.get(key) == present:
             return
@@ -42,7 +41,7 @@ class Followers:
             self._of[key] = present
             fetcher = self._fetchers.get(leader)
             if fetcher is None:
-                fetcher = self._fetchers[leader] = FollowerFetcher(self._broker, leader)
+                fetcher = self._fetchers[leader] = FollowerFetcher(self._shared, leader)
             fetcher.follow(partition)
 
     def stopped(self, key: TopicPartition) -> None:

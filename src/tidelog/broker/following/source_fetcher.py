@@ -17,8 +17,9 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from tidelog.broker.fetching.fetch_patience import INTERRUPT_MS, FetchPatience
@@ -34,9 +35,15 @@ from tidelog.protocol import messages
 from tidelog.runtime.backoff import Backoff, steady
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
     from tidelog.broker.data_loss.loss_notes import LossNote
+    from tidelog.broker.data_loss.loss_reports import LossReports
+    from tidelog.broker.metadata.cache import MetadataCache
+    from tidelog.broker.partitions.group_commit import GroupCommit
+    from tidelog.broker.partitions.log_work import LogWork
     from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.model.configs.server import ServerConfigs
+    from tidelog.runtime.clock import Clock
+    from tidelog.runtime.cluster_secret import ClusterSecret
 
 logger = logging.getLogger(__name__)
 
@@ -68,11 +75,34 @@ CUTS_IN_A_ROW = 8
 """A cut syncs: of so many at once others are let in between, so that no session times out."""
 
 
+class Registered(Protocol):
+    """The session of this broker with its controller."""
+
+    @property
+    def broker_epoch(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all fetchers of one broker use."""
+
+    configs: ServerConfigs
+    clock: Clock
+    metadata: MetadataCache
+    session: Registered
+    secret: ClusterSecret | None
+    commit: GroupCommit
+    log_work: LogWork
+    loss_reports: LossReports
+
+
 class FollowerFetcher:
     """Follows the partitions that one broker leads. Runs from the first ``follow`` to ``close``."""
 
-    def __init__(self, broker: Broker, source: int) -> None:
-        self._broker = broker
+    def __init__(self, shared: Shared, source: int) -> None:
+        self._shared = shared
+        self._clock = shared.clock
+        self._configs = shared.configs
         self._source = source
         self._questions = FollowerQuestions()
         self._patience = FetchPatience()
@@ -101,7 +131,7 @@ class FollowerFetcher:
         """Fetch a partition from now on, in its present leader epoch."""
         hosted.log.forget_empty_epoch()
         self._questions.follow(hosted)
-        self._patience.added(self._broker.clock.monotonic_ms())
+        self._patience.added(self._clock.monotonic_ms())
         if not self._added.is_set():
             # Once for all partitions that are added while one request is under way.
             self._added.set()
@@ -137,7 +167,7 @@ class FollowerFetcher:
         """
         if self._connection is not None and self._connection.closed:
             return LOST_SHOWN_MS
-        now_ms = self._broker.clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         left_ms = 0
         if self._lost_at_ms is not None:
             left_ms = self._lost_at_ms + LOST_SHOWN_MS - now_ms
@@ -154,7 +184,7 @@ class FollowerFetcher:
         connection = self._connection
         if self._requests != request or connection is None:
             return
-        now_ms = self._broker.clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         is_arriving = connection.is_receiving or not connection.in_flight
         left_ms = self._patience.give_up_in_ms(now_ms, is_arriving=is_arriving)
         if left_ms is None:
@@ -191,7 +221,7 @@ class FollowerFetcher:
                     continue
                 broke = self._connection is not None and self._connection.closed
                 if broke and self._lost_at_ms is None:
-                    self._lost_at_ms = self._broker.clock.monotonic_ms()
+                    self._lost_at_ms = self._clock.monotonic_ms()
                 self._disconnect("its session is begun again")
                 self._say(str(error))
             except Exception:
@@ -211,7 +241,7 @@ class FollowerFetcher:
 
     @property
     def _backoff(self) -> Backoff:
-        longest_ms = max(FIRST_PAUSE_MS, self._broker.configs.replica_fetch_backoff_ms)
+        longest_ms = max(FIRST_PAUSE_MS, self._configs.replica_fetch_backoff_ms)
         return steady(FIRST_PAUSE_MS, longest_ms)
 
     async def _rest(self, pause_ms: float) -> None:
@@ -228,8 +258,8 @@ class FollowerFetcher:
             self._disconnect("nothing is followed")
             self._added.clear()
             await self._added.wait()
-        configs = self._broker.configs
-        now_ms = self._broker.clock.monotonic_ms()
+        configs = self._configs
+        now_ms = self._clock.monotonic_ms()
         wait_ms = self._patience.wait_ms(configs.replica_fetch_wait_max_ms, now_ms)
         wake_ms = questions.wake(now_ms)
         if wake_ms is not None:
@@ -248,21 +278,21 @@ class FollowerFetcher:
         self._requests += 1
         timeout_ms = configs.replica_socket_timeout_ms + wait_ms
         self._is_asking = True
-        sent_ms = self._broker.clock.monotonic_ms()
+        sent_ms = self._clock.monotonic_ms()
         self._due_ms = sent_ms + wait_ms
         self._patience.sent(wait_ms, sent_ms)
         try:
             answer = await connection.send(request, FETCH_VERSION, timeout_ms)
-            self._patience.answered(self._broker.clock.monotonic_ms())
+            self._patience.answered(self._clock.monotonic_ms())
         finally:
             self._is_asking = False
             self._patience.ended()
-            was_late = self._is_late(self._broker.clock.monotonic_ms())
+            was_late = self._is_late(self._clock.monotonic_ms())
             self._due_ms = None
         self.proofs += 1
         if was_late or self._lost_at_ms is not None:
             self._lost_at_ms = None
-            self._broker.metadata.wake()
+            self._shared.metadata.wake()
         self._requests += 1
         if answer.error_code in SESSION_ERRORS:
             questions.begin_again()
@@ -279,24 +309,24 @@ class FollowerFetcher:
 
         Returns whether all is; what is not, rests now.
         """
-        if not self._broker.commit.before_ack:
+        if not self._shared.commit.before_ack:
             return True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STORED_WITHIN_MS / 1000):
                 while unsynced := self._unsynced():
                     # What rested for this before is synced by now, or holds up nobody again.
                     waits = [
-                        self._broker.commit.until_stored(each.hosted)
+                        self._shared.commit.until_stored(each.hosted)
                         for each in unsynced
                         if not each.failures
                     ]
                     if not waits:
                         break
                     await asyncio.gather(*waits)
-        now_ms = self._broker.clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
         unsynced = self._unsynced()
         for followed in unsynced:
-            self._broker.commit.want(followed.hosted)
+            self._shared.commit.want(followed.hosted)
             self._set_back(followed, "what it holds cannot be synced yet", now_ms)
         self._say_set_back()
         return not unsynced
@@ -313,28 +343,28 @@ class FollowerFetcher:
     async def _connected(self) -> ClientConnection:
         if self._connection is not None and not self._connection.closed:
             return self._connection
-        broker = self._broker.metadata.brokers.get(self._source)
-        name = self._broker.configs.inter_broker_listener_name
+        broker = self._shared.metadata.brokers.get(self._source)
+        name = self._configs.inter_broker_listener_name
         endpoint = None if broker is None else broker.endpoints.get(name)
         if endpoint is None:
             raise ConnectionLost(f"no address of broker {self._source} on {name} is known")
         with self._greeting.counted():
             self._connection = await connect(
                 *endpoint,
-                client_id=f"follower-{self._broker.node_id}",
+                client_id=f"follower-{self._configs.node_id}",
                 negotiate=False,
                 max_in_flight=1,
                 connect_timeout_ms=CONNECT_TIMEOUT_MS,
                 greeting_timeout_ms=self._greeting.now_ms,
-                on_closed=lambda _: self._broker.metadata.wake(),
-                secret=self._broker.secret,
+                on_closed=lambda _: self._shared.metadata.wake(),
+                secret=self._shared.secret,
             )
         self._greeting.answered()
         return self._connection
 
     def _request(self, question: SessionRequest, wait_ms: int) -> messages.FetchRequest:
         request = messages.FetchRequest
-        configs = self._broker.configs
+        configs = self._configs
         topics: dict[tuple[str, UUID], Any] = {}
         for key, item in question.wanted.items():
             topic = topics.get((key.topic, item.topic_id))
@@ -355,7 +385,7 @@ class FollowerFetcher:
         for key in question.forgotten:
             forgotten.setdefault(key.topic, []).append(key.partition)
         return request(
-            replica_id=self._broker.node_id,
+            replica_id=self._configs.node_id,
             max_wait_ms=wait_ms,
             min_bytes=configs.replica_fetch_min_bytes,
             max_bytes=configs.replica_fetch_response_max_bytes,
@@ -365,17 +395,17 @@ class FollowerFetcher:
             forgotten_topics_data=[
                 request.ForgottenTopic(name, indexes) for name, indexes in forgotten.items()
             ],
-            replica_broker_epoch=self._broker.session.broker_epoch,
+            replica_broker_epoch=self._shared.session.broker_epoch,
         )
 
     async def _take_in(self, answer: Any) -> None:
-        now_ms = self._broker.clock.monotonic_ms()
-        wall_ms = self._broker.clock.wall_ms()
-        losses = self._broker.loss_reports
+        now_ms = self._clock.monotonic_ms()
+        wall_ms = self._clock.wall_ms()
+        losses = self._shared.loss_reports
         noted: Collection[LossNote] = ()
         committed_cuts = list(self._committed_cuts(answer))
         if committed_cuts:
-            noted = await self._broker.log_work.run(None, losses.before_cuts(committed_cuts))
+            noted = await self._shared.log_work.run(None, losses.before_cuts(committed_cuts))
         cuts = 0
         for topic in answer.responses:
             for part in topic.partitions:
@@ -391,7 +421,7 @@ class FollowerFetcher:
                     outcome = take_in(followed.hosted, part, wall_ms, losses, noted)
                     if isinstance(outcome, GeneratorType):
                         log = followed.hosted.log
-                        outcome = await self._broker.log_work.run(log, outcome)
+                        outcome = await self._shared.log_work.run(log, outcome)
                     setback = outcome if isinstance(outcome, str) else None
                 except Exception:
                     logger.exception(

@@ -51,7 +51,7 @@ def _delete(broker: Broker, topic: str, asked: Any, waiting: list[_Waiting]) -> 
     if topic in INTERNAL_TOPICS:
         return _refused(index, ErrorCode.INVALID_TOPIC_EXCEPTION)
     if partition is None:
-        return _refused(index, broker.why_not_here(topic, index))
+        return _refused(index, broker.leader_hints.why_not_here(topic, index))
     error = partition.why_not_serving()
     if error is not ErrorCode.NONE:
         return _refused(index, error)

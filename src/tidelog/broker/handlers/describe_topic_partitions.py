@@ -59,7 +59,8 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
 
 
 async def _when_leaders_are_known(broker: Broker, request: Any, context: RequestContext) -> Any:
-    await until_known(broker, lambda: _leaders(broker, request))
+    sources, clock = broker.followers, broker.clock
+    await until_known(broker.metadata, sources, clock, lambda: _leaders(broker, request))
     return _page(broker, request, context)
 
 
@@ -99,7 +100,7 @@ def _names(broker: Broker, request: Any) -> list[str]:
 
 
 def _page(broker: Broker, request: Any, context: RequestContext) -> Steps:
-    view = ClusterView.of(broker, context.listener_name)
+    view = ClusterView.of(broker.metadata, broker.followers.has_lost, context.listener_name)
     room = _room(request)
     answer = Answer()
     for name in _names(broker, request):

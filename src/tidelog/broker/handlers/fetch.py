@@ -103,7 +103,7 @@ class _FetchResponse:
         self._broker = broker
         self._request = request
         self._plan = plan
-        self.reading = Reading(broker, request, context)
+        self.reading = Reading(broker.reader, request, context)
         self._hosted: list[HostedPartition] = []
         """The partitions that were read last."""
         self._sights: list[Sight] = []
@@ -125,7 +125,7 @@ class _FetchResponse:
             partition = None if topic is None else topic.get(wanted.index)
             if partition is None:
                 reading.urgent = True
-                error = broker.why_not_here(wanted.topic, wanted.index)
+                error = broker.leader_hints.why_not_here(wanted.topic, wanted.index)
                 found.append((wanted, refusal(wanted.index, error)))
                 continue
             self._hosted.append(partition)
@@ -243,7 +243,9 @@ def _note_follower(broker: Broker, request: messages.FetchRequest, plan: Plan) -
         partition = broker.partitions.get(wanted.topic, wanted.index)
         if partition is not None:
             broker_epoch = request.replica_broker_epoch
-            note_follower(broker, wanted, partition, request.replica_id, broker_epoch, now_ms)
+            note_follower(
+                broker.reader, wanted, partition, request.replica_id, broker_epoch, now_ms
+            )
 
 
 def _refuse_all(request: Any, error: ErrorCode, version: int) -> Any:

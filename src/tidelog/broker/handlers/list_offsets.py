@@ -88,7 +88,7 @@ def _partition(
     index = asked.partition_index
     partition = broker.partitions.get(topic, index)
     if partition is None:
-        return broker.why_not_here(topic, index)
+        return broker.leader_hints.why_not_here(topic, index)
     error = partition.why_not_serving(asked.current_leader_epoch)
     if error is not ErrorCode.NONE:
         return error

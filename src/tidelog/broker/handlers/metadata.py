@@ -85,7 +85,7 @@ async def _when_leaders_are_known(
         topics = broker.metadata.topics.values() if everything else _known(broker, request.topics)
         return (partition.leader for topic in topics for partition in topic.partitions.values())
 
-    await until_known(broker, leaders)
+    await until_known(broker.metadata, broker.followers, broker.clock, leaders)
     answer = _handle(broker, request, missing, context)
     return await answer if inspect.iscoroutine(answer) else answer
 
@@ -149,7 +149,7 @@ async def _ensure(broker: Broker, name: str) -> ErrorCode:
 
 
 def _asked_for(view: ClusterView, asked: Any, refused: dict[str, ErrorCode]) -> Any:
-    metadata = view.broker.metadata
+    metadata = view.metadata
     # With an id the Java client sends an empty name, others none: only the id counts.
     if asked.topic_id != NO_UUID:
         by_id = metadata.topic_by_id(asked.topic_id)
@@ -200,7 +200,12 @@ def _answer(
     broker: Broker, request: Any, refused: dict[str, ErrorCode], context: RequestContext
 ) -> Steps:
     named = context.version >= NAMES_LISTENERS_SINCE
-    view = ClusterView.of(broker, context.listener_name, names_listeners=named)
+    view = ClusterView.of(
+        broker.metadata,
+        broker.followers.has_lost,
+        context.listener_name,
+        names_listeners=named,
+    )
     topics = []
     if _wants_all(request, context):
         for known in list(broker.metadata.topics.values()):

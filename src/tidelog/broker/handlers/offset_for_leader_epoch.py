@@ -43,7 +43,7 @@ def _answer(broker: Broker, topic: str, topic_id: UUID, asked: Any) -> Any:
     index = asked.partition
     partition = broker.partitions.get(topic, index)
     if partition is None:
-        return _Partition(broker.why_not_here(topic, index), index)
+        return _Partition(broker.leader_hints.why_not_here(topic, index), index)
     if topic_id not in (NO_UUID, partition.topic_id):
         return _Partition(ErrorCode.INCONSISTENT_TOPIC_ID, index)
     error = partition.why_not_serving(asked.current_leader_epoch)

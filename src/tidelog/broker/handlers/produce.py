@@ -22,7 +22,7 @@ import struct
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tidelog.broker.metadata import leader_hints
+from tidelog.broker.metadata.leader_hints import FIRST_PRODUCE_VERSION
 from tidelog.broker.partitions import produce_fast_path
 from tidelog.broker.partitions.delayed_produce import DelayedProduce, refuse, why_too_few
 from tidelog.model.api_keys import ApiKey
@@ -127,12 +127,12 @@ def _answer(
 ) -> Any:
     if not request.acks:
         return _unanswered(response)
-    named = context.version >= leader_hints.FIRST_PRODUCE_VERSION
+    named = context.version >= FIRST_PRODUCE_VERSION
     if not waiting:
         if named:
-            leader_hints.name_leaders(broker, response, context.listener_name)
+            broker.leader_hints.name_leaders(response, context.listener_name)
         return response
-    name = partial(leader_hints.name_leaders, broker, listener_name=context.listener_name)
+    name = partial(broker.leader_hints.name_leaders, listener_name=context.listener_name)
     finish = name if named else None
     return DelayedProduce(response, waiting, timeout_ms, finish).future
 
@@ -242,7 +242,7 @@ def _not_here(broker: Broker, topic: str, index: int, partition: Any, internal: 
         partition.counts.append_refused(ErrorCode.KAFKA_STORAGE_ERROR)
         refuse(answer, ErrorCode.KAFKA_STORAGE_ERROR, partition.offline_reason)
     else:
-        error = broker.why_not_here(topic, index)
+        error = broker.leader_hints.why_not_here(topic, index)
         refuse(answer, error, f"this broker does not lead {topic}-{index}")
     return answer
 

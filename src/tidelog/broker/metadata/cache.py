@@ -74,7 +74,7 @@ class MetadataCache:
         self.brokers: dict[int, BrokerMetadata] = {}
         self.controller_id = -1
         self.max_partition_epoch = -1
-        self.when_gone: list[Callable[[str], None]] = []
+        self.when_gone: Callable[[str], None] = lambda _: None
         """Called with each deleted topic, also if a new topic has its name. A topic that is only
         missing in a complete update does not count as deleted."""
         self._absent: dict[str, UUID] = {}
@@ -158,8 +158,7 @@ class MetadataCache:
             if now is None and name not in deleted:
                 self._remember(name, topic_id)
             elif now is None or _differ(topic_id, now.topic_id):
-                for callback in self.when_gone:
-                    callback(name)
+                self.when_gone(name)
 
     def _ids(self, names: Iterable[str]) -> dict[str, UUID]:
         """Return the last known ids of topics; removes them from the absent ones."""

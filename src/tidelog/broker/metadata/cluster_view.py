@@ -7,14 +7,12 @@ client's listener, a broker that is not live, or one whose connection to this br
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from tidelog.broker.metadata.cache import PartitionInfo
+from tidelog.broker.metadata.cache import MetadataCache, PartitionInfo
 from tidelog.model.errors import ErrorCode
-
-if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
 
 
 class VisiblePartition(NamedTuple):
@@ -29,27 +27,37 @@ class VisiblePartition(NamedTuple):
 class ClusterView:
     """The view for one request. O(brokers) to make, O(replicas) for each partition."""
 
-    broker: Broker
+    metadata: MetadataCache
+    has_lost: Callable[[int], bool]
+    """Whether the connection to a leader that is followed here broke."""
     unreachable: frozenset[int]
     """Live brokers without that listener."""
     unreachable_leader: ErrorCode
 
     @classmethod
-    def of(cls, broker: Broker, listener_name: str, *, names_listeners: bool = True) -> ClusterView:
+    def of(
+        cls,
+        metadata: MetadataCache,
+        has_lost: Callable[[int], bool],
+        listener_name: str,
+        *,
+        names_listeners: bool = True,
+    ) -> ClusterView:
         """``names_listeners``: whether the version has LISTENER_NOT_FOUND (Metadata from v6 on)."""
         return cls(
-            broker,
-            broker.metadata.without_listener(listener_name),
+            metadata,
+            has_lost,
+            metadata.without_listener(listener_name),
             ErrorCode.LISTENER_NOT_FOUND if names_listeners else ErrorCode.LEADER_NOT_AVAILABLE,
         )
 
     def visible(self, partition: PartitionInfo) -> VisiblePartition:
         """Return the error, leader and offline replicas of a partition for this listener."""
-        leader, broker = partition.leader, self.broker
+        leader = partition.leader
         code = ErrorCode.NONE
         if leader in self.unreachable:
             code = self.unreachable_leader
-        elif leader not in broker.metadata.brokers or broker.followers.has_lost(leader):
+        elif leader not in self.metadata.brokers or self.has_lost(leader):
             code = ErrorCode.LEADER_NOT_AVAILABLE
         offline = partition.offline_replicas
         if self.unreachable:

@@ -10,15 +10,23 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
+from tidelog.broker.metadata.cache import MetadataCache
 from tidelog.network.router import CloseConnection, RequestContext
-
-if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
 
 FIRST_METADATA_WITHIN_MS = 10_000
 """Longest wait of a request; a client without a response tries another broker."""
+
+
+class Knows(Protocol):
+    """A broker with its metadata cache."""
+
+    @property
+    def metadata(self) -> MetadataCache: ...
+
+
+Broker = TypeVar("Broker", bound=Knows)
 
 
 def after_first_metadata(

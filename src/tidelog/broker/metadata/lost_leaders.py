@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+from tidelog.broker.metadata.cache import MetadataCache
+from tidelog.runtime.clock import Clock
 
 NOTICED_WITHIN_MS = 50
 """How much later than clients this broker may notice the death of a leader: the kernel closes the
@@ -31,12 +31,30 @@ LONGEST_MS = 1_000
 """Longest wait of one response, also when a connection breaks again and again."""
 
 
-async def until_known(broker: Broker, leaders: Callable[[], Iterable[int]]) -> None:
+class Sources(Protocol):
+    """The leaders that are followed here: ``following``."""
+
+    def proofs_of_life(self) -> Callable[[int], bool]:
+        """Return a function: whether a broker has responded since this call."""
+
+    def lost_for_ms(self, leader: int, /) -> int:
+        """Return how much longer a broker counts as lost; 0: it does not."""
+
+    @property
+    def noticed_a_loss(self) -> bool:
+        """Whether some broker counts as lost."""
+
+
+async def until_known(
+    metadata: MetadataCache,
+    followers: Sources,
+    clock: Clock,
+    leaders: Callable[[], Iterable[int]],
+) -> None:
     """Return when the current ``leaders`` can be named, or a longer wait would not help.
 
     Calls ``leaders`` once, and again after each change of the metadata.
     """
-    clock, followers = broker.clock, broker.followers
     began_ms = clock.monotonic_ms()
     is_alive = followers.proofs_of_life()
     named = set(leaders())
@@ -51,7 +69,7 @@ async def until_known(broker: Broker, leaders: Callable[[], Iterable[int]]) -> N
             left_ms = min(PROOF_MS, NOTICED_WITHIN_MS - waited_ms)
         if left_ms <= 0:
             return
-        changed = broker.metadata.changed()
+        changed = metadata.changed()
         await asyncio.wait((changed,), timeout=left_ms / 1000)
         if changed.done():
             named = set(leaders())

@@ -29,8 +29,10 @@ from tidelog.storage.compaction.plan import CompactionPlan, plan_compaction
 from tidelog.storage.compaction.swap import applying
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.partitions.log_work import LogWork
     from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.broker.partitions.registry import Partitions
+    from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +43,10 @@ PLANNED_AT_ONCE = 16
 class Cleaning:
     """The compaction of one broker. ``clean`` runs one at a time."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, partitions: Partitions, log_work: LogWork, seams: Seams) -> None:
+        self._partitions = partitions
+        self._log_work = log_work
+        self._seams = seams
         self._uncleanable: dict[HostedPartition, tuple[int, int]] = {}
         """Generation and start of quarantined logs."""
 
@@ -52,7 +56,7 @@ class Cleaning:
 
     async def clean(self) -> None:
         """Compact what is dirty enough, in rounds, until a round gets nowhere."""
-        hosted = set(self._broker.partitions.all())
+        hosted = set(self._partitions.all())
         self._uncleanable = {
             partition: state
             for partition, state in self._uncleanable.items()
@@ -73,7 +77,7 @@ class Cleaning:
     async def _dirty(self, done: set[HostedPartition]) -> list[HostedPartition]:
         """Return what is dirty enough, the dirtiest first. Grows with all segments."""
         found: list[tuple[float, int, HostedPartition]] = []
-        for count, partition in enumerate(list(self._broker.partitions.all()), 1):
+        for count, partition in enumerate(list(self._partitions.all()), 1):
             if not count % PLANNED_AT_ONCE:
                 await asyncio.sleep(0)
             if partition.assigned and partition not in done:
@@ -86,7 +90,7 @@ class Cleaning:
         log = partition.log
         if partition in self._uncleanable or not log.configs.compacted:
             return None
-        now_ms = self._broker.clock.wall_ms()
+        now_ms = self._seams.clock.wall_ms()
         try:
             log.roll_overdue(now_ms)
             return plan_compaction(log, now_ms)
@@ -97,20 +101,20 @@ class Cleaning:
 
     async def _compact(self, partition: HostedPartition, plan: CompactionPlan) -> bool:
         """Rewrite in a helper process, swap in beside the loop; False when it came to nothing."""
-        seams = self._broker.seams
+        seams = self._seams
         try:
             result = await asyncio.get_running_loop().run_in_executor(
                 seams.processes, compact, seams.disk, plan
             )
-            log, work = partition.log, self._broker.log_work
+            log, work = partition.log, self._log_work
             await work.until_free(log)
-            said = await work.run(log, applying(log, result, self._broker.clock.wall_ms()))
+            said = await work.run(log, applying(log, result, self._seams.clock.wall_ms()))
         except Exception as error:
             await self._give_up(partition, plan, error)
             return False
         if said is not None:
             logger.info("%s", said)
-            self._broker.commit.want(partition, closed_only=True)
+            self._partitions.commit.want(partition, closed_only=True)
         return said is not None and result.clean_end_offset > plan.first_dirty_offset
 
     async def _give_up(
@@ -135,8 +139,8 @@ class Cleaning:
             return
         else:
             self._quarantine(partition, error)
-        discarding = _discarding(self._broker.seams.disk, plan)
-        await self._broker.log_work.run(log, discarding)
+        discarding = _discarding(self._seams.disk, plan)
+        await self._log_work.run(log, discarding)
 
     def _quarantine(self, partition: HostedPartition, error: Exception) -> None:
         self._uncleanable[partition] = _state_of(partition)

@@ -26,8 +26,9 @@ from tidelog.storage.log.results import Appended
 from tidelog.storage.log.retention import ROLL_WAITS
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
     from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.runtime.clock import Clock
+    from tidelog.runtime.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +52,11 @@ class _Entry:
 class LookedAppends:
     """The queues of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, clock: Clock, turns: Turns) -> None:
+        """Made on the broker's loop."""
+        self._clock = clock
+        self._turns = turns
+        self._loop = asyncio.get_running_loop()
         self._queues: dict[HostedPartition, deque[_Entry]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._account = Account(MOST_BYTES)
@@ -74,7 +78,7 @@ class LookedAppends:
     ) -> Outcome:
         """Append a batch of ``owner`` in its turn. ``in_sync`` (acks=all): only while the ISR has
         its minimum and the time is not over."""
-        loop = self._broker.loop
+        loop = self._loop
         outcome: Outcome = loop.create_future()
         size, account = len(records), self._account
         fits = not account.used or account.used + size <= account.limit
@@ -117,23 +121,23 @@ class LookedAppends:
             entry.outcome.set_result(result)
 
     async def _append(self, partition: HostedPartition, entry: _Entry) -> Appended | Rejected:
-        broker = self._broker
-        if entry.in_sync and broker.loop.time() >= entry.deadline:
+        clock, turns = self._clock, self._turns
+        if entry.in_sync and self._loop.time() >= entry.deadline:
             sentence = "its records could not be looked into in time"
             return Rejected(ErrorCode.REQUEST_TIMED_OUT, sentence)
         try:
-            pieces = partition.log.look_into(entry.records, broker.clock.wall_ms(), entry.looks)
-            looked = await broker.turns.run(pieces)
+            pieces = partition.log.look_into(entry.records, clock.wall_ms(), entry.looks)
+            looked = await turns.run(pieces)
             if isinstance(looked, Rejected):
                 return looked
             while True:
                 if entry.in_sync and len(partition.state.isr) < partition.required_in_sync:
                     return Rejected(ErrorCode.NOT_ENOUGH_REPLICAS, why_too_few(partition))
-                now_ms = broker.clock.wall_ms()
+                now_ms = clock.wall_ms()
                 result = partition.append(entry.records, now_ms, looked_into=looked)
                 if result is not ROLL_WAITS:
                     return result
-                refused = await broker.turns.run(partition.log.syncing_before_roll())
+                refused = await turns.run(partition.log.syncing_before_roll())
                 if refused is not None:
                     partition.look_at_disk()
                     return refused

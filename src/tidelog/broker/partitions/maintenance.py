@@ -20,8 +20,12 @@ from tidelog.runtime.turns import Turn
 from tidelog.storage.log.producers import MAX_PRODUCERS_OF_ALL, forgotten_beyond
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.partitions.log_work import LogWork
     from tidelog.broker.partitions.partition import HostedPartition
+    from tidelog.broker.partitions.registry import Partitions
+    from tidelog.broker.partitions.repairs import Repairs
+    from tidelog.model.configs.server import ServerConfigs
+    from tidelog.runtime.seams import Seams
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +57,24 @@ REMOVED_AT_ONCE = 8
 class Maintenance:
     """The timers of one broker. Made once, started once."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        partitions: Partitions,
+        log_work: LogWork,
+        repairs: Repairs,
+        configs: ServerConfigs,
+        seams: Seams,
+        expire_sessions: Callable[[int], None],
+    ) -> None:
+        """``expire_sessions`` ends the fetch sessions that nobody uses at a monotonic time."""
+        self._partitions = partitions
+        self._log_work = log_work
+        self._repairs = repairs
+        self._configs = configs
+        self._dynamic = partitions.configs
+        self._threads = seams.threads
+        self._clock = seams.clock
+        self._expire_sessions = expire_sessions
         self._tasks: list[asyncio.Task[None]] = []
         self._checkpoint_now = asyncio.Event()
         self._retention_now = asyncio.Event()
@@ -62,11 +82,11 @@ class Maintenance:
         self._keep_now = asyncio.Event()
         self._under_way: set[asyncio.Future[None]] = set()
         """What threads do to directories; goes on when the task that waits for it is cancelled."""
-        self.cleaning = Cleaning(broker)
+        self.cleaning = Cleaning(partitions, log_work, seams)
 
     def start(self) -> None:
         """Begin; ends with ``stop``."""
-        configs = self._broker.configs
+        configs = self._configs
         checkpoint_ms = min(
             configs.replica_high_watermark_checkpoint_interval_ms,
             configs.log_flush_offset_checkpoint_interval_ms,
@@ -100,8 +120,8 @@ class Maintenance:
         self._keep_now.set()
 
     def _cleaner_backoff_ms(self) -> int:
-        of_file = self._broker.configs.log_cleaner_backoff_ms
-        return max(1, self._broker.topic_configs.number("log.cleaner.backoff.ms", of_file))
+        of_file = self._configs.log_cleaner_backoff_ms
+        return max(1, self._dynamic.number("log.cleaner.backoff.ms", of_file))
 
     def _every(
         self,
@@ -139,29 +159,29 @@ class Maintenance:
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
-        doing = loop.run_in_executor(self._broker.seams.threads, work)
+        doing = loop.run_in_executor(self._threads, work)
         self._under_way.add(doing)
         doing.add_done_callback(self._under_way.discard)
         await asyncio.shield(doing)
 
     def _assigned(self) -> list[HostedPartition]:
-        return [each for each in self._broker.partitions.all() if each.assigned]
+        return [each for each in self._partitions.all() if each.assigned]
 
     async def look_at_retention(self) -> None:
         """Take out of the logs what retention says, and forget silent producers."""
-        now_ms = self._broker.clock.wall_ms()
-        silence_ms = self._broker.topic_configs.number(
-            "producer.id.expiration.ms", self._broker.configs.producer_id_expiration_ms
+        now_ms = self._clock.wall_ms()
+        silence_ms = self._dynamic.number(
+            "producer.id.expiration.ms", self._configs.producer_id_expiration_ms
         )
         for partition in self._assigned():
             partition.log.producer_expiration_ms = silence_ms
             while True:
                 before = partition.start_offset
                 # One change of a log at a time: its turn would come again only with the next look.
-                await self._broker.log_work.until_free(partition.log)
+                await self._log_work.until_free(partition.log)
                 try:
                     work = partition.log.housekeeping(now_ms, at_most=REMOVED_AT_ONCE)
-                    said = await self._broker.log_work.run(partition.log, work)
+                    said = await self._log_work.run(partition.log, work)
                 except Exception:
                     # One bad log must not keep the others' disks from being freed.
                     logger.exception(
@@ -174,38 +194,38 @@ class Maintenance:
                 await asyncio.sleep(0)
                 if partition.log.snapshots:
                     # One that retention waits for, with the records of which it tells.
-                    self._broker.commit.want(partition)
+                    self._partitions.commit.want(partition)
                 if said is None:
                     break
                 logger.info("%s", said)
                 # What was renamed goes after its delay, when a sync covers the renaming.
-                self._broker.commit.want(partition, closed_only=True)
-        self._broker.repairs.look()
+                self._partitions.commit.want(partition, closed_only=True)
+        self._repairs.look()
 
     async def look_at_producers(self) -> None:
         """Forget the longest idle producers where all replicas remember too many together.
 
         Any client may name a new one with each batch, in each partition.
         """
-        states = [partition.log.producers for partition in self._broker.partitions.all()]
+        states = [partition.log.producers for partition in self._partitions.all()]
         for _ in forgotten_beyond(MAX_PRODUCERS_OF_ALL, states):
             await asyncio.sleep(0)
 
     async def keep_configs(self) -> None:
         """Have each replica keep its topic's own configurations, for the next start."""
         seen = 0
-        turn = Turn(self._broker.clock, KEPT_AT_ONCE, TURN_MS)
-        for topic, hosted in list(self._broker.partitions.by_topic.items()):
-            own = self._broker.topic_configs.own(topic)
+        turn = Turn(self._clock, KEPT_AT_ONCE, TURN_MS)
+        for topic, hosted in list(self._partitions.by_topic.items()):
+            own = self._dynamic.own(topic)
             for partition in list(hosted.values()):
                 if partition.assigned and partition.log.keep_configs(own):
-                    self._broker.commit.want(partition, closed_only=True)
+                    self._partitions.commit.want(partition, closed_only=True)
                     seen += KEPT_AT_ONCE // KEPT_WRITES_AT_ONCE
                 seen += 1
                 if turn.is_over() or seen >= KEPT_AT_ONCE:
                     seen = 0
                     await asyncio.sleep(0)
-                    turn = Turn(self._broker.clock, KEPT_AT_ONCE, TURN_MS)
+                    turn = Turn(self._clock, KEPT_AT_ONCE, TURN_MS)
 
     async def remove(self) -> None:
         """Remove what waited for its delay: files of removed segments, directories of deleted and
@@ -213,8 +233,8 @@ class Maintenance:
 
         Grows with what is due, and the sessions that end.
         """
-        self._broker.fetch_sessions.expire(self._broker.clock.monotonic_ms())
-        for directory in self._broker.directories:
+        self._expire_sessions(self._clock.monotonic_ms())
+        for directory in self._partitions.directories:
             removal = None if directory.failed else directory.due_removal()
             if removal is not None:
                 await self._in_thread(removal.run)
@@ -222,8 +242,8 @@ class Maintenance:
 
     async def _flush(self) -> None:
         """Sync logs whose ``flush.ms`` is over, and closed segments that were never synced."""
-        now_ms = self._broker.clock.wall_ms()
-        commit = self._broker.commit
+        now_ms = self._clock.wall_ms()
+        commit = self._partitions.commit
         for count, partition in enumerate(self._assigned(), 1):
             if not count % FLUSHED_AT_ONCE:
                 await asyncio.sleep(0)
@@ -240,10 +260,10 @@ class Maintenance:
 
     async def checkpoint(self) -> None:
         """Write recovery points, high watermarks, log starts and the cleaner's offsets."""
-        for directory in self._broker.directories:
+        for directory in self._partitions.directories:
             if directory.failed is not None:
                 continue
-            checkpoint = await self._broker.log_work.run(None, directory.checkpointing())
+            checkpoint = await self._log_work.run(None, directory.checkpointing())
             if checkpoint is not None and directory.failed is None:
                 await self._in_thread(checkpoint.run)
                 directory.checkpointed(checkpoint)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from tidelog.broker.partitions.partition import HostedPartition, Role
-from tidelog.broker.partitions.sums import Sums, by_topic
+from tidelog.broker.partitions.sums import Past, Sums, by_topic
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.partitions.registry import Partitions
+    from tidelog.storage.directory.log_directory import LogDirectory
 
 BY_TOPIC = {
     "bytesin": ("bytes_in", "Bytes that clients produced"),
@@ -52,22 +53,22 @@ OF_ALL = {
 """Counters without a topic's name."""
 
 
-def hosted_by(broker: Broker) -> list[HostedPartition]:
+def hosted_by(partitions: Partitions) -> list[HostedPartition]:
     """Return all replicas. From a copy at each level: the loop changes the maps meanwhile."""
     return [
         partition
-        for by_number in list(broker.partitions.by_topic.values())
+        for by_number in list(partitions.by_topic.values())
         for partition in list(by_number.values())
     ]
 
 
-def of_partitions(broker: Broker, hosted: Sequence[HostedPartition]) -> Iterator[Metric]:
+def of_partitions(partitions: Partitions, hosted: Sequence[HostedPartition]) -> Iterator[Metric]:
     """Yield every metric of partitions, topics and log directories once."""
     yield from _counts(hosted)
     yield from _logs(hosted)
     yield from _replication(hosted)
-    yield from _traffic(broker, hosted)
-    yield from _directories(broker)
+    yield from _traffic(partitions.past, hosted)
+    yield from _directories(partitions.directories)
 
 
 def _counts(hosted: Sequence[HostedPartition]) -> Iterator[Metric]:
@@ -146,8 +147,7 @@ def _replication(hosted: Sequence[HostedPartition]) -> Iterator[Metric]:
     yield from (count, at, under, lag)
 
 
-def _traffic(broker: Broker, hosted: Sequence[HostedPartition]) -> Iterator[Metric]:
-    past = broker.partitions.past
+def _traffic(past: Past, hosted: Sequence[HostedPartition]) -> Iterator[Metric]:
     topics = by_topic(hosted)
     everything = Sums()
     for sums in (past.all, *topics.values()):
@@ -169,7 +169,7 @@ def _traffic(broker: Broker, hosted: Sequence[HostedPartition]) -> Iterator[Metr
         yield CounterMetricFamily(name, text, value=getattr(everything, field))
 
 
-def _directories(broker: Broker) -> Iterator[Metric]:
+def _directories(directories: Sequence[LogDirectory]) -> Iterator[Metric]:
     labels = ["directory"]
     free = GaugeMetricFamily(
         "tidelog_log_directory_free_bytes", "What its volume still has for us", labels=labels
@@ -177,7 +177,7 @@ def _directories(broker: Broker) -> Iterator[Metric]:
     total = GaugeMetricFamily(
         "tidelog_log_directory_total_bytes", "Size of its volume", labels=labels
     )
-    for directory in broker.directories:
+    for directory in directories:
         if directory.failed is not None:
             continue
         try:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import struct
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from tidelog.broker.metadata import leader_hints
+from tidelog.broker.metadata.leader_hints import FIRST_PRODUCE_VERSION, LeaderHints
 from tidelog.broker.partitions.delayed_produce import DelayedFrame, refuse
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -26,7 +26,9 @@ from tidelog.storage.log.results import Appended
 if TYPE_CHECKING:
     import asyncio
 
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.partitions.registry import Partitions
+    from tidelog.model.configs.server import ServerConfigs
+    from tidelog.runtime.clock import Clock
 
 ALL_IN_SYNC = -1
 ONE_ELEMENT = 2
@@ -54,8 +56,24 @@ _FIXED_BYTES = 4 + 3 + 1 + 4 + 2 + 24 + 4 + 4 + 1
 """Bytes of an answer behind its size, but for the topic's name."""
 
 
+class Appends(Protocol):
+    """What a Produce request needs of the broker."""
+
+    @property
+    def partitions(self) -> Partitions: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def configs(self) -> ServerConfigs: ...
+
+    @property
+    def leader_hints(self) -> LeaderHints: ...
+
+
 def answer(
-    broker: Broker, request: memoryview, position: int, version: int, correlation_id: int
+    broker: Appends, request: memoryview, position: int, version: int, correlation_id: int
 ) -> bytes | asyncio.Future[bytes] | None:
     """Append and return the answer's whole frame, or a future of it; None: not plain."""
     if version < 9:
@@ -100,16 +118,16 @@ def answer(
 
 
 def _refused(
-    broker: Broker, version: int, correlation_id: int, topic: str, index: int, error: ErrorCode
+    broker: Appends, version: int, correlation_id: int, topic: str, index: int, error: ErrorCode
 ) -> bytes:
     response = messages.ProduceResponse
     part = response.PartitionProduceResponse(index)
     refuse(part, error)
     whole = response([response.TopicProduceResponse(topic, [part])])
     listeners = broker.configs.broker_listeners
-    if version >= leader_hints.FIRST_PRODUCE_VERSION and len(listeners) == 1:
+    if version >= FIRST_PRODUCE_VERSION and len(listeners) == 1:
         # By which of several the client came in is not known here: then it asks Metadata.
-        leader_hints.name_leaders(broker, whole, listeners[0].name)
+        broker.leader_hints.name_leaders(whole, listeners[0].name)
     return b"".join(codec.encode_response(ApiKey.PRODUCE, version, correlation_id, whole))
 
 

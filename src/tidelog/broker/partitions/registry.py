@@ -1,12 +1,8 @@
 """All partitions that this broker hosts: found, made, changed, stopped, set aside.
 
 Owns the map from (topic, partition) to ``HostedPartition`` and in which log directory each one's
-log is. What the controller may order is judged before (``control``). Those who depend on leadership
-(the groups' coordinator) are told afterwards: through ``when_leader`` once in each leader epoch in
-which this broker leads, through ``when_not_leader`` when it leads no more. Who follows
-(``followers``) is told through ``when_applied`` and ``when_stopped``; who keeps notes of a replica
-through ``when_removed``, before it goes. Each is told whatever becomes of the others: a bug in one
-is logged, and keeps neither the rest nor another partition's order from being carried out.
+log is. What the controller may command is decided before: see ``control_plane.control_channel``.
+What follows in other parts when a role has changed: see ``role_steps``.
 """
 
 from __future__ import annotations
@@ -15,14 +11,14 @@ import errno
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
+from tidelog.broker.partitions.inventory import failures, inventory, local_replica
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, StorageFailed
 from tidelog.broker.partitions.placement import Room, choices
 from tidelog.broker.partitions.sums import Past
 from tidelog.model.topics import TopicPartition
-from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.command_rules import LocalReplica
 from tidelog.runtime.turns import Pieces, at_once
@@ -36,8 +32,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Told = TypeVarTuple("Told")
-
 
 class NotSetAside(StorageFailed):
     """What was deleted, or is stale, may be there again after a power loss: ``keys``."""
@@ -45,6 +39,35 @@ class NotSetAside(StorageFailed):
     def __init__(self, reason: str, keys: Sequence[TopicPartition]) -> None:
         super().__init__(reason)
         self.keys = frozenset(keys)
+
+
+class RoleSteps(Protocol):
+    """What follows in other parts of the broker when a replica's role has changed."""
+
+    def become(
+        self, partition: HostedPartition, /, *, led_until: int | None, leads_anew: bool
+    ) -> None:
+        """LeaderAndIsr was applied: ``led_until`` is the epoch of a leadership that ended,
+        ``leads_anew`` whether this broker leads in a new epoch."""
+
+    def resign(self, key: TopicPartition, led_until: int | None, /) -> None:
+        """A replica serves no longer."""
+
+    def remove(self, key: TopicPartition, /) -> None:
+        """A replica goes, after ``resign``."""
+
+
+class NoSteps:
+    """Of a broker that is not put together yet: nothing follows."""
+
+    def become(self, *_: object, **__: object) -> None:
+        """Do nothing."""
+
+    def resign(self, *_: object) -> None:
+        """Do nothing."""
+
+    def remove(self, *_: object) -> None:
+        """Do nothing."""
 
 
 CONFIGURED_AT_ONCE = 50
@@ -63,11 +86,8 @@ class Partitions:
         stale_delay_ms: int,
     ) -> None:
         self.by_topic: dict[str, dict[int, HostedPartition]] = {}
-        self.when_leader: list[Callable[[HostedPartition], None]] = []
-        self.when_not_leader: list[Callable[[TopicPartition, int], None]] = []
-        self.when_applied: list[Callable[[HostedPartition], None]] = []
-        self.when_stopped: list[Callable[[TopicPartition], None]] = []
-        self.when_removed: list[Callable[[TopicPartition], None]] = []
+        self.steps: RoleSteps = NoSteps()
+        """What follows in other parts; set once, before the first command is applied."""
         self.directories = directories
         self._renamed: dict[LogDirectory, list[HostedPartition]] = {}
         """What was set aside and is not durable yet."""
@@ -87,7 +107,7 @@ class Partitions:
         here may lie in them, unless it is in its first leader epoch: it is not made anew."""
         self.commit = commit
         self._node_id = node_id
-        self._configs = configs
+        self.configs = configs
         self._stale_delay_ms = stale_delay_ms
         for directory in directories:
             directory.resources.on_failure = lambda reason, d=directory: self._failed(d, reason)
@@ -125,42 +145,12 @@ class Partitions:
         raise KeyError(str(partition.key))
 
     def inventory(self) -> list[Any]:
-        """Return the local replicas for BrokerRegistration (tag 10002).
-
-        Damaged ones, and those on a failed disk, have the end offset -1, and what is undecided is
-        there with each of its topics' ids. Each topic comes with
-        its own configurations as the first of its replicas keeps them (docs/decisions/0024).
-        """
-        request = messages.BrokerRegistrationRequest
-        found: dict[tuple[str, UUID], Any] = {}
-        for partition in chain(self.all(), *self._undecided.values()):
-            key = (partition.topic, partition.topic_id)
-            if key not in found:
-                found[key] = request.InventoryTopic(*key, [], kept_configs(partition))
-            log = partition.log
-            ends = (log.latest_epoch, log.end_offset)
-            if _may_be_named(partition):
-                ends = (-1, -1)
-            found[key].partitions.append(
-                request.InventoryPartition(partition.partition, partition.partition_epoch, *ends)
-            )
-        return list(found.values())
+        """Return the local replicas for BrokerRegistration (tag 10002)."""
+        return inventory(chain(self.all(), *self._undecided.values()))
 
     def failures(self) -> Any:
-        """Return what heartbeats tell (tag 10000): all damaged replicas; None when all is well.
-
-        Each once the note of its damage is durable: what the controller was told, the next start
-        knows, too.
-        """
-        damaged = [each for each in self.all() if _may_be_named(each)]
-        failed = [each for each in self.directories if each.failed is not None]
-        if not damaged and not failed:
-            return None
-        request = messages.BrokerHeartbeatRequest
-        return request.Failures(
-            [UUID(int=each.meta.directory_id.int) for each in failed],
-            [request.DamagedReplica(x.topic, x.topic_id, x.partition) for x in damaged],
-        )
+        """Return what heartbeats report (tag 10000); None when nothing is out of service."""
+        return failures(self.all(), self.directories)
 
     # -- changing
 
@@ -190,7 +180,7 @@ class Partitions:
             directory = healthy[at]
             try:
                 log = directory.create(
-                    key, self._configs.topic(key.topic), self._metadata_for(key, state, directory)
+                    key, self.configs.topic(key.topic), self._metadata_for(key, state, directory)
                 )
             except OSError as error:
                 refusals.append(f"{directory.path} cannot take {key}: {error}")
@@ -213,7 +203,7 @@ class Partitions:
         return PartitionMetadata(
             state.topic_id,
             state.partition_epoch,
-            self._configs.own(key.topic),
+            self.configs.own(key.topic),
             created=(directory.now_ms(), self._made),
             replaces=tuple(sorted(self._left.get(key, ()))),
         )
@@ -254,11 +244,12 @@ class Partitions:
             self._decide(partition.key, state)
         led, epoch = partition.is_leader, partition.leader_epoch
         partition.become(state)
-        if led and not partition.is_leader:
-            _tell(self.when_not_leader, partition.key, epoch)
-        if partition.is_leader and not (led and partition.leader_epoch == epoch):
-            _tell(self.when_leader, partition)
-        _tell(self.when_applied, partition)
+        leads = partition.is_leader
+        self.steps.become(
+            partition,
+            led_until=epoch if led and not leads else None,
+            leads_anew=leads and not (led and partition.leader_epoch == epoch),
+        )
 
     def stop(self, topic: str, partition: int, *, delete: bool, reason: str) -> None:
         """Stop serving at once; with ``delete`` the log is renamed now and removed later.
@@ -271,7 +262,7 @@ class Partitions:
             logger.info(
                 "%(partition)s: deleting its log: %(why)s", {"partition": hosted.key, "why": reason}
             )
-            _tell(self.when_removed, hosted.key)
+            self.steps.remove(hosted.key)
             self._set_aside(hosted, lambda directory: directory.delete(hosted.key, durable=False))
 
     def sync_names(self) -> None:
@@ -304,7 +295,7 @@ class Partitions:
         hosted = self._stop(topic, partition)
         if hosted is None:
             return
-        _tell(self.when_removed, hosted.key)
+        self.steps.remove(hosted.key)
         delay_ms = self._stale_delay_ms
         logger.warning(
             "%(partition)s: set aside, removed in %(delay_ms)d ms: %(why)s",
@@ -342,7 +333,7 @@ class Partitions:
             # Promise 25: nothing is written or synced there any more.
             raise StorageFailed(f"{hosted.log.path} cannot take its topic id: {failed}")
         try:
-            own = self._configs.own(topic)
+            own = self.configs.own(topic)
             metadata = PartitionMetadata(topic_id, partition_epoch, own)
             hosted.log.set_metadata(metadata, durable=False)
         except OSError as error:
@@ -370,7 +361,7 @@ class Partitions:
         for done, partition in enumerate(self._hosted_of(topics), 1):
             # It may have been removed since; what came since has the new configuration.
             if self.get(*partition.key) is partition:
-                partition.log.configure(self._configs.topic(partition.topic))
+                partition.log.configure(self.configs.topic(partition.topic))
                 partition.configure()
             if not done % CONFIGURED_AT_ONCE:
                 yield None
@@ -404,9 +395,7 @@ class Partitions:
             return None
         led, epoch = hosted.is_leader, hosted.leader_epoch
         hosted.stop()
-        _tell(self.when_stopped, hosted.key)
-        if led:
-            _tell(self.when_not_leader, hosted.key, epoch)
+        self.steps.resign(hosted.key, epoch if led else None)
         return hosted
 
     def _set_aside(self, hosted: HostedPartition, action: Callable[[LogDirectory], object]) -> None:
@@ -417,7 +406,7 @@ class Partitions:
         self.past.went(hosted, is_last=not of_topic)
         if not of_topic:
             del self.by_topic[key.topic]
-            self._configs.forget(key.topic)
+            self.configs.forget(key.topic)
         metadata = hosted.log.metadata
         if metadata is not None and metadata.replaces:
             # What this one was to replace is not to be there instead of the next one either.
@@ -460,40 +449,4 @@ class Partitions:
     def _take_offline(self, partition: HostedPartition, reason: str) -> None:
         led, epoch = partition.is_leader, partition.leader_epoch
         partition.go_offline(reason)
-        _tell(self.when_stopped, partition.key)
-        if led:
-            _tell(self.when_not_leader, partition.key, epoch)
-
-
-def local_replica(partition: HostedPartition) -> LocalReplica:
-    """Return what the rules of LeaderAndIsr and StopReplica ask of a local replica."""
-    return LocalReplica(
-        topic_id=partition.topic_id,
-        partition_epoch=partition.partition_epoch,
-        leader_epoch=partition.leader_epoch,
-        isr_version=partition.state.isr_version,
-    )
-
-
-def _may_be_named(partition: HostedPartition) -> bool:
-    """Whether a controller may be told that a replica is out of service."""
-    if partition.offline_reason is None:
-        return False
-    log = partition.log
-    return not log.damage_unsynced or log.resources.failed is not None
-
-
-def kept_configs(partition: HostedPartition) -> list[Any]:
-    """Return what a replica keeps of its topic's own configurations, for the inventory."""
-    metadata = partition.log.metadata
-    config = messages.BrokerRegistrationRequest.InventoryConfig
-    return [] if metadata is None else [config(*each) for each in metadata.configs]
-
-
-def _tell(callbacks: Sequence[Callable[[*Told], None]], *what: *Told) -> None:
-    for callback in callbacks:
-        try:
-            callback(*what)
-        except Exception:
-            # What it was told of has happened, whoever fails to hear of it.
-            logger.exception("%r failed", callback)
+        self.steps.resign(partition.key, epoch if led else None)

@@ -29,7 +29,7 @@ from tidelog.protocol.primitives import NO_UUID
 from tidelog.storage.directory.log_directory import LogDirectory
 
 if TYPE_CHECKING:
-    from tidelog.broker.broker import Broker
+    from tidelog.broker.partitions.registry import Partitions
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,11 @@ logger = logging.getLogger(__name__)
 class Repairs:
     """The replicas of one broker that are being made anew."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, node_id: int, partitions: Partitions, delay_ms: int) -> None:
+        """``delay_ms``: after which the damaged files go of one that is in sync again."""
+        self._node_id = node_id
+        self._partitions = partitions
+        self._delay_ms = delay_ms
         self._set_aside: dict[TopicPartition, tuple[LogDirectory, str, UUID]] = {}
         """Where the bytes of each are, and of which life of its topic they are."""
 
@@ -49,8 +52,8 @@ class Repairs:
         has fetched, and a fetch of it may still be on its way: the empty one would join the ISR.
         """
         is_safe = (
-            state.leader not in (-1, self._broker.node_id)
-            and self._broker.node_id not in state.isr
+            state.leader not in (-1, self._node_id)
+            and self._node_id not in state.isr
             and state.leader_epoch > hosted.offline_epoch
         )
         log = hosted.log
@@ -62,7 +65,7 @@ class Repairs:
         Durable with ``Partitions.sync_names``. Raises StorageFailed.
         """
         key, damage = hosted.key, hosted.log.damaged
-        directory, path = self._broker.partitions.keep_aside(hosted)
+        directory, path = self._partitions.keep_aside(hosted)
         self._set_aside[key] = (directory, path, hosted.topic_id)
         logger.error(
             "%(partition)s: made anew, its bytes are kept in %(path)s: %(damage)s",
@@ -71,19 +74,17 @@ class Repairs:
 
     def look(self) -> None:
         """Let go of what is not needed any more. O(replicas being made anew)."""
-        broker = self._broker
         for key, (directory, path, topic_id) in list(self._set_aside.items()):
-            hosted = broker.partitions.get(*key)
+            hosted = self._partitions.get(*key)
             if hosted is None:
                 continue  # the empty one is not here yet, or it went: then this stays a stray
             if topic_id not in (NO_UUID, hosted.topic_id):
                 del self._set_aside[key]  # of another life of the name: it stays a stray
-            elif broker.node_id in hosted.state.isr and hosted.offline_reason is None:
+            elif self._node_id in hosted.state.isr and hosted.offline_reason is None:
                 # By LeaderAndIsr: UpdateMetadata may still tell the ISR of before the damage.
                 del self._set_aside[key]
-                delay_ms = broker.configs.stale_partition_delete_delay_ms
-                directory.remove_later(path, delay_ms)
+                directory.remove_later(path, self._delay_ms)
                 logger.info(
                     "%(partition)s: in sync again, %(path)s goes in %(delay_ms)d ms",
-                    {"partition": key, "path": path, "delay_ms": delay_ms},
+                    {"partition": key, "path": path, "delay_ms": self._delay_ms},
                 )

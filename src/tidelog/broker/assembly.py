@@ -1,0 +1,188 @@
+"""How the parts of a broker are made: in order, each from the parts that it uses.
+
+Owns that order and what connects parts that are made at different times: the steps when a role
+changes (``role_steps``) and when configurations change. Not the start and the stop of the parts:
+see ``process``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.control_plane.control_channel import Control
+from tidelog.broker.control_plane.isr_changes import IsrChanges
+from tidelog.broker.control_plane.producer_ids import ProducerIds
+from tidelog.broker.control_plane.seen_epochs import SeenEpochsStore
+from tidelog.broker.control_plane.session import ControllerSession
+from tidelog.broker.control_plane.topic_creation import TopicCreation
+from tidelog.broker.coordinator.coordinator import Coordinator
+from tidelog.broker.coordinator.group_lag import GroupLag
+from tidelog.broker.data_loss.debts import Debts
+from tidelog.broker.data_loss.handling import DataLoss
+from tidelog.broker.data_loss.loss_reports import LossReports
+from tidelog.broker.fetching.client_sessions import FetchSessions
+from tidelog.broker.fetching.delayed_requests import Departures
+from tidelog.broker.fetching.follower_sessions import Feeds
+from tidelog.broker.fetching.partition_reads import Reader
+from tidelog.broker.following.followers import Followers
+from tidelog.broker.following.source_fetcher import Shared
+from tidelog.broker.metadata.cache import MetadataCache
+from tidelog.broker.metadata.configurations import ConfigCache
+from tidelog.broker.metadata.leader_hints import LeaderHints
+from tidelog.broker.partitions.group_commit import GroupCommit
+from tidelog.broker.partitions.inspected_appends import LookedAppends
+from tidelog.broker.partitions.log_work import LogWork
+from tidelog.broker.partitions.maintenance import Maintenance
+from tidelog.broker.partitions.refused_writes import RefusedWrites
+from tidelog.broker.partitions.registry import Partitions
+from tidelog.broker.partitions.repairs import Repairs
+from tidelog.broker.role_steps import RoleSteps
+from tidelog.model.configs.server import ServerConfigs
+from tidelog.runtime.cluster_secret import ClusterSecret
+from tidelog.runtime.seams import Seams
+from tidelog.runtime.turns import Pieces, Turns
+from tidelog.storage.directory.log_directory import LogDirectory
+
+
+def _do_nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What a broker is made from. ``directories`` are loaded, and at least one."""
+
+    configs: ServerConfigs
+    seams: Seams
+    cluster_id: str
+    directories: Sequence[LogDirectory]
+    away: Sequence[str] = ()
+    """A sentence for each log directory that cannot be used until the next start."""
+    topic_configs: ConfigCache
+    session: ControllerSession
+    secret: ClusterSecret | None = None
+    """What this broker proves to others; None where the cluster has no secret."""
+    when_brokers_configured: Callable[[], None] = _do_nothing
+    """Called when a configuration of this broker, or of all brokers, has changed."""
+
+
+def assemble(given: Given) -> Broker:
+    """Make the parts of a broker, on its loop; none is started. Raises DamagedFile."""
+    configs, seams, session, metadata = given.configs, given.seams, given.session, MetadataCache()
+    clock, node_id, topic_configs = seams.clock, configs.node_id, given.topic_configs
+    turns, log_work = Turns(seams.threads), LogWork(seams.threads)
+    commit = GroupCommit(seams.threads, clock, before_ack=configs.log_durability == "sync")
+    delay_ms = configs.stale_partition_delete_delay_ms
+    partitions = Partitions(node_id, given.directories, topic_configs, commit, delay_ms)
+    partitions.away = given.away
+    for directory in given.directories:
+        directory.resources.on_refused = RefusedWrites(directory.path, clock)
+    leader_hints = LeaderHints(node_id, metadata, partitions.get)
+
+    # What leads: the changes of the ISR, the groups, the handling of lost data.
+    debts = Debts(are_reported=configs.level.unclean_flag)
+    isr_changes = IsrChanges(configs, clock, session, partitions, debts)
+    loss_reports = LossReports(node_id, session, partitions, log_work)
+    topic_creation = TopicCreation(session, metadata, configs.request_timeout_ms)
+    coordinator = Coordinator(configs, seams, metadata, topic_creation)
+    metadata.when_gone = coordinator.topic_gone
+    data_loss = DataLoss(debts, loss_reports, isr_changes, coordinator, clock)
+    # What follows.
+    followers = Followers(
+        Shared(configs, clock, metadata, session, given.secret, commit, log_work, loss_reports)
+    )
+    partitions.steps = RoleSteps(isr_changes, loss_reports, coordinator, data_loss, followers)
+
+    # What reads, and what is done by the clock.
+    reader = _reader(configs, seams, metadata, isr_changes)
+    slots = configs.max_incremental_fetch_session_cache_slots
+    fetch_sessions, departures = FetchSessions(slots, seams.random), Departures(clock)
+    repairs = Repairs(node_id, partitions, delay_ms)
+    maintenance = Maintenance(partitions, log_work, repairs, configs, seams, fetch_sessions.expire)
+    topic_configs.when_changed = _reconfiguring(
+        given.when_brokers_configured, partitions, maintenance
+    )
+    return Broker(
+        configs=configs,
+        node_id=node_id,
+        cluster_id=given.cluster_id,
+        seams=seams,
+        clock=clock,
+        loop=asyncio.get_running_loop(),
+        turns=turns,
+        session=session,
+        control=_control(given, partitions, repairs, log_work, loss_reports, maintenance),
+        producer_ids=ProducerIds(session, node_id),
+        topic_creation=topic_creation,
+        isr_changes=isr_changes,
+        metadata=metadata,
+        topic_configs=topic_configs,
+        leader_hints=leader_hints,
+        partitions=partitions,
+        commit=commit,
+        log_work=log_work,
+        looked_appends=LookedAppends(clock, turns),
+        repairs=repairs,
+        maintenance=maintenance,
+        reader=reader,
+        fetch_sessions=fetch_sessions,
+        departures=departures,
+        feeds=Feeds(reader, partitions, leader_hints.why_not_here, departures, clock, seams.random),
+        followers=followers,
+        loss_reports=loss_reports,
+        data_loss=data_loss,
+        coordinator=coordinator,
+        group_lag=GroupLag(coordinator, partitions, metadata, configs, clock, given.secret),
+    )
+
+
+def _control(
+    given: Given,
+    partitions: Partitions,
+    repairs: Repairs,
+    log_work: LogWork,
+    loss_reports: LossReports,
+    maintenance: Maintenance,
+) -> Control:
+    folders = [each.path for each in given.directories]
+    return Control(
+        given.session,
+        SeenEpochsStore(given.seams.disk, folders, given.directories),
+        partitions,
+        repairs,
+        log_work,
+        loss_reports,
+        maintenance.checkpoint,
+        given.seams.clock,
+    )
+
+
+def _reader(
+    configs: ServerConfigs, seams: Seams, metadata: MetadataCache, isr_changes: IsrChanges
+) -> Reader:
+    return Reader(
+        node_id=configs.node_id,
+        rack=configs.broker_rack,
+        most_bytes=configs.fetch_max_bytes,
+        reads_from_closest=configs.reads_from_closest,
+        threads=seams.threads,
+        addresses=metadata.addresses,
+        fetched=isr_changes.fetched,
+    )
+
+
+def _reconfiguring(
+    brokers_configured: Callable[[], None], partitions: Partitions, maintenance: Maintenance
+) -> Callable[[Collection[str] | None], Pieces[None]]:
+    """Return what follows a change of configurations, in pieces: of topics, or (None) of all."""
+
+    def reconfigure(topics: Collection[str] | None) -> Pieces[None]:
+        if topics is None:
+            brokers_configured()
+        yield from partitions.reconfigure(topics)
+        maintenance.configs_changed()
+
+    return reconfigure

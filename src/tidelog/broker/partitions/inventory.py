@@ -1,0 +1,81 @@
+"""What this broker reports to its controller of the replicas that it hosts.
+
+Owns the inventory of BrokerRegistration, the failures in heartbeats, and the view of a replica that
+``replication.command_rules`` decides by. Not when they are sent: see ``control_plane.session``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from tidelog.broker.partitions.partition import HostedPartition
+from tidelog.protocol import messages
+from tidelog.replication.command_rules import LocalReplica
+from tidelog.storage.directory.log_directory import LogDirectory
+
+
+def inventory(replicas: Iterable[HostedPartition]) -> list[Any]:
+    """Return the replicas for BrokerRegistration (tag 10002).
+
+    Damaged replicas and those on a failed disk have the end offset -1; a name that replicas of
+    several topics have is there with each topic id. Each topic comes with its own configurations,
+    as the first of its replicas keeps them (docs/decisions/0024).
+    """
+    request = messages.BrokerRegistrationRequest
+    found: dict[tuple[str, UUID], Any] = {}
+    for partition in replicas:
+        key = (partition.topic, partition.topic_id)
+        if key not in found:
+            found[key] = request.InventoryTopic(*key, [], kept_configs(partition))
+        log = partition.log
+        ends = (log.latest_epoch, log.end_offset)
+        if _may_be_named(partition):
+            ends = (-1, -1)
+        found[key].partitions.append(
+            request.InventoryPartition(partition.partition, partition.partition_epoch, *ends)
+        )
+    return list(found.values())
+
+
+def failures(replicas: Iterable[HostedPartition], directories: Sequence[LogDirectory]) -> Any:
+    """Return the damaged replicas and failed directories for heartbeats; None if there are none.
+
+    Each damaged replica once the note of its damage is durable: what the controller knows, the next
+    start of this broker must know too.
+    """
+    damaged = [each for each in replicas if _may_be_named(each)]
+    failed = [each for each in directories if each.failed is not None]
+    if not damaged and not failed:
+        return None
+    request = messages.BrokerHeartbeatRequest
+    return request.Failures(
+        [UUID(int=each.meta.directory_id.int) for each in failed],
+        [request.DamagedReplica(x.topic, x.topic_id, x.partition) for x in damaged],
+    )
+
+
+def local_replica(partition: HostedPartition) -> LocalReplica:
+    """Return what the rules of LeaderAndIsr and StopReplica ask of a local replica."""
+    return LocalReplica(
+        topic_id=partition.topic_id,
+        partition_epoch=partition.partition_epoch,
+        leader_epoch=partition.leader_epoch,
+        isr_version=partition.state.isr_version,
+    )
+
+
+def _may_be_named(partition: HostedPartition) -> bool:
+    """Whether a controller may know that a replica is out of service."""
+    if partition.offline_reason is None:
+        return False
+    log = partition.log
+    return not log.damage_unsynced or log.resources.failed is not None
+
+
+def kept_configs(partition: HostedPartition) -> list[Any]:
+    """Return what a replica keeps of its topic's own configurations, for the inventory."""
+    metadata = partition.log.metadata
+    config = messages.BrokerRegistrationRequest.InventoryConfig
+    return [] if metadata is None else [config(*each) for each in metadata.configs]

@@ -1,0 +1,82 @@
+"""What follows in the parts of a broker when the role of a replica has changed.
+
+Owns the order of the steps; each is the part's own. A step that fails is logged: it keeps neither
+the other steps nor another partition's command from being carried out, for the role has changed.
+
+| event | steps, in this order |
+|---|---|
+| a LeaderAndIsr was applied (``become``) | a leadership ended: the groups of the partition go |
+| | a leadership began: ISR changes, reports of losses, the groups of the partition |
+| | in each case: the data-loss handling, the fetcher that follows the leader |
+| a replica serves no longer (``resign``) | its handling, its fetcher; of a leader the groups |
+| a replica goes (``remove``), after ``resign`` | the notes of what it lost |
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVarTuple
+
+from tidelog.broker.control_plane.isr_changes import IsrChanges
+from tidelog.broker.coordinator.coordinator import Coordinator
+from tidelog.broker.data_loss.handling import DataLoss
+from tidelog.broker.data_loss.loss_reports import LossReports
+from tidelog.broker.following.followers import Followers
+from tidelog.broker.partitions.partition import HostedPartition
+from tidelog.model.topics import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+Of = TypeVarTuple("Of")
+
+
+class RoleSteps:
+    """The steps of one broker. ``Partitions`` calls them, after the change of the role."""
+
+    def __init__(
+        self,
+        isr_changes: IsrChanges,
+        loss_reports: LossReports,
+        coordinator: Coordinator,
+        data_loss: DataLoss,
+        followers: Followers,
+    ) -> None:
+        self._isr_changes = isr_changes
+        self._loss_reports = loss_reports
+        self._coordinator = coordinator
+        self._data_loss = data_loss
+        self._followers = followers
+
+    def become(
+        self, partition: HostedPartition, *, led_until: int | None, leads_anew: bool
+    ) -> None:
+        """A LeaderAndIsr was applied. ``led_until`` is the epoch of a leadership that ended;
+        ``leads_anew``: this broker leads in a new epoch, also where it led before."""
+        if led_until is not None:
+            _do(self._coordinator.resign, partition.key, led_until)
+        if leads_anew:
+            _do(self._isr_changes.began, partition)
+            _do(self._loss_reports.began, partition)
+            _do(self._coordinator.lead, partition)
+        _do(self._data_loss.applied, partition)
+        _do(self._followers.applied, partition)
+
+    def resign(self, key: TopicPartition, led_until: int | None) -> None:
+        """A replica serves no longer: it was stopped, or its log or disk failed. ``led_until`` is
+        the epoch in which this broker led it, None of a follower."""
+        _do(self._data_loss.stopped, key)
+        _do(self._followers.stopped, key)
+        if led_until is not None:
+            _do(self._coordinator.resign, key, led_until)
+
+    def remove(self, key: TopicPartition) -> None:
+        """A replica goes: its log will be deleted, or set aside as a stray."""
+        _do(self._loss_reports.removed, key)
+
+
+def _do(step: Callable[[*Of], None], *of: *Of) -> None:
+    try:
+        step(*of)
+    except Exception:
+        logger.exception("%r failed", step)
