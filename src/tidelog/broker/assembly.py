@@ -154,7 +154,7 @@ def _control(
         partitions,
         repairs,
         log_work,
-        loss_reports,
+        loss_reports.forgetting,
         maintenance.checkpoint,
         given.seams.clock,
     )

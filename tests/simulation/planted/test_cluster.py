@@ -93,7 +93,7 @@ def truncate_to_the_high_watermark(patch: Patch) -> None:
 
     def eager(self: Any, hosted: Any) -> None:
         if hosted.high_watermark < hosted.end_offset:
-            hosted.log.truncate_to(hosted.high_watermark, self._broker.clock.wall_ms())
+            hosted.log.truncate_to(hosted.high_watermark, self._clock.wall_ms())
         follow(self, hosted)
 
     patch.setattr(FollowerFetcher, "follow", eager)

@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from tidelog.protocol.primitives import NO_UUID
 
 if TYPE_CHECKING:
     from tidelog.network.router import Peer
+
+
+class ControlRequest(Protocol):
+    """A request on the control channel."""
+
+    controller_epoch: int
+    broker_epoch: int
 
 
 @dataclass(slots=True)

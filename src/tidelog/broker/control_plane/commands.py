@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from tidelog.broker.partitions.partition import LeaderAndIsrState
+from tidelog.protocol import messages
 from tidelog.protocol.primitives import NO_UUID
 from tidelog.replication.command_rules import (
     LeaderAndIsrCommand,
@@ -23,7 +24,7 @@ STOP_BY_TOPIC_ID = 4
 """From this version of StopReplica on the topic id must match (KIP-516)."""
 
 
-def topics_of(request: Any) -> Iterable[tuple[str, UUID, bool, list[Any]]]:
+def topics_of(request: messages.LeaderAndIsrRequest) -> Iterable[tuple[str, UUID, bool, list[Any]]]:
     """Yield (name, id, migrated, states) of a LeaderAndIsr request of any version."""
     for state in request.ungrouped_partition_states:
         yield state.topic_name, NO_UUID, False, [state]
@@ -31,7 +32,7 @@ def topics_of(request: Any) -> Iterable[tuple[str, UUID, bool, list[Any]]]:
         yield topic.topic_name, topic.topic_id, topic.migrated, topic.partition_states
 
 
-def kind_of(request: Any) -> LeaderAndIsrType:
+def kind_of(request: messages.LeaderAndIsrRequest) -> LeaderAndIsrType:
     """Return the type of a request; an undefined number counts as UNSPECIFIED: nothing is stale."""
     known = request.type in tuple(LeaderAndIsrType)
     return LeaderAndIsrType(request.type) if known else LeaderAndIsrType.UNSPECIFIED
@@ -69,7 +70,9 @@ def state_of(state: Any, command: LeaderAndIsrCommand) -> LeaderAndIsrState:
     )
 
 
-def stops_of(request: Any, version: int) -> Iterable[tuple[str, int, StopReplicaCommand]]:
+def stops_of(
+    request: messages.StopReplicaRequest, version: int
+) -> Iterable[tuple[str, int, StopReplicaCommand]]:
     """Yield (topic, partition, command) of a StopReplica request of any version."""
     delete = request.delete_partitions
     for single in request.ungrouped_partitions:

@@ -29,10 +29,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tidelog.broker.control_plane.channel import Channel, why_wrong_key
+from tidelog.broker.control_plane.channel import Channel, ControlRequest, why_wrong_key
 from tidelog.broker.control_plane.commands import (
     UNKNOWN_EPOCH,
     command_of,
@@ -49,6 +49,7 @@ from tidelog.model.api_keys import ApiKey
 from tidelog.model.epochs import leaves_room
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.protocol import messages
 from tidelog.replication.command_rules import (
     Action,
     Apply,
@@ -88,13 +89,6 @@ LOGS_AT_REST_WITHIN_S = 5.0
 KAFKA_STORAGE_ERROR, and the controller sends them again."""
 
 
-class Notes(Protocol):
-    """The notes of what replicas lost: ``data_loss``."""
-
-    def forgetting(self) -> Pieces[None]:
-        """Have the disk forget the notes of replicas that are gone, in pieces."""
-
-
 class Control:
     """Applies the commands of the newest channel of the newest controller epoch (promise 23)."""
 
@@ -105,17 +99,18 @@ class Control:
         partitions: Partitions,
         repairs: Repairs,
         log_work: LogWork,
-        notes: Notes,
+        forgetting: Callable[[], Pieces[None]],
         checkpoint: Callable[[], Awaitable[None]],
         clock: Clock,
     ) -> None:
-        """``checkpoint`` writes the checkpoints of all log directories."""
+        """``forgetting`` removes the loss notes of deleted replicas from the disk, in pieces;
+        ``checkpoint`` writes the checkpoints of all log directories."""
         self._session = session
         self._seen_epochs = seen_epochs
         self._partitions = partitions
         self._repairs = repairs
         self._log_work = log_work
-        self._notes = notes
+        self._forgetting = forgetting
         self._checkpoint = checkpoint
         self._clock = clock
         self.channel: Channel | None = None
@@ -128,7 +123,9 @@ class Control:
         """The highest controller epoch and store revision that a disk of this broker holds."""
         return self._seen_epochs.highest
 
-    async def open(self, request: Any, connection: Peer) -> ErrorCode:
+    async def open(
+        self, request: messages.OpenControlChannelRequest, connection: Peer
+    ) -> ErrorCode:
         """Open a channel and close every older one; otherwise return the error."""
         error = self._why_not_open(request, connection)
         if error:
@@ -144,7 +141,9 @@ class Control:
         self.channel = Channel(connection, request.controller_epoch, request.channel_number)
         return ErrorCode.NONE
 
-    def _why_not_open(self, request: Any, connection: Peer) -> ErrorCode:
+    def _why_not_open(
+        self, request: messages.OpenControlChannelRequest, connection: Peer
+    ) -> ErrorCode:
         if connection.is_closing:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         session = self._session
@@ -171,7 +170,7 @@ class Control:
                 return ErrorCode.STALE_CONTROLLER_EPOCH
         return ErrorCode.NONE
 
-    def check(self, request: Any, connection: Peer) -> ErrorCode:
+    def check(self, request: ControlRequest, connection: Peer) -> ErrorCode:
         """Return the error of a control request that must not be applied, or NONE."""
         channel = self.channel
         if (
@@ -203,7 +202,9 @@ class Control:
 
     # -- LeaderAndIsr
 
-    async def apply_leader_and_isr(self, request: Any, connection: Peer) -> Errors | ErrorCode:
+    async def apply_leader_and_isr(
+        self, request: messages.LeaderAndIsrRequest, connection: Peer
+    ) -> Errors | ErrorCode:
         """Apply a request of any version; return the error if it is, or becomes, stale."""
         error = self.check(request, connection)
         topics = list(topics_of(request))
@@ -292,7 +293,7 @@ class Control:
     def _turn(self) -> Turn:
         return Turn(self._clock, COMMANDS_PER_TURN, TURN_MS)
 
-    async def _yield(self, request: Any, connection: Peer) -> ErrorCode:
+    async def _yield(self, request: ControlRequest, connection: Peer) -> ErrorCode:
         """Yield to the loop; return the error if the request has become stale meanwhile."""
         await asyncio.sleep(0)
         return self.check(request, connection)
@@ -338,7 +339,7 @@ class Control:
         self,
         stale: Mapping[TopicPartition, str | HostedPartition],
         stuck: dict[TopicPartition, UUID],
-        request: Any,
+        request: ControlRequest,
         connection: Peer,
         deadline_s: float,
     ) -> ErrorCode:
@@ -387,7 +388,7 @@ class Control:
         """Make the quarantines durable, in a thread. Raises NotSetAside."""
         log_work = self._log_work
         await log_work.run(None, self._partitions.syncing_names())
-        await log_work.run(None, self._notes.forgetting())
+        await log_work.run(None, self._forgetting())
 
     def _lead_or_follow(
         self, key: TopicPartition, command: LeaderAndIsrCommand, state: Any
@@ -442,7 +443,7 @@ class Control:
     # -- StopReplica
 
     async def apply_stop_replica(
-        self, request: Any, version: int, connection: Peer
+        self, request: messages.StopReplicaRequest, version: int, connection: Peer
     ) -> Errors | ErrorCode:
         """Apply a request of any version; return the error if it is, or becomes, stale."""
         error = self.check(request, connection)

@@ -14,7 +14,7 @@ from tidelog.network.router import Scope
 from tidelog.protocol import messages
 
 
-def refuse(request: Any, error: ErrorCode, message: str) -> Any:
+def refuse(request: messages.CreatePartitionsRequest, error: ErrorCode, message: str) -> Any:
     """Return one error for every topic."""
     response = messages.CreatePartitionsResponse
     result = response.CreatePartitionsTopicResult

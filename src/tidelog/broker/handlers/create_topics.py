@@ -16,7 +16,7 @@ from tidelog.network.router import Scope
 from tidelog.protocol import messages
 
 
-def refuse(request: Any, error: ErrorCode, message: str) -> Any:
+def refuse(request: messages.CreateTopicsRequest, error: ErrorCode, message: str) -> Any:
     """Return one error for every topic."""
     response = messages.CreateTopicsResponse
     return response(

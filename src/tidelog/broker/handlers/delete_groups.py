@@ -27,7 +27,9 @@ _Response = messages.DeleteGroupsResponse
 _Result = messages.DeleteGroupsResponse.DeletableGroupResult
 
 
-def handle(broker: Broker, request: Any, _context: RequestContext) -> Steps:
+def handle(
+    broker: Broker, request: messages.DeleteGroupsRequest, _context: RequestContext
+) -> Steps:
     """Remove each group once, however often it is named; yields between groups."""
     pending_responses: dict[str, PendingResponse] = {}
     for name in request.groups_names:
@@ -50,7 +52,7 @@ async def _answered(pending_responses: dict[str, PendingResponse]) -> Any:
     )
 
 
-def _refuse(request: Any, error: ErrorCode, _version: int) -> Any:
+def _refuse(request: messages.DeleteGroupsRequest, error: ErrorCode, _version: int) -> Any:
     return _Response(results=[_Result(name, error) for name in request.groups_names])
 
 

@@ -45,7 +45,12 @@ def handle(broker: Broker, request: messages.DeleteRecordsRequest, context: Requ
     return _until_deleted(broker, response, waiting, max(0, request.timeout_ms))
 
 
-def _delete(broker: Broker, topic: str, asked: Any, waiting: list[_Waiting]) -> Any:
+def _delete(
+    broker: Broker,
+    topic: str,
+    asked: messages.DeleteRecordsRequest.DeleteRecordsPartition,
+    waiting: list[_Waiting],
+) -> Any:
     index = asked.partition_index
     partition = broker.partitions.get(topic, index)
     if topic in INTERNAL_TOPICS:
@@ -161,7 +166,7 @@ def _refused(index: int, error: ErrorCode) -> Any:
     return _Partition(index, -1, error)
 
 
-def _refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
+def _refuse_all(request: messages.DeleteRecordsRequest, error: ErrorCode, _version: int) -> Any:
     return _Response(
         topics=[
             _Topic(t.name, [_refused(p.partition_index, error) for p in t.partitions])

@@ -15,7 +15,7 @@ from tidelog.network.router import Scope
 from tidelog.protocol import messages
 
 
-def refuse(request: Any, error: ErrorCode, message: str) -> Any:
+def refuse(request: messages.DeleteTopicsRequest, error: ErrorCode, message: str) -> Any:
     """Return one error for every topic."""
     response = messages.DeleteTopicsResponse
     result = response.DeletableTopicResult

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 BROKERS, CONTROLLERS = 1, 2
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+def handle(
+    broker: Broker, request: messages.DescribeClusterRequest, context: RequestContext
+) -> Any:
     """Describe the cluster from the metadata cache."""
     response = messages.DescribeClusterResponse
     if request.endpoint_type != BROKERS:

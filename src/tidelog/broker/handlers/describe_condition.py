@@ -34,7 +34,9 @@ MOST_SET_ASIDE = 1_000
 """Most quarantined replicas in a response; the directory itself shows the rest."""
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Awaitable[Any]:
+def handle(
+    broker: Broker, request: messages.DescribeConditionRequest, context: RequestContext
+) -> Awaitable[Any]:
     """Describe this broker, or forward the request."""
     if request.subjects == [BROKER]:
         return _own(broker)
@@ -79,7 +81,7 @@ def refuse(_request: Any, error: ErrorCode, message: str) -> Any:
     return messages.DescribeConditionResponse(error_code=error, error_message=message, condition="")
 
 
-def _failed(request: Any, error: ErrorCode, _version: int) -> Any:
+def _failed(request: messages.DescribeConditionRequest, error: ErrorCode, _version: int) -> Any:
     return refuse(request, error, "the broker failed: see its log")
 
 

@@ -27,7 +27,9 @@ RESULT_BYTES, ROW_BYTES = 200, 600
 """Memory of a resource and of a configuration, with synonyms, in a response under construction."""
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Steps:
+def handle(
+    broker: Broker, request: messages.DescribeConfigsRequest, context: RequestContext
+) -> Steps:
     """Describe every resource once, with its own error. O(resources x configurations).
 
     If a resource is named several times, its last entry counts.

@@ -35,7 +35,9 @@ _Group = messages.DescribeGroupsResponse.DescribedGroup
 _Member = messages.DescribeGroupsResponse.DescribedGroupMember
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Steps:
+def handle(
+    broker: Broker, request: messages.DescribeGroupsRequest, context: RequestContext
+) -> Steps:
     """Describe each group once, however often it is named. O(groups and members)."""
     operations = OF_GROUP if request.include_authorized_operations else NOT_ASKED
     groups = []
@@ -77,7 +79,7 @@ def _describe(broker: Broker, group_id: str, operations: int) -> Any:
     )
 
 
-def _refuse(request: Any, error: ErrorCode, _version: int) -> Any:
+def _refuse(request: messages.DescribeGroupsRequest, error: ErrorCode, _version: int) -> Any:
     return _Response(groups=[_Group(error_code=error, group_id=name) for name in request.groups])
 
 

@@ -32,7 +32,9 @@ TOPIC_BYTES, PARTITION_BYTES = 150, 100
 Answer = messages.DescribeLogDirsResponse
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Steps:
+def handle(
+    broker: Broker, request: messages.DescribeLogDirsRequest, context: RequestContext
+) -> Steps:
     """Describe every directory, in steps. O(all replicas, and segments of the requested ones)."""
     wanted = None
     if request.topics is not None:

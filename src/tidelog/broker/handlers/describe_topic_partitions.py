@@ -45,7 +45,9 @@ Topic = messages.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponse
 Partition = messages.DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+def handle(
+    broker: Broker, request: messages.DescribeTopicPartitionsRequest, context: RequestContext
+) -> Any:
     """Return a page from the cache, in steps, once its leaders are known to be alive.
 
     Costs O(partitions of the page), and a sort of the names of all topics.
@@ -58,13 +60,15 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     return _when_leaders_are_known(broker, request, context)
 
 
-async def _when_leaders_are_known(broker: Broker, request: Any, context: RequestContext) -> Any:
+async def _when_leaders_are_known(
+    broker: Broker, request: messages.DescribeTopicPartitionsRequest, context: RequestContext
+) -> Any:
     sources, clock = broker.followers, broker.clock
     await until_known(broker.metadata, sources, clock, lambda: _leaders(broker, request))
     return _page(broker, request, context)
 
 
-def _leaders(broker: Broker, request: Any) -> Iterable[int]:
+def _leaders(broker: Broker, request: messages.DescribeTopicPartitionsRequest) -> Iterable[int]:
     """Return the leaders that the page would name: the response waits for no other."""
     room = _room(request)
     for name in _names(broker, request):
@@ -78,13 +82,13 @@ def _leaders(broker: Broker, request: Any) -> Iterable[int]:
         room -= len(shown)
 
 
-def _room(request: Any) -> int:
+def _room(request: messages.DescribeTopicPartitionsRequest) -> int:
     """Return how many partitions a page may have."""
     limit: int = request.response_partition_limit
     return max(1, min(limit, MOST_PARTITIONS))
 
 
-def _numbers(request: Any, topic: TopicMetadata) -> list[int]:
+def _numbers(request: messages.DescribeTopicPartitionsRequest, topic: TopicMetadata) -> list[int]:
     """Return a topic's partition numbers in order, from the cursor's on."""
     cursor, first = request.cursor, 0
     if cursor is not None and cursor.topic_name == topic.name:
@@ -92,14 +96,16 @@ def _numbers(request: Any, topic: TopicMetadata) -> list[int]:
     return sorted(number for number in topic.partitions if number >= first)
 
 
-def _names(broker: Broker, request: Any) -> list[str]:
+def _names(broker: Broker, request: messages.DescribeTopicPartitionsRequest) -> list[str]:
     """Return the topic names in order, from the cursor's on."""
     asked = {topic.name for topic in request.topics}
     first = "" if request.cursor is None else request.cursor.topic_name
     return sorted(name for name in asked or broker.metadata.topics if name >= first)
 
 
-def _page(broker: Broker, request: Any, context: RequestContext) -> Steps:
+def _page(
+    broker: Broker, request: messages.DescribeTopicPartitionsRequest, context: RequestContext
+) -> Steps:
     view = ClusterView.of(broker.metadata, broker.followers.has_lost, context.listener_name)
     room = _room(request)
     answer = Answer()
@@ -165,7 +171,9 @@ def _unknown(name: str) -> Any:
     return Topic(name=name, error_code=code, is_internal=name in INTERNAL_TOPICS)
 
 
-def _refuse(request: Any, error: ErrorCode, _version: int) -> Any:
+def _refuse(
+    request: messages.DescribeTopicPartitionsRequest, error: ErrorCode, _version: int
+) -> Any:
     return Answer(
         topics=[
             Topic(name=topic.name, error_code=error, topic_authorized_operations=NOT_ASKED)

@@ -14,7 +14,7 @@ from tidelog.network.router import Scope
 from tidelog.protocol import messages
 
 
-def refuse(request: Any, error: ErrorCode, message: str) -> Any:
+def refuse(request: messages.ElectLeadersRequest, error: ErrorCode, message: str) -> Any:
     """Return one error for every named partition, and for the whole request (v1+)."""
     response = messages.ElectLeadersResponse
     return response(

@@ -248,7 +248,7 @@ def _note_follower(broker: Broker, request: messages.FetchRequest, plan: Plan) -
             )
 
 
-def _refuse_all(request: Any, error: ErrorCode, version: int) -> Any:
+def _refuse_all(request: messages.FetchRequest, error: ErrorCode, version: int) -> Any:
     if version >= FIRST_VERSION_WITH_SESSIONS:
         return _Response(error_code=int(error))
     topics = [

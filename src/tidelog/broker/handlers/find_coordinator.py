@@ -37,7 +37,9 @@ _Response = messages.FindCoordinatorResponse
 _Coordinator = messages.FindCoordinatorResponse.Coordinator
 
 
-async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+async def handle(
+    broker: Broker, request: messages.FindCoordinatorRequest, context: RequestContext
+) -> Any:
     """Find the coordinators in the metadata cache."""
     keys = request.coordinator_keys if context.version >= BATCHED_SINCE else [request.key]
     if request.key_type == GROUP and broker.metadata.topic(OFFSETS_TOPIC) is None:
@@ -99,7 +101,7 @@ def _respond(found: list[Any], version: int) -> Any:
     )
 
 
-def _refuse(request: Any, error: ErrorCode, version: int) -> Any:
+def _refuse(request: messages.FindCoordinatorRequest, error: ErrorCode, version: int) -> Any:
     keys = request.coordinator_keys if version >= BATCHED_SINCE else [request.key]
     return _respond(
         [_refusal(key, error, "the broker failed: see its log") for key in keys], version

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
+def handle(broker: Broker, request: messages.HeartbeatRequest, _context: RequestContext) -> Any:
     """The response is always sent at once."""
     pending_response = PendingResponse()
     event = Heartbeat(

@@ -30,7 +30,9 @@ logger = logging.getLogger(__name__)
 NONE_NAMED = -1
 
 
-async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+async def handle(
+    broker: Broker, request: messages.InitProducerIdRequest, context: RequestContext
+) -> Any:
     """Return a producer id."""
     response = messages.InitProducerIdResponse
     if request.transactional_id is not None:

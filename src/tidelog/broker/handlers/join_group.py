@@ -28,7 +28,7 @@ _Response = messages.JoinGroupResponse
 _Member = messages.JoinGroupResponse.JoinGroupResponseMember
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+def handle(broker: Broker, request: messages.JoinGroupRequest, context: RequestContext) -> Any:
     """Pass the join to the group; copies the subscriptions out of the receive buffer."""
     version = context.version
     pending_response = PendingResponse()

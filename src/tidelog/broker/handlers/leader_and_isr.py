@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 BY_TOPIC_ID = 5
 
 
-async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+async def handle(
+    broker: Broker, request: messages.LeaderAndIsrRequest, context: RequestContext
+) -> Any:
     """Apply the command of every partition, each with its own error."""
     response = messages.LeaderAndIsrResponse
     found = await broker.control.apply_leader_and_isr(request, context.connection)

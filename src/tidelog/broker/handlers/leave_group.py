@@ -25,7 +25,7 @@ _Response = messages.LeaveGroupResponse
 _Member = messages.LeaveGroupResponse.MemberResponse
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+def handle(broker: Broker, request: messages.LeaveGroupRequest, context: RequestContext) -> Any:
     """The response waits until the departure of the last member is committed."""
     version = context.version
     if version >= BATCHED_SINCE:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidelog.broker.metadata.configurations import EntityType
 from tidelog.model.api_keys import ApiKey
@@ -23,7 +23,9 @@ NAME_BYTES = 150
 """Memory of a name in a response under construction, without its characters."""
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Steps:
+def handle(
+    broker: Broker, request: messages.ListConfigResourcesRequest, context: RequestContext
+) -> Steps:
     """List the names of topics and brokers, in steps: there may be very many topics."""
     response = messages.ListConfigResourcesResponse
     if context.version == 0:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidelog.model.api_keys import ApiKey
 from tidelog.model.errors import ErrorCode
@@ -22,7 +22,7 @@ GROUP_BYTES = 200
 _Response = messages.ListGroupsResponse
 
 
-def handle(broker: Broker, request: Any, _context: RequestContext) -> Steps:
+def handle(broker: Broker, request: messages.ListGroupsRequest, _context: RequestContext) -> Steps:
     """List the groups in steps: any client can create very many of them. O(groups)."""
     if broker.coordinator.is_loading:
         return _Response(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

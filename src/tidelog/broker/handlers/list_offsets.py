@@ -83,7 +83,12 @@ def handle(broker: Broker, request: messages.ListOffsetsRequest, context: Reques
 
 
 def _partition(
-    broker: Broker, topic: str, asked: Any, version: int, follower: bool, uncertain: ErrorCode
+    broker: Broker,
+    topic: str,
+    asked: messages.ListOffsetsRequest.ListOffsetsPartition,
+    version: int,
+    follower: bool,
+    uncertain: ErrorCode,
 ) -> HostedPartition | ErrorCode:
     index = asked.partition_index
     partition = broker.partitions.get(topic, index)
@@ -126,7 +131,12 @@ async def _search_all(
     return response
 
 
-def _fill_in(answer: Any, partition: HostedPartition, asked: Any, found: TimeFound) -> None:
+def _fill_in(
+    answer: Any,
+    partition: HostedPartition,
+    asked: messages.ListOffsetsRequest.ListOffsetsPartition,
+    found: TimeFound,
+) -> None:
     error = partition.why_not_serving(asked.current_leader_epoch)
     if error is not ErrorCode.NONE:
         answer.error_code = int(error)  # it moved away meanwhile
@@ -140,7 +150,7 @@ def _fill_in(answer: Any, partition: HostedPartition, asked: Any, found: TimeFou
         answer.leader_epoch = found.leader_epoch
 
 
-def _refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
+def _refuse_all(request: messages.ListOffsetsRequest, error: ErrorCode, _version: int) -> Any:
     return _Response(
         topics=[
             _Topic(t.name, [_Partition(p.partition_index, error) for p in t.partitions])

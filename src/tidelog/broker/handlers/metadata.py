@@ -56,7 +56,7 @@ TOPIC_BYTES, PARTITION_BYTES = 200, 300
 """Memory of a topic and of a partition in a response under construction."""
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+def handle(broker: Broker, request: messages.MetadataRequest, context: RequestContext) -> Any:
     """Respond from the cache, once the leaders are known to be alive."""
     if context.version < BY_ID_SINCE and any(_by_id(each) for each in request.topics or ()):
         return _invalid(request)
@@ -67,22 +67,24 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     return _handle(broker, request, missing, context)
 
 
-def _by_id(asked: Any) -> bool:
+def _by_id(asked: messages.MetadataRequest.MetadataRequestTopic) -> bool:
     return asked.name is None or asked.topic_id != NO_UUID
 
 
-def _invalid(request: Any) -> Any:
+def _invalid(request: messages.MetadataRequest) -> Any:
     code = ErrorCode.INVALID_REQUEST
-    return Answer(topics=[Topic(name=t.name or "", error_code=code) for t in request.topics])
+    return Answer(topics=[Topic(name=t.name or "", error_code=code) for t in request.topics or ()])
 
 
 async def _when_leaders_are_known(
-    broker: Broker, request: Any, missing: list[str], context: RequestContext
+    broker: Broker, request: messages.MetadataRequest, missing: list[str], context: RequestContext
 ) -> Any:
     everything = _wants_all(request, context)
 
     def leaders() -> Iterable[int]:
-        topics = broker.metadata.topics.values() if everything else _known(broker, request.topics)
+        topics = (
+            broker.metadata.topics.values() if everything else _known(broker, request.topics or [])
+        )
         return (partition.leader for topic in topics for partition in topic.partitions.values())
 
     await until_known(broker.metadata, broker.followers, broker.clock, leaders)
@@ -90,7 +92,7 @@ async def _when_leaders_are_known(
     return await answer if inspect.iscoroutine(answer) else answer
 
 
-def _wants_all(request: Any, context: RequestContext) -> bool:
+def _wants_all(request: messages.MetadataRequest, context: RequestContext) -> bool:
     return request.topics is None or (not request.topics and context.version <= ALL_IF_EMPTY_UP_TO)
 
 
@@ -103,7 +105,9 @@ def _known(broker: Broker, asked: list[Any]) -> Iterator[TopicMetadata]:
             yield found
 
 
-def _to_create(broker: Broker, request: Any, context: RequestContext) -> list[str]:
+def _to_create(
+    broker: Broker, request: messages.MetadataRequest, context: RequestContext
+) -> list[str]:
     """Return requested names of topics to create: the first ``CREATED_AT_ONCE``.
 
     The others stay unknown, and are created on the client's next request.
@@ -115,7 +119,9 @@ def _to_create(broker: Broker, request: Any, context: RequestContext) -> list[st
     return list(islice(missing, CREATED_AT_ONCE))
 
 
-def _handle(broker: Broker, request: Any, missing: list[str], context: RequestContext) -> Any:
+def _handle(
+    broker: Broker, request: messages.MetadataRequest, missing: list[str], context: RequestContext
+) -> Any:
     """Respond from the cache, after topics are created if needed."""
     if missing:
         return _create_first(broker, request, missing, context)
@@ -133,7 +139,7 @@ def _creatable(broker: Broker, name: str) -> bool:
 
 
 async def _create_first(
-    broker: Broker, request: Any, missing: list[str], context: RequestContext
+    broker: Broker, request: messages.MetadataRequest, missing: list[str], context: RequestContext
 ) -> Any:
     names = sorted(set(missing))
     codes = await asyncio.gather(*(_ensure(broker, name) for name in names))
@@ -148,7 +154,11 @@ async def _ensure(broker: Broker, name: str) -> ErrorCode:
     return await broker.topic_creation.ensure(name)
 
 
-def _asked_for(view: ClusterView, asked: Any, refused: dict[str, ErrorCode]) -> Any:
+def _asked_for(
+    view: ClusterView,
+    asked: messages.MetadataRequest.MetadataRequestTopic,
+    refused: dict[str, ErrorCode],
+) -> Any:
     metadata = view.metadata
     # With an id the Java client sends an empty name, others none: only the id counts.
     if asked.topic_id != NO_UUID:
@@ -197,7 +207,10 @@ def _partition(view: ClusterView, partition: PartitionInfo) -> Any:
 
 
 def _answer(
-    broker: Broker, request: Any, refused: dict[str, ErrorCode], context: RequestContext
+    broker: Broker,
+    request: messages.MetadataRequest,
+    refused: dict[str, ErrorCode],
+    context: RequestContext,
 ) -> Steps:
     named = context.version >= NAMES_LISTENERS_SINCE
     view = ClusterView.of(
@@ -212,7 +225,7 @@ def _answer(
             topics.append(_topic(view, known))
             yield TOPIC_BYTES + PARTITION_BYTES * len(known.partitions)
     else:
-        for asked in _once(request.topics):
+        for asked in _once(request.topics or []):
             topics.append(_asked_for(view, asked, refused))
             yield TOPIC_BYTES + PARTITION_BYTES * len(topics[-1].partitions)
     if request.include_topic_authorized_operations:

@@ -43,7 +43,7 @@ _Topic = messages.OffsetCommitResponse.OffsetCommitResponseTopic
 _Partition = messages.OffsetCommitResponse.OffsetCommitResponsePartition
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+def handle(broker: Broker, request: messages.OffsetCommitRequest, context: RequestContext) -> Any:
     """Pass the known partitions to the group; respond for all."""
     if is_long(request):
         return _in_steps(broker, request, context)
@@ -58,7 +58,9 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     return respond_at_once(pending_response, partial(_respond, request))
 
 
-def _in_steps(broker: Broker, request: Any, context: RequestContext) -> Steps:
+def _in_steps(
+    broker: Broker, request: messages.OffsetCommitRequest, context: RequestContext
+) -> Steps:
     pending_response = PendingResponse()
     long = InParts(pending_response, _known(broker, request), partial(_event, request, context))
     broker.coordinator.decide_in_parts(request.group_id, long)
@@ -66,7 +68,7 @@ def _in_steps(broker: Broker, request: Any, context: RequestContext) -> Steps:
 
 
 def _event(
-    request: Any,
+    request: messages.OffsetCommitRequest,
     context: RequestContext,
     pending_response: PendingResponse,
     known: tuple[tuple[TopicPartition, CommittedOffset], ...],
@@ -83,7 +85,9 @@ def _event(
     )
 
 
-def _known(broker: Broker, request: Any) -> Iterator[tuple[TopicPartition, CommittedOffset] | None]:
+def _known(
+    broker: Broker, request: messages.OffsetCommitRequest
+) -> Iterator[tuple[TopicPartition, CommittedOffset] | None]:
     """Yield the offset to commit of each partition, None for one that does not exist."""
     for topic in request.topics:
         known = broker.metadata.topic(topic.name)
@@ -100,7 +104,7 @@ def _known(broker: Broker, request: Any) -> Iterator[tuple[TopicPartition, Commi
             yield TopicPartition(topic.name, each.partition_index), offset
 
 
-def _respond(request: Any, found: Answers) -> Steps:
+def _respond(request: messages.OffsetCommitRequest, found: Answers) -> Steps:
     topics = yield from answered(request, _Topic, partial(_answer, found))
     return _Response(topics=topics)
 
@@ -110,7 +114,7 @@ def _answer(found: Answers, topic: str, asked: Any) -> Any:
     return _Partition(asked.partition_index, found.errors.get(at, found.otherwise))
 
 
-def _refuse(request: Any, error: ErrorCode, _version: int) -> Any:
+def _refuse(request: messages.OffsetCommitRequest, error: ErrorCode, _version: int) -> Any:
     return _Response(
         topics=[
             _Topic(

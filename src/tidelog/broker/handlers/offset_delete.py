@@ -34,7 +34,7 @@ _Topic = messages.OffsetDeleteResponse.OffsetDeleteResponseTopic
 _Partition = messages.OffsetDeleteResponse.OffsetDeleteResponsePartition
 
 
-def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
+def handle(broker: Broker, request: messages.OffsetDeleteRequest, _context: RequestContext) -> Any:
     """The response waits until the removal is committed."""
     if is_long(request):
         return _in_steps(broker, request)
@@ -44,14 +44,16 @@ def handle(broker: Broker, request: Any, _context: RequestContext) -> Any:
     return respond_at_once(pending_response, partial(_respond, request))
 
 
-def _in_steps(broker: Broker, request: Any) -> Steps:
+def _in_steps(broker: Broker, request: messages.OffsetDeleteRequest) -> Steps:
     pending_response = PendingResponse()
     long = InParts(pending_response, _known(broker, request), DeleteOffsets)
     broker.coordinator.decide_in_parts(request.group_id, long)
     return (yield from respond_in_steps(pending_response, partial(_respond, request)))
 
 
-def _known(broker: Broker, request: Any) -> Iterator[TopicPartition | None]:
+def _known(
+    broker: Broker, request: messages.OffsetDeleteRequest
+) -> Iterator[TopicPartition | None]:
     """Yield each requested partition, None for one that does not exist."""
     for topic in request.topics:
         for each in topic.partitions:
@@ -59,7 +61,7 @@ def _known(broker: Broker, request: Any) -> Iterator[TopicPartition | None]:
             yield TopicPartition(topic.name, each.partition_index) if exists else None
 
 
-def _respond(request: Any, found: Answers) -> Steps:
+def _respond(request: messages.OffsetDeleteRequest, found: Answers) -> Steps:
     if found.error is not ErrorCode.NONE:
         return _Response(error_code=found.error)
     topics = yield from answered(request, _Topic, partial(_answer, found))

@@ -42,7 +42,7 @@ _GroupTopic = messages.OffsetFetchResponse.OffsetFetchResponseTopics
 _GroupPartition = messages.OffsetFetchResponse.OffsetFetchResponsePartitions
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+def handle(broker: Broker, request: messages.OffsetFetchRequest, context: RequestContext) -> Any:
     """Return offsets from memory, which has only committed ones.
 
     If a group is named several times, its last entry counts.
@@ -52,7 +52,7 @@ def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
     return _one_group(broker, request, context)
 
 
-def _groups(broker: Broker, request: Any) -> Steps:
+def _groups(broker: Broker, request: messages.OffsetFetchRequest) -> Steps:
     groups = []
     for group in {each.group_id: each for each in request.groups}.values():
         table = broker.coordinator.table_of(group.group_id)
@@ -73,7 +73,9 @@ def _groups(broker: Broker, request: Any) -> Steps:
     return _Response(groups=groups)
 
 
-def _one_group(broker: Broker, request: Any, context: RequestContext) -> Steps:
+def _one_group(
+    broker: Broker, request: messages.OffsetFetchRequest, context: RequestContext
+) -> Steps:
     table = broker.coordinator.table_of(request.group_id)
     if isinstance(table, ErrorCode):
         return _refuse(request, table, context.version)
@@ -119,7 +121,7 @@ def _fields(offset: CommittedOffset | None) -> tuple[int, int, str]:
     return offset.offset, offset.leader_epoch, offset.metadata
 
 
-def _refuse(request: Any, error: ErrorCode, version: int) -> Any:
+def _refuse(request: messages.OffsetFetchRequest, error: ErrorCode, version: int) -> Any:
     if version >= BATCHED_SINCE:
         return _Response(groups=[_Group(group.group_id, [], error) for group in request.groups])
     if version >= TOP_ERROR_SINCE:

@@ -39,7 +39,12 @@ def handle(
     )
 
 
-def _answer(broker: Broker, topic: str, topic_id: UUID, asked: Any) -> Any:
+def _answer(
+    broker: Broker,
+    topic: str,
+    topic_id: UUID,
+    asked: messages.OffsetForLeaderEpochRequest.OffsetForLeaderPartition,
+) -> Any:
     index = asked.partition
     partition = broker.partitions.get(topic, index)
     if partition is None:
@@ -53,7 +58,9 @@ def _answer(broker: Broker, topic: str, topic_id: UUID, asked: Any) -> Any:
     return _Partition(0, index, epoch, end)
 
 
-def _refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
+def _refuse_all(
+    request: messages.OffsetForLeaderEpochRequest, error: ErrorCode, _version: int
+) -> Any:
     return _Response(
         topics=[
             _Topic(t.topic, [_Partition(error, p.partition) for p in t.partitions])

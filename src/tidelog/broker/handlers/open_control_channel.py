@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+async def handle(
+    broker: Broker, request: messages.OpenControlChannelRequest, context: RequestContext
+) -> Any:
     """Open the channel on this connection."""
     await broker.session.registration_settled()
     error = await broker.control.open(request, context.connection)

@@ -278,7 +278,7 @@ def _refused(request: messages.ProduceRequest, error: ErrorCode, reason: str | N
     return response if request.acks else _unanswered(response)
 
 
-def _refuse_all(request: Any, error: ErrorCode, _version: int) -> Any:
+def _refuse_all(request: messages.ProduceRequest, error: ErrorCode, _version: int) -> Any:
     return _refused(request, error, None) if request.acks else None
 
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+async def handle(
+    broker: Broker, request: messages.StopReplicaRequest, context: RequestContext
+) -> Any:
     """Apply the command of every partition, each with its own error."""
     response = messages.StopReplicaResponse
     found = await broker.control.apply_stop_replica(request, context.version, context.connection)

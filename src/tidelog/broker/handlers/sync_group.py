@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PROTOCOL_REQUIRED_SINCE = 5
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+def handle(broker: Broker, request: messages.SyncGroupRequest, context: RequestContext) -> Any:
     """Pass the sync to the group; copies the assignments out of the receive buffer."""
     if context.version >= PROTOCOL_REQUIRED_SINCE and (
         request.protocol_type is None or request.protocol_name is None

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-async def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+async def handle(
+    broker: Broker, request: messages.UpdateConfigsRequest, context: RequestContext
+) -> Any:
     """Apply the configurations."""
     response = messages.UpdateConfigsResponse
     error = broker.control.check(request, context.connection)

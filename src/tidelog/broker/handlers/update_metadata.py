@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
 
 
-def handle(broker: Broker, request: Any, context: RequestContext) -> Any:
+def handle(broker: Broker, request: messages.UpdateMetadataRequest, context: RequestContext) -> Any:
     """Apply the update to the cache."""
     response = messages.UpdateMetadataResponse
     error = broker.control.check(request, context.connection)
