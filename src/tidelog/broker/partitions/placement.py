@@ -19,7 +19,7 @@ FULL_SHARE = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class DirectorySpace:
     """What is known of one directory. ``refused_at``: the bytes that were free when it refused a
     new replica for want of room, None if it did not, or has taken one since."""
 
@@ -29,7 +29,7 @@ class Room:
     refused_at: int | None = None
 
 
-def choices(rooms: Iterable[Room]) -> list[int]:
+def choices(rooms: Iterable[DirectorySpace]) -> list[int]:
     """Return the directories, by their places in ``rooms``, in the order in which to try them.
 
     O(n log n) for n directories, of which a broker has a few.
@@ -38,7 +38,7 @@ def choices(rooms: Iterable[Room]) -> list[int]:
     return [at for *_, at in sorted(ranks)]
 
 
-def _rank(room: Room) -> tuple[int, int]:
+def _rank(room: DirectorySpace) -> tuple[int, int]:
     if room.refused_at is not None and room.free_bytes <= room.refused_at:
         return 2, -room.free_bytes
     if room.free_bytes < FULL_SHARE * room.total_bytes:

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from tidelog.broker.partitions.inventory import failures, inventory, local_replica
 from tidelog.broker.partitions.partition import HostedPartition, LeaderAndIsrState, StorageFailed
-from tidelog.broker.partitions.placement import Room, choices
+from tidelog.broker.partitions.placement import DirectorySpace, choices
 from tidelog.broker.partitions.sums import Past
 from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
@@ -208,13 +208,13 @@ class Partitions:
             replaces=tuple(sorted(self._left.get(key, ()))),
         )
 
-    def _room(self, directory: LogDirectory) -> Room:
+    def _room(self, directory: LogDirectory) -> DirectorySpace:
         replicas, refused_at = len(directory.logs), self._refused.get(directory)
         try:
             free, total = directory.free_bytes(), directory.total_bytes()
         except OSError:
-            return Room(replicas, 0, 1, refused_at)  # who cannot say it is asked last
-        return Room(replicas, free, total, refused_at)
+            return DirectorySpace(replicas, 0, 1, refused_at)  # who cannot say it is asked last
+        return DirectorySpace(replicas, free, total, refused_at)
 
     def _decide(self, key: TopicPartition, state: LeaderAndIsrState) -> HostedPartition | None:
         """Return the undecided replica that the controller's word means; set the others aside."""
