@@ -108,7 +108,7 @@ class Wanted:
         self.log_start = asked.log_start_offset
 
 
-class Session:
+class ClientFetchSession:
     """One session. ``wanted`` is in the order in which partitions are read."""
 
     __slots__ = ("account", "client_host", "epoch", "held", "id", "used_ms", "wanted")
@@ -163,7 +163,9 @@ class Plan:
 
     __slots__ = ("epoch", "full", "session", "wanted")
 
-    def __init__(self, wanted: list[Wanted], session: Session | None, *, full: bool) -> None:
+    def __init__(
+        self, wanted: list[Wanted], session: ClientFetchSession | None, *, full: bool
+    ) -> None:
         self.wanted = wanted
         self.session = session
         self.full = full
@@ -181,7 +183,7 @@ class FetchSessions:
     def __init__(self, slots: int, random_source: random.Random) -> None:
         self._slots = slots
         self._random = random_source
-        self._sessions: OrderedDict[int, Session] = OrderedDict()
+        self._sessions: OrderedDict[int, ClientFetchSession] = OrderedDict()
         self.held = 0
         """Bytes that all sessions take."""
         self.evicted = 0
@@ -229,7 +231,7 @@ class FetchSessions:
         session.epoch = next_epoch(epoch)
         return Plan(list(session.wanted.values()), session, full=False)
 
-    def _updated(self, session: Session, request: messages.FetchRequest) -> Steps:
+    def _updated(self, session: ClientFetchSession, request: messages.FetchRequest) -> Steps:
         """Change a session as its request says; return whether it is still there."""
         growth = session.update(request)
         while True:
@@ -262,7 +264,7 @@ class FetchSessions:
                 return
             self._end(oldest.id)
 
-    def _grows(self, session: Session, grown: int) -> bool:
+    def _grows(self, session: ClientFetchSession, grown: int) -> bool:
         """Count by how much a session has grown; False when there is no memory for it: then it is
         to end. What it grows by was in the request."""
         if grown <= 0:
@@ -277,9 +279,9 @@ class FetchSessions:
 
     def _open(
         self, wanted: dict[tuple[str, int], Wanted], now_ms: int, client: AccountHolder
-    ) -> Session | None:
+    ) -> ClientFetchSession | None:
         """Return a new session, or None when there is no room: then the client sends all again."""
-        session = Session(NO_SESSION, now_ms, client)
+        session = ClientFetchSession(NO_SESSION, now_ms, client)
         size = sum(bytes_of(topic) for topic, _ in wanted)
         while len(self._sessions) >= self._slots or not self._has_room(size, session):
             if not self._give_up_one(size, session, now_ms):
@@ -292,12 +294,12 @@ class FetchSessions:
         self._sessions[session.id] = session
         return session
 
-    def _has_room(self, count: int, session: Session) -> bool:
+    def _has_room(self, count: int, session: ClientFetchSession) -> bool:
         """Whether sessions may take so many bytes more, of the account of this one."""
         most = min(MAX_BYTES, session.account.limit // PART_OF_ACCOUNT)
         return self.held + count <= most
 
-    def _take(self, count: int, session: Session) -> bool:
+    def _take(self, count: int, session: ClientFetchSession) -> bool:
         """Charge ``count`` bytes for a session; False when there is no room."""
         if not self._has_room(count, session) or not session.account.take_now(count, session):
             return False
@@ -305,12 +307,12 @@ class FetchSessions:
         self.held += count
         return True
 
-    def _put_back(self, count: int, session: Session) -> None:
+    def _put_back(self, count: int, session: ClientFetchSession) -> None:
         session.held -= count
         self.held -= count
         session.account.put_back(count, session)
 
-    def _give_up_one(self, size: int, fresh: Session, now_ms: int) -> bool:
+    def _give_up_one(self, size: int, fresh: ClientFetchSession, now_ms: int) -> bool:
         """End one that was not used for ``EVICTION_MS``, or the largest where memory is short and
         it has more than twice as much as the new one. O(sessions) for the latter."""
         if not self._sessions:
