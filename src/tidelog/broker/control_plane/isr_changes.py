@@ -70,7 +70,7 @@ MOST_AT_ONCE = 125
 log line, all of them in one turn of the loop; the controller decides them in one turn, too."""
 
 
-class Debts(Protocol):
+class HandledDebts(Protocol):
     """The data-loss debts of partitions led here: ``data_loss.debts``."""
 
     def is_handled(self, partition: HostedPartition, /) -> bool:
@@ -89,7 +89,7 @@ class IsrChanges:
         clock: Clock,
         session: ControllerSession,
         partitions: Partitions,
-        debts: Debts,
+        debts: HandledDebts,
     ) -> None:
         self._node_id = configs.node_id
         self._level = configs.level
