@@ -21,9 +21,12 @@ UNDER_THE_RULE = (
     "src/tidelog/controller",
     "src/tidelog/metadata",
     "src/tidelog/partitioning",
+    "src/tidelog/model",
+    "src/tidelog/observe",
     "src/tidelog/protocol",
     "src/tidelog/records",
     "src/tidelog/replication",
+    "src/tidelog/runtime",
     "src/pyspark_tidelog",
 )
 """Folders and pages that keep the rule; each further one joins when its last word is replaced."""

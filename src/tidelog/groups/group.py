@@ -31,6 +31,7 @@ from tidelog.groups import limits
 from tidelog.groups.consumer_protocol import PROTOCOL_TYPE, subscribed_topics
 from tidelog.groups.deadlines import Deadlines
 from tidelog.groups.events import JoinedMember, PendingResponse
+from tidelog.groups.limits import text_bytes
 from tidelog.groups.pending_removal import PendingRemoval
 from tidelog.groups.records import (
     CommittedOffset,
@@ -41,7 +42,6 @@ from tidelog.groups.records import (
 )
 from tidelog.groups.settings import GroupRules
 from tidelog.model.errors import ErrorCode
-from tidelog.model.sizes import text_bytes
 from tidelog.model.topics import TopicPartition
 
 

@@ -53,3 +53,8 @@ MAX_NAME_CHARACTERS = 249
 
 MAX_CLIENT_ID_CHARACTERS = 255
 """How much of a client id goes into the member ids made for it."""
+
+
+def text_bytes(text: str) -> int:
+    """Return the most memory that a text takes, without looking at each of its characters."""
+    return len(text) if text.isascii() else 4 * len(text)

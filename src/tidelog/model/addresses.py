@@ -1,4 +1,4 @@
-"""Addresses that only this machine reaches, and what a listener on any other one needs."""
+"""Loopback addresses, and the refusal of other listeners without a cluster secret."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_loopback(host: str) -> bool:
 
 
 def why_secret_first(name: str, host: str, port: int) -> str:
-    """Return the line that refuses a listener for want of a cluster secret."""
+    """Return the line that refuses a listener because there is no cluster secret."""
     return (
         f"the listener {name}://{host}:{port} can be reached from other machines, and this process "
         "has no cluster secret: set cluster.secret.file to the file that all processes of the "

@@ -1,4 +1,4 @@
-"""The API keys of the Kafka protocol that tidelog speaks or names, and its own from 10001 on.
+"""API keys of the Kafka protocol that tidelog serves or names, and its own keys from 10001.
 
 Source: the published protocol; the private keys: docs/design/wire.md.
 """

@@ -1,9 +1,9 @@
-"""How high a controller epoch and a store revision may be: later ones must still fit."""
+"""Upper bounds of controller epochs and store revisions: later ones must still fit."""
 
 from __future__ import annotations
 
 ROOM = 100_000_000
-"""How much must be left above an epoch or a revision: an accepted restoration jumps by a million,
+"""Numbers that must be free above an epoch or a revision: an accepted restoration skips a million,
 and each activation and commit takes one."""
 
 HIGHEST_EPOCH = 2**31 - 1 - ROOM

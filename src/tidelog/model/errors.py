@@ -1,6 +1,6 @@
-"""The error codes of the Kafka protocol: number, name and whether a client may try again.
+"""Error codes of the Kafka protocol: number, name and whether a client may try again.
 
-Owns the numbers only; the sentence for a person is made where the refusal is decided.
+Owns the numbers. Not the error messages: the code that refuses a request writes them.
 Source: the published protocol; 1253 is ours (KIP-253, "Error code").
 """
 
@@ -10,7 +10,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """An error code as it travels on the wire (int16)."""
+    """An error code as sent on the wire (int16)."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

@@ -1,7 +1,8 @@
-"""The levels of the requests between controllers and brokers: ``inter.broker.protocol.version``.
+"""Levels of the requests between controllers and brokers: ``inter.broker.protocol.version``.
 
-Owns the one table from a level to what is sent at it. Every version is understood at every level;
-the level only says what is sent. When a cluster may go down a level is ``decisions.levels``' rule.
+Owns the table from a level to the versions that are sent at it. Every version is understood at
+every level. Not the rule by which a cluster may go down a level: see
+`controller.decisions.levels`.
 Source: docs/design/levels.md.
 """
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """What is sent at one level: the versions of the control requests, and what follows of them."""
+    """One level: the versions of the control requests, and the features that they bring."""
 
     name: str
     leader_and_isr: int
@@ -42,7 +43,7 @@ LEVELS = (
     Level("1.3", leader_and_isr=4, stop_replica=3, update_metadata=5),
     Level("1.4", leader_and_isr=5, stop_replica=4, update_metadata=7),
 )
-"""Lowest first. The next one, 1.5 (KIP-253), is refused until this code can do what it promises."""
+"""Lowest first. The next one, 1.5 (KIP-253), is refused until this code supports its features."""
 
 LATEST = LEVELS[-1]
 LEVEL_NAMES = tuple(level.name for level in LEVELS)

@@ -1,4 +1,4 @@
-"""The names of topics and partitions: what a valid topic name is, and which topics are internal."""
+"""Names of topics and partitions: which topic names are valid, and which topics are internal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 METADATA_TOPIC = "__cluster_metadata"
-"""The name of the controllers' own log in Kafka (KIP-500): nobody may create a topic so named."""
+"""The name of the controllers' own log in Kafka (KIP-500): no client may create a topic of this
+name."""
 
 _Topic = TypeVar("_Topic")
 _Part = TypeVar("_Part")
@@ -43,7 +44,8 @@ def topics_field(
     topic: Callable[[str, list[_Part]], _Topic],
     part: Callable[[TopicPartition], _Part],
 ) -> list[_Topic]:
-    """Return what requests name partitions by: one ``topic(name, [part(partition), ...])`` each."""
+    """Return the form in which requests name partitions: one ``topic(name, [part(partition),
+    ...])`` for each topic."""
     return [
         topic(name, [part(each) for each in some]) for name, some in by_topic(partitions).items()
     ]

@@ -1,11 +1,11 @@
-"""The HTTP address of a process for those who watch it: ``/metrics`` and ``/health``.
+"""The HTTP endpoint of a process for monitoring: ``/metrics`` and ``/health``.
 
-Owns the little server, which runs in a thread of its own and gives each connection another, at
-most ``MAX_CONNECTIONS``: one more takes the place of the oldest that has not sent its whole
-request, or else has been answered for long, so that nobody keeps the others out by being slow. A
-request and its answer have a deadline. Who asks without end takes a share of a processor and no
-more (``paced``). What is counted is asked for at each scrape through a collector, so that counting
-costs the hot path nothing but an addition.
+Owns the small server, which runs in a thread of its own and gives each connection another, at most
+``MAX_CONNECTIONS``: one more takes the place of the oldest that has not sent its whole request, or
+of one that has not read its response for long, so that no slow client keeps others out. A request
+and its response have a deadline. A client that sends requests without end takes a bounded share of
+a processor (``paced``). A collector reads the counts at each scrape, so that counting costs the hot
+path only an addition.
 """
 
 from __future__ import annotations
@@ -31,32 +31,32 @@ from tidelog.observe.paced import Paced
 logger = logging.getLogger(__name__)
 
 Health = Callable[[], dict[str, Any]]
-"""Returns what ``/health`` shows; ``"healthy": False`` in it answers 503."""
+"""Returns the content of ``/health``; with ``"healthy": False`` the status is 503."""
 
 
 MAX_CONNECTIONS = 16
-"""Connections at once. While all of them are being answered one more is closed unanswered, or takes
-the place of one that has not taken its answer for ``TAKEN_S``."""
+"""Most connections at a time. While all are being answered, one more is closed without a response,
+or takes the place of one that has not read its response for ``TAKEN_S``."""
 
 REQUEST_S = 5.0
-"""How long a whole request may take to come, in seconds, however its bytes are spread."""
+"""How long a whole request may take to arrive, in seconds, however its bytes are spread."""
 
 ANSWER_S = 30.0
-"""How long a whole answer may take, in seconds: to be made, and to be read by the client."""
+"""How long a whole response may take, in seconds: until the client has read it."""
 
 TAKEN_S = 2.0
-"""How long an answer may take while others want the place, in seconds from its last byte made."""
+"""How long the client may take to read a response while others wait for a place, in seconds."""
 
 BACKLOG = 128
 """Connections that wait to be accepted. Beyond it the kernel drops a client's first packet, which
-comes again after 1 s: with 5, seven connections in a row held up a probe for that long."""
+is sent again after 1 s: with 5, seven connections in a row delayed a probe for that long."""
 
 LOOK_S = 0.5
 """How often deadlines are looked at."""
 
 
 REQUEST = "tidelog.request"
-"""Where an environment has the connection's socket."""
+"""The key of the connection's socket in an environment."""
 
 
 class PortInUse(Exception):
@@ -64,8 +64,8 @@ class PortInUse(Exception):
 
 
 class _Open:
-    # One connection: until when it may be there, whether its request has come, and until when it
-    # keeps its place while others want it, from the moment that its answer is made.
+    # One connection: its deadline, whether its request has arrived, and until when it keeps its
+    # place while others wait for it, from the moment that its response is complete.
     __slots__ = ("end", "taken_by", "whole")
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class _Open:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A client that connects and says little must hold up neither the others nor the stop."""
+    """A client that connects and sends little must delay neither the others nor the stop."""
 
     daemon_threads = True
     block_on_close = False
@@ -88,7 +88,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Take a place for the connection, if need be that of the oldest without a request, or of
-        the oldest that does not take its answer."""
+        the oldest that does not read its response."""
         with self._lock:
             if len(self._open) >= MAX_CONNECTIONS:
                 now = time.monotonic()
@@ -101,20 +101,21 @@ class _Server(ThreadingMixIn, WSGIServer):
         return True
 
     def request_is_whole(self, request: socket.socket) -> None:
-        """The connection is answered from now on."""
+        """The request is complete: the response is being made."""
         with self._lock:
             if (found := self._open.get(request)) is not None:
                 found.whole = True
                 found.end = time.monotonic() + ANSWER_S
 
     def answer_is_made(self, request: socket.socket) -> None:
-        """The connection has to take its answer from now on."""
+        """The response is complete: the client has to read it."""
         with self._lock:
             if (found := self._open.get(request)) is not None:
                 found.taken_by = time.monotonic() + TAKEN_S
 
     def service_actions(self) -> None:
-        """Cut what is over its time. Called every ``LOOK_S``, and after each connection."""
+        """Close connections after their deadline. Called every ``LOOK_S``, and after each
+        connection."""
         now = time.monotonic()
         with self._lock:
             for each in [each for each, open_ in self._open.items() if now >= open_.end]:
@@ -134,7 +135,7 @@ class _Server(ThreadingMixIn, WSGIServer):
                 self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say in one line what ended a connection; mostly the client's silence did."""
+        """Log in one line why a connection ended; mostly because its client was silent."""
         logger.info(
             "a request from %(address)s ended early: %(error)s",
             {"address": client_address[0], "error": sys.exception()},
@@ -150,11 +151,11 @@ class _Quiet(WSGIRequestHandler):
         return parsed
 
     def get_environ(self) -> dict[str, Any]:
-        """Say whose request it is."""
+        """Add the connection's socket, by which the server knows the request."""
         return {**super().get_environ(), REQUEST: self.request}
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes are no events."""
+        """Log nothing: scrapes are not events."""
 
 
 class Endpoint:

@@ -1,12 +1,12 @@
-"""Structured logs of a process: one line an event, in logfmt or JSON, on standard error.
+"""Structured logs of a process: one line for each event, in logfmt or JSON, on standard error.
 
-Owns the format, one line for an event whatever characters it names, and how much is written: what
-clients cause fills no disk. A line has at most ``LINE_CHARACTERS``. Lines of one kind (the same
-text before its arguments are put in) have at most ``KIND_CHARACTERS`` in ``KIND_S``, and the next
-one says how many were left out. Of the audit nothing is left out: its lines are bounded where they
-are made, or each is a change that was committed. Modules log through
+Owns the format (one line for an event, whatever characters it contains) and the volume: clients
+cannot fill a disk. A line has at most ``LINE_CHARACTERS``. Lines of one kind (the same text before
+its arguments are inserted) have at most ``KIND_CHARACTERS`` in ``KIND_S``, and the next one says
+how many were left out. No line of the audit is left out: its code bounds its lines, or each is a
+change that was committed. Modules log through
 ``logging.getLogger(__name__)`` with named arguments, ``info("broker %(broker)s left", {"broker":
-1})``: each stands in the sentence and is a field of the line, too. No secret may be logged
+1})``: each is part of the sentence and a field of the line. No secret may be logged
 (promise 32).
 """
 
@@ -22,13 +22,13 @@ from enum import Enum
 from typing import Any, TextIO
 
 LINE_CHARACTERS = 8_192
-"""What the values of a line have together, before escapes; a traceback fits."""
+"""Most characters of all values of a line, before escapes; a traceback fits."""
 
 KIND_CHARACTERS, KIND_S = 262_144, 5.0
-"""Some 1,500 lines: what a failover of so many partitions says is not left out."""
+"""Some 1,500 lines: a failover of so many partitions leaves no line out."""
 
 MAX_KINDS = 1_000
-"""Kinds that are told apart: there are fewer texts in the code."""
+"""Kinds that are counted separately: there are fewer texts in the code."""
 
 VALUE_CHARACTERS = LINE_CHARACTERS // 2
 """The longest text in a line of JSON, which a cut of the line would break."""
@@ -46,7 +46,7 @@ def configure(
     with _no_rich():
         import structlog
 
-    # Read in this order by a person; JSON has it, too.
+    # The order for a reader; JSON has it, too.
     first = ["ts", "level", "logger", "event"]
     as_text = structlog.processors.LogfmtRenderer(key_order=first)
     formatter = structlog.stdlib.ProcessorFormatter(
@@ -72,12 +72,13 @@ def configure(
     root.addHandler(handler)
     root.setLevel(level)
     logging.getLogger("asyncio").setLevel("WARNING")
-    # It says each attempt, 60 kB a minute; ``metadata.zookeeper`` says what came of them.
+    # It logs each attempt, 60 kB a minute; ``metadata.zookeeper`` logs the outcomes.
     logging.getLogger("kazoo").setLevel("ERROR")
 
 
 def _named_arguments(_logger: Any, _method: str, line: Any) -> Any:
-    """Make fields of what a record names, and write its sentence with their plain forms."""
+    """Make fields of the named arguments of a record, and put their plain forms into its
+    sentence."""
     named = line.pop("positional_args", None)
     if isinstance(named, Mapping):
         fields = {name: _plain(value) for name, value in named.items()}
@@ -97,7 +98,7 @@ def _plain(value: Any) -> Any:
         return {str(name): _plain(each) for name, each in value.items()}
     if isinstance(value, Set):
         return [_plain(each) for each in sorted(value)]
-    # A named tuple says itself what it is called, such as a partition.
+    # A named tuple, such as a partition, has its own text form.
     if isinstance(value, list) or type(value) is tuple:
         return [_plain(each) for each in value]
     return str(value)
@@ -133,7 +134,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def _as_json(_logger: Any, _method: str, line: Any) -> str:
-    """Return one line of JSON: what could end it, or command a terminal, is escaped by JSON."""
+    """Return one line of JSON, which escapes characters that end a line or command a terminal."""
     ordered = {name: line[name] for name in ("ts", "level", "logger", "event")}
     ordered |= {name: _plain(value) for name, value in line.items()}
     for name, value in ordered.items():
@@ -152,12 +153,12 @@ _CONTROLS = {
         *range(0x2066, 0x206A),
     )
 }
-"""Characters that end a line, command a terminal or turn its writing around -> what is shown: as in
-JSON, for readers of logfmt take a quoted value with another escape for an error."""
+"""Characters that end a line, command a terminal or reverse its text -> their escapes: as in JSON,
+for readers of logfmt reject a quoted value with another escape."""
 
 
 def _escape(_logger: Any, _method: str, line: Any) -> str:
-    """Return a line without control characters: names that clients choose are in it (N11)."""
+    """Return a line without control characters: it has names that clients choose (N11)."""
     return str(line).translate(_CONTROLS)
 
 
@@ -172,7 +173,7 @@ class _Kind:
 
 
 class BoundedHandler(logging.StreamHandler[TextIO]):
-    """Writes lines to a stream, of each kind no more than its bound."""
+    """Writes lines to a stream, of each kind at most its bound."""
 
     def __init__(self, stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream)
@@ -208,7 +209,7 @@ class BoundedHandler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, which counts from now on."""
+        """Return the line after counting it."""
         line = super().format(record)
         self._kind(record).characters += len(line)
         return line

@@ -1,7 +1,7 @@
 """The metric of the watchdog: `tidelog_loop_stall_seconds`, a histogram of how long the loop of
 this process was blocked.
 
-Owns its name; ``runtime.loop_watch`` measures.
+Owns its name. Not the measurement: see `runtime.loop_watch`.
 """
 
 from __future__ import annotations

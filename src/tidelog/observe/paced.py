@@ -1,7 +1,7 @@
-"""An answer that is made at a measured pace, whatever the number of those who ask for it.
+"""Rate limit of a page that is expensive to make, whatever the number of clients.
 
-Owns the budget: making a page holds the interpreter's lock, so each scrape costs the event loop
-beside it its turns. One page is made at a time, those who come meanwhile share the next, and all of
+Owns the budget: making a page holds the interpreter's lock, so each scrape delays the event loop
+beside it. One page is made at a time, requests that arrive meanwhile share the next, and all of
 them take at most ``SHARE`` of a processor, with ``BURST_S`` saved up.
 """
 
@@ -31,7 +31,7 @@ class Paced(Generic[Made]):
         self._counted_at = time.monotonic()
 
     def __call__(self) -> Made:
-        """Return it; waits while too much was asked. Raises what ``make`` raises."""
+        """Return the page; wait while the budget is used up. Raises what ``make`` raises."""
         asked_at = time.monotonic()
         with self._lock:
             if self._made is None or self._made[0] < asked_at:
@@ -44,7 +44,7 @@ class Paced(Generic[Made]):
             return self._made[1]
 
     def _wait(self) -> None:
-        """Let time go by until something is saved; who waits for the lock will share the answer."""
+        """Wait until the budget allows a page; callers that wait for the lock share the result."""
         now = time.monotonic()
         self._saved_s = min(BURST_S, self._saved_s + SHARE * (now - self._counted_at))
         self._counted_at = now

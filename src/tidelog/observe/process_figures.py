@@ -1,8 +1,8 @@
-"""Figures of the process itself: processor, memory, files, disk, collector, how idle its loop is.
+"""Metrics of the process itself: processor, memory, files, disk, collector, idleness of its loop.
 
 Owns their names. Those that begin with ``process_`` are what every exporter calls them. Dashboards
-for Kafka also ask for what its exporter tells of a JVM and of Kafka's threads; they are answered
-with what this process has in their place:
+for Kafka also read metrics of a JVM and of Kafka's threads; these have the corresponding values of
+this process:
 
 - ``jvm_memory_used_bytes``, and ``jvm_memory_bytes_used`` as it was called: the memory of the
   process that is in RAM;
@@ -13,8 +13,8 @@ with what this process has in their place:
 - ``kafka_server_kafkaserver_linux_disk_read_bytes`` and ``..._write_bytes``: what the process had
   disks read and write (Linux).
 
-Read in the endpoint's thread, at a scrape; nothing is counted meanwhile but collections. What a
-system does not tell is left out.
+Read in the endpoint's thread, at a scrape; only collections are counted between scrapes. Values
+that a system does not provide are left out.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 WINDOW_S = 60.0
-"""Over how long the loop's idleness is taken, as Kafka's one-minute rate."""
+"""Period of the loop's idle share, as Kafka's one-minute rate."""
 
 SAMPLE_EVERY_S = 1.0
-"""Scrapes that come sooner after one another share a sample, so that there are at most 61."""
+"""Scrapes within this time share a sample, so that there are at most 61."""
 
 GENERATIONS = 3
 MEMORY = ("jvm_memory_used_bytes", "jvm_memory_bytes_used")
@@ -71,7 +71,7 @@ class Collections:
 
 
 class IdleShare:
-    """How much of the last minute a thread used no processor. Made on that thread."""
+    """The share of the last minute in which a thread used no processor. Made on that thread."""
 
     def __init__(self) -> None:
         self._clock = time.pthread_getcpuclockid(threading.get_ident())

@@ -1,4 +1,4 @@
-"""The clock seam: the time of day for timestamps, a monotonic time for waiting and measuring."""
+"""The clock seam: wall-clock time for timestamps, monotonic time for waiting and measuring."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Clock(Protocol):
         """Return milliseconds since some fixed moment."""
 
     def monotonic_ns(self) -> int:
-        """Return nanoseconds since some fixed moment: what a request took."""
+        """Return nanoseconds since some fixed moment, for the duration of a request."""
 
 
 class RealClock:
     """The machine's clocks."""
 
     monotonic_ns = staticmethod(time.monotonic_ns)
-    """Without a frame of its own: it is asked twice for each request."""
+    """The function itself, without a Python frame: each request calls it twice."""
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -1,9 +1,9 @@
 """The cluster secret of one process: read from its file, and again when the file changes.
 
-Owns the file's form and the randomness of the exchange. The file has one secret, or two while the
-secret is changed, one to a line; the first proves, both are accepted. A file that became unreadable
-or unfit changes nothing: what was read last stays in use, and a line says so. No secret is ever
-logged (promise 32).
+Owns the file's format and the nonces of the exchange. The file has one secret, or two while the
+secret is changed, one in each line; the first proves, both are accepted. When the file becomes
+unreadable or invalid, the secrets that were read last stay in use, and a log line says so. No
+secret is ever logged (promise 32).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ MAX_FILE_BYTES = 4096
 MAX_SECRETS = 2
 
 READ_AGAIN_MS = 1_000
-"""How old what was read of the file may be when it is used: it is read at most so often."""
+"""Greatest age of the content when it is used: the file is read at most once in this time."""
 
 LINE_EVERY_MS = 1_000
-"""A peer with another secret is asked many times a second; so often it may be said."""
+"""Time between two log lines of a peer with another secret, which connects many times a second."""
 
 MAX_PEERS = 1_024
-"""Peers that are told apart in that; beyond it all are forgotten, and said once more."""
+"""Peers that are counted separately; above it all counts are dropped, and each logs again."""
 
 
 class SecretRefused(Exception):
@@ -49,8 +49,9 @@ class ClusterSecret:
     ) -> None:
         """Read the file. Raises SecretRefused.
 
-        ``optional`` is ``cluster.secret.optional``: others may go without a proof (a roll).
-        ``why_unfit`` is asked of the path before each reading: who else may read it, for instance.
+        ``optional`` is ``cluster.secret.optional``: others need no proof (during a roll).
+        ``why_unfit`` is called with the path before each read: it checks the file's mode, for
+        instance.
         """
         self.path = path
         self.optional = optional
@@ -61,7 +62,7 @@ class ClusterSecret:
         self._why_unfit = why_unfit
         self._said = ""
         self._wrong: dict[str, tuple[int, int]] = {}
-        """Peer -> when its wrong proof was said last, and how many have come since."""
+        """Peer -> time of its last log line, and the wrong proofs since then."""
         self._secrets = self._read()
 
     def current(self) -> tuple[bytes, ...]:
@@ -77,10 +78,10 @@ class ClusterSecret:
         return self._chance.randbytes(size)
 
     def others_wrong_proof(self, peer: str) -> int | None:
-        """Count a wrong proof that ``peer`` gave; None unless a line may say it now.
+        """Count a wrong proof of ``peer``; return None unless a log line may report it now.
 
-        Otherwise the number of those that came since the last line and were not said. Audit lines
-        are bounded: at most one a second for an address.
+        Then it returns the number of wrong proofs since the last line. Audit lines are bounded: at
+        most one a second for an address.
         """
         now_ms = self._clock.monotonic_ms()
         said_ms, more = self._wrong.get(peer, (now_ms - LINE_EVERY_MS, 0))

@@ -1,4 +1,4 @@
-"""How many file descriptors this process may have, and how they are shared out.
+"""File descriptors of a process: its limit, and the shares of logs and connections.
 
 Owns the split between logs and connections, so that neither starves the other: a thousand clients
 must not keep a segment from being opened, nor ten thousand partitions a client from connecting.
@@ -14,7 +14,7 @@ RESERVED = 64
 
 
 PER_CONNECTION = 2
-"""A connection to which parts of files are sent has a second descriptor (``network.sending``)."""
+"""A connection to which parts of files are sent has a second one (``network.sending``)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The disk seam: every file operation of the product goes through a ``Disk``.
 
-Owns the interface and its real implementation. The simulation has another implementation, in
-which what was not synced can vanish or tear. No method waits for anything but the operating
+Owns the interface and its real implementation. The simulation has another one, in which writes
+that were not synced can be lost or torn. No method waits for anything but the operating
 system; ``sync`` may take long, so hot paths call it in a thread (``loop.run_in_executor``, which
 the simulation's loop runs inline).
 
@@ -27,7 +27,7 @@ READ_AHEAD_BYTES = 128 * 1024
 
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
 _ANY_BYTE = (bytearray(1),)
-"""Where bytes go that nobody looks at."""
+"""A sink for bytes that no code reads."""
 
 MAX_IOVEC = 1024
 """Most chunks one pwritev takes (Linux IOV_MAX)."""
@@ -61,7 +61,7 @@ class File(Protocol):
 
 
 class Directory(Protocol):
-    """An open directory: its syncs need no descriptor any more, so none fails for want of one."""
+    """An open directory: its syncs need no further descriptor, so none fails for lack of one."""
 
     path: str
 
@@ -73,13 +73,13 @@ class Directory(Protocol):
 
 
 class Disk(Protocol):
-    """All that tidelog asks of a file system. Paths are strings with "/"."""
+    """The operations that tidelog needs of a file system. Paths are strings with "/"."""
 
     def open(self, path: str, *, create: bool = False, read_only: bool = False) -> File:
         """Open a file; with ``create`` make it if it is missing. FileNotFoundError otherwise."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a name. OSError where the disk cannot say: that is no absence."""
+        """Whether the name exists. OSError where the disk cannot answer: that is no absence."""
 
     def is_directory(self, path: str) -> bool:
         """Whether it is a directory. OSError as with ``exists``."""
@@ -126,7 +126,7 @@ def holder(disk: Disk, path: str) -> str:
 
 
 def replace_durably(disk: Disk, path: str, content: bytes) -> None:
-    """Replace a file as ``Disk.replace`` promises: written aside, synced, renamed, synced."""
+    """Replace a file as ``Disk.replace`` promises: write a new file, sync, rename, sync."""
     temporary = path + ".tmp"
     file = disk.open(temporary, create=True)
     try:
@@ -158,7 +158,7 @@ FILE_MODE, DIRECTORY_MODE = 0o640, 0o750
 
 
 def keep_from_others() -> None:
-    """Let no file that this process makes be read by other users, SQLite's among them."""
+    """Give other users no access to files that this process creates, SQLite's among them."""
     present = os.umask(0o777)
     os.umask(present | 0o027)
 
@@ -208,7 +208,7 @@ class RealFile:
     def in_memory(self, position: int, size: int) -> bool:
         """Whether the page cache has a part of the file: a byte of each 128 KiB, and the last one.
 
-        True, too, where the file system cannot say (RWF_NOWAIT). A few microseconds.
+        Also True where the file system has no answer (RWF_NOWAIT). A few microseconds.
         """
         fd, into, look = self._fd, _ANY_BYTE, os.preadv
         last = position + size - 1
@@ -331,11 +331,11 @@ class RealDisk:
             file.close()
             return None
         except OSError:
-            # Nobody has it: this disk, or kind of file system, cannot lock.
+            # No process has the lock: this disk, or kind of file system, cannot lock.
             file.close()
             raise
         with contextlib.suppress(OSError):
-            # For who is refused; a full disk is no reason not to lock.
-            # Not cut to nothing first: ext4 would write such a file out when it is closed.
+            # For the message of a process that is refused; a full disk is no reason not to lock.
+            # Not truncated first: ext4 would write out a truncated file when it is closed.
             os.ftruncate(file._fd, os.pwrite(file._fd, b"%d\n" % os.getpid(), 0))
         return file

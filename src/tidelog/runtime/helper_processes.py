@@ -1,7 +1,7 @@
-"""The helper process for work that burns Python (compaction): one per server, started when needed.
+"""The helper process for CPU-bound work (compaction): one per server, started when needed.
 
-Owns its life: low priority, replaced after some tasks and after it was killed, gone when its
-server is gone, however that ended.
+Owns its start and its end: it has a low priority, is replaced after some tasks and after it was
+killed, and ends when its server ends, however that happens.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 TASKS_PER_HELPER = 16
-"""A helper is replaced after so many tasks: what it had to remember goes with it."""
+"""Tasks after which a helper is replaced, which frees the memory that it still holds."""
 
 NICENESS = 10
-"""About a tenth of a core where others want all: the lowest, 19, would never end on a busy machine,
-and what is not compacted fills the disk."""
+"""About a tenth of a core on a busy machine. With the lowest priority, 19, a compaction would never
+end there, and logs that are not compacted fill the disk."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -49,7 +49,7 @@ class HelperProcesses(Executor):
             return self._pool.submit(fn, *args, **kwargs)
 
     def _new_pool(self) -> ProcessPoolExecutor:
-        # Not forked: the threads and sockets of the server would be forked along.
+        # Not forked: a fork would copy the threads and sockets of the server.
         return ProcessPoolExecutor(
             max_workers=self._most,
             mp_context=multiprocessing.get_context("spawn"),
@@ -59,8 +59,8 @@ class HelperProcesses(Executor):
         )
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the helper. A task that runs is waited for, but ended with ``cancel_futures``:
-        a stop must not wait for a compaction, whose files the next start clears away."""
+        """End the helper. It waits for a running task, but ends it with ``cancel_futures``: a stop
+        must not wait for a compaction, whose files the next start removes."""
         self._ended = True
         if self._pool is None:
             return
@@ -81,6 +81,6 @@ def _begin(niceness: int, server: int) -> None:
     with contextlib.suppress(OSError, AttributeError):
         # Linux only: elsewhere a helper outlives a server that was killed.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        # Of a server that was killed before, nobody tells.
+        # A server that was killed before this call sends no signal.
         if os.getppid() != server:
             os._exit(0)

@@ -30,7 +30,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def tame_collector() -> None:
-    """Call once the process has started: what lives now is never looked at again."""
+    """Call once the process has started: the collector skips all objects that exist now."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -43,16 +43,16 @@ def run(main: Coroutine[Any, Any, Result]) -> Result:
 
 
 def helper_processes() -> Executor:
-    """Return the executor for work that burns Python (``Seams.processes``)."""
-    # Imported here: a start need not wait for what most servers never use.
+    """Return the executor for CPU-bound work (``Seams.processes``)."""
+    # Imported here: a start does not wait for code that most servers never use.
     from tidelog.runtime.helper_processes import HelperProcesses
 
     return HelperProcesses()
 
 
 def recovery_helpers(most: int) -> Executor:
-    """Return an executor for what a start has to check (``Seams.recovery_helpers``): nobody is
-    served meanwhile, so they are as urgent as the start."""
+    """Return an executor for the checks of a start (``Seams.recovery_helpers``). No client is
+    served before they end, so they have the priority of the start itself."""
     from tidelog.runtime.helper_processes import HelperProcesses
 
     return HelperProcesses(most, niceness=0)

@@ -1,10 +1,10 @@
 """The watchdog of a server's event loop: how long it was blocked, and by which callback.
 
-Owns a beat on the loop (a timer whose lateness is the stall) and a thread that looks, when a beat
-is late, where the loop's thread stands. Time that the thread waited for a processor is no stall of
-ours and is taken off (`/proc/thread-self/schedstat`, Linux). A beat costs microseconds, so the
-watchdog always runs. A server's own process starts it; the simulation, whose time is virtual, has
-none.
+Owns a beat on the loop (a timer whose lateness is the stall) and a thread that samples the stack of
+the loop's thread while a beat is late. Time in which the thread waited for a processor is not the
+code's fault and is subtracted (`/proc/thread-self/schedstat`, Linux). A beat costs microseconds, so
+the watchdog always runs. A server's own process starts it; the simulation, whose time is virtual,
+has none.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ from types import FrameType
 logger = logging.getLogger(__name__)
 
 BEAT_S = 0.04
-"""How often the loop is asked to answer; a stall is measured short by at most this."""
+"""Interval of beats; a measured stall is at most this much too short."""
 
 LOOK_S = 0.08
-"""How often the thread looks whether a beat is late; a stall twice as long is always named."""
+"""How often the thread checks for a late beat; a stall twice as long always has a callback."""
 
 SAID_S = 0.1
-"""A stall from this on gets a line in the log: the bound that one request must keep."""
+"""Shortest stall that is logged: the bound that one request must keep."""
 
 LINE_EVERY_S = 5.0
-"""At most one line in this time; those that were left out are counted in the next one."""
+"""At most one line in this time; the next one counts the stalls without a line."""
 
 MOST_NAMES = 3
 """Callbacks that one line names."""
 
 STOOD_STILL = 0.1
-"""A loop that worked for less than this part of a stall that nobody saw was held by no callback."""
+"""A stall without samples, of which the loop worked for a smaller part, has no callback to
+blame."""
 
 WHOLE_PROCESS = "no callback: the process stood still (SIGSTOP, a frozen machine)"
 
 BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the histogram. What is below half of the first is no stall and not counted."""
+"""Upper bounds of the histogram. A delay below half of the first is not counted as a stall."""
 
 _RUN_QUEUE = "/proc/thread-self/schedstat"
 _LOOPS_OWN = (
@@ -77,7 +78,7 @@ class LoopWatch:
     """Watches the running loop from ``start`` to ``stop``, both called on it."""
 
     def __init__(self, beat_s: float = BEAT_S) -> None:
-        """``beat_s`` is the precision: tests that measure want a finer one."""
+        """``beat_s`` is the precision: tests that measure use a finer one."""
         self.stalls = Stalls()
         self._beat_s = beat_s
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -127,7 +128,7 @@ class LoopWatch:
             self._say(late_s, now)
         self._seen.clear()
         self._queued_s, self._worked_s = queued_s, time.thread_time()
-        # Read again: what a line in the log takes is no stall of another's.
+        # Read again: the time of the log line must not count as the next stall.
         self._beaten_at = time.monotonic()
         self._timer = self._loop.call_later(self._beat_s, self._beat)
 
@@ -137,7 +138,7 @@ class LoopWatch:
             return
         names = " and ".join(list(self._seen))
         if not names:
-            # Who was stopped with the loop, as the watchdog's thread is, has seen nothing.
+            # The watchdog's thread was stopped together with the loop and took no sample.
             stood_still = time.thread_time() - self._worked_s < late_s * STOOD_STILL
             names = WHOLE_PROCESS if stood_still else "a callback that was not caught"
         more = f" ({self._left_out} more since the last line)" if self._left_out else ""
@@ -149,7 +150,7 @@ class LoopWatch:
         self._left_out = 0
 
     def _queued(self) -> float:
-        """Return how long this thread has waited for a processor in its life; 0.0 if unknown."""
+        """Return how long this thread has waited for a processor since it began; 0.0 if unknown."""
         if self._run_queue is None:
             return 0.0
         try:

@@ -22,8 +22,8 @@ from tidelog.runtime.disk import Disk, RealDisk
 class Seams:
     """Clock, randomness and disk of one process, and the executors of its long work.
 
-    ``threads`` is for calls that release the GIL (fsync, large CRCs), ``processes`` for work that
-    burns Python (compaction). Both go to ``loop.run_in_executor``; None means the loop's default.
+    ``threads`` is for calls that release the GIL (fsync, large CRCs), ``processes`` for
+    CPU-bound work (compaction). Both go to ``loop.run_in_executor``; None means the loop's default.
     """
 
     clock: Clock = field(default_factory=RealClock)
@@ -32,7 +32,7 @@ class Seams:
     threads: Executor | None = None
     processes: Executor | None = None
     recovery_helpers: Callable[[int], Executor] | None = None
-    """Makes an executor of so many processes for what a start has to check, None: it does it."""
+    """Makes an executor of so many processes for the checks of a start; None: no helpers."""
 
     def new_uuid(self) -> uuid.UUID:
         """Return a random UUID (version 4) from this process's randomness."""

@@ -1,7 +1,7 @@
-"""Ending tasks of an event loop.
+"""The end of tasks of an event loop.
 
-Owns the order: all are cancelled before one is waited for. Not who begins them, nor what they
-leave.
+Owns the order: all are cancelled before one is awaited. Not their start, nor the clean-up after
+them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 async def call_off(tasks: Iterable[asyncio.Future[Any]]) -> None:
     """Cancel tasks and return when each has ended, however it did; linear in their number.
 
-    Those are meant that are there at the call. Raises nothing of theirs.
+    Only those that exist at the call. Raises none of their errors.
     """
     called = list(tasks)
     for task in called:

@@ -1,10 +1,9 @@
-"""Long work in pieces, so that the event loop never waits for it: some in turns, some in threads.
+"""Long work in steps, so that it never blocks the event loop: some in turns, some in threads.
 
-Owns the form of such work and the two ways to do it. Work is a generator that yields either None
-(a good moment to let others run) or a call that a thread may do, and that releases the GIL for
-nearly all of its time; it returns its result. What it knows of the outside may have changed after
-each yield. It never leaves a thread's call half waited for: a cancelled ``Turns.run`` ends the
-generator when that call has returned.
+Owns the form of such work and the two ways to run it. Work is a generator that yields either None
+(a good moment to let others run) or a call that a thread may make and that releases the GIL for
+nearly all of its time; it returns its result. All state outside of it may have changed after a
+yield. A cancelled ``Turns.run`` ends the generator only when the thread's call has returned.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ TURN_MS = 5
 """How long one turn of the loop may be."""
 
 PLACES = 2
-"""Works at once: they share the threads with the syncs of logs, and each may hold some 40 MB."""
+"""Most works at a time: they share the threads with syncs of logs, and each may hold 40 MB."""
 
 
 def at_once(pieces: Pieces[Result]) -> Result:
-    """Do all of it here and now: for small work, tests and helper processes."""
+    """Run all of it at once: for small work, tests and helper processes."""
     try:
         call = next(pieces)
         while True:
@@ -55,7 +54,7 @@ class Turn:
         self._end_ms = clock.monotonic_ms() + turn_ms
 
     def is_over(self) -> bool:
-        """Count one piece that was done, and return whether others are to have their turn."""
+        """Count one finished piece; return whether the turn is over."""
         self._left -= 1
         return self._left <= 0 or self._clock.monotonic_ms() >= self._end_ms
 
@@ -75,7 +74,7 @@ async def in_turns(steps: Generator[object, None, Result], clock: Clock) -> Resu
 
 
 class Turns:
-    """Does long work beside an event loop; who finds no place waits for one, in order."""
+    """Runs long work beside an event loop; work without a place waits for one, in order."""
 
     def __init__(self, threads: Executor | None, places: int = PLACES) -> None:
         self._threads = threads
@@ -117,5 +116,5 @@ async def _returned(doing: asyncio.Future[None]) -> None:
             await asyncio.wait([doing])
         raise
     finally:
-        # An error that it ends with names this frame, and would hold what the call held for ever.
+        # An error refers to this frame, which would keep the objects of the call alive.
         del doing

@@ -184,7 +184,8 @@ _NETWORK = (
         _I,
         str(MAX_INT32),
         "How many connections one address may have. A change while it runs is for brokers.",
-        # 0 is for who lists exceptions (max.connections.per.ip.overrides): there are none here.
+        # 0 is for files with exceptions (max.connections.per.ip.overrides), which do not exist
+        # here.
         AT_LEAST_1,
         update=Update.CLUSTER_WIDE,
     ),

@@ -72,7 +72,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTopic:
-    """A topic's typed configuration, its rows, and the stored values that had to be passed over."""
+    """A topic's typed configuration, its rows, and the stored values that were ignored."""
 
     configs: TopicConfigs
     entries: tuple[ConfigEntry, ...]
@@ -82,16 +82,16 @@ class ResolvedTopic:
 def resolve_topic(configs: Mapping[str, str], layers: BrokerLayers) -> ResolvedTopic:
     """Resolve one topic's configuration from its own values and the broker's.
 
-    A stored value that cannot be read (the store was edited by hand) is passed over and named in
-    ``problems``; the next place is asked instead. Who resolves many above the same layers keeps a
-    ``TopicResolver``.
+    A stored value that cannot be read (the store was edited by hand) is ignored and named in
+    ``problems``; the next one in the order of precedence is used. A caller that resolves many
+    topics over the same layers keeps a ``TopicResolver``.
     """
     return TopicResolver(layers).resolve(configs)
 
 
 class TopicResolver:
-    """Resolves topics above one set of layers. What a topic does not set itself was resolved once:
-    400 us for this, and then some 10 us for each topic and each value that it sets."""
+    """Resolves topics over one set of layers. Values that a topic does not set are resolved once:
+    400 us for all of them, and then some 10 us for each topic and each value that it sets."""
 
     def __init__(self, layers: BrokerLayers) -> None:
         self._layers = layers
@@ -119,7 +119,7 @@ class TopicResolver:
 
 
 class _Row(NamedTuple):
-    # What one definition came to: the typed value, its row, and values that were passed over.
+    # The result for one definition: the typed value, its row, and the values that were ignored.
     value: Value
     entry: ConfigEntry
     problems: tuple[InvalidConfig, ...]

@@ -30,7 +30,7 @@ def row(
     update: Update = Update.READ_ONLY,
     without_effect: bool = False,
 ) -> ConfigDefinition:
-    """A row of its own."""
+    """A row with all its columns."""
     return ConfigDefinition(
         name, kind, default, documentation, check, importance, update, without_effect
     )
@@ -39,7 +39,7 @@ def row(
 def idle(
     name: str, kind: ConfigType, default: str | None, documentation: str, check: Check | None = None
 ) -> ConfigDefinition:
-    """A row that is known to Kafka's files, but there is nothing here that it could govern."""
+    """A configuration that Kafka's files may have, without effect in this version."""
     return row(name, kind, default, documentation, check, Importance.LOW, Update.READ_ONLY, True)
 
 

@@ -23,7 +23,7 @@ SPOKEN_PROTOCOLS = ("PLAINTEXT",)
 """Security protocols that listeners can have so far."""
 
 HEARTBEATS_IN_SILENCE = 3
-"""How many heartbeats must be missing before a silence is suspicious."""
+"""Missing heartbeats after which a silence is suspicious."""
 
 SILENCE, SESSION = "broker.silence.suspect.ms", "broker.session.timeout.ms"
 HEARTBEAT = "broker.heartbeat.interval.ms"
@@ -48,8 +48,8 @@ class ServerConfigs:
     """One process's configuration, typed. Each field is the configuration of that name with dots;
     times in ms and sizes in bytes unless the name says another unit.
 
-    ``texts`` is what the file said, name to text (the static layer of DescribeConfigs).
-    ``controller_quorum_bootstrap_servers`` is empty when a process with both roles left it out:
+    ``texts`` is the content of the file, name to text (the static layer of DescribeConfigs).
+    ``controller_quorum_bootstrap_servers`` is empty when a process with both roles does not set it:
     then its own controller is meant. An advertised port of 0 means the port really bound, and an
     advertised host of "" this machine's name, which the process looks up.
     """
@@ -164,7 +164,7 @@ class ServerConfigs:
 
     @property
     def topic_defaults(self) -> TopicConfigs:
-        """What a topic without configurations of its own gets from this file alone."""
+        """The values of a topic without configurations of its own, from this file alone."""
         return resolve_topic({}, BrokerLayers(static=self.texts)).configs
 
 
@@ -172,7 +172,7 @@ def parse_properties(text: str) -> dict[str, str]:
     """Parse Java's properties syntax: comments with # or !, = or : or white space between key and
     value, backslash escapes (also \\uXXXX), and lines that a last backslash continues.
 
-    The last of two equal keys holds, as in Java. Any text parses.
+    The last of two equal keys wins, as in Java. Any text parses.
     """
     found: dict[str, str] = {}
     for line in _logical_lines(text):
@@ -219,8 +219,8 @@ def _unknown(name: str) -> InvalidConfig:
 
 
 class _Special:
-    # The fields that need more than their own text. Each method appends to `refusals` what it
-    # cannot accept and then returns something harmless.
+    # The fields that need more than their own text. Each method appends to `refusals` the values
+    # that it cannot accept, and then returns a harmless value.
 
     def __init__(self, values: Mapping[str, Value], texts: Mapping[str, str]) -> None:
         self._values: Mapping[str, Any] = values
@@ -321,7 +321,7 @@ class _Special:
             if entry.host and entry.host in EVERY_INTERFACE:
                 self._refuse(
                     "advertised.listeners",
-                    f"advertised.listeners: nobody can connect to {entry}: name an address or a "
+                    f"advertised.listeners: no client can connect to {entry}: name an address or a "
                     "host by which clients reach this machine.",
                 )
         names = {entry.name for entry in listeners}
@@ -331,7 +331,7 @@ class _Special:
                     "advertised.listeners",
                     f"advertised.listeners: {entry.name} is not among the listeners.",
                 )
-        # Kafka's own files advertise the controller, too (KIP-853); brokers here are told where
+        # Kafka's own files advertise the controller, too (KIP-853); here brokers learn where
         # it is by controller.quorum.bootstrap.servers alone.
         found = tuple(entry for entry in found if entry.name not in controllers)
         if own and not found:
@@ -466,8 +466,8 @@ _HEX = frozenset("0123456789abcdefABCDEF")
 def silence_suspect_ms(values: Mapping[str, Any], is_set: bool) -> int | InvalidConfig:
     """Return after how long a silence a broker is suspected, in ms, or why these times are refused.
 
-    A value that nobody set follows the other two: half of a short session, three intervals of slow
-    heartbeats; where that leaves no room it is the session's whole time, and death comes first.
+    A default follows the other two: half of a short session, three intervals of slow heartbeats;
+    where that leaves no room it is the whole session timeout, and the broker expires first.
     """
     session_ms: int = values[SESSION]
     heartbeat_ms: int = values[HEARTBEAT]
@@ -476,7 +476,7 @@ def silence_suspect_ms(values: Mapping[str, Any], is_set: bool) -> int | Invalid
         return InvalidConfig(
             SESSION,
             f"{SESSION} is {session_ms}: it must be above {HEARTBEAT} ({heartbeat_ms}), or every "
-            "broker dies between two heartbeats.",
+            "broker expires between two heartbeats.",
         )
     least_ms = HEARTBEATS_IN_SILENCE * heartbeat_ms
     if not is_set:

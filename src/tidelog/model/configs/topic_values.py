@@ -21,7 +21,7 @@ class TimestampType(StrEnum):
 
 CREATE_TIME = TimestampType.CREATE_TIME
 LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
-"""For where each append passes: Python 3.11 looks a member up by a call, 0.1 us each time."""
+"""Constants for the append path: Python 3.11 looks up an enum's member by a call of 0.1 us."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ class ConfigSource(IntEnum):
 
 
 class Importance(Enum):
-    """How likely it is that an operator has to think about the configuration."""
+    """How likely an operator has to change the configuration (Kafka's importance)."""
 
     HIGH = "high"
     MEDIUM = "medium"
@@ -98,7 +98,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """One of some words; for a list, each of its entries."""
+    """One of the given words; for a list, each of its entries."""
 
     words: tuple[str, ...]
 
@@ -115,7 +115,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class NotEmpty:
-    """A text or a list that has something in it."""
+    """A text or a list that is not empty."""
 
     def why_not(self, value: Value) -> str | None:
         """Return one clause that says why ``value`` is refused, or None."""
@@ -160,7 +160,7 @@ class StoreAddress:
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """A switch for what there is not: it stays off."""
+    """A switch of a feature that this version does not have: it stays off."""
 
     def why_not(self, value: Value) -> str | None:
         """Return one clause that says why ``value`` is refused, or None."""
@@ -183,10 +183,10 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigDefinition:
-    """One configuration: everything that DescribeConfigs and the checks need to know of it.
+    """One configuration: all that DescribeConfigs and the checks need.
 
     ``default`` is text as Kafka shows it; None when there is none. ``synonyms`` of a topic's are
-    the broker's configurations that are asked in turn before the default.
+    the broker's configurations that are used, in this order, before the default.
     """
 
     name: str
@@ -201,7 +201,8 @@ class ConfigDefinition:
 
     @property
     def described(self) -> str:
-        """The documentation as DescribeConfigs shows it; marked if it governs nothing."""
+        """The documentation as DescribeConfigs shows it; it says so if the configuration has no
+        effect."""
         if self.without_effect:
             return f"{self.documentation} (Without effect in this version.)"
         return self.documentation
@@ -209,7 +210,7 @@ class ConfigDefinition:
 
 @dataclass(frozen=True, slots=True)
 class InvalidConfig:
-    """A refused configuration: its name, and one sentence for a person that names it too."""
+    """A refused configuration: its name, and an error message that names it too."""
 
     name: str
     sentence: str

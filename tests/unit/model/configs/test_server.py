@@ -278,12 +278,12 @@ def test_the_silence_of_a_suspicion(times: str, silence_ms: int) -> None:
         (
             "broker.session.timeout.ms=100",
             "broker.session.timeout.ms is 100: it must be above broker.heartbeat.interval.ms "
-            "(500), or every broker dies between two heartbeats.",
+            "(500), or every broker expires between two heartbeats.",
         ),
         (
             "broker.session.timeout.ms=500",
             "broker.session.timeout.ms is 500: it must be above broker.heartbeat.interval.ms "
-            "(500), or every broker dies between two heartbeats.",
+            "(500), or every broker expires between two heartbeats.",
         ),
     ],
 )
