@@ -21,6 +21,7 @@ UNDER_THE_RULE = (
     "src/tidelog/controller",
     "src/tidelog/metadata",
     "src/tidelog/partitioning",
+    "src/tidelog/groups",
     "src/tidelog/model",
     "src/tidelog/observe",
     "src/tidelog/protocol",

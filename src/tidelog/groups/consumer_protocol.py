@@ -1,7 +1,7 @@
-"""The topics in a consumer's subscription: all that a coordinator reads of a member's metadata.
+"""Topics of a consumer's subscription: the only part of a member's metadata that is read here.
 
 Owns the common prefix of all versions of ConsumerProtocolSubscription (version, topics) and
-nothing behind it: later versions only append. Source: the published protocol.
+nothing after it: later versions only append. Source: the published protocol.
 """
 
 from __future__ import annotations

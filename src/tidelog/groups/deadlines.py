@@ -1,6 +1,6 @@
-"""A set of named deadlines that can be moved cheaply: what must happen when nothing else does.
+"""Named deadlines that can be moved cheaply, such as those of sessions and rebalances.
 
-Owns no clock and no callbacks: the shell asks for the next moment and hands the due names back.
+Owns no clock and no callbacks: the shell reads the next moment, and then takes the due names.
 Moving a deadline later costs one dictionary write (a heartbeat does that): the heap keeps the old
 moment and is corrected when it is reached. So ``next_ms`` may be too early, never too late.
 """
@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 Name = TypeVar("Name")
 
 _STALE_ALLOWANCE = 64
-"""Heap entries without a meaning that are tolerated before the heap is built anew."""
+"""Most obsolete entries before the heap is rebuilt."""
 
 
 class Deadlines(Generic[Name]):

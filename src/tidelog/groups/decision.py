@@ -1,9 +1,9 @@
-"""What a decision hands to the shell: answers to give now, and a write with what follows from it.
+"""Decisions of the group rules: effects to perform now, and records to write.
 
-Owns values only. Order: the shell performs ``effects`` at once; it appends ``write.records`` in
-the order of the decisions, and when they are committed tells the table, which applies them and
-returns the next decision (``write.answers`` among its effects). No answer that rests on a record
-leaves before the record is committed.
+Owns values only. Order: the shell performs ``effects`` at once and appends ``write.records`` in the
+order of the decisions. When they are committed it calls the table, which applies them and returns
+the next decision (``write.answers`` are among its effects). No response that depends on a record
+is sent before the record is committed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.model.errors import ErrorCode
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Effect: answer a waiting request. It may be answered twice; the first answer counts."""
+    """Effect: the result of a waiting request. There may be two; the first one counts."""
 
     pending_response: PendingResponse
     result: Result
@@ -25,7 +25,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Effect: a line for the log, with the fields that make it useful."""
+    """Effect: a log line with its fields."""
 
     message: str
     fields: dict[str, object] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class StoreAssignment:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceStaticMember:
-    """Purpose of a write: a static member came back under a new id and the generation goes on."""
+    """Purpose of a write: a static member has a new member id in the same generation."""
 
     member_id: str
     pending_response: PendingResponse
@@ -65,7 +65,7 @@ Purpose = StoreAssignment | ReplaceStaticMember | RemoveGroup | RemovePart
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Records of one group that must be committed, and what then follows."""
+    """Records of one group that must be committed, and the effects after that."""
 
     group_id: str
     records: tuple[Record, ...]
@@ -92,22 +92,22 @@ class DecisionBuilder:
         self._writes: list[Write] = []
 
     def answer(self, pending_response: PendingResponse | None, result: Result) -> None:
-        """Answer a request now; None (nobody waits) does nothing."""
+        """Answer a request now; None (no request waits) does nothing."""
         if pending_response is not None:
             self._effects.append(Answer(pending_response, result))
 
     def note(self, message: str, **fields: object) -> None:
-        """Leave a line in the log."""
+        """Add a log line."""
         self._effects.append(Note(message, {"group": self._group_id, **fields}))
 
     def write(
         self, *records: Record, answers: tuple[Answer, ...] = (), purpose: Purpose | None = None
     ) -> None:
-        """Ask for records to be committed, and for ``answers`` to be given then."""
+        """Add records to commit, and the ``answers`` after that."""
         self._writes.append(Write(self._group_id, records, answers, purpose))
 
     def answer_after_writes(self, pending_response: PendingResponse, result: Result) -> None:
-        """Answer once everything that this decision writes is committed; now if it is nothing."""
+        """Answer once all records of this decision are committed; now if there are none."""
         if not self._writes:
             self.answer(pending_response, result)
             return
@@ -126,7 +126,7 @@ class DecisionBuilder:
 
 
 def error_for_members(error: ErrorCode) -> ErrorCode:
-    """Return what members are told when the log refused a group's record, as Kafka maps it."""
+    """Return the error for members when the log refused a group's record, as Kafka maps it."""
     if error in _TRY_LATER:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if error in _ELSEWHERE:
@@ -137,14 +137,14 @@ def error_for_members(error: ErrorCode) -> ErrorCode:
 
 
 def error_for_offsets(error: ErrorCode) -> ErrorCode:
-    """Return what a committer is told when the log refused its offsets, as Kafka maps it."""
+    """Return the error for an OffsetCommit when the log refused its offsets, as Kafka maps it."""
     if error in _TOO_LARGE:
         return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
     return error_for_members(error)
 
 
 def error_for(result: Result, error: ErrorCode) -> ErrorCode:
-    """Return what the one is told who would have got ``result``, had the log not refused it."""
+    """Return the error for the request whose ``result`` was not stored because the log refused."""
     if isinstance(result, OffsetsResult):
         return error_for_offsets(error)
     return error_for_members(error)

@@ -1,6 +1,6 @@
-"""ListGroups and DescribeGroups: what tools are shown of groups.
+"""ListGroups and DescribeGroups: the views of groups for tools.
 
-Owns these views; they change nothing. Source: KIP-518 (states filter), KIP-848 (types filter).
+Owns these views; they change no group. Source: KIP-518 (states filter), KIP-848 (types filter).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CLASSIC_TYPE = "classic"
 """The type of every group that these rules run (KIP-848 has others)."""
 
 LISTED_AT_ONCE = 500
-"""Groups that are looked at for a part of a list: under a millisecond."""
+"""Groups that are checked for one part of a list: under a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ListedGroup:
 @dataclass(frozen=True, slots=True)
 class DescribedMember:
     """One member in DescribeGroups. ``subscription`` is empty unless the group is Stable;
-    ``assignment`` is the last share that was handed out, which a member works on until it joins."""
+    ``assignment`` is the last one that was sent, which a member uses until it joins again."""
 
     member_id: str
     instance_id: str | None
@@ -56,8 +56,8 @@ def list_groups(
 ) -> Iterator[list[ListedGroup]]:
     """Yield the groups in any of ``states`` and of any of ``types``; none given means all.
 
-    Case does not matter; an unknown state or type matches nothing. A part is what is found among
-    ``LISTED_AT_ONCE`` groups, be it nothing.
+    Case does not matter; an unknown state or type matches nothing. A part has the matches
+    among ``LISTED_AT_ONCE`` groups, and may be empty.
     """
     wanted_states = {state.lower() for state in states}
     wanted_types = {name.lower() for name in types}
@@ -72,7 +72,7 @@ def list_groups(
 
 
 def describe_group(group_id: str, group: Group | None) -> DescribedGroup:
-    """Return what DescribeGroups shows; a group that is not known is Dead, without an error."""
+    """Return a group for DescribeGroups; an unknown one is Dead, without an error."""
     if group is None or group.state is GroupState.DEAD:
         return DescribedGroup(group_id, GroupState.DEAD.value)
     stable = group.state is GroupState.STABLE

@@ -1,7 +1,7 @@
-"""What can happen to a group, and what its members are told: events in, results out.
+"""Events of a group and the results of its requests.
 
-Owns plain values only. A ``pending_response`` is whatever the shell needs to find the waiting
-request again (it keeps a future); the rules hand it back with the result and never look into it.
+Owns plain values. A ``pending_response`` is the handle by which the shell finds the waiting request
+(it keeps a future); the rules return it with the result and never look into it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """One line of what the leader of a generation is told."""
+    """A member in the JoinGroup response to the leader of a generation."""
 
     member_id: str
     instance_id: str | None
@@ -51,7 +51,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
-    """The answer to a Join; ``members`` only for the leader."""
+    """The result of a Join; ``members`` only for the leader."""
 
     error: ErrorCode
     member_id: str = UNKNOWN_MEMBER_ID
@@ -83,7 +83,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """The answer to a Sync."""
+    """The result of a Sync."""
 
     error: ErrorCode
     assignment: bytes = b""
@@ -124,13 +124,13 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class LeaveResult:
-    """The answer to a Leave: one error per member, in the order of the request."""
+    """The result of a Leave: one error for each member, in the order of the request."""
 
     error: ErrorCode
     members: tuple[tuple[Leaver, ErrorCode], ...] = ()
 
     def refused(self, error: ErrorCode) -> LeaveResult:
-        """Return the answer for when the departure could not be stored."""
+        """Return the result for a departure that could not be stored."""
         return LeaveResult(error)
 
 
@@ -162,13 +162,14 @@ class DeleteOffsets:
 
 @dataclass(frozen=True, slots=True)
 class OffsetsResult:
-    """The answer to CommitOffsets and DeleteOffsets: an error per partition, and one for all."""
+    """The result of CommitOffsets and DeleteOffsets: an error for each partition, and one for
+    all."""
 
     error: ErrorCode = ErrorCode.NONE
     partitions: tuple[tuple[TopicPartition, ErrorCode], ...] = ()
 
     def refused(self, error: ErrorCode) -> OffsetsResult:
-        """Return the answer with ``error`` in place of every success."""
+        """Return the result with ``error`` in place of every success."""
         kept = tuple((at, found or error) for at, found in self.partitions)
         return replace(self, partitions=kept)
 
@@ -182,19 +183,19 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True)
 class StatusResult:
-    """The answer to Heartbeat and DeleteGroup: an error code and nothing else."""
+    """The result of Heartbeat and DeleteGroup: an error code only."""
 
     error: ErrorCode
 
     def refused(self, error: ErrorCode) -> StatusResult:
-        """Return the answer for when the change could not be stored."""
+        """Return the result for a change that could not be stored."""
         return StatusResult(error)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveTopics:
-    """Topics were deleted: their offsets go too, but for those taken in the life that is known now
-    under the name; ``life_of`` gives its topic id, ``NO_LIFE`` for none."""
+    """Topics were deleted: their offsets are removed too, except those of the present topic of that
+    name; ``topic_id_of`` returns its topic id, ``NO_TOPIC_ID`` for none."""
 
     topics: frozenset[str]
     life_of: Callable[[str], UUID] = lambda _: NO_LIFE
@@ -202,32 +203,33 @@ class RemoveTopics:
 
 @dataclass(frozen=True, slots=True)
 class RemoveFormerLives:
-    """The log has been read: offsets of another life of a topic than ``life_of`` gives go."""
+    """The log has been read: offsets of a topic id other than that of ``topic_id_of`` are
+    removed."""
 
     life_of: Callable[[str], UUID]
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveMore:
-    """A removal of very many positions goes on (``removals``)."""
+    """The next part of a removal of very many positions (``removals``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A deadline of the group has come: session, join or sync."""
+    """A deadline of the group is reached: session, join or sync."""
 
     come_ms: int | None = None
-    """Deadlines that had come by then count, and no later one: what waited behind other work may
-    have something behind it that came before such a one. None: by now."""
+    """Only deadlines up to this moment count: an event that waits in the same queue may have
+    arrived before a later one. None: up to now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """Time to look at the retention of offsets (``offsets.retention.check.interval.ms``), or what a
-    look at very many positions found: these, and topics with nothing but their first sight."""
+    """The check of the retention of offsets (``offsets.retention.check.interval.ms``), or the
+    result of a check of very many positions: these, and topics with a first sight only."""
 
     positions: tuple[TopicPartition, ...] | None = None
-    """None: look at all of them now."""
+    """None: check all of them now."""
     topics: tuple[str, ...] = ()
 
 
@@ -249,9 +251,9 @@ Result = JoinResult | SyncResult | LeaveResult | OffsetsResult | StatusResult
 
 
 def refuse(event: Event, error: ErrorCode) -> Result | None:
-    """Return the answer that gives ``error`` to a request; None for an event that is none.
+    """Return the result with ``error`` for a request; None for an event that is no request.
 
-    A LeaveGroup says UNKNOWN_MEMBER_ID member by member, as Kafka does for a group it lacks.
+    A LeaveGroup has UNKNOWN_MEMBER_ID for each member, as in Kafka for an unknown group.
     """
     match event:
         case Join():

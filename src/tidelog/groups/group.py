@@ -1,7 +1,7 @@
-"""One group: its members, its generation, its offsets, and the bookkeeping they need.
+"""The state of one group: its members, its generation, its offsets, and their accounting.
 
-Owns the state and the small steps that keep it consistent; the rules that take these steps are in
-``joining``, ``rebalancing``, ``syncing``, ``leaving``, ``offsets`` and ``retention``.
+Owns the state and the small steps that keep it consistent. Not the rules that take these steps: see
+`joining`, `rebalancing`, `syncing`, `leaving`, `offsets` and `retention`.
 
 =====================  ===================================  ====================================
 state                  what it means                        goes to
@@ -12,12 +12,13 @@ PreparingRebalance     members must join again; joins wait  CompletingRebalance 
                                                             the deadline), Empty (all gone)
 CompletingRebalance    joined; syncs wait for the leader's  Stable (assignment committed),
                        assignment                           PreparingRebalance
-Stable                 everyone has its share               PreparingRebalance
+Stable                 every member has its assignment      PreparingRebalance
 Dead                   its removal is being committed       Empty (the removal failed), gone
 =====================  ===================================  ====================================
 
-What is parked, pending or timed lives here only: after a failure of the coordinator members join
-again. What is in ``__consumer_offsets`` survives: offsets, and the members of a Stable generation.
+Delayed and pending responses and deadlines are in memory only: after a failure of the coordinator
+members join again. The records of ``__consumer_offsets`` survive: offsets, and the members of a
+Stable generation.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ REMOVAL_DEADLINE = "removal"
 
 
 class Member:
-    """One member: who it is, what it offers, and its requests that wait. Times in ms."""
+    """One member: its identity, the assignors it offers, and its requests that wait. Times in
+    ms."""
 
     __slots__ = (
         "assignment",
@@ -105,7 +107,7 @@ class Member:
 
     @property
     def waits(self) -> bool:
-        """Whether a request of it is parked, which says as much as a heartbeat."""
+        """Whether a request of it is delayed, which counts as a heartbeat."""
         return self.pending_join is not None or self.pending_sync is not None
 
     @property
@@ -115,7 +117,7 @@ class Member:
 
     @property
     def held_bytes(self) -> int:
-        """What it takes in memory, its assignment aside."""
+        """The memory that it takes, without its assignment."""
         return held_by_member(self.client_id, self.protocols)
 
     def offers(self, protocols: dict[str, bytes]) -> bool:
@@ -124,7 +126,7 @@ class Member:
 
 
 class Group:
-    """The state of one group. Nothing outside ``tidelog.groups`` changes it."""
+    """The state of one group. No code outside ``tidelog.groups`` changes it."""
 
     __slots__ = (
         "ahead_ms",
@@ -181,7 +183,7 @@ class Group:
         self.metadata_bytes = 0
         self.member_bytes = 0
         self.assignment_bytes = 0
-        # The address that asked first since it was empty; "" if the log brought it.
+        # The address of the first request since it was empty; "" if it was read from the log.
         self.begun_by = ""
         # What the table has counted of ``held_bytes`` and ``own_bytes``; what each address holds
         # more, or less, since, by its members.
@@ -191,7 +193,7 @@ class Group:
         self.pending_joins: set[str] = set()
         self.pending_syncs: set[str] = set()
         self.deadlines: Deadlines[str] = Deadlines()
-        # None: not the initial rebalance; else how long it may still be put off.
+        # How long the initial rebalance may still be delayed; None in any other.
         self.initial_rebalance_left_ms: int | None = None
         self.new_member_added = False
         self.storing_generation: int | None = None
@@ -212,7 +214,7 @@ class Group:
 
     @property
     def idle(self) -> bool:
-        """Whether forgetting the group loses nothing: nothing in memory, nothing in the log."""
+        """Whether the group can be dropped: it has no state in memory and none in the log."""
         return (
             self.state is GroupState.EMPTY
             and not self.recorded
@@ -224,12 +226,12 @@ class Group:
 
     @property
     def held_bytes(self) -> int:
-        """What its members, and ids that were handed out, take in memory; 0 when it has none."""
+        """The memory that its members and unused member ids take; 0 when it has none."""
         return self.own_bytes + self.member_bytes + self.assignment_bytes
 
     @property
     def own_bytes(self) -> int:
-        """What of that is none of its members': of ids that were handed out, and of itself."""
+        """The part of it that is not its members': of unused member ids, and of itself."""
         pending = len(self.pending_joins)
         if not self.members and not pending:
             return 0
@@ -251,16 +253,16 @@ class Group:
         return self.protocol_type == PROTOCOL_TYPE
 
     def enter(self, state: GroupState, now_ms: int) -> None:
-        """Go to another state."""
+        """Change to another state."""
         self.state = state
         self.since_ms = self.wall_ms(now_ms)
 
     def wall_ms(self, now_ms: int) -> int:
-        """Return the time of day at ``now_ms``: for what goes on record, never for waiting."""
+        """Return the time of day at ``now_ms``: for records, never for waiting."""
         return now_ms + self.ahead_ms
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Return NONE for a member of the group that is what it says, else why not (KIP-345)."""
+        """Return NONE for a member with this identity, otherwise the error (KIP-345)."""
         if instance_id is not None:
             known = self.static_members.get(instance_id)
             if known is None:
@@ -290,7 +292,7 @@ class Group:
         return votes.most_common(1)[0][0]
 
     def add(self, member: Member) -> None:
-        """Take in a new member; the first one leads and settles the protocol type."""
+        """Add a new member; the first one leads and determines the protocol type."""
         if self.leader is None:
             self.leader = member.member_id
         self.members[member.member_id] = member
@@ -300,7 +302,7 @@ class Group:
             self.static_members[member.instance_id] = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Take out a member or a pending id; the oldest of the others leads in its place."""
+        """Remove a member or a pending id; the oldest of the others leads in its place."""
         self.pending_joins.discard(member_id)
         self.pending_syncs.discard(member_id)
         self.deadlines.drop(session_of(member_id))
@@ -323,7 +325,7 @@ class Group:
         rebalance_timeout_ms: int,
         session_timeout_ms: int,
     ) -> None:
-        """Let a member offer something else, with other timeouts in ms."""
+        """Replace the assignors and the timeouts (in ms) of a member."""
         self._withdraw(member)
         member.protocols = protocols
         self._admit(member)
@@ -333,7 +335,7 @@ class Group:
     def park_join(
         self, member: Member, pending_response: PendingResponse
     ) -> PendingResponse | None:
-        """Let a member's join wait; return its former one, which nobody will answer otherwise."""
+        """Keep a member's join pending; return its former one, which the caller must answer."""
         former, member.pending_join = member.pending_join, pending_response
         if former is None:
             self.awaiting_joins += 1
@@ -347,18 +349,18 @@ class Group:
         return pending_response
 
     def touch(self, member: Member, now_ms: int) -> None:
-        """Start a member's session anew."""
+        """Restart a member's session."""
         self.deadlines.set(session_of(member.member_id), now_ms + member.session_timeout_ms)
 
     def assign(self, member: Member, assignment: bytes) -> None:
-        """Give a member its share."""
+        """Set a member's assignment."""
         grown = len(assignment) - len(member.assignment)
         self.assignment_bytes += grown
         self._move(member, grown)
         member.assignment = assignment
 
     def described_members(self) -> tuple[JoinedMember, ...]:
-        """Return what the leader must know of every member to assign partitions."""
+        """Return the members as the leader needs them to assign partitions."""
         name = self.protocol_name or ""
         return tuple(
             JoinedMember(member.member_id, member.instance_id, member.protocols.get(name, b""))
@@ -432,7 +434,7 @@ class Group:
 
 
 def held_by_member(client_id: str, protocols: dict[str, bytes]) -> int:
-    """Return what a member takes in memory, its assignment aside."""
+    """Return the memory that a member takes, without its assignment."""
     held = limits.HELD_BY_MEMBER + text_bytes(client_id)
     for name, metadata in protocols.items():
         held += limits.HELD_BY_PROTOCOL + text_bytes(name) + len(metadata)

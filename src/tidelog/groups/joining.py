@@ -1,9 +1,9 @@
-"""JoinGroup: who may come in, and what its coming starts.
+"""JoinGroup: which members may join, and the rebalance that a join starts.
 
-Owns the checks and the four ways in (new dynamic, new static, a handed-out id, a member that is
-there); how a rebalance goes on is in ``rebalancing``.
-Source: KIP-394 (member id required), KIP-345 (static members), KIP-814 (skip the assignment),
-KIP-389 (``group.max.size``), KIP-134 (initial delay).
+Owns the checks and the four kinds of join (new dynamic, new static, an assigned id, a known
+member). Not the course of a rebalance: see `rebalancing`. Source: KIP-394 (member id required),
+KIP-345 (static members), KIP-814 (skip the assignment), KIP-389 (``group.max.size``), KIP-134
+(initial delay).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def join(group: Group, event: Join, now_ms: int, out: DecisionBuilder) -> None:
     elif event.member_id == UNKNOWN_MEMBER_ID:
         _join_without_id(group, event, now_ms, out)
     elif event.member_id in group.pending_joins:
-        # Ids are handed out to dynamic members only.
+        # Only dynamic members are sent an id to join with.
         if event.instance_id is not None:
             out.answer(
                 event.pending_response, JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, event.member_id)
@@ -59,7 +59,7 @@ def grows_by(group: Group | None, event: Join) -> int:
 
 
 def _known(group: Group, event: Join) -> Member | None:
-    """Return the member that asks; a static one without its id takes its own place."""
+    """Return the member of a request; a static one without its id takes its own place."""
     member_id = event.member_id
     if member_id == UNKNOWN_MEMBER_ID and event.instance_id is not None:
         member_id = group.static_members.get(event.instance_id, UNKNOWN_MEMBER_ID)
@@ -89,11 +89,11 @@ def _why_not(group: Group, event: Join) -> ErrorCode:
 
 
 def _has_room(group: Group, event: Join) -> bool:
-    """Whether one more may come in, as Kafka counts.
+    """Whether one more member may join, as Kafka counts.
 
-    While a rebalance is prepared only those count that wait for it: members that have not come
-    back may make room for others, and a group that is too large sheds its last. A static member
-    that comes back without its id takes its own place (Kafka refuses it in a full group).
+    While a rebalance is prepared only members that wait for it count: those that have not joined
+    again may make room for others, and a group that is too large drops its last. A static member
+    that joins without its id takes its own place (Kafka refuses it in a full group).
     """
     most = min(group.rules.settings.group_max_size, limits.MAX_MEMBERS)
     known = _known(group, event)
@@ -115,7 +115,7 @@ def _turn_away(group: Group, event: Join, now_ms: int, out: DecisionBuilder) -> 
     remove_parked(group, event.member_id, out)
     out.answer(event.pending_response, JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED))
     if known:
-        member_gone(group, "a member finds no room any more", now_ms, out)
+        member_gone(group, "there is no room for a member", now_ms, out)
 
 
 def _join_without_id(group: Group, event: Join, now_ms: int, out: DecisionBuilder) -> None:
@@ -150,8 +150,8 @@ def _add_member(
         group.new_member_added = True
     group.add(member)
     group.park_join(member, event.pending_response)
-    # A new member has no id to send heartbeats with until it is answered. Should it go away
-    # meanwhile, this deadline keeps what it left behind from holding up rebalances for ever.
+    # A new member has no id to send heartbeats with until its response. If it disconnects
+    # meanwhile, this deadline keeps its entry from delaying rebalances for ever.
     timeout_ms = group.rules.settings.group_new_member_join_timeout_ms
     group.deadlines.set(session_of(member_id), now_ms + timeout_ms)
     prepare_or_complete(group, _reason("a member joined", event), now_ms, out)
@@ -185,10 +185,11 @@ def _rejoin(group: Group, event: Join, now_ms: int, out: DecisionBuilder) -> Non
 def _replace_static(
     group: Group, event: Join, former_id: str, member_id: str, now_ms: int, out: DecisionBuilder
 ) -> None:
-    """A static member comes back without its id: it takes its former place under a new one.
+    """A static member joins again without its id: it takes its former place under a new one.
 
-    While the group is stable and the protocol stays, nobody else need know: the generation goes
-    on. Between join and sync a rebalance must begin, for the leader assigns to the former id.
+    While the group is stable and the protocol stays, no other member is concerned: the generation
+    continues. Between join and sync a rebalance must begin, for the leader assigns to the former
+    id.
     """
     position = list(group.members)
     led = group.leader == former_id
@@ -221,7 +222,7 @@ def _replace_static(
 
 
 def _restore_order(group: Group, position: list[str], former_id: str, member_id: str) -> None:
-    # The order of the members settles votes and who leads next; a restart should not change it.
+    # The order of the members decides votes and the next leader; a restart must not change it.
     order = [member_id if name == former_id else name for name in position]
     group.members = {name: group.members[name] for name in order}
 

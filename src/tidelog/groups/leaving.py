@@ -1,4 +1,4 @@
-"""Heartbeat and LeaveGroup: members say that they are there, or that they go.
+"""Heartbeat and LeaveGroup: the liveness and the departure of members.
 
 Owns these rules. Source: KIP-345 (removal by instance id, batches), KIP-800 (reasons).
 """
@@ -21,7 +21,7 @@ from tidelog.model.errors import ErrorCode
 
 
 def heartbeat(group: Group, event: Heartbeat, now_ms: int, out: DecisionBuilder) -> None:
-    """Decide a Heartbeat: the session begins anew, and the answer says when to join again."""
+    """Decide a Heartbeat: restart the session; the response says when to join again."""
     if group.state is GroupState.DEAD:
         out.answer(event.pending_response, StatusResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return
@@ -36,7 +36,7 @@ def heartbeat(group: Group, event: Heartbeat, now_ms: int, out: DecisionBuilder)
 
 
 def leave(group: Group, event: Leave, now_ms: int, out: DecisionBuilder) -> None:
-    """Decide a LeaveGroup: who can be found is removed, then the others rebalance once."""
+    """Decide a LeaveGroup: known members are removed, then the others rebalance once."""
     if group.state is GroupState.DEAD:
         out.answer(event.pending_response, LeaveResult(ErrorCode.COORDINATOR_NOT_AVAILABLE))
         return
@@ -51,7 +51,7 @@ def leave(group: Group, event: Leave, now_ms: int, out: DecisionBuilder) -> None
             gone.append(member_id)
         answers.append((leaver, error))
     if gone and not any_member:
-        # Ids that were handed out and not used yet: nobody's share changes (as in Kafka).
+        # Member ids that were not used yet: no assignment changes (as in Kafka).
         complete_join_if_ready(group, now_ms, out)
     elif gone:
         said = next((leaver.reason for leaver in event.members if leaver.reason), "")
@@ -61,7 +61,7 @@ def leave(group: Group, event: Leave, now_ms: int, out: DecisionBuilder) -> None
 
 
 def _find(group: Group, leaver: Leaver) -> tuple[str, ErrorCode]:
-    """Return the member that is meant; an administrator names the instance id alone."""
+    """Return the named member; an administrator names the instance id alone."""
     if leaver.member_id == UNKNOWN_MEMBER_ID and leaver.instance_id is not None:
         member_id = group.static_members.get(leaver.instance_id)
         if member_id is None:

@@ -1,16 +1,16 @@
-"""How far one group may grow: the hard limits behind Kafka's settings, which default to "no limit".
+"""Hard limits of groups; Kafka's own settings default to "no limit".
 
-Owns the numbers only; each is checked where the thing grows (``joining``, ``offsets``, ``table``).
+Owns the numbers. Not their checks: see `joining`, `offsets` and `table`.
 """
 
 from __future__ import annotations
 
 MAX_MEMBERS = 10_000
-"""Most members of one group, whatever ``group.max.size`` says: a generation's answer to the leader
-and its record in the log name them all."""
+"""Most members of one group, whatever ``group.max.size`` says: a generation's response to the
+leader and its record in the log name them all."""
 
 MAX_PENDING_MEMBERS = 10_000
-"""Most member ids of one group that were handed out and not used yet (KIP-394)."""
+"""Most member ids of one group that were sent to clients and not used yet (KIP-394)."""
 
 MAX_PROTOCOLS = 100
 """Most assignors one member may offer."""
@@ -29,18 +29,18 @@ MAX_METADATA_OF_OFFSET_BYTES = 32_767
 """
 
 MAX_EXPIRED_AT_ONCE = 1_000
-"""Most offsets that one look at a group's retention removes; the rest wait for the next look."""
+"""Most offsets that one check of a group's retention removes; the next check removes more."""
 
 MAX_GROUPS = 100_000
-"""Most groups of one coordinator (2.3 kB each); what its logs have is loaded all the same."""
+"""Most groups of one coordinator (2.3 kB each); groups in its logs are loaded in any case."""
 
 MAX_HELD_BYTES = 134_217_728
 """Most bytes that the members of all groups of one coordinator take: subscriptions, assignments,
-names; ids that were handed out; what a group itself takes as long as it has either."""
+names; unused member ids; and the group itself as long as it has either."""
 
 HELD_BY_GROUP, HELD_BY_PENDING_ID = 2_000, 500
 HELD_BY_MEMBER, HELD_BY_PROTOCOL = 900, 150
-"""What these take, the bytes and texts in them aside."""
+"""The memory of each of these, without the bytes and texts in them."""
 
 MAX_REASON_CHARACTERS = 255
 """How much of a client's reason to join or leave is kept for the log (KIP-800)."""

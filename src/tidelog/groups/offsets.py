@@ -1,6 +1,6 @@
 """OffsetCommit, OffsetFetch and OffsetDelete: a group's positions.
 
-Owns these rules. A position counts, and is answered to anyone, only once its record is committed.
+Owns these rules. A position counts, and is returned to clients, only once its record is committed.
 Source: KIP-211 and KIP-496 (deletion), KIP-320 (leader epochs), KIP-447 (stable offsets).
 """
 
@@ -40,7 +40,7 @@ def commit_offsets(group: Group, event: CommitOffsets, now_ms: int, out: Decisio
         group.rules.settings.offset_metadata_max_bytes, limits.MAX_METADATA_OF_OFFSET_BYTES
     )
     records: list[Iterable[Record]] = []
-    # Positions of former lives, which go before what is committed in the next ones.
+    # Positions of former topic ids are removed before commits of the next ones.
     former = 0
     results: list[tuple[TopicPartition, ErrorCode]] = []
     begun: set[str] = set()
@@ -73,7 +73,7 @@ def _why_no_commit(group: Group, event: CommitOffsets) -> ErrorCode:
     if group.state is GroupState.DEAD:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     if event.generation < 0 and group.state is GroupState.EMPTY:
-        # A consumer that assigns itself, or a tool: anyone may while there are no members.
+        # A consumer that assigns itself, or a tool: allowed while there are no members.
         return ErrorCode.NONE
     if event.generation < 0 and not event.member_id and event.instance_id is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
@@ -83,7 +83,7 @@ def _why_no_commit(group: Group, event: CommitOffsets) -> ErrorCode:
     if event.generation != group.generation:
         return ErrorCode.ILLEGAL_GENERATION
     if group.state is GroupState.COMPLETING_REBALANCE:
-        # Its partitions of the former generation may belong to somebody else already.
+        # Its partitions of the former generation may belong to another member already.
         return ErrorCode.REBALANCE_IN_PROGRESS
     return ErrorCode.NONE
 
@@ -93,10 +93,11 @@ def fetch_offsets(
     topics: Iterable[tuple[str, Iterable[int]]] | None,
     life_of: Callable[[str], UUID] = lambda _: NO_LIFE,
 ) -> list[tuple[str, list[tuple[int, CommittedOffset | None]]]]:
-    """Return the committed offsets of the asked partitions, in order; None where there is none.
+    """Return the committed offsets of the given partitions, in order; None where there is none.
 
-    ``topics`` None asks for all. A group that is not known, or is being removed, has none; nor has
-    another life of a topic than ``life_of`` gives (``NO_LIFE``: not known) when the group's last.
+    ``topics`` None means all. An unknown group, or one that is being removed, has none; nor has a
+    topic whose ``topic_id_of`` (``NO_TOPIC_ID``: not known) differs from the id of the group's last
+    first sight.
     """
     if group is None or group.state is GroupState.DEAD:
         return (

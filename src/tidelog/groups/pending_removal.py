@@ -16,14 +16,14 @@ PART = 250
 
 
 class PendingRemoval:
-    """A removal under way: what it has still to write, and who waits for its end."""
+    """A removal under way: its remaining records, and the requests that wait for its end."""
 
     __slots__ = ("_ahead", "_records", "answers", "is_refused", "parts", "whole")
 
     def __init__(
         self, records: Iterator[Record], answers: tuple[Answer, ...] = (), *, whole: bool
     ) -> None:
-        """``whole``: the group goes, and its tombstone is the last of ``records``."""
+        """``whole``: the group is removed, and its tombstone is the last of ``records``."""
         self._records = records
         self._ahead: list[Record] = []
         self.whole = whole
@@ -31,11 +31,11 @@ class PendingRemoval:
         self.is_refused = False
         """Whether the log refused a part, and the rest waits for its time."""
         self.parts = 0
-        """How many were decided, and not refused."""
+        """Parts that were decided, and not refused."""
 
     @property
     def has_more(self) -> bool:
-        """Whether something is left to write. Looked ahead by ``take``."""
+        """Whether there are more records to write, as far as ``take`` has looked ahead."""
         return bool(self._ahead)
 
     def take(self) -> list[Record]:
@@ -47,5 +47,5 @@ class PendingRemoval:
         return part
 
     def put_back(self, records: tuple[Record, ...]) -> None:
-        """Have records that were taken written again, before all others."""
+        """Put taken records back, before all others."""
         self._ahead[:0] = records

@@ -1,4 +1,4 @@
-"""Which partition of ``__consumer_offsets`` keeps a group; its leader is the coordinator."""
+"""The partition of ``__consumer_offsets`` of a group; its leader is the coordinator."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The few primitive types of records in ``__consumer_offsets``: big-endian, nothing compact.
+"""Primitive types of records in ``__consumer_offsets``: big-endian, without compact forms.
 
-Owns bytes <-> numbers, strings and byte strings; knows no record. ``protocol`` has the codec of
-messages; a record of the coordinator is not a message, and its hand-written codec stays readable.
+Owns bytes <-> numbers, strings and byte strings. Not the records: see `records`; not the codec of
+messages: see `protocol`. A coordinator's record is not a message, and its hand-written codec stays
+readable.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _INT64 = struct.Struct(">q")
 
 
 class Malformed(Exception):
-    """The bytes are not what their version says: too short, not UTF-8, or a null where none is."""
+    """The bytes are not what their version says: too short, not UTF-8, or an invalid null."""
 
 
 class Reader:

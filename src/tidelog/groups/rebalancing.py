@@ -1,8 +1,8 @@
-"""How a rebalance runs: it is prepared, members join, a generation begins, its syncs are awaited.
+"""The course of a rebalance: preparation, joins, the new generation, its syncs.
 
-Owns the steps between the states; which event takes which step is in ``joining``, ``syncing``,
-``leaving``. Every wait has a deadline: joins the group's rebalance timeout (the initial one
-``group.initial.rebalance.delay.ms``, put off while members keep coming, up to that timeout),
+Owns the steps between the states. Not which event takes which step: see `joining`, `syncing`,
+`leaving`. Every wait has a deadline: joins the group's rebalance timeout (the initial one
+``group.initial.rebalance.delay.ms``, extended while members keep joining, up to that timeout),
 syncs the rebalance timeout again, sessions the member's own.
 """
 
@@ -25,7 +25,7 @@ from tidelog.model.errors import ErrorCode
 
 
 def prepare_or_complete(group: Group, reason: str, now_ms: int, out: DecisionBuilder) -> None:
-    """Begin a rebalance, or see whether the one that is being prepared can go on."""
+    """Begin a rebalance, or complete the one that is being prepared if it can be."""
     if group.state in REBALANCEABLE:
         prepare_rebalance(group, reason, now_ms, out)
     else:
@@ -33,7 +33,7 @@ def prepare_or_complete(group: Group, reason: str, now_ms: int, out: DecisionBui
 
 
 def prepare_rebalance(group: Group, reason: str, now_ms: int, out: DecisionBuilder) -> None:
-    """Ask all members to join again; those who wait for an assignment are told so at once."""
+    """Require all members to join again; pending syncs get that response at once."""
     if group.state is GroupState.COMPLETING_REBALANCE:
         drop_assignments(group, ErrorCode.REBALANCE_IN_PROGRESS, now_ms, out)
     group.pending_syncs.clear()
@@ -53,10 +53,10 @@ def prepare_rebalance(group: Group, reason: str, now_ms: int, out: DecisionBuild
 
 
 def complete_join_if_ready(group: Group, now_ms: int, out: DecisionBuilder) -> None:
-    """Begin the generation when everyone has joined.
+    """Begin the generation when all members have joined.
 
-    The initial rebalance waits for its delay, for more members are likely to come; only when
-    nobody is left there is nothing to wait for.
+    The initial rebalance waits for its delay, for more members are likely to join; only without
+    any member it does not.
     """
     if group.state is not GroupState.PREPARING_REBALANCE or not group.all_joined:
         return
@@ -66,7 +66,8 @@ def complete_join_if_ready(group: Group, now_ms: int, out: DecisionBuilder) -> N
 
 
 def join_deadline(group: Group, now_ms: int, out: DecisionBuilder) -> None:
-    """The time to join is over: put the initial rebalance off, or go on with those who came."""
+    """The time to join is over: extend the initial rebalance, or continue with the joined
+    members."""
     if group.state is not GroupState.PREPARING_REBALANCE:
         return
     left_ms = group.initial_rebalance_left_ms
@@ -83,8 +84,8 @@ def complete_join(group: Group, now_ms: int, out: DecisionBuilder) -> None:
     """Begin the next generation with the members that have joined.
 
     Dynamic members that have not are removed; static ones stay until their session ends, so that
-    a restart need not move their partitions (KIP-345). When only such are left the wait begins
-    anew; their sessions end it.
+    a restart need not move their partitions (KIP-345). When only such are left the wait starts
+    again; their sessions end it.
     """
     group.deadlines.drop(JOIN_DEADLINE)
     missing = [
@@ -125,7 +126,7 @@ def complete_join(group: Group, now_ms: int, out: DecisionBuilder) -> None:
 
 
 def present_generation(group: Group, member: Member, *, skip: bool = False) -> JoinResult:
-    """Return what a member is told of the present generation; the leader is told the members."""
+    """Return a member's result of the present generation; the leader's has the members."""
     leads = group.leader == member.member_id
     return JoinResult(
         ErrorCode.NONE,
@@ -140,7 +141,7 @@ def present_generation(group: Group, member: Member, *, skip: bool = False) -> J
 
 
 def drop_assignments(group: Group, error: ErrorCode, now_ms: int, out: DecisionBuilder) -> None:
-    """Answer every waiting sync with ``error``; nobody has a share any more."""
+    """Answer every waiting sync with ``error``; no member has an assignment any longer."""
     for member in group.members.values():
         group.assign(member, b"")
         if member.pending_sync is not None:
@@ -150,7 +151,7 @@ def drop_assignments(group: Group, error: ErrorCode, now_ms: int, out: DecisionB
 
 
 def remove_parked(group: Group, member_id: str, out: DecisionBuilder) -> None:
-    """Remove a member; its waiting requests are told that it is not known any more."""
+    """Remove a member; its waiting requests get UNKNOWN_MEMBER_ID."""
     member = group.remove(member_id)
     if member is None:
         return
@@ -159,7 +160,7 @@ def remove_parked(group: Group, member_id: str, out: DecisionBuilder) -> None:
 
 
 def member_gone(group: Group, reason: str, now_ms: int, out: DecisionBuilder) -> None:
-    """A member was removed: rebalance, or go on with a rebalance it held up."""
+    """A member was removed: rebalance, or continue a rebalance that it delayed."""
     if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
         prepare_rebalance(group, reason, now_ms, out)
     else:
@@ -179,8 +180,8 @@ def sync_deadline(group: Group, now_ms: int, out: DecisionBuilder) -> None:
 def session_deadline(group: Group, member_id: str, now_ms: int, out: DecisionBuilder) -> None:
     """A session is over: remove the member or the pending id, unless a request of it waits.
 
-    A waiting request keeps a member alive, until it is answered and the session begins anew; a
-    new member's first join does not (``joining``).
+    A waiting request keeps a member alive, until its response restarts the session; a new member's
+    first join does not (``joining``).
     """
     if member_id in group.pending_joins:
         group.remove(member_id)
@@ -195,9 +196,9 @@ def session_deadline(group: Group, member_id: str, now_ms: int, out: DecisionBui
 
 
 def tick(group: Group, now_ms: int, out: DecisionBuilder, come_ms: int) -> None:
-    """Act on every deadline that had come at ``come_ms``."""
+    """Act on every deadline up to ``come_ms``."""
     for name in group.deadlines.due(come_ms):
-        # What an earlier one set in motion may have given this one more time.
+        # An earlier one may have extended this one.
         if group.deadlines.get(name) is not None:
             continue
         if name == JOIN_DEADLINE:
@@ -216,7 +217,7 @@ def _become_empty(group: Group, now_ms: int, out: DecisionBuilder) -> None:
     group.subscribed = group.find_subscribed()
     group.enter(GroupState.EMPTY, now_ms)
     out.note("the group is empty", generation=group.generation)
-    # A group that the log has never heard of needs no record to say that it is empty.
+    # A group without records in the log needs none that says it is empty.
     if group.recorded or group.open_writes or group.offset_count:
         out.write(group.record())
 

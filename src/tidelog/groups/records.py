@@ -1,7 +1,7 @@
-"""The records of ``__consumer_offsets``: typed values and their bytes, exactly Kafka's formats.
+"""Records of ``__consumer_offsets``: typed values and their bytes, exactly Kafka's formats.
 
-Owns the layout of keys and values by version, and nothing of what a record means for a group
-(``replay``). A key begins with its version, which names the kind of record:
+Owns the layout of keys and values by version. Not their effect on a group: see `replay`. A key
+begins with its version, which names the kind of record:
 
 ===========  ================================  =========================================
 key version  key                               value (written version; versions read)
@@ -42,9 +42,9 @@ NO_LEADER_EPOCH = -1
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
     """A group's position in one partition. Times in ms; ``expires_ms`` is -1 unless a client of
-    OffsetCommit v2-4 named a retention time. ``topic_id`` is not in the record: which life of the
-    topic the coordinator knew when it took the commit, or the first sight before it in the log
-    says; ``NO_LIFE``: any."""
+    OffsetCommit v2-4 named a retention time. ``topic_id`` is not in the record: it is the id that
+    the coordinator knew at the commit, or that of the first sight before it in the log;
+    ``NO_TOPIC_ID``: any."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
@@ -54,7 +54,7 @@ class CommittedOffset:
     topic_id: UUID = field(default=NO_LIFE, compare=False)
 
     def in_life(self, topic_id: UUID) -> CommittedOffset:
-        """Return the same position, as one in this life of the topic."""
+        """Return the same position with this topic id."""
         return CommittedOffset(
             self.offset,
             self.leader_epoch,
@@ -77,7 +77,8 @@ class OffsetRecord:
 
 @dataclass(frozen=True, slots=True)
 class StoredMember:
-    """One member of a stored generation: its subscription to the chosen protocol and its share."""
+    """One member of a stored generation: its subscription for the chosen assignor and its
+    assignment."""
 
     member_id: str
     instance_id: str | None
@@ -91,7 +92,7 @@ class StoredMember:
 
 @dataclass(frozen=True, slots=True)
 class StoredGeneration:
-    """What is durable of a group's membership. ``since_ms`` is -1 when the version had no time."""
+    """The durable part of a group's membership. ``since_ms`` is -1 when the version had no time."""
 
     protocol_type: str
     generation: int
@@ -111,7 +112,7 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True)
 class FirstSight:
-    """The state of a topic when a group first had to do with it (KIP-253; design, "Groups").
+    """The state of a topic when a group first used it (KIP-253; design, "Groups").
 
     ``partitions`` counts those in the group's first assignment, -1 while there was none.
     """
@@ -123,7 +124,7 @@ class FirstSight:
 
 @dataclass(frozen=True, slots=True)
 class FirstSightRecord:
-    """A group's first sight of a topic; ``value`` None forgets it."""
+    """A group's first sight of a topic; ``value`` None removes it."""
 
     group_id: str
     topic: str
@@ -132,7 +133,7 @@ class FirstSightRecord:
 
 @dataclass(frozen=True, slots=True)
 class UnknownRecord:
-    """A record of a version that this code does not know, or whose bytes are not as announced."""
+    """A record of a version that this code does not know, or with damaged bytes."""
 
     reason: str
 

@@ -1,20 +1,21 @@
-"""Removals of positions, however many: written in parts (`pending_removal`), one decision each.
+"""Removals of any number of positions, in parts (`pending_removal`), one decision each.
 
-Owns the parts. Between two of them the group does nothing else: the shell decides ``RemoveMore``
-for as long as ``GroupTable.removes`` says so, and after that what came for the group (decision
-0041). The group's own tombstone, or that of a first sight, stands behind those of its positions. So
-a coordinator that dies between two parts leaves fewer positions, never positions without their
-group, nor those of one life of a topic open to the next one; the request, sent again, ends it.
+Owns the parts. Between two of them the group decides no other event: the shell decides
+``RemoveMore`` for as long as ``GroupTable.removes`` says so, and events for the group after that
+(decision 0041). The group's own tombstone, or that of a first sight, follows those of its
+positions. So a coordinator that crashes between two parts leaves fewer positions, never positions
+without their group, nor positions of one topic id for the next one; the same request again
+completes it.
 
 When the log refuses a part:
 
 | of | the first part | a later one |
 |---|---|---|
-| the group | it is what it was, Empty | it stays Dead; the rest is tried again |
-| positions of topics that are gone | they stay | the rest stays, with its first sight |
-| positions of a topic's former life, and a commit behind them | it is refused | as the first |
+| the group | it is Empty, as before | it stays Dead; the rest is tried again |
+| positions of deleted topics | they stay | the rest stays, with its first sight |
+| positions of a former topic id, and a commit after them | it is refused | as the first |
 
-Tried again after ``AGAIN_MS``, or with the next DeleteGroups: nobody sees half of a group.
+The next try is after ``AGAIN_MS``, or with the next DeleteGroups: no client sees half of a group.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 AGAIN_MS = 1_000
-"""How long after the log refused a part the rest of a group's removal is tried again."""
+"""Pause after the log refused a part, before the rest of a group's removal is tried again."""
 
 
 def begin(
@@ -41,8 +42,8 @@ def begin(
     *,
     whole: bool,
 ) -> None:
-    """Write the first part, which may be all. ``records`` are made as the parts are: until the last
-    one the group loses positions, and gets none but those in flight now."""
+    """Write the first part, which may be all. ``records`` is read part by part: until the last one
+    the group loses positions, and gets only those in flight now."""
     group.removal = PendingRemoval(records, answers, whole=whole)
     go_on(group, out)
 
@@ -83,7 +84,7 @@ def again(
 def refused(
     group: Group, records: tuple[Record, ...], error: ErrorCode, now_ms: int, out: DecisionBuilder
 ) -> None:
-    """The log refused a part with an error: nothing of ``records`` was appended."""
+    """The log refused a part with an error: no record of ``records`` was appended."""
     removal = group.removal
     if removal is None:
         return
@@ -98,7 +99,7 @@ def refused(
 
 
 def give_up(group: Group, error: ErrorCode, out: DecisionBuilder) -> None:
-    """End a removal where it stands: the group is what it was, less what was written."""
+    """Stop a removal: the group is as before, without the positions that were removed."""
     removal, group.removal = group.removal, None
     if removal is not None:
         _tell(removal, error, out)
@@ -113,8 +114,8 @@ def _tell(removal: PendingRemoval, error: ErrorCode, out: DecisionBuilder) -> No
 
 
 def all_positions(group: Group) -> Iterator[TopicPartition]:
-    """Yield every position, also those in flight when the first one is asked for: their records
-    come first in the log."""
+    """Yield every position, also those in flight at the first ``next``: their records come first in
+    the log."""
     flying = dict.fromkeys(group.in_flight)
     for topic in list(group.offsets):
         for partition in list(group.offsets.get(topic, ())):

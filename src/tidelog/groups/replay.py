@@ -1,7 +1,7 @@
-"""What a committed record means for a group: applied after a commit, and when a log is read.
+"""The effect of a committed record on a group: applied after a commit, and when a log is read.
 
 Owns the durable part of the state. A generation's record restores members only when a log is read:
-a living group is ahead of its record, and its members are in memory already.
+a loaded group is ahead of its record, and its members are in memory already.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _remove_offset(group: Group, topic: str, partition: int) -> None:
 def restore(group: Group, stored: StoredGeneration, now_ms: int, out: DecisionBuilder) -> None:
     """Put a group, whose log has been read, into the state of its last record.
 
-    With members it is Stable and their sessions begin now, so that a change of coordinator needs
+    With members it is Stable and their sessions begin now, so that a change of coordinator causes
     no rebalance; more members than ``group.max.size`` allows (it was lowered) must join again.
     """
     group.recorded = True

@@ -1,16 +1,16 @@
-"""How offsets and groups end: retention, deleted topics, DeleteGroups.
+"""Removal of offsets and groups: retention, deleted topics, DeleteGroups.
 
 Owns these rules. An offset expires ``offsets.retention.minutes`` after
 
 - its commit, for a group without members of its own (``assign``, tools), and for a topic that a
-  Stable group of consumers does not read any more;
+  Stable group of consumers no longer reads;
 - its commit or the moment the group became empty, whichever is later, for a group that is Empty;
 - never while the group rebalances, while members read the topic, or when the subscriptions cannot
   be read; nor with a commit in flight.
 
-A time that the client named itself (OffsetCommit v2-4) takes the place of the retention.
+A time that the client set itself (OffsetCommit v2-4) replaces the retention.
 Source: KIP-211. Kafka counts an Empty group from that moment alone, so that a position which a
-tool sets in a group that has long been empty is removed at the next look; here it lives on.
+tool sets in a group that has long been empty is removed at the next check; here it is kept.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from tidelog.model.topics import TopicPartition
 
 
 def look(group: Group, now_ms: int) -> Iterator[TopicPartition | str | None]:
-    """Yield what may have expired: positions, and topics of which the first sight alone is left;
-    None for all else that is looked at. O(positions and topics).
+    """Yield what may have expired: positions, and topics with a first sight only; None for every
+    other one that is checked. O(positions and topics).
 
-    The group may change between two of them: ``expire`` looks again at what was found.
+    The group may change between two of them: ``expire`` checks them again.
     """
     wall_ms = group.wall_ms(now_ms)
     for topic in list(group.offsets):
@@ -53,14 +53,14 @@ def look(group: Group, now_ms: int) -> Iterator[TopicPartition | str | None]:
             continue
         for partition, offset in list(group.offsets.get(topic, {}).items()):
             yield TopicPartition(topic, partition) if _expired(group, offset, wall_ms) else None
-    # Left of a write that was cut short: they keep a group that is nothing.
+    # Left over from a write that was cut short: they keep an empty group.
     for topic in list(first_sights.topics_seen(group)):
         is_left = topic not in group.offsets and _may_expire(group, topic)
         yield topic if is_left else None
 
 
 def found_by(looked: Iterable[TopicPartition | str | None]) -> Expire:
-    """Return what was found, up to a limit of each kind."""
+    """Return the results, up to a limit of each kind."""
     positions: list[TopicPartition] = []
     topics: list[str] = []
     for found in looked:
@@ -74,8 +74,8 @@ def found_by(looked: Iterable[TopicPartition | str | None]) -> Expire:
 
 
 def expire(group: Group, event: Expire, now_ms: int, out: DecisionBuilder) -> None:
-    """Remove what has expired, of what was found or up to a limit; an Empty group that keeps
-    nothing goes too."""
+    """Remove what has expired, of the given results or up to a limit; an Empty group without
+    offsets is removed too."""
     if group.state is GroupState.DEAD:
         return
     if event.positions is None:
@@ -129,10 +129,10 @@ def _expired(group: Group, offset: CommittedOffset, wall_ms: int) -> bool:
 
 
 def remove_topics(group: Group, event: RemoveTopics, out: DecisionBuilder) -> None:
-    """Topics were deleted: remove their offsets, and what is known of their first sight.
+    """Topics were deleted: remove their offsets and their first sights.
 
-    The look at all groups takes its time: a name may live again, and a position in its new life
-    may have been committed, before this group has its turn. That one stays.
+    The pass over all groups takes time: a topic of the same name may exist again, and a position in
+    it may be committed, before the turn of this group. That position stays.
     """
     if group.state is GroupState.DEAD:
         return
@@ -141,7 +141,7 @@ def remove_topics(group: Group, event: RemoveTopics, out: DecisionBuilder) -> No
 
 def _of_topics(group: Group, event: RemoveTopics) -> Iterator[Record]:
     topics = event.topics
-    # What is in flight is removed too: its record comes first in the log.
+    # Positions in flight are removed too: their records come first in the log.
     flying = [
         at
         for at, life in group.lives_in_flight.items()
@@ -155,7 +155,7 @@ def _of_topics(group: Group, event: RemoveTopics) -> Iterator[Record]:
             is_former = offset.topic_id == NO_LIFE or offset.topic_id != present
             if is_former and at not in group.in_flight:
                 yield OffsetRecord(group.group_id, topic, partition, None)
-    # One of the life that is known now stays, as its offsets do.
+    # That of the present topic id stays, as its offsets do.
     for topic in sorted(topics & first_sights.topics_seen(group)):
         sight = first_sights.latest(group, topic)
         if sight is not None and sight.topic_id != event.life_of(topic):
@@ -163,8 +163,8 @@ def _of_topics(group: Group, event: RemoveTopics) -> Iterator[Record]:
 
 
 def remove_former_lives(group: Group, event: RemoveFormerLives, out: DecisionBuilder) -> None:
-    """The log has been read by one who may have heard of deletions that its writer had not heard
-    of: remove the offsets of lives that are over. What has no first sight may be of any life."""
+    """The log has been read by a coordinator that may know of deletions its writer did not know:
+    remove the offsets of former topic ids. Offsets without a first sight may have any."""
     if group.state is GroupState.DEAD:
         return
     topics = [
@@ -204,7 +204,7 @@ def _tombstones(group: Group, partitions: Iterable[TopicPartition]) -> Iterator[
 def _remove(
     group: Group, gone: Iterable[TopicPartition], answers: tuple[Answer, ...], out: DecisionBuilder
 ) -> None:
-    # Dead from now on, so that nobody joins or commits behind the tombstone.
+    # Dead from now on, so that no member joins or commits after the tombstone.
     group.state = GroupState.DEAD
     group.pending_joins.clear()
     group.deadlines.clear()

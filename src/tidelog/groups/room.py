@@ -1,11 +1,11 @@
-"""What all groups of one coordinator may take: a sum over its tables, looked at before it grows.
+"""Memory bound of all groups of one coordinator: a sum over its tables, checked before it grows.
 
 Owns the bound and the count of refusals. The rules ask for room when a member joins with more than
-it had, a leader assigns more, or a group begins; what is there goes on: a member that comes back
-with what it had, a heartbeat and a commit of a known group are never refused for it. One address
-may take all of it, and then the others still have their share, as in the account of memory: the
-bound divided by the addresses that hold something. So the use is at most twice the bound. Kafka has
-no such bound: there the memory of a coordinator is what its clients send.
+it had, a leader assigns more, or a group begins. Existing state is never refused: a member that
+joins again with the same bytes, a heartbeat, a commit of a known group. One address may take all of
+it, and then the others still have their share, as in the account of memory: the bound divided by
+the addresses that hold some. So the use is at most twice the bound. Kafka has no such bound: there
+clients decide how much memory a coordinator uses.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class GroupRoom:
     def __init__(self, tables: Callable[[], Iterable[Counted]] = tuple) -> None:
         self._tables = tables
         self.refused = 0
-        """How often there was none."""
+        """Refusals for lack of room."""
 
     @property
     def held(self) -> int:

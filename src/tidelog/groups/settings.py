@@ -31,7 +31,7 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class GroupRules:
-    """What every decision of a group depends on besides its state, the event and the time.
+    """The inputs of every decision of a group besides its state, the event and the time.
 
     ``new_id`` returns a fresh random id (the randomness seam); Kafka uses a UUID as text.
     """
@@ -39,4 +39,4 @@ class GroupRules:
     new_id: Callable[[], str]
     settings: GroupSettings = field(default_factory=GroupSettings)
     room: GroupRoom = field(default_factory=GroupRoom)
-    """What all groups that these rules hold for may take."""
+    """The room of all groups under these rules."""

@@ -1,7 +1,7 @@
-"""SyncGroup and the end of a rebalance: the leader's assignment is committed, then handed out.
+"""SyncGroup and the end of a rebalance: the leader's assignment is committed, then sent.
 
-Owns these rules. Order: nobody gets its share before the generation's record is committed, so no
-later coordinator can know less of it than a member does.
+Owns these rules. Order: no member gets its assignment before the generation's record is committed,
+so no later coordinator can know less of it than a member does.
 Source: KIP-559 (protocol type and name), KIP-345, KIP-814.
 """
 
@@ -48,9 +48,9 @@ def grows_by(group: Group, event: Sync) -> int:
 def assignment_stored(
     group: Group, generation: int, shares: dict[str, bytes], now_ms: int, out: DecisionBuilder
 ) -> None:
-    """The record of a generation is committed: everyone who waits gets its share.
+    """The record of a generation is committed: every waiting member gets its assignment.
 
-    When the group has gone on meanwhile, the record is history and nothing happens.
+    When the group has a later generation by now, the record has no effect.
     """
     if group.storing_generation != generation:
         return
@@ -70,7 +70,8 @@ def assignment_stored(
 def assignment_not_stored(
     group: Group, generation: int, error: ErrorCode, now_ms: int, out: DecisionBuilder
 ) -> None:
-    """The record of a generation could not be committed: those who wait are told, and rejoin."""
+    """The record of a generation could not be committed: waiting members get an error and
+    rejoin."""
     if group.storing_generation != generation:
         return
     group.storing_generation = None
@@ -82,10 +83,10 @@ def assignment_not_stored(
 def static_member_stored(
     group: Group, purpose: ReplaceStaticMember, now_ms: int, out: DecisionBuilder
 ) -> None:
-    """The new id of a static member is committed: it goes on in the present generation.
+    """The new id of a static member is committed: it stays in the present generation.
 
-    A rebalance that began meanwhile counts it as joined and answers it. Before v9 it must not
-    learn that it leads: it would assign, and a stable group takes no assignment (KIP-814).
+    A rebalance that began meanwhile counts it as joined and answers it. Before v9 its response must
+    not say that it leads: it would assign, and a stable group takes no assignment (KIP-814).
     """
     member = group.members.get(purpose.member_id)
     if member is None or member.pending_join is not purpose.pending_response:
@@ -110,7 +111,7 @@ def static_member_stored(
 def static_member_not_stored(
     group: Group, purpose: ReplaceStaticMember, error: ErrorCode, out: DecisionBuilder
 ) -> None:
-    """The new id of a static member could not be committed: it is told, and joins again."""
+    """The new id of a static member could not be committed: it gets an error and joins again."""
     member = group.members.get(purpose.member_id)
     if member is not None and member.pending_join is purpose.pending_response:
         group.take_join(member)
@@ -118,7 +119,7 @@ def static_member_not_stored(
 
 
 def _somebody_else(group: Group, member: Member) -> str:
-    # Any id but the member's own does; a real one reads better in the client's log.
+    # Any id other than the member's own works; a real one reads better in the client's log.
     others = (name for name in group.members if name != member.member_id)
     return next(others, f"{member.member_id}-before")
 

@@ -1,9 +1,9 @@
-"""All groups of one partition of ``__consumer_offsets``: the one door to the rules.
+"""All groups of one partition of ``__consumer_offsets``: the interface to the rules.
 
-Owns which groups there are: they come with a first join or commit and with the log, and go with a
-committed tombstone or when nothing is left of them. The rules of one group are next door.
+Owns which groups exist: a first join or commit, or the log, creates one; a committed tombstone
+removes it, or the end of its last state. Not the rules of one group: see the modules beside it.
 
-How a shell drives it::
+Calls of the shell::
 
     decision = table.decide(group_id, event, now_ms)     # any request, Tick, Expire, RemoveTopics
     perform decision.effects; append the records of each of decision.writes, in this order
@@ -11,7 +11,7 @@ How a shell drives it::
         table.stored(write, now_ms)                      # committed
         table.delayed(write, error, now_ms)              # not known in time; stored() may follow
         table.lost(write, error, now_ms)                 # refused, nothing was appended
-    each of which returns a decision to treat likewise.
+    each of which returns a decision to perform in the same way.
     While table.removes(group_id), before anything else for it: decide(group_id, RemoveMore(), now).
     At table.next_deadline_ms: decide(group_id, Tick(), now) for each of table.due(now).
 """
@@ -91,10 +91,10 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 NEEDS_GROUP_ID = (Join, Sync, Heartbeat, Leave)
-"""Requests for which the empty group id is none; offsets may be kept under it, as in Kafka."""
+"""Requests that refuse the empty group id; offsets may be kept under it, as in Kafka."""
 
 NO_REQUESTS = (RemoveTopics, RemoveFormerLives, RemoveMore, Tick, Expire)
-"""Events that nobody waits for."""
+"""Events without a waiting request."""
 
 
 class GroupTable:
@@ -112,7 +112,7 @@ class GroupTable:
         self.held = 0
         """Bytes that the members of its groups take."""
         self.held_by: dict[str, int] = {}
-        """These, by the address of who takes them."""
+        """The same by the address of the members."""
         self.groups_by: dict[str, int] = {}
         """How many groups it has, by the address that began them."""
         self.unknown_records = 0
@@ -125,7 +125,7 @@ class GroupTable:
         return iter(self._groups)
 
     def get(self, group_id: str) -> Group | None:
-        """Return a group to look at."""
+        """Return a group, to be read only."""
         return self._groups.get(group_id)
 
     # Reading the log -----------------------------------------------------------------------
@@ -133,7 +133,7 @@ class GroupTable:
     def replay(
         self, key: bytes | memoryview | None, value: bytes | memoryview | None, now_ms: int
     ) -> None:
-        """Take in one record of the log; what cannot be understood is counted and skipped."""
+        """Replay one record of the log; an unknown one is counted and skipped."""
         record = UnknownRecord("there is no key") if key is None else decode(key, value)
         if isinstance(record, UnknownRecord):
             self.unknown_records += 1
@@ -209,7 +209,8 @@ class GroupTable:
         return self._settle(group, out)
 
     def delayed(self, write: Write, error: ErrorCode, now_ms: int) -> GroupDecision:
-        """A write is not committed in time: those who wait are told; it may be stored later."""
+        """A write is not committed in time: waiting requests get an error; it may be stored
+        later."""
         group = self._groups[write.group_id]
         group.ahead_ms = self.ahead_ms
         out = DecisionBuilder(write.group_id)
@@ -225,7 +226,7 @@ class GroupTable:
         return self._settle(group, out)
 
     def lost(self, write: Write, error: ErrorCode, now_ms: int) -> GroupDecision:
-        """A write was refused by the log: nothing was appended and nothing will be."""
+        """The log refused a write: no record was appended, and none will be."""
         group = self._groups[write.group_id]
         group.ahead_ms = self.ahead_ms
         self._release(group, write, oldest=False)
@@ -251,7 +252,7 @@ class GroupTable:
         return removal is not None and removal.has_more and not removal.is_refused
 
     def unload(self) -> GroupDecision:
-        """The partition is led elsewhere now: everyone who waits is sent there."""
+        """The partition has another leader now: waiting requests get NOT_COORDINATOR."""
         answers: list[Effect] = []
         for group in self._groups.values():
             if group.removal is not None:
@@ -283,7 +284,7 @@ class GroupTable:
         return self._deadlines.next_ms
 
     def due(self, now_ms: int) -> list[str]:
-        """Return the groups that want a Tick."""
+        """Return the groups that need a Tick."""
         return self._deadlines.due(now_ms)
 
     # Looking -------------------------------------------------------------------------------
@@ -294,8 +295,9 @@ class GroupTable:
         topics: Iterable[tuple[str, Iterable[int]]] | None,
         life_of: Callable[[str], UUID] = lambda _: NO_LIFE,
     ) -> list[tuple[str, list[tuple[int, CommittedOffset | None]]]]:
-        """Return committed offsets, in the order asked; ``topics`` None asks for all. ``life_of``
-        gives the topic id that is known now under a name, ``NO_LIFE`` for none."""
+        """Return committed offsets, in the order asked; ``topics`` None asks for all.
+        ``topic_id_of`` returns the topic id of the present topic of a name, ``NO_TOPIC_ID`` for
+        none."""
         return offsets.fetch_offsets(self._groups.get(group_id), topics, life_of)
 
     def list_groups(
@@ -303,7 +305,7 @@ class GroupTable:
     ) -> Iterator[list[describing.ListedGroup]]:
         """Yield the groups in these states and of these types, as ListGroups shows them.
 
-        In parts, each of a turn of the loop: of those that are there at the first.
+        In parts, each for one turn of the loop: of the groups that exist at the first.
         """
         return describing.list_groups(list(self._groups.values()), states, types)
 
@@ -312,7 +314,7 @@ class GroupTable:
         return describing.describe_group(group_id, self._groups.get(group_id))
 
     def _why_not_new(self, group_id: str, event: Event) -> ErrorCode:
-        """Return NONE when ``event`` may begin a group that is not known, else the error."""
+        """Return NONE when ``event`` may begin an unknown group, otherwise the error."""
         if isinstance(event, NEEDS_GROUP_ID) and not group_id:
             return ErrorCode.INVALID_GROUP_ID
         match event:
@@ -335,7 +337,7 @@ class GroupTable:
         return ErrorCode.NONE
 
     def _has_room(self, group: Group | None, event: Event) -> bool:
-        """Whether the members of all groups may take what ``event`` brings."""
+        """Whether there is room for the bytes of ``event`` in all groups."""
         room = self._rules.room
         if isinstance(event, Join):
             return room.has_bytes(joining.grows_by(group, event), event.client_host)
@@ -353,7 +355,7 @@ class GroupTable:
         return group
 
     def _begun_by(self, group: Group, address: str) -> None:
-        """Nobody is in a group, and this address comes in."""
+        """A group has no members, and one at this address joins."""
         add_to(self.groups_by, group.begun_by, -1)
         add_to(self.groups_by, address, 1)
         group.begun_by = address
@@ -368,7 +370,8 @@ class GroupTable:
         group.moved.clear()
 
     def _settle(self, group: Group, out: DecisionBuilder) -> GroupDecision:
-        """Count what is now in flight, note the group's next deadline, forget it if it is idle."""
+        """Count the writes in flight, note the group's next deadline, drop the group if it is
+        idle."""
         for write in out.written:
             group.open_writes += 1
             for record in write.records:
@@ -392,12 +395,12 @@ class GroupTable:
     def _forget(self, group: Group) -> None:
         self._deadlines.drop(group.group_id)
         if self._groups.pop(group.group_id, None) is not None:
-            # It has neither members nor ids that were handed out.
+            # It has neither members nor unused member ids.
             self._count_bytes(group)
             add_to(self.groups_by, group.begun_by, -1)
 
     def _release(self, group: Group, write: Write, *, oldest: bool) -> None:
-        """A write is in flight no more: the ``oldest``, which was committed, or the newest, which
+        """A write is no longer in flight: the ``oldest``, which was committed, or the newest, which
         was refused."""
         group.open_writes -= 1
         for record in write.records:
