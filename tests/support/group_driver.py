@@ -31,7 +31,7 @@ from tidelog.groups.events import (
     Tick,
 )
 from tidelog.groups.group import Group
-from tidelog.groups.records import NO_LIFE, CommittedOffset, encode
+from tidelog.groups.records import NO_TOPIC_ID, CommittedOffset, encode
 from tidelog.groups.room import GroupRoom
 from tidelog.groups.settings import GroupRules, GroupSettings
 from tidelog.groups.table import GroupTable
@@ -226,7 +226,7 @@ class Driver:
         retention_ms: int = -1,
         version: int = 8,
         group_id: str = GROUP,
-        topic_id: UUID = NO_LIFE,
+        topic_id: UUID = NO_TOPIC_ID,
         host: str = "/127.0.0.1",
     ) -> int:
         pending_response = self.pending_response()

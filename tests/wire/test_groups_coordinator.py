@@ -39,7 +39,7 @@ from tidelog.broker.partitions.leadership import Leadership
 from tidelog.broker.partitions.partition import HostedPartition
 from tidelog.groups import limits, pending_removal
 from tidelog.groups.placement import partition_for
-from tidelog.groups.records import NO_LIFE, CommittedOffset, OffsetRecord
+from tidelog.groups.records import NO_TOPIC_ID, CommittedOffset, OffsetRecord
 from tidelog.groups.table import GroupTable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import OFFSETS_TOPIC
@@ -550,7 +550,7 @@ def test_a_group_with_very_many_positions_is_deleted_in_parts(tmp_path: Path) ->
         removed = asyncio.ensure_future(led.forget_topics(frozenset({"t", "wide"})))
         count = lambda: broker.coordinator.statistics()["groups"]  # noqa: E731
         present = broker.broker.metadata.id_of
-        led._metadata.id_of = lambda _: NO_LIFE  # type: ignore[method-assign]
+        led._metadata.id_of = lambda _: NO_TOPIC_ID  # type: ignore[method-assign]
         assert 0 < await most_in_a_turn(broker, lambda: not count()) <= PART
         led._metadata.id_of = present  # type: ignore[method-assign]
         await removed

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from uuid import UUID
 
-from tidelog.groups.records import NO_LIFE, CommittedOffset
+from tidelog.groups.records import NO_TOPIC_ID, CommittedOffset
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
@@ -198,15 +198,15 @@ class RemoveTopics:
     name; ``topic_id_of`` returns its topic id, ``NO_TOPIC_ID`` for none."""
 
     topics: frozenset[str]
-    life_of: Callable[[str], UUID] = lambda _: NO_LIFE
+    topic_id_of: Callable[[str], UUID] = lambda _: NO_TOPIC_ID
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveFormerLives:
+class RemoveFormerTopicIds:
     """The log has been read: offsets of a topic id other than that of ``topic_id_of`` are
     removed."""
 
-    life_of: Callable[[str], UUID]
+    topic_id_of: Callable[[str], UUID]
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ Event = (
     | DeleteOffsets
     | DeleteGroup
     | RemoveTopics
-    | RemoveFormerLives
+    | RemoveFormerTopicIds
     | RemoveMore
     | Tick
     | Expire

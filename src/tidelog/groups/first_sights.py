@@ -20,7 +20,7 @@ from itertools import chain
 from uuid import UUID
 
 from tidelog.groups.group import Group
-from tidelog.groups.records import NO_LIFE, FirstSight, FirstSightRecord, OffsetRecord, Record
+from tidelog.groups.records import NO_TOPIC_ID, FirstSight, FirstSightRecord, OffsetRecord, Record
 from tidelog.model.topics import TopicPartition
 
 NO_RESIZE_EPOCH = 0
@@ -41,14 +41,14 @@ def topics_seen(group: Group) -> AbstractSet[str]:
 
 def is_former(sight: FirstSight | None, present: UUID) -> bool:
     """Whether a first sight has another topic id than the present topic of that name."""
-    return sight is not None and present not in (NO_LIFE, sight.topic_id)
+    return sight is not None and present not in (NO_TOPIC_ID, sight.topic_id)
 
 
 def before_commit(group: Group, topic: str, topic_id: UUID) -> tuple[int, Iterable[Record]]:
     """Return the records that precede offsets of this topic id, and how many positions of the
     former topic id they may remove. The records are made lazily."""
     sight = latest(group, topic)
-    if topic_id == NO_LIFE or (sight is not None and sight.topic_id == topic_id):
+    if topic_id == NO_TOPIC_ID or (sight is not None and sight.topic_id == topic_id):
         return 0, ()
     present = FirstSight(topic_id, NO_RESIZE_EPOCH, NO_ASSIGNMENT)
     begins = (FirstSightRecord(group.group_id, topic, present),)

@@ -142,7 +142,6 @@ class Group:
         "in_flight",
         "initial_rebalance_left_ms",
         "leader",
-        "lives_in_flight",
         "member_bytes",
         "members",
         "metadata_bytes",
@@ -165,6 +164,7 @@ class Group:
         "storing_generation",
         "subscribed",
         "supported",
+        "topic_ids_in_flight",
     )
 
     def __init__(self, group_id: str, rules: GroupRules, now_ms: int, ahead_ms: int = 0) -> None:
@@ -202,7 +202,7 @@ class Group:
         self.offset_count = 0
         self.in_flight: Counter[TopicPartition] = Counter()
         # The topic id of the last one of each; as in ``CommittedOffset``.
-        self.lives_in_flight: dict[TopicPartition, UUID] = {}
+        self.topic_ids_in_flight: dict[TopicPartition, UUID] = {}
         self.open_writes = 0
         self.recorded = False
         # Of the group, or of many positions: until its last part is decided, of the group until

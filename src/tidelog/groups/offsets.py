@@ -15,7 +15,7 @@ from tidelog.groups import first_sights, limits, pending_removal, removals
 from tidelog.groups.decision import Answer, DecisionBuilder
 from tidelog.groups.events import CommitOffsets, DeleteOffsets, OffsetsResult, PendingResponse
 from tidelog.groups.group import Group, GroupState
-from tidelog.groups.records import NO_EXPIRY, NO_LIFE, CommittedOffset, OffsetRecord, Record
+from tidelog.groups.records import NO_EXPIRY, NO_TOPIC_ID, CommittedOffset, OffsetRecord, Record
 from tidelog.model.configs.types import MAX_INT64
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -91,7 +91,7 @@ def _why_no_commit(group: Group, event: CommitOffsets) -> ErrorCode:
 def fetch_offsets(
     group: Group | None,
     topics: Iterable[tuple[str, Iterable[int]]] | None,
-    life_of: Callable[[str], UUID] = lambda _: NO_LIFE,
+    topic_id_of: Callable[[str], UUID] = lambda _: NO_TOPIC_ID,
 ) -> list[tuple[str, list[tuple[int, CommittedOffset | None]]]]:
     """Return the committed offsets of the given partitions, in order; None where there is none.
 
@@ -105,7 +105,7 @@ def fetch_offsets(
         )
 
     def known(topic: str) -> dict[int, CommittedOffset]:
-        if first_sights.is_former(group.first_sights.get(topic), life_of(topic)):
+        if first_sights.is_former(group.first_sights.get(topic), topic_id_of(topic)):
             return {}
         return group.offsets.get(topic, {})
 

@@ -35,7 +35,7 @@ GROUP_VALUE_VERSION = 3
 FIRST_SIGHT_VALUE_VERSION = 0
 
 NO_EXPIRY = -1
-NO_LIFE = UUID(int=0)
+NO_TOPIC_ID = UUID(int=0)
 NO_LEADER_EPOCH = -1
 
 
@@ -51,9 +51,9 @@ class CommittedOffset:
     metadata: str = ""
     committed_ms: int = 0
     expires_ms: int = NO_EXPIRY
-    topic_id: UUID = field(default=NO_LIFE, compare=False)
+    topic_id: UUID = field(default=NO_TOPIC_ID, compare=False)
 
-    def in_life(self, topic_id: UUID) -> CommittedOffset:
+    def with_topic_id(self, topic_id: UUID) -> CommittedOffset:
         """Return the same position with this topic id."""
         return CommittedOffset(
             self.offset,

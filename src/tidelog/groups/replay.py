@@ -29,7 +29,7 @@ def apply(group: Group, record: OffsetRecord | GroupRecord | FirstSightRecord) -
             group.offset_count += 1
         value, sight = record.value, group.first_sights.get(record.topic)
         if sight is not None and value.topic_id != sight.topic_id:
-            value = value.in_life(sight.topic_id)
+            value = value.with_topic_id(sight.topic_id)
         partitions[record.partition] = value
 
 

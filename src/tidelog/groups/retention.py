@@ -22,14 +22,14 @@ from tidelog.groups.decision import Answer, DecisionBuilder
 from tidelog.groups.events import (
     DeleteGroup,
     Expire,
-    RemoveFormerLives,
+    RemoveFormerTopicIds,
     RemoveTopics,
     StatusResult,
 )
 from tidelog.groups.group import Group, GroupState
 from tidelog.groups.records import (
     NO_EXPIRY,
-    NO_LIFE,
+    NO_TOPIC_ID,
     CommittedOffset,
     FirstSightRecord,
     GroupRecord,
@@ -144,25 +144,28 @@ def _of_topics(group: Group, event: RemoveTopics) -> Iterator[Record]:
     # Positions in flight are removed too: their records come first in the log.
     flying = [
         at
-        for at, life in group.lives_in_flight.items()
-        if at.topic in topics and (life == NO_LIFE or life != event.life_of(at.topic))
+        for at, topic_id in group.topic_ids_in_flight.items()
+        if at.topic in topics
+        and (topic_id == NO_TOPIC_ID or topic_id != event.topic_id_of(at.topic))
     ]
     yield from _tombstones(group, flying)
     for topic in sorted(topics & group.offsets.keys()):
-        present = event.life_of(topic)
+        present = event.topic_id_of(topic)
         for partition, offset in list(group.offsets.get(topic, {}).items()):
             at = TopicPartition(topic, partition)
-            is_former = offset.topic_id == NO_LIFE or offset.topic_id != present
+            is_former = offset.topic_id == NO_TOPIC_ID or offset.topic_id != present
             if is_former and at not in group.in_flight:
                 yield OffsetRecord(group.group_id, topic, partition, None)
     # That of the present topic id stays, as its offsets do.
     for topic in sorted(topics & first_sights.topics_seen(group)):
         sight = first_sights.latest(group, topic)
-        if sight is not None and sight.topic_id != event.life_of(topic):
+        if sight is not None and sight.topic_id != event.topic_id_of(topic):
             yield FirstSightRecord(group.group_id, topic, None)
 
 
-def remove_former_lives(group: Group, event: RemoveFormerLives, out: DecisionBuilder) -> None:
+def remove_former_topic_ids(
+    group: Group, event: RemoveFormerTopicIds, out: DecisionBuilder
+) -> None:
     """The log has been read by a coordinator that may know of deletions its writer did not know:
     remove the offsets of former topic ids. Offsets without a first sight may have any."""
     if group.state is GroupState.DEAD:
@@ -170,14 +173,14 @@ def remove_former_lives(group: Group, event: RemoveFormerLives, out: DecisionBui
     topics = [
         topic
         for topic in sorted(first_sights.topics_seen(group))
-        if first_sights.is_former(first_sights.latest(group, topic), event.life_of(topic))
+        if first_sights.is_former(first_sights.latest(group, topic), event.topic_id_of(topic))
     ]
     if topics:
         out.note("offsets of former topics removed", topics=len(topics))
-        removals.begin(group, _of_former_lives(group, topics), out, whole=False)
+        removals.begin(group, _of_former_topic_ids(group, topics), out, whole=False)
 
 
-def _of_former_lives(group: Group, topics: list[str]) -> Iterator[Record]:
+def _of_former_topic_ids(group: Group, topics: list[str]) -> Iterator[Record]:
     flying = first_sights.in_flight_of(group)
     for topic in topics:
         yield from first_sights.all_offsets_gone(group, topic, flying)

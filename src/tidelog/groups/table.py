@@ -56,7 +56,7 @@ from tidelog.groups.events import (
     Join,
     JoinResult,
     Leave,
-    RemoveFormerLives,
+    RemoveFormerTopicIds,
     RemoveMore,
     RemoveTopics,
     Sync,
@@ -69,7 +69,7 @@ from tidelog.groups.joining import join
 from tidelog.groups.leaving import heartbeat, leave
 from tidelog.groups.rebalancing import tick
 from tidelog.groups.records import (
-    NO_LIFE,
+    NO_TOPIC_ID,
     CommittedOffset,
     FirstSightRecord,
     GroupRecord,
@@ -93,7 +93,7 @@ from tidelog.model.topics import TopicPartition
 NEEDS_GROUP_ID = (Join, Sync, Heartbeat, Leave)
 """Requests that refuse the empty group id; offsets may be kept under it, as in Kafka."""
 
-NO_REQUESTS = (RemoveTopics, RemoveFormerLives, RemoveMore, Tick, Expire)
+NO_REQUESTS = (RemoveTopics, RemoveFormerTopicIds, RemoveMore, Tick, Expire)
 """Events without a waiting request."""
 
 
@@ -293,12 +293,12 @@ class GroupTable:
         self,
         group_id: str,
         topics: Iterable[tuple[str, Iterable[int]]] | None,
-        life_of: Callable[[str], UUID] = lambda _: NO_LIFE,
+        topic_id_of: Callable[[str], UUID] = lambda _: NO_TOPIC_ID,
     ) -> list[tuple[str, list[tuple[int, CommittedOffset | None]]]]:
         """Return committed offsets, in the order asked; ``topics`` None asks for all.
         ``topic_id_of`` returns the topic id of the present topic of a name, ``NO_TOPIC_ID`` for
         none."""
-        return offsets.fetch_offsets(self._groups.get(group_id), topics, life_of)
+        return offsets.fetch_offsets(self._groups.get(group_id), topics, topic_id_of)
 
     def list_groups(
         self, states: Iterable[str] = (), types: Iterable[str] = ()
@@ -379,7 +379,7 @@ class GroupTable:
                     at = TopicPartition(record.topic, record.partition)
                     group.in_flight[at] += 1
                     value = record.value
-                    group.lives_in_flight[at] = NO_LIFE if value is None else value.topic_id
+                    group.topic_ids_in_flight[at] = NO_TOPIC_ID if value is None else value.topic_id
                 elif isinstance(record, FirstSightRecord):
                     group.sights_in_flight.setdefault(record.topic, []).append(record.value)
         if group.moved or group.held_bytes != group.counted_bytes:
@@ -408,7 +408,7 @@ class GroupTable:
                 at = TopicPartition(record.topic, record.partition)
                 group.in_flight[at] -= 1
                 if not group.in_flight[at]:
-                    del group.in_flight[at], group.lives_in_flight[at]
+                    del group.in_flight[at], group.topic_ids_in_flight[at]
             elif isinstance(record, FirstSightRecord):
                 flying = group.sights_in_flight[record.topic]
                 flying.pop(0 if oldest else -1)
@@ -439,8 +439,8 @@ def _dispatch(group: Group, event: Event, now_ms: int, out: DecisionBuilder) -> 
             retention.delete_group(group, event, out)
         case RemoveTopics():
             retention.remove_topics(group, event, out)
-        case RemoveFormerLives():
-            retention.remove_former_lives(group, event, out)
+        case RemoveFormerTopicIds():
+            retention.remove_former_topic_ids(group, event, out)
         case RemoveMore():
             removals.go_on(group, out)
         case Tick(come_ms):

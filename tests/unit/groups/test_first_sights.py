@@ -13,11 +13,11 @@ from tidelog.groups.events import (
     DeleteGroup,
     DeleteOffsets,
     Expire,
-    RemoveFormerLives,
+    RemoveFormerTopicIds,
     RemoveTopics,
 )
 from tidelog.groups.records import (
-    NO_LIFE,
+    NO_TOPIC_ID,
     FirstSight,
     FirstSightRecord,
     OffsetRecord,
@@ -66,7 +66,7 @@ def test_the_first_commit_on_a_topic_names_its_life() -> None:
     d = Driver()
     d.commit_offsets({("t", 0): 1, ("t", 1): 2}, topic_id=FORMER)
     d.commit_offsets({("t", 1): 3, ("u", 0): 4}, topic_id=FORMER)
-    d.commit_offsets({("v", 0): 5}, topic_id=NO_LIFE)
+    d.commit_offsets({("v", 0): 5}, topic_id=NO_TOPIC_ID)
     assert shown(d) == [
         *("t is 1", "t-0 at 1", "t-1 at 2"),
         *("t-1 at 3", "u is 1", "u-0 at 4"),
@@ -116,7 +116,7 @@ def test_offsets_without_a_first_sight_are_of_any_life() -> None:
     assert shown(d, 2) == ["t is 2", "t-1 at 3"]
     for each in (d, d.reloaded()):
         assert found(each, PRESENT) == {0: 1, 1: 3}
-        each.send(RemoveFormerLives(life(PRESENT)))
+        each.send(RemoveFormerTopicIds(life(PRESENT)))
         assert found(each, PRESENT) == {0: 1, 1: 3}
         # That the topic was deleted is proof: what was there before may be of the former life.
         each.send(RemoveTopics(frozenset({"t"}), life(PRESENT)))
@@ -132,13 +132,13 @@ def test_a_coordinator_that_begins_removes_the_offsets_of_lives_that_are_over() 
     d = Driver()
     d.commit_offsets({("t", 0): 1, ("t", 1): 2, ("u", 0): 3}, topic_id=FORMER)
     other = d.reloaded()
-    known = {"t": PRESENT, "u": NO_LIFE}.__getitem__
+    known = {"t": PRESENT, "u": NO_TOPIC_ID}.__getitem__
     assert found(other, PRESENT) == {}
-    other.send(RemoveFormerLives(known))
+    other.send(RemoveFormerTopicIds(known))
     assert shown(other, 5) == ["t-0 at -", "t-1 at -", "t is -"]
     # That a topic is not known is no proof that it was deleted (promise 20).
     assert [name for name, _ in other.reloaded().table.offsets(GROUP, None)] == ["u"]
-    other.send(RemoveFormerLives(life(FORMER)))
+    other.send(RemoveFormerTopicIds(life(FORMER)))
     assert len(other.log) == 8
 
 
@@ -274,7 +274,7 @@ class Lives:
         self.driver = former.reloaded()
         self.waiting.clear()
         if self.random.random() < 0.7:
-            self.driver.send(RemoveFormerLives(life(self.present)))
+            self.driver.send(RemoveFormerTopicIds(life(self.present)))
 
     def compacted(self, log: list[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
         for _ in range(self.random.randint(0, 2)):

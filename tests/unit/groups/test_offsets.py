@@ -11,7 +11,7 @@ from tidelog.groups import limits
 from tidelog.groups.describing import ListedGroup
 from tidelog.groups.events import DeleteGroup, DeleteOffsets, Expire, Leaver, RemoveTopics
 from tidelog.groups.group import GroupState
-from tidelog.groups.records import NO_LIFE, FirstSight, FirstSightRecord, encode
+from tidelog.groups.records import NO_TOPIC_ID, FirstSight, FirstSightRecord, encode
 from tidelog.groups.settings import GroupSettings
 from tidelog.model.configs.topic_values import MAX_INT64
 from tidelog.model.errors import ErrorCode
@@ -324,7 +324,7 @@ def test_the_next_life_of_a_deleted_topic_keeps_its_offsets(in_flight: bool) -> 
     d.commit_offsets({("t", 0): 1}, topic_id=present)
     if not in_flight:
         d.commit()
-    d.send(RemoveTopics(frozenset({"t", "u"}), {"t": present, "u": NO_LIFE}.__getitem__))
+    d.send(RemoveTopics(frozenset({"t", "u"}), {"t": present, "u": NO_TOPIC_ID}.__getitem__))
     d.commit()
     for table in (d.table, d.reloaded().table):
         kept = [(topic, dict(found)) for topic, found in table.offsets(GROUP, None)]

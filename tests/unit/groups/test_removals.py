@@ -8,9 +8,9 @@ import pytest
 
 from tests.support.group_driver import GROUP, Driver
 from tidelog.groups import limits, pending_removal, removals
-from tidelog.groups.events import DeleteGroup, Expire, RemoveFormerLives, RemoveTopics
+from tidelog.groups.events import DeleteGroup, Expire, RemoveFormerTopicIds, RemoveTopics
 from tidelog.groups.group import GroupState
-from tidelog.groups.records import NO_LIFE, GroupRecord
+from tidelog.groups.records import NO_TOPIC_ID, GroupRecord
 from tidelog.groups.retention import found_by, look
 from tidelog.model.errors import ErrorCode
 
@@ -153,7 +153,7 @@ def test_a_bug_in_a_part_leaves_the_rest_and_the_group_can_be_deleted_again() ->
     [
         RemoveTopics(frozenset({"t"})),
         RemoveTopics(frozenset({"t"}), lambda _: PRESENT),
-        RemoveFormerLives(lambda topic: PRESENT if topic == "t" else NO_LIFE),
+        RemoveFormerTopicIds(lambda topic: PRESENT if topic == "t" else NO_TOPIC_ID),
     ],
 )
 def test_the_positions_of_a_topic_that_is_gone_go_in_parts(event: RemoveTopics) -> None:

@@ -32,7 +32,7 @@ from tidelog.groups.decision import Answer, GroupDecision, Write
 from tidelog.groups.events import (
     Event,
     Expire,
-    RemoveFormerLives,
+    RemoveFormerTopicIds,
     RemoveTopics,
     Tick,
 )
@@ -257,7 +257,7 @@ class LedPartition:
         self._arm()
         if self._deleted_while_loading:
             await self.forget_topics(frozenset(self._deleted_while_loading))
-        await self._for_all(RemoveFormerLives(self._metadata.id_of))
+        await self._for_all(RemoveFormerTopicIds(self._metadata.id_of))
 
     async def _until_metadata(self) -> None:
         """Wait until the metadata cache is at least as new as this leadership.
