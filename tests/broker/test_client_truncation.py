@@ -134,7 +134,7 @@ async def lose_and_grow(lone: LoneBroker, cluster: Cluster) -> None:
 def test_a_log_that_was_cut_and_grew_again_is_noticed(tmp_path: Path) -> None:
     async def story(lone: LoneBroker, cluster: Cluster, fetcher: Fetcher) -> None:
         await lose_and_grow(lone, cluster)
-        with pytest.raises(LogTruncated, match="t-0 was cut at offset 0, before 5") as caught:
+        with pytest.raises(LogTruncated, match="t-0 was truncated to offset 0, below 5") as caught:
             await read(fetcher, 1)
         assert (caught.value.offset, caught.value.end_offset) == (5, 0)
 

@@ -133,7 +133,7 @@ def verdict(found: Comparison) -> str:
         return "DIFFERENT"
     if found.unread:
         return "unread"
-    return "behind" if found.behind else "same"
+    return "behind" if found.lagging else "same"
 
 
 def as_data(found: Comparison) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def as_data(found: Comparison) -> dict[str, Any]:
             "held": {str(broker): what for broker, what in found.difference.held.items()},
         },
         "unread": {str(broker): why for broker, why in found.unread.items()},
-        "behind": {str(broker): mark for broker, mark in found.behind.items()},
+        "behind": {str(broker): mark for broker, mark in found.lagging.items()},
     }
 
 
@@ -184,7 +184,7 @@ def _print(compared: list[Comparison]) -> None:
                 "      -> keep the disks; the replica that differs from the others is probably the "
                 "wrong one: stop its broker, move that partition's directory away, restart it"
             )
-        for broker, mark in sorted(each.behind.items()):
+        for broker, mark in sorted(each.lagging.items()):
             say(f"{each.partition}: broker {broker} lags, its high watermark is {mark}")
     for (broker, why), places in sorted(_unread(compared).items()):
         many = "a replica" if len(places) == 1 else f"{len(places)} replicas"

@@ -1,7 +1,7 @@
-"""A blocking front for callers without an event loop: Spark's tasks, the commands.
+"""A blocking interface for callers without an event loop, such as Spark's tasks.
 
-Owns one background thread with one event loop, and the reading of ranges as a plain iterator.
-Everything else is a coroutine of this folder, run with ``call``.
+Owns one background thread with one event loop, and the reading of ranges as a plain iterator. Other
+coroutines of this package run with ``call``.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class LoopThread:
         self._loop.run_forever()
 
     def start(self, work: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Begin a coroutine on the loop; its future can be waited for from any thread."""
+        """Start a coroutine on the loop; any thread can wait for its future."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def run(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
-        """Run a coroutine to its end and return its result, or raise what it raised.
+        """Run a coroutine to its end and return its result, or raise its exception.
 
-        An interrupted or overdue wait cancels it.
+        An interruption or a timeout cancels it.
         """
         future = self.start(work)
         try:
@@ -74,9 +74,9 @@ class LoopThread:
 
 
 class BlockingCluster:
-    """A ``Cluster`` with a thread of its own, opened at construction; close it, or use ``with``.
+    """A ``Cluster`` with its own thread, opened at construction; close it, or use ``with``.
 
-    Raises ClusterUnreachable when no bootstrap address answers within ``open_timeout_ms``.
+    Raises ClusterUnreachable when no bootstrap address responds within ``open_timeout_ms``.
     """
 
     def __init__(
@@ -132,11 +132,11 @@ class BlockingCluster:
     ) -> Iterator[Fetched]:
         """Yield the raw batches of each partition from its start up to (not including) its end.
 
-        The next pieces are fetched while the caller works on one. A piece may reach below
-        ``Fetched.offset`` and above the range's end: skip those records. ``epochs``: the leader
-        epochs of what is before the starts, where they are known: an earlier leader is not
-        believed, and a later one asked whether it has that (KIP-320). Raises OffsetOutOfRange
-        for data that is gone, GaveUp when nothing comes for ``idle_timeout_ms``. Closing the
+        Later batches are prefetched while the caller works. Batches may contain records below
+        ``Fetched.offset`` or past the end of the range: skip those. ``epochs``: the leader epochs
+        of the records before the starts, where known: a leader of an earlier epoch is not used, and
+        one of a later epoch is checked for truncation (KIP-320). Raises OffsetOutOfRange for
+        records that are gone, GaveUp when nothing arrives for ``idle_timeout_ms``. Closing the
         iterator stops the fetching.
         """
         wanted = {tp: bounds for tp, bounds in ranges.items() if bounds[0] < bounds[1]}

@@ -1,11 +1,10 @@
 """A client's view of one cluster: addresses, connections by broker, metadata, coordinators.
 
-Owns the connections and what is known of leaders. Does not know what is fetched or produced.
-Everything here belongs to one event loop; `blocking` is the front for threads.
+Owns the connections and the metadata cache. Not fetching and producing: see those packages.
+Everything here belongs to one event loop; `blocking` is the interface for threads.
 
-Metadata is asked for when a topic is unknown, when somebody calls ``forget`` (an answer said that
-the leader moved), or when it is older than ``metadata_max_age_ms``. Askers at the same time share
-one request.
+Metadata is requested when a topic is unknown, after ``forget`` (a response said that the leader
+moved), or when it is older than ``metadata_max_age_ms``. Concurrent callers share one request.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class ClusterSettings:
     max_in_flight: int = 5
     backoff: Backoff = field(default_factory=Backoff)
     secret: ClusterSecret | None = None
-    """The cluster secret to prove on each connection; only an operator's command has it."""
+    """The cluster secret to prove on each connection; only operators' commands set it."""
 
 
 class Cluster:
@@ -85,19 +84,19 @@ class Cluster:
 
     @property
     def view(self) -> ClusterMetadata:
-        """What is known now, without asking anybody."""
+        """The cached metadata."""
         return self._view
 
     async def open(self, timeout_ms: int | None = None) -> None:
         """Reach the cluster through any bootstrap address.
 
-        Raises ClusterUnreachable when none has answered within ``timeout_ms`` (default: the
-        default API timeout).
+        Raises ClusterUnreachable when none responds within ``timeout_ms`` (default: the default API
+        timeout).
         """
         await self.retry(self.refresh, timeout_ms)
 
     async def close(self) -> None:
-        """Close all connections. Requests under way fail."""
+        """Close all connections. Requests in flight fail."""
         if self._refreshing is not None:
             self._refreshing.cancel()
         tasks = list(self._connections.values())
@@ -130,19 +129,19 @@ class Cluster:
     # Connections
 
     async def connection(self, node_id: int, purpose: str = "") -> ClientConnection:
-        """Return an open connection to a broker, made when there is none.
+        """Return the open connection to a broker, or open one.
 
-        Connections of different ``purpose`` are different, so that a long wait (a fetch, a group's
-        join) holds up nothing else. Raises ConnectionLost.
+        Each ``purpose`` has its own connection, so that a long wait (a fetch, a group's join) does
+        not delay other requests. Raises ConnectionLost.
         """
         broker = self._view.brokers.get(node_id)
         if broker is None:
             self._stale = True
-            raise ConnectionLost(f"broker {node_id} is not among the living brokers")
+            raise ConnectionLost(f"broker {node_id} is not among the live brokers")
         return await self._connection_to((node_id, purpose), broker.host, broker.port)
 
     def close_purpose(self, purpose: str) -> None:
-        """End the connections of a purpose that nobody has any more."""
+        """Close the connections of a purpose that is no longer used."""
         for key in [key for key in self._connections if key[1] == purpose]:
             task = self._connections.pop(key)
             if _connected(task):
@@ -159,20 +158,20 @@ class Cluster:
         timeout_ms: int | None = None,
         purpose: str = "",
     ) -> Any:
-        """Send one request to one broker and return the answer. Never retries."""
+        """Send one request to one broker and return the response. Never retries."""
         connection = await self.connection(node_id, purpose)
         return await connection.send(
             request, version, timeout_ms or self.settings.request_timeout_ms
         )
 
     async def any_connection(self, last: Collection[str] = ()) -> ClientConnection:
-        """Return a connection to any broker that can be reached: open ones first.
+        """Return a connection to any reachable broker: open ones first.
 
-        ``last``: the addresses of those that are only taken when there is no other. Raises
-        ClusterUnreachable with the reason of the last address tried.
+        ``last``: addresses to try only after all others. Raises ClusterUnreachable with the reasons
+        of the addresses tried.
         """
         for (_, purpose), task in self._connections.items():
-            # Those with a purpose may be waiting for long, and this would wait behind.
+            # A connection with a purpose may have a long request in flight and delay this one.
             if purpose or not _connected(task) or task.result().closed:
                 continue
             if task.result().peer not in last:
@@ -181,7 +180,7 @@ class Cluster:
         candidates: list[tuple[Any, str, int]] = [
             (broker.node_id, broker.host, broker.port) for broker in self._view.brokers.values()
         ]
-        # In any order: a broker that accepts and never answers must not be asked every time.
+        # In random order: a broker that accepts and never responds must not be tried every time.
         self.settings.backoff.random.shuffle(candidates)
         known = {(host, port) for _, host, port in candidates}
         candidates += [(f"bootstrap {a}", *a) for a in self._bootstrap if a not in known]
@@ -194,7 +193,7 @@ class Cluster:
         raise ClusterUnreachable(f"no broker can be reached: {'; '.join(dict.fromkeys(reasons))}")
 
     async def send_to_any(self, request: Any, *, timeout_ms: int | None = None) -> Any:
-        """Send a request that every broker can answer or forward."""
+        """Send a request that every broker can serve or forward."""
         connection = await self.any_connection()
         return await connection.send(request, None, timeout_ms or self.settings.request_timeout_ms)
 
@@ -232,24 +231,24 @@ class Cluster:
                 secret=self.settings.secret,
             )
         except ConnectionLost:
-            # The cluster may have moved on: look again before the next attempt.
+            # The cluster may have changed: refresh the metadata before the next attempt.
             self._stale = True
             raise
 
     # Metadata
 
     def forget(self) -> None:
-        """Mark the metadata as out of date: an answer told so."""
+        """Mark the metadata as stale, after a response that says so."""
         self._stale = True
 
     async def topics(
         self, names: Iterable[str], *, timeout_ms: int | None = None, create: bool = False
     ) -> dict[str, Topic]:
-        """Return these topics, each with its partitions, once all are known without error.
+        """Return these topics with their partitions, once all are known without error.
 
-        ``create`` lets the broker create missing topics (auto.create.topics.enable). Raises
-        Refused for a topic that still is in error at the deadline; an unknown or invalid topic
-        is not waited for unless ``create``.
+        ``create`` lets the broker create missing topics (auto.create.topics.enable). Raises Refused
+        for a topic that still has an error at the deadline; for an unknown or invalid topic at once
+        unless ``create``.
         """
         wanted = list(dict.fromkeys(names))
         self._wanted.update(wanted)
@@ -275,7 +274,7 @@ class Cluster:
         return await self.retry(attempt, timeout_ms, retry_on=worth)
 
     async def all_topics(self) -> ClusterMetadata:
-        """Ask for every topic and return the view."""
+        """Request the metadata of every topic and return the view."""
         return await self.describe(None)
 
     async def describe(
@@ -285,9 +284,9 @@ class Cluster:
         node_id: int | None = None,
         timeout_ms: int | None = None,
     ) -> ClusterMetadata:
-        """Ask for these topics (None: all) now and return what was answered, errors included.
+        """Request the metadata of these topics (None: all) and return it, errors included.
 
-        ``node_id``: this broker is asked, once, and not any.
+        ``node_id``: request it from this broker, once, and not from any.
         """
         wanted = None if names is None else _topics_of(names)
         request = messages.MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
@@ -306,8 +305,8 @@ class Cluster:
     async def leader(self, partition: TopicPartition, least_epoch: int = -1) -> Partition:
         """Return a partition that has a leader, from metadata that is not known to be stale.
 
-        ``least_epoch``: an epoch that is known to have begun; a leader of an earlier one was
-        deposed, and so who names it is behind. One attempt: raises Refused
+        ``least_epoch``: an epoch that is known to have begun. A leader of an earlier one was
+        deposed, so a broker that names it is stale. One attempt: raises Refused
         (LEADER_NOT_AVAILABLE, UNKNOWN_TOPIC_OR_PARTITION, UNKNOWN_LEADER_EPOCH).
         """
         self._wanted.add(partition.topic)
@@ -315,7 +314,7 @@ class Cluster:
             await self.refresh()
         found = self._view.partition(partition)
         if found is None:
-            # A broker that is cut off does not know of new partitions: another is asked next time.
+            # A partitioned broker does not know new partitions: try another one next time.
             self._doubted.add(self._told_by)
             topic = self._view.topics.get(partition.topic)
             code = topic.error if topic is not None else 0
@@ -324,7 +323,7 @@ class Cluster:
             self._stale = True
             raise Refused(ErrorCode.LEADER_NOT_AVAILABLE, str(partition))
         if 0 <= found.leader_epoch < least_epoch:
-            # Others first, next time: a broker that is cut off does not hear of it for long.
+            # Try others first next time: a partitioned broker stays stale for long.
             self._stale = True
             self._doubted.add(self._told_by)
             raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH, str(partition))
@@ -334,14 +333,14 @@ class Cluster:
 
     @property
     def expired(self) -> bool:
-        """Whether the metadata is stale: never asked for, too old, or forgotten."""
+        """Whether the metadata is stale: never requested, too old, or forgotten."""
         if self._stale or self._view_time is None:
             return True
         age_s = asyncio.get_running_loop().time() - self._view_time
         return age_s * 1000 > self.settings.metadata_max_age_ms
 
     async def refresh(self, create: bool = False) -> None:
-        """Ask for the topics in use now; one attempt, shared with whoever asks meanwhile."""
+        """Request the metadata of the topics in use; one attempt, shared by concurrent callers."""
         if create or self._refreshing is None or self._refreshing.done():
             task = asyncio.get_running_loop().create_task(self._ask(create))
             task.add_done_callback(_look_at_error)
@@ -353,7 +352,7 @@ class Cluster:
         request = messages.MetadataRequest(
             topics=_topics_of(names), allow_auto_topic_creation=create
         )
-        # Cleared first: a ``forget`` while the question is under way must not be lost.
+        # Cleared first: a ``forget`` while the request is in flight must not be lost.
         self._stale = False
         try:
             connection = await self.any_connection(self._doubted)
@@ -379,7 +378,7 @@ class Cluster:
         return known.node_id
 
     def forget_coordinator(self, group: str) -> None:
-        """Forget who coordinates a group: an answer told that it moved."""
+        """Forget the coordinator of a group, after a response that says it moved."""
         self._coordinators.pop(group, None)
 
     async def send_to_coordinator(
@@ -392,8 +391,8 @@ class Cluster:
     ) -> Any:
         """Send a request to a group's coordinator; one attempt.
 
-        Members take a ``purpose`` of their own: a join waits for all members, and nothing may
-        wait behind it.
+        Each member has its own ``purpose``: a join waits for all members, and must not delay other
+        requests.
         """
         node_id = await self.coordinator(group)
         broker = self._coordinators[group]
@@ -429,6 +428,6 @@ def _connected(task: asyncio.Task[ClientConnection]) -> bool:
 
 
 def _look_at_error(task: asyncio.Task[Any]) -> None:
-    # Whoever waits gets the error; when nobody is left, the loop must not complain of it.
+    # Callers get the error; retrieve it here, so that the loop does not warn without a caller.
     if not task.cancelled():
         task.exception()

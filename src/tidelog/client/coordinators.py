@@ -1,6 +1,7 @@
-"""Asking a group's coordinator, wherever it is by now.
+"""Requests to a group's coordinator, with retries.
 
-Owns the retrying around one request to one coordinator: moved, loading, not there yet, lost.
+Owns the retries of one request: the coordinator moved, is loading, is not available, or the
+connection was lost.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ async def ask_coordinator(
     timeout_ms: int | None = None,
     purpose: str = COORDINATOR_PURPOSE,
 ) -> Any:
-    """Send a request to the coordinator of ``group`` until it is answered; return the answer.
+    """Send a request to the coordinator of ``group``, with retries; return the response.
 
-    ``request`` may be a function that makes it for each attempt: of what is left, then.
-    ``error_of`` finds the error code in an answer. Raises Refused for a code that is not worth
-    retrying, or the last failure at the deadline.
+    ``request`` may be a function that builds the request of each attempt, for what is left.
+    ``error_of`` finds the error code in a response. Raises Refused for a code that is not
+    retriable, or the last error at the deadline.
     """
 
     async def attempt() -> Any:

@@ -1,6 +1,6 @@
-"""What can go wrong between a client and its cluster, as exceptions with one line for a person.
+"""The exceptions of the client; the text of each is one line for a user.
 
-Owns the exceptions of this folder. Which of them is tried again is decided in ``retries``.
+Owns all exceptions of this package. Not which of them are retried: see ``retries``.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from tidelog.model.topics import TopicPartition
 
 
 class ClientError(Exception):
-    """Anything a client of a cluster can meet; the text is one line that says what happened."""
+    """Any error of a client; the text is one line that says what happened."""
 
 
 class ConnectionLost(ClientError):
-    """The connection could not be made, or ended before the answer came.
+    """The connection could not be opened, or ended before the response arrived.
 
-    A request that was under way may or may not have been carried out.
+    The broker may or may not have executed a request that was in flight.
     """
 
 
 class RequestTimedOut(ConnectionLost):
-    """No answer came in time; the connection is given up, as answers come in order."""
+    """No response in time. The connection is closed, because responses arrive in order."""
 
 
 class InvalidAnswer(ConnectionLost):
-    """The peer sent bytes that are no answer of Kafka's protocol."""
+    """The peer sent bytes that are not a valid response of Kafka's protocol."""
 
 
 class ProofFailed(ClientError):
@@ -40,14 +40,14 @@ class VersionUnsupported(ClientError):
 
 
 class ClusterUnreachable(ClientError):
-    """None of the known addresses answered within the time given."""
+    """None of the known addresses responded in time."""
 
 
 class Refused(ClientError):
-    """A broker answered with an error code.
+    """A broker responded with an error code.
 
-    ``code`` is the code, ``subject`` what it was said of (a topic, partition, group), ``reason``
-    the broker's own sentence or "".
+    ``subject`` is the topic, partition or group that the code concerns, ``reason`` the broker's
+    own message or "".
     """
 
     def __init__(self, code: int, subject: str, reason: str | None = None) -> None:
@@ -73,16 +73,18 @@ class OffsetOutOfRange(Refused):
 
 
 class LogTruncated(OffsetOutOfRange):
-    """The log of ``partition`` was cut at ``end_offset``, before ``offset``, which was read."""
+    """The log of ``partition`` was truncated to ``end_offset``; ``offset`` had been read."""
 
     def __init__(self, partition: TopicPartition, offset: int, end_offset: int) -> None:
         super().__init__(partition, offset)
         self.end_offset = end_offset
-        self.args = (f"{partition} was cut at offset {end_offset}, before {offset} that was read",)
+        self.args = (
+            f"{partition} was truncated to offset {end_offset}, below {offset}, read before",
+        )
 
 
 class GaveUp(ClientError):
-    """Retries ended at the deadline; ``__cause__`` is the last thing that went wrong."""
+    """Retries ended at the deadline; ``__cause__`` is the last error."""
 
 
 def error_code(code: int) -> ErrorCode:
@@ -94,14 +96,14 @@ def error_code(code: int) -> ErrorCode:
 
 
 def json_of(answer: Any, text: str, subject: str) -> dict[str, Any]:
-    """Return the object that ``text``, a field of ``answer``, is as JSON.
+    """Parse ``text``, a field of the response ``answer``, as a JSON object.
 
-    Raises Refused when the whole answer is a refusal, and ClientError when it is no JSON.
+    Raises Refused when the response has an error code, and ClientError for invalid JSON.
     """
     if answer.error_code:
         raise Refused(answer.error_code, subject, answer.error_message)
     try:
         found: dict[str, Any] = json.loads(text)
     except ValueError:
-        raise ClientError(f"{subject} was answered in no JSON") from None
+        raise ClientError(f"{subject}: the response is not valid JSON") from None
     return found

@@ -1,6 +1,7 @@
-"""Asking the leaders of many partitions at once, again and again until each has answered.
+"""Requests to the leaders of many partitions, with retries.
 
-Owns the grouping by leader and the retrying of what is left; what is asked is the caller's.
+Owns the grouping by leader and the retries of the partitions that are left. Not the request: the
+caller sends it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tidelog.model.topics import TopicPartition
 Result = TypeVar("Result")
 
 Ask = Callable[[int, list[TopicPartition]], Awaitable[dict[TopicPartition, Result | ErrorCode]]]
-"""Ask one broker (its id) about partitions that it leads."""
+"""Sends a request for some partitions to the broker (id) that leads them."""
 
 
 async def ask_leaders(
@@ -29,11 +30,11 @@ async def ask_leaders(
     timeout_ms: int | None = None,
     failed: dict[TopicPartition, ClientError] | None = None,
 ) -> dict[TopicPartition, Result]:
-    """Return each partition's result, asking its leader, wherever that moves in the meantime.
+    """Return each partition's result from its leader, also when the leader moves meanwhile.
 
-    Raises Refused for the first partition with an error that is not worth retrying (an unknown
-    topic or partition among them), or that still has one at the deadline. With ``failed`` nothing
-    is raised: it takes each partition's error, and the others' results are returned.
+    Raises Refused for the first partition with an error that is not retriable (such as an unknown
+    topic), or that still has an error at the deadline. With ``failed`` nothing is raised: it
+    collects each partition's error, and the results of the others are returned.
     """
     found: dict[TopicPartition, Result] = {}
     left = list(dict.fromkeys(partitions))
@@ -45,8 +46,8 @@ async def ask_leaders(
         groups: dict[int, list[TopicPartition]] = {}
         for partition in left:
             try:
-                # With `failed`, metadata that lacks one leader is asked for once and not once for
-                # each: the others are taken as they are known.
+                # With `failed`, one missing leader causes one metadata request, not one for each
+                # partition: the others use the cached metadata.
                 node_id = _known_leader(cluster, partition) if errors else None
                 if node_id is None:
                     node_id = (await cluster.leader(partition)).leader
@@ -96,7 +97,7 @@ def _known_leader(cluster: Cluster, partition: TopicPartition) -> int | None:
 
 
 def _worth(error: ClientError) -> bool:
-    # Fresh metadata that lacks the partition is an answer, not a hiccup.
+    # Fresh metadata without the partition is final, not a transient error.
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if isinstance(error, Refused) and error.code == unknown:
         return False

@@ -1,11 +1,11 @@
-"""What a client knows of a cluster: brokers, topics, partitions, leaders; immutable snapshots.
+"""A client's metadata: brokers, topics, partitions, leaders, as immutable snapshots. Pure.
 
-Owns the reading of Metadata answers and the rule which of two answers is newer. Pure: asking for
-metadata is ``cluster``.
+Owns the parsing of Metadata responses and the rule which of two is newer. Not the request: see
+``cluster``.
 
-Rule of merging: within one life of a topic (topic id), a partition keeps the newest leader epoch
-it has seen (KIP-320), and a topic the newest resize epoch (elastic partitions), so that no answer
-of a broker that lags behind takes the client back.
+Merging: for one topic id, a partition keeps the newest leader epoch seen (KIP-320), and a topic the
+newest resize epoch (elastic partitions), so that the response of a stale broker does not take the
+client back.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DEFAULT_PORT = 9092
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """One broker as clients reach it."""
+    """The address of a broker for clients."""
 
     node_id: int
     host: str
@@ -71,15 +71,15 @@ class ClusterMetadata:
     topics: Mapping[str, Topic] = field(default_factory=dict)
 
     def partition(self, wanted: TopicPartition) -> Partition | None:
-        """Return a partition of a topic that is known without error, else None."""
+        """Return a partition of a topic that is known without error, otherwise None."""
         topic = self.topics.get(wanted.topic)
         return None if topic is None else topic.partitions.get(wanted.partition)
 
     def merged(self, newer: ClusterMetadata, *, whole: bool) -> ClusterMetadata:
-        """Return this view brought up to date by an answer.
+        """Return this view merged with a newer response.
 
-        ``whole``: the answer covers all topics, those it lacks are gone. Grows with the topics of
-        the answer.
+        ``whole``: the response covers all topics, those it lacks are gone. Grows with the topics of
+        the response.
         """
         topics = {} if whole else dict(self.topics)
         for name, topic in newer.topics.items():
@@ -102,7 +102,7 @@ def _newer_topic(known: Topic, found: Topic) -> Topic:
 
 
 def read_answer(answer: messages.MetadataResponse) -> ClusterMetadata:
-    """Return the view in a Metadata answer."""
+    """Return the view in a Metadata response."""
     return ClusterMetadata(
         cluster_id=answer.cluster_id,
         controller_id=answer.controller_id,

@@ -1,7 +1,7 @@
-"""Looking up offsets: by special value, by time, by leader epoch.
+"""Lookups of offsets: start and end of a log, by time, by leader epoch.
 
-Owns ListOffsets and OffsetForLeaderEpoch as a client asks them; positions of groups are
-``group_offsets``.
+Owns the client's ListOffsets and OffsetForLeaderEpoch. Not committed offsets of groups: see
+``groups.committed_offsets``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages
 
 LATEST = -1
-"""The end of what may be read: the high watermark, or the last stable offset."""
+"""The end of the readable log: the high watermark, or the last stable offset."""
 
 EARLIEST = -2
 """The start of the log."""
@@ -31,7 +31,7 @@ MAX_TIMESTAMP_VERSION = 7
 
 
 class IsolationLevel(IntEnum):
-    """What of transactions a reader sees (Kafka's isolation.level)."""
+    """Whether a reader sees records of open and aborted transactions (Kafka's isolation.level)."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -46,7 +46,7 @@ class FoundOffset(NamedTuple):
 
 
 class EpochEnd(NamedTuple):
-    """The largest epoch not above the one asked for, and where it ends; -1 and -1 for none."""
+    """The largest epoch not above the requested one, and its end; -1 and -1 for none."""
 
     leader_epoch: int
     end_offset: int
@@ -64,8 +64,8 @@ async def list_offsets(
     """Look up one offset per partition: EARLIEST, LATEST, MAX_TIMESTAMP, or a time in ms.
 
     A time finds the first record with a timestamp at or after it, or offset -1. Raises Refused;
-    with ``failed`` nothing, it takes the errors of partitions. ``taken`` is called with what each
-    leader answers, at once, while others are still asked.
+    with ``failed`` it collects the errors of partitions instead. ``taken`` is called with the
+    offsets of each leader when they arrive.
     """
 
     request_timeout_ms = cluster.settings.request_timeout_ms
@@ -117,7 +117,7 @@ async def offsets_for_leader_epoch(
 ) -> dict[TopicPartition, EpochEnd]:
     """Look up where leader epochs end in the leaders' logs (KIP-320).
 
-    Raises Refused; with ``failed`` nothing, it takes the errors of partitions.
+    Raises Refused; with ``failed`` it collects the errors of partitions instead.
     """
 
     async def ask(
@@ -131,7 +131,7 @@ async def offsets_for_leader_epoch(
 async def epoch_ends_at(
     cluster: Cluster, node_id: int, wanted: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, EpochEnd | ErrorCode]:
-    """Ask one broker, once, where leader epochs end in its log; errors are each partition's."""
+    """Request the ends of leader epochs in one broker's log, once; errors are per partition."""
     ask_for = messages.OffsetForLeaderEpochRequest
     topics = topics_field(
         wanted,
@@ -155,6 +155,6 @@ async def epoch_ends_at(
 
 
 def _epoch_of(cluster: Cluster, where: TopicPartition) -> int:
-    """Return the leader epoch that this client knows; -1 for none, which is not checked."""
+    """Return the leader epoch in the cached metadata; -1 for none, which brokers do not check."""
     known = cluster.view.partition(where)
     return -1 if known is None else known.leader_epoch

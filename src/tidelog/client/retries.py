@@ -1,7 +1,7 @@
-"""Trying again: which failures are worth it, and when to give up.
+"""Retries: which errors are retriable, and the deadline.
 
-Owns the choice. Not how long to wait: see `runtime.backoff`; what must be forgotten between
-attempts (leaders, coordinators) is the caller's.
+Owns these rules. Not the pause: see `runtime.backoff`. Not the invalidation of metadata between
+attempts: the caller does it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ async def retrying(
 ) -> Result:
     """Call ``attempt`` until it succeeds, fails for good, or ``timeout_ms`` have passed.
 
-    ``failed`` is told of each failure that is tried again. Raises the last error. The number of
-    attempts is bounded by the time and the backoff.
+    ``failed`` is called with each error that is retried. Raises the last error. The timeout and the
+    back-off bound the number of attempts.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_ms / 1000

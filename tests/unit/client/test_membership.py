@@ -14,9 +14,9 @@ from tidelog.client.groups.membership import (
     Event,
     MemberStatus,
     State,
+    after_error,
     named,
     step,
-    told,
 )
 from tidelog.model.errors import ErrorCode
 
@@ -111,11 +111,11 @@ def test_an_answer_to_another_generation_changes_nothing() -> None:
         ErrorCode.ILLEGAL_GENERATION,
         ErrorCode.UNKNOWN_MEMBER_ID,
     ):
-        assert told(now, code, asked) is now
-        behind = told(now, code, now)
+        assert after_error(now, code, asked) is now
+        behind = after_error(now, code, now)
         assert behind is not None and behind.must_join
-    assert told(now, ErrorCode.FENCED_INSTANCE_ID, now) is None
-    assert told(now, ErrorCode.GROUP_AUTHORIZATION_FAILED, now) is None
+    assert after_error(now, ErrorCode.FENCED_INSTANCE_ID, now) is None
+    assert after_error(now, ErrorCode.GROUP_AUTHORIZATION_FAILED, now) is None
 
 
 def test_what_ends_a_membership_is_kept() -> None:

@@ -76,7 +76,7 @@ def test_other_batches_at_the_same_offset() -> None:
     assert missing.difference is not None and missing.difference.offset == 3
     garbage = compared(LOG, batch(0) + bytes(200))
     assert garbage.difference is not None
-    assert garbage.difference.held[2] == "bytes that are no batch"
+    assert garbage.difference.held[2] == "bytes that are not a batch"
 
 
 @pytest.mark.parametrize("seed", range(20))

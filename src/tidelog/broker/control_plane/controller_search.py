@@ -70,7 +70,7 @@ class ControllerSearch:
                         on_closed=on_closed,
                         secret=self._secret,
                     ),
-                    "complete the greeting",
+                    "complete the handshake",
                 )
         except ProofFailed as error:
             self._unproven = str(error)
@@ -85,7 +85,7 @@ class ControllerSearch:
         with patience.counted():
             sent = connection.send(request, version, patience.now_ms)
             response = await self._waited(
-                sent, f"answer {ApiKey(api_of_request(request).key).name}"
+                sent, f"respond to {ApiKey(api_of_request(request).key).name}"
             )
         patience.answered()
         return response

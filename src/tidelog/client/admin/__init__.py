@@ -1,4 +1,4 @@
-"""Administration of a cluster, one file per kind of thing; functions over a ``Cluster``.
+"""Administrative requests, one file per subject; functions that take a ``Cluster``.
 
-What is answered per item comes back per item: None for success, else the ``Refused`` itself.
+Results per item are returned per item: None for success, otherwise the ``Refused`` itself.
 """

@@ -1,6 +1,6 @@
-"""Showing and changing dynamic configurations of topics and brokers.
+"""Dynamic configurations of topics and brokers: describing and changing them.
 
-Owns DescribeConfigs, IncrementalAlterConfigs and ListConfigResources as a client asks them.
+Owns the client's DescribeConfigs and IncrementalAlterConfigs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tidelog.protocol import messages
 TOPICS_PER_REQUEST = 100
 
 Source = ConfigSource
-"""Where a value comes from (KIP-226)."""
+"""The source of a value (KIP-226)."""
 
 
 DYNAMIC = frozenset(
@@ -29,12 +29,12 @@ DYNAMIC = frozenset(
         Source.DYNAMIC_GROUP_CONFIG,
     }
 )
-"""Sources that somebody set with a command, as opposed to files and defaults."""
+"""Sources of dynamic values, as opposed to properties files and defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedConfig:
-    """One configuration of one resource; ``value`` is None when it is secret or unset."""
+    """One configuration of one resource; ``value`` is None when it is sensitive or unset."""
 
     name: str
     value: str | None
@@ -61,7 +61,7 @@ async def describe_configs(
 async def describe_topics_configs(
     cluster: Cluster, names: Sequence[str], keys: Sequence[str] | None = None
 ) -> dict[str, list[DescribedConfig] | Refused]:
-    """Return the configurations of many topics, of these ``keys`` only if they are given.
+    """Return the configurations of many topics, only those in ``keys`` if given.
 
     One request for each hundred topics.
     """
@@ -145,11 +145,11 @@ async def alter_configs(
 
 
 async def _send(cluster: Cluster, kind: ResourceType, name: str, request: Any) -> Any:
-    """Send to any broker, but what is one broker's own (a named broker, its loggers) to that."""
+    """Send to any broker, but a request about one broker (or its loggers) to that broker."""
     if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER) and name:
         if not name.isdigit() or int(name) not in cluster.view.brokers:
             known = ", ".join(str(node_id) for node_id in sorted(cluster.view.brokers))
-            raise ClientError(f"there is no broker {name!r}: the living ones are {known}")
+            raise ClientError(f"there is no broker {name!r}: the live brokers are {known}")
         node_id = int(name)
 
         return await cluster.retry(lambda: cluster.send(node_id, request))

@@ -1,6 +1,6 @@
-"""Electing leaders on request: preferred replicas, or anybody where nobody in sync lives.
+"""Elections on request: preferred, or unclean when no replica in sync is alive.
 
-Owns the request (KIP-183, KIP-460).
+Owns the client's ElectLeaders (KIP-183, KIP-460).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tidelog.protocol import messages
 async def elect_leaders(
     cluster: Cluster, kind: ElectionType, partitions: Iterable[TopicPartition] | None
 ) -> dict[TopicPartition, Refused | None]:
-    """Elect leaders of these partitions, or (None) of all; each one's outcome.
+    """Elect leaders of these partitions, or (None) of all; return the outcome of each.
 
-    ELECTION_NOT_NEEDED is a refusal as others are; with None those are left out. Raises Refused
-    when the whole request was refused.
+    ELECTION_NOT_NEEDED is returned as a refusal; with None such partitions are omitted. Raises
+    Refused when the whole request was refused.
     """
     elect = messages.ElectLeadersRequest
     asked = None

@@ -1,6 +1,6 @@
-"""Listing, describing and deleting groups, and deleting their offsets.
+"""Groups: listing, describing and deleting them, and deleting their offsets.
 
-Owns the requests; committed offsets are ``client.group_offsets``.
+Owns these requests. Not committed offsets: see ``client.groups.committed_offsets``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """One member of a group and what it reads."""
+    """One member of a group and its assignment."""
 
     member_id: str
     instance_id: str | None
@@ -81,7 +81,7 @@ async def groups_of(
 
 
 async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
-    """Return one group; a group that nobody knows is described as Dead, as Kafka does.
+    """Return one group; an unknown group is described as Dead, as Kafka does.
 
     Raises Refused.
     """
@@ -91,7 +91,7 @@ async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
             cluster, group, request, lambda answer: int(answer.groups[0].error_code)
         )
     except Refused as error:
-        # From version 6 on Kafka answers so; below it says Dead.
+        # Kafka responds with this code from version 6 on; before, the state is Dead.
         if error.code != ErrorCode.GROUP_ID_NOT_FOUND:
             raise
         return GroupDescription(group, "Dead", "", "", await cluster.coordinator(group), ())
@@ -124,7 +124,7 @@ async def delete_group(cluster: Cluster, group: str) -> None:
 async def delete_offsets(
     cluster: Cluster, group: str, partitions: Iterable[TopicPartition]
 ) -> dict[TopicPartition, Refused | None]:
-    """Delete a group's committed offsets; each partition's outcome. Raises Refused."""
+    """Delete a group's committed offsets; return the outcome of each partition. Raises Refused."""
     delete = messages.OffsetDeleteRequest
     topics = topics_field(
         partitions,

@@ -1,6 +1,6 @@
-"""Describing the cluster and its nodes: brokers, controller, log directories, condition.
+"""The cluster and its nodes: brokers, controller, log directories, condition.
 
-Owns DescribeCluster, DescribeLogDirs and DescribeCondition as a client asks them.
+Owns the client's DescribeCluster, DescribeLogDirs and DescribeCondition.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DescribedCluster:
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """One log directory of a broker: sizes in bytes, -1 from brokers that do not tell."""
+    """One log directory of a broker: sizes in bytes, -1 from brokers that do not report them."""
 
     path: str
     error: Refused | None
@@ -80,9 +80,9 @@ async def describe_log_dirs(cluster: Cluster, node_id: int) -> list[LogDir]:
 
 
 async def describe_unclean(cluster: Cluster) -> list[dict[str, Any]] | None:
-    """Return what is on record of unclean elections (KIP-704); None where that is not served.
+    """Return the recorded unclean elections (KIP-704); None when the request is not served.
 
-    One entry for each election, with what it lost: see ``tidelog doctor unclean``. Raises as
+    One entry for each election, with the records it lost: see ``tidelog doctor unclean``. Raises as
     ``describe_condition`` does.
     """
     condition = await describe_condition(cluster, subjects=["unclean"])
@@ -92,22 +92,22 @@ async def describe_unclean(cluster: Cluster) -> list[dict[str, Any]] | None:
 async def describe_condition(
     cluster: Cluster, timeout_ms: int = CONDITION_TIMEOUT_MS, subjects: Sequence[str] = ()
 ) -> dict[str, Any] | None:
-    """Return what the active controller says of the cluster; None where that is not served.
+    """Return the active controller's report of the cluster; None when that is not served.
 
     ``problems`` is a list of {"kind", "level", "what", "advice"} and the names concerned;
-    ``subjects`` asks for more ("unclean"). Raises
-    Refused, RequestTimedOut while the controller is silent, ClientError for no JSON.
+    ``subjects`` requests more ("unclean"). Raises Refused, RequestTimedOut when the controller does
+    not respond, ClientError for invalid JSON.
     """
     trouble: ClientError | None = None
-    # Who is connected answers; another one may be stuck, and cost the time that there is.
+    # Prefer a connected broker: another one may hang and use up the timeout.
     open_one = (await cluster.any_connection()).peer
     brokers = cluster.view.brokers.values()
     if not brokers:
-        # Nothing is known: brokers that wait for their controller's word can still pass this on.
+        # No metadata: brokers that wait for their controller can still forward this.
         return await _condition_from(await cluster.any_connection(), timeout_ms, subjects)
     for broker in sorted(brokers, key=lambda b: (f"{b.host}:{b.port}" != open_one, b.node_id)):
         try:
-            # A connection of its own: answers come in order, and this one may wait for long.
+            # Its own connection: responses arrive in order, and this one may take long.
             connection = await cluster.connection(broker.node_id, "condition")
         except ConnectionLost as error:
             trouble = error
@@ -117,13 +117,13 @@ async def describe_condition(
 
 
 async def describe_itself(cluster: Cluster, node_id: int) -> dict[str, Any] | None:
-    """Return what a broker says of itself: ``version`` and ``level``, what it has ``set_aside``.
+    """Return a broker's own report: ``version``, ``level``, and in ``set_aside`` its quarantine.
 
-    None from one that does not serve that. Raises as ``describe_condition`` does.
+    None from a broker that does not serve that. Raises as ``describe_condition`` does.
     """
     connection = await cluster.connection(node_id, "condition")
     found = await _condition_from(connection, CONDITION_TIMEOUT_MS, ["broker"])
-    # One of an older version passes the question on to its controller.
+    # A broker of an older version forwards the request to its controller.
     return found if found is not None and found.get("role") == "broker" else None
 
 

@@ -1,6 +1,6 @@
-"""A metadata store that was restored from a backup: asking what it lacks, and accepting it.
+"""A metadata store that was restored from a backup: what it lacks, and its acceptance.
 
-Owns RestoredStore as a client asks it.
+Owns the client's RestoredStore.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ async def restored_store(
     without: Collection[int] = (),
     drop_unknown: Collection[str] = (),
 ) -> dict[str, Any] | None:
-    """Return what the active controller reports; None where that is not served.
+    """Return the active controller's report; None when that is not served.
 
-    With ``accept`` the cluster goes on with the restored store, ``without`` the brokers named; what
-    ``drop_unknown`` names is given up of what the store does not know.
-    Raises Refused, and ClientError for no JSON.
+    With ``accept`` the cluster continues with the restored store, ``without`` the brokers named.
+    ``drop_unknown`` names topics and partitions to discard that the store does not know. Raises
+    Refused, and ClientError for invalid JSON.
     """
     connection = await cluster.any_connection()
     if not connection.speaks(ApiKey.RESTORED_STORE):
         if connection.speaks(ApiKey.SASL_HANDSHAKE):
             why = (
-                f"{connection.peer} asks for a proof of the cluster secret: add "
+                f"{connection.peer} requires a proof of the cluster secret: add "
                 "--cluster-secret-file FILE, the servers' cluster.secret"
             )
             raise Refused(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "the restored store", why)

@@ -1,6 +1,6 @@
-"""Creating, growing and deleting topics, and deleting records.
+"""Topics: creating, growing and deleting them, and deleting records.
 
-Owns the requests; listing and describing topics is ``Cluster.describe``.
+Owns these requests. Not listing and describing topics: see ``Cluster.describe``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages
 
 TIMEOUT_MS = 30_000
-"""How long a broker may take to carry an administrative request out."""
+"""How long a broker may take for an administrative request."""
 
 BROKER_DEFAULT = -1
-"""num_partitions and replication_factor: what the broker is configured with."""
+"""num_partitions and replication_factor: the broker's configured default."""
 
 HIGH_WATERMARK = -1
 """Offset of delete_records: everything up to the high watermark."""
@@ -42,7 +42,7 @@ class NewTopic:
 async def create_topics(
     cluster: Cluster, topics: Sequence[NewTopic], *, validate_only: bool = False
 ) -> dict[str, Outcome]:
-    """Create topics; each one's outcome by name."""
+    """Create topics; return each outcome by name."""
     create = messages.CreateTopicsRequest
     request = create(
         topics=[
@@ -69,7 +69,7 @@ async def create_topics(
 
 
 async def delete_topics(cluster: Cluster, names: Sequence[str]) -> dict[str, Outcome]:
-    """Delete topics by name; each one's outcome."""
+    """Delete topics; return each outcome by name."""
     request = messages.DeleteTopicsRequest(
         topics=[messages.DeleteTopicsRequest.DeleteTopicState(name=name) for name in names],
         topic_names=list(names),
@@ -86,7 +86,7 @@ async def create_partitions(
     assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
     validate_only: bool = False,
 ) -> dict[str, Outcome]:
-    """Change topics to these partition counts; each one's outcome by name."""
+    """Change topics to these partition counts; return each outcome by name."""
     grow = messages.CreatePartitionsRequest
     chosen = assignments or {}
     request = grow(
@@ -114,7 +114,7 @@ async def create_partitions(
 async def delete_records(
     cluster: Cluster, before: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Delete the records below these offsets; the new low watermark of each partition.
+    """Delete the records below these offsets; return the new low watermark of each partition.
 
     Raises Refused for the first partition that refuses (OFFSET_OUT_OF_RANGE, POLICY_VIOLATION).
     """
@@ -142,9 +142,9 @@ async def delete_records(
 
 
 async def send_admin(cluster: Cluster, request: Any, items_of: Any) -> Any:
-    """Send to the controller, again when it has moved or was not reached.
+    """Send a request to the controller; retry after NOT_CONTROLLER for every item.
 
-    Only an answer in which every item says NOT_CONTROLLER is sent again: it changed nothing.
+    Only then the request certainly changed nothing.
     """
 
     async def attempt() -> Any:
@@ -156,7 +156,7 @@ async def send_admin(cluster: Cluster, request: Any, items_of: Any) -> Any:
         return answer
 
     def worth(error: Exception) -> bool:
-        # A lost connection leaves unknown what was done: say so instead of doing it twice.
+        # After a lost connection the outcome is unknown: report it, do not repeat the request.
         return isinstance(error, Refused) and error.code == ErrorCode.NOT_CONTROLLER
 
     return await cluster.retry(attempt, retry_on=worth)

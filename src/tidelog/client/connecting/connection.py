@@ -1,11 +1,11 @@
-"""One connection to a broker or controller: requests out, answers in, strictly in order.
+"""One connection to a broker or controller: requests, and their responses strictly in order.
 
-Owns correlation ids, the versions negotiated with the peer, deadlines, and the limit of requests
-in flight. Does not know who leads what (``cluster``) and never sends anything twice.
+Owns correlation ids, the negotiated versions, deadlines, and the limit of requests in flight. Not
+leaders: see ``cluster``. Never sends a request twice.
 
-States: open -> closed, once. When a connection closes, for whatever reason, every request under
-way fails with the same ``ConnectionLost``; answers come in order, so a request that passes its
-deadline closes the connection too.
+States: open -> closed, once. When a connection closes, for whatever reason, every request in flight
+fails with the same ``ConnectionLost``. Responses arrive in order, so a request that misses its
+deadline also closes the connection.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SOFTWARE_NAME = "tidelog"
 
 
 class _Pending(NamedTuple):
-    """A request that was written and not yet answered."""
+    """A request in flight."""
 
     correlation_id: int
     api_key: int
@@ -79,21 +79,20 @@ async def connect(
     on_closed: Callable[[ConnectionLost], None] | None = None,
     secret: ClusterSecret | None = None,
 ) -> ClientConnection:
-    """Open a connection on the running loop and agree on versions with the peer.
+    """Open a connection on the running loop and negotiate versions with the peer.
 
-    With a ``secret`` both ends prove it first: the connection is one between processes. Raises
-    ProofFailed then.
+    With a ``secret`` both ends prove it first, as processes of a cluster do; this may raise
+    ProofFailed.
 
-    With ``negotiate=False`` (control channels: both sides know what they speak) nothing is sent.
-    ``on_closed`` is called once, with the reason, when the connection ends, however it ends.
-    Raises ConnectionLost when the address does not accept in ``connect_timeout_ms``,
-    RequestTimedOut when the whole greeting that follows needs more than ``greeting_timeout_ms``
-    (None: the same).
+    ``negotiate=False`` sends no ApiVersions (control channels have fixed versions). ``on_closed``
+    is called once, with the reason, when the connection ends. Raises ConnectionLost when the
+    address does not accept within ``connect_timeout_ms``, RequestTimedOut when proof and
+    negotiation together take longer than ``greeting_timeout_ms`` (None: the same).
     """
     loop = asyncio.get_running_loop()
     connection = ClientConnection(loop, f"{host}:{port}", client_id, max_in_flight, max_frame_bytes)
     try:
-        # Not wait_for: Python 3.11's forgets a cancellation that meets the end of what it awaits.
+        # Not wait_for: in Python 3.11 it swallows a cancellation that races with the result.
         async with asyncio.timeout(connect_timeout_ms / 1000):
             await loop.create_connection(lambda: connection._protocol, host, port)
     except TimeoutError:
@@ -115,7 +114,7 @@ async def connect(
             if secret.optional:
                 await connection._negotiate(left_ms())
             await prove(connection, secret, left_ms)
-        # After the proof: what may be used is shown by then.
+        # After the proof: the peer lists more APIs then.
         if negotiate:
             await connection._negotiate(left_ms())
         else:
@@ -128,7 +127,7 @@ async def connect(
 
 
 def _why(error: OSError) -> str:
-    # asyncio puts its own words in front of the system's: the number has the plain ones.
+    # asyncio prefixes the system's message with its own; the number gives the plain message.
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__
@@ -160,7 +159,7 @@ class ClientConnection:
         self._on_closed: Callable[[ConnectionLost], None] | None = None
         self._peer_versions: dict[int, tuple[int, int]] | None = None
         self._greeting_ms: int | None = None
-        """While the peer is greeted: how long all of that may take."""
+        """The limit of proof and negotiation together; None when they are done."""
 
     @property
     def closed(self) -> bool:
@@ -169,12 +168,12 @@ class ClientConnection:
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for their answer."""
+        """The number of requests in flight."""
         return len(self._pending)
 
     @property
     def is_receiving(self) -> bool:
-        """Whether some of an answer is here and not all of it."""
+        """Whether a part of a response has arrived, but not all of it."""
         return self._protocol.has_begun
 
     def speaks(self, api_key: int) -> bool:
@@ -210,11 +209,11 @@ class ClientConnection:
     async def send(
         self, request: Any, version: int | None = None, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> Any:
-        """Send a request and return its decoded answer.
+        """Send a request and return its decoded response.
 
-        ``request`` is a message, or a ``codec.EncodedRequest``, which has its version. Waits for a
-        place while ``max_in_flight`` requests are under way (in order of calls). ``version`` None
-        takes the highest common one. ``timeout_ms`` counts from the writing.
+        ``request`` is a message, or a ``codec.EncodedRequest``, which has its version. Waits while
+        ``max_in_flight`` requests are in flight (in order of calls). ``version`` None means the
+        highest common one. ``timeout_ms`` counts from the writing.
         Raises ConnectionLost (RequestTimedOut, InvalidAnswer among them), VersionUnsupported.
         """
         while self._reason is None and (self._paused or len(self._pending) >= self._limit):
@@ -223,7 +222,7 @@ class ClientConnection:
             try:
                 await place
             except asyncio.CancelledError:
-                # The place may have been given just now: hand it on.
+                # The place may have been granted just now: pass it on.
                 self._give_places()
                 raise
         return await self.submit(request, version, timeout_ms)
@@ -236,9 +235,9 @@ class ClientConnection:
         *,
         answered: bool = True,
     ) -> asyncio.Future[Any]:
-        """Write a request at once and return the future of its answer.
+        """Write a request at once and return the future of its response.
 
-        For callers that keep their own limit and need the order of writing. ``answered=False``
+        For callers with their own limit that depend on the order of writing. ``answered=False``
         (Produce with acks=0): the future is done at once, with None.
         Raises VersionUnsupported, EncodeError; a closed connection fails the future.
         """
@@ -268,7 +267,7 @@ class ClientConnection:
         return answer
 
     def close(self, reason: str = "the connection was closed by this client") -> None:
-        """End the connection now; requests under way fail. A second call does nothing."""
+        """End the connection now; requests in flight fail. A second call does nothing."""
         self._end(ConnectionLost(f"{self.peer}: {reason}"))
 
     async def wait_closed(self) -> None:
@@ -281,30 +280,29 @@ class ClientConnection:
         )
         answer = await self.submit(request, None, timeout_ms)
         if answer.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            # The peer is older: it has answered with version 0 and named what it serves.
+            # The peer is older: it responds in version 0 and lists the versions it serves.
             theirs = {key.api_key: key.max_version for key in answer.api_keys}
             version = min(theirs.get(ApiKey.API_VERSIONS, 0), self.version_of(ApiKey.API_VERSIONS))
             answer = await self.submit(request, version, timeout_ms)
         if answer.error_code != ErrorCode.NONE:
             code = error_code(answer.error_code).name
-            raise VersionUnsupported(f"{self.peer} answered ApiVersions with {code}")
+            raise VersionUnsupported(f"{self.peer} refused ApiVersions: {code}")
         self._peer_versions = {
             key.api_key: (key.min_version, key.max_version) for key in answer.api_keys
         }
 
     def _give_up(self, correlation_id: int, api_key: int, timeout_ms: int) -> None:
         name = ApiKey(api_key).name
-        why = f"did not answer {name} within {timeout_ms} ms"
+        why = f"did not respond to {name} within {timeout_ms} ms"
         if self._greeting_ms is not None:
-            # What was left of it for this request says nothing.
-            why = (
-                f"did not complete the greeting within {self._greeting_ms} ms: {name} is unanswered"
-            )
+            # The time that was left for this request alone is meaningless to a user.
+            limit = f"within {self._greeting_ms} ms"
+            why = f"did not complete the handshake {limit}: no response to {name}"
         self._end(RequestTimedOut(f"{self.peer} {why}"))
 
     def _answered(self, frame: memoryview) -> None:
         if not self._pending:
-            raise InvalidAnswer(f"{self.peer} sent an answer to nothing")
+            raise InvalidAnswer(f"{self.peer} sent a response with no request outstanding")
         request = self._pending[0]
         version = request.version
         if request.api_key == ApiKey.API_VERSIONS and _says_unsupported(frame):
@@ -312,8 +310,8 @@ class ClientConnection:
         correlation_id, answer = codec.decode_response(request.api_key, version, frame)
         if correlation_id != request.correlation_id:
             raise InvalidAnswer(
-                f"{self.peer} answered request {correlation_id} "
-                f"when {request.correlation_id} was due"
+                f"{self.peer} sent a response with correlation id {correlation_id}, "
+                f"expected {request.correlation_id}"
             )
         self._pending.popleft()
         request.deadline.cancel()
@@ -340,7 +338,7 @@ class ClientConnection:
             request.deadline.cancel()
             if not request.answer.done():
                 request.answer.set_exception(reason)
-                # A caller that is gone must not make the loop complain of this future.
+                # Retrieved, so that the loop does not warn when the caller is gone.
                 request.answer.exception()
         self._pending.clear()
         for place in self._waiting:
@@ -377,7 +375,9 @@ class _Protocol(asyncio.BufferedProtocol):
         except OversizedFrame as error:
             self._end(InvalidAnswer(f"{self._connection.peer} does not speak Kafka: {error}"))
         except codec.DecodeError as error:
-            self._end(InvalidAnswer(f"{self._connection.peer} sent an unreadable answer: {error}"))
+            self._end(
+                InvalidAnswer(f"{self._connection.peer} sent an unreadable response: {error}")
+            )
         except InvalidAnswer as error:
             self._end(error)
 
@@ -385,7 +385,7 @@ class _Protocol(asyncio.BufferedProtocol):
         self._end(ConnectionLost(f"{self._connection.peer} closed the connection"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        why = f"was lost: {exc}" if exc is not None else "was closed by the other side"
+        why = f"was lost: {exc}" if exc is not None else "was closed by the peer"
         self._end(ConnectionLost(f"the connection to {self._connection.peer} {why}"))
 
     @property
@@ -393,7 +393,7 @@ class _Protocol(asyncio.BufferedProtocol):
         return self._reader.has_begun
 
     def release(self) -> None:
-        """The connection has ended: its buffer is not needed any more."""
+        """Release the buffer: the connection has ended."""
         self._reader.release()
 
     def pause_writing(self) -> None:

@@ -1,28 +1,28 @@
-"""Bytes of a connection -> frames: size in front, then that many bytes.
+"""Frames in the bytes of a connection: a size, then that many bytes.
 
-Owns the buffers that a ``BufferedProtocol`` reads into. Large frames are received in place, in a
-buffer of their own that is never used again: what points into it (record batches) stays valid.
-Does not know what is in a frame. Memory: 64 KiB and the one frame under way.
+Owns the buffers that a ``BufferedProtocol`` reads into. A large frame is received in place, in a
+buffer that is never reused, so that record batches that point into it stay valid. Not the content
+of a frame: see ``connection``. Memory: 64 KiB and the one frame that is arriving.
 """
 
 from __future__ import annotations
 
 SHARED_BYTES = 64 * 1024
-"""Size of the buffer for small frames: what one read of a socket commonly brings."""
+"""Size of the buffer for small frames: the usual amount of one socket read."""
 
 RELEASED_BYTES = 16
-"""What is left of it when a connection has ended: never nothing, for a loop may still ask."""
+"""Its size after the connection has ended: not empty, because the loop may still request it."""
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
-"""Largest answer accepted; a fetch of 50 MiB (Kafka's default maximum) is far below."""
+"""Largest response accepted; a fetch of 50 MiB (Kafka's default maximum) is far below."""
 
 
 class OversizedFrame(ValueError):
-    """A size in front of a frame that no answer can have; the peer speaks something else."""
+    """A frame size that no response can have: the peer does not speak Kafka's protocol."""
 
 
 class FrameReader:
-    """Receives into ``buffer()``; ``received(n)`` returns the frames that became complete."""
+    """Receives into ``buffer()``; ``received(n)`` returns the frames that are now complete."""
 
     __slots__ = ("_end", "_filled", "_frame", "_limit", "_shared", "_view")
 
@@ -35,21 +35,21 @@ class FrameReader:
         self._filled = 0
 
     def buffer(self) -> memoryview:
-        """Return where the next bytes go; never empty."""
+        """Return the buffer for the next bytes; never empty."""
         if self._frame is not None:
             return self._frame[self._filled :]
         return self._view[self._end :]
 
     @property
     def has_begun(self) -> bool:
-        """Whether some of a frame is here and not all of it."""
+        """Whether a part of a frame has arrived, but not all of it."""
         return self._frame is not None or self._end > 0
 
     def release(self) -> None:
-        """Give the memory back: nothing comes any more. What was received stays valid.
+        """Release the memory at the end of the connection. Received frames stay valid.
 
-        Connection, protocol and transport know each other, and a server collects such circles
-        seldom: a thousand that ended would hold 64 MiB.
+        Connection, protocol and transport form a reference cycle, and a server rarely collects
+        cycles: a thousand ended connections would hold 64 MiB.
         """
         self._shared = bytearray(RELEASED_BYTES)
         self._view = memoryview(self._shared)
@@ -81,7 +81,7 @@ class FrameReader:
             if start + size > self._end:
                 self._begin_large(start, size)
                 return frames
-            # A copy, because the shared buffer is used again and records point into the frame.
+            # A copy, because the shared buffer is reused and records point into the frame.
             frames.append(memoryview(bytes(self._view[start : start + size])))
             position = start + size
         rest = self._end - position

@@ -1,11 +1,10 @@
-"""How long a process waits for another that took its connection: longer after each time-out.
+"""Growing timeouts of a handshake with a slow peer: each timeout in a row doubles the next one.
 
-Owns the rule and the count of time-outs in a row: of a broker for its controller, of a follower for
-its source, of a controller for the broker that it commands. One that is slow for a while, because
-its machine has too much to do, must greet all the same: who always gives up after the same time and
-begins anew is never greeted, and adds to what the other has to do. The time for the TCP connect
-does not grow: after a cut it is over once a try was made behind it. Nor do heartbeats wait longer,
-by which a controller that hangs is left.
+Owns the rule and the count: of a broker with its controller, of a follower with its leader, of a
+controller with a broker. A peer on an overloaded machine must complete a handshake eventually; a
+constant timeout with a retry would never let it, and would add to its load. The timeout of the TCP
+connect does not grow: after a network partition the next attempt succeeds. The timeout of
+heartbeats does not grow either: it detects a controller that hangs.
 """
 
 from __future__ import annotations
@@ -16,30 +15,30 @@ from contextlib import contextmanager
 from tidelog.client.errors import RequestTimedOut
 
 MOST_TIMES = 8
-"""How many times the least patience the longest is: 32 s with the default session."""
+"""The longest timeout, as a multiple of the shortest: 32 s with the default session."""
 
 
 def patience_ms(least_ms: int, time_outs: int) -> int:
-    """Return for how many ms to wait after ``time_outs`` in a row: doubled by each, to a bound."""
+    """Return the timeout in ms after ``time_outs`` timeouts in a row: doubled by each, bounded."""
     return least_ms * min(1 << min(time_outs, MOST_TIMES), MOST_TIMES)
 
 
 def is_over(waited_ms: int, limit_ms: int, least_ms: int, another_is_active: bool) -> bool:
-    """Return whether a wait for one of several is over, of which one does what is wanted at a time.
+    """Return whether to stop waiting for one of several peers, of which one is active at a time.
 
-    | waited | another can do it | nobody says so |
+    | waited | another is known to be active | no other is |
     |---|---|---|
     | less than ``least_ms`` | no | no |
-    | more than that | yes: this one hung, and was followed | no: it may be slow |
-    | ``limit_ms``, the patience with this one | yes | yes: others have their turn |
+    | more than that | yes: this one hung, and was replaced | no: it may be slow |
+    | ``limit_ms``, the timeout of this one | yes | yes: try the others |
     """
     return waited_ms >= (least_ms if another_is_active else limit_ms)
 
 
 class GrowingTimeout:
-    """What is waited for the greeting, and in a session for the answer to what it begins with.
+    """The timeout for one peer's handshake, and for the first response of a session.
 
-    It is that with one peer: its answer ends the row, and no other's does.
+    Only a response of this peer resets it.
     """
 
     def __init__(self, least_ms: int) -> None:
@@ -48,12 +47,12 @@ class GrowingTimeout:
 
     @property
     def now_ms(self) -> int:
-        """How long to wait in this try."""
+        """The timeout of this attempt."""
         return patience_ms(self.least_ms, self._time_outs)
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count a RequestTimedOut of what is done in it."""
+        """Count a RequestTimedOut raised inside this context."""
         try:
             yield
         except RequestTimedOut:
@@ -61,5 +60,5 @@ class GrowingTimeout:
             raise
 
     def answered(self) -> None:
-        """The other answered what was begun with, with whatever it was."""
+        """Reset the count: the peer responded, even if with an error."""
         self._time_outs = 0

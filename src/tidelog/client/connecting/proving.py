@@ -1,7 +1,7 @@
-"""How the process that opens a connection proves the cluster secret, and has it proved to it.
+"""The client's half of TIDELOG-SECRET, the mutual proof of the cluster secret.
 
-Owns the client's half of TIDELOG-SECRET, once per connection and before anything else is sent on
-it. A peer that proves nothing, or the wrong secret, is not spoken to.
+Owns the exchange, once per connection and before any other request. A connection to a peer that
+proves no secret, or another one, is not used.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class ProvingPeer(Protocol):
 async def prove(connection: ProvingPeer, secret: ClusterSecret, left_ms: Callable[[], int]) -> None:
     """Prove the secret, and check the peer's proof. Raises ProofFailed, ConnectionLost.
 
-    ``left_ms`` returns how long the exchange may still take.
+    ``left_ms`` returns the time left for the exchange.
 
-    Where the secret is optional, a peer that does not offer the mechanism is spoken to as it is;
-    the versions must have been negotiated then.
+    When the secret is optional, a peer that does not offer the mechanism is accepted without a
+    proof; versions must have been negotiated before.
     """
     if secret.optional and not connection.speaks(ApiKey.SASL_HANDSHAKE):
         return
@@ -62,12 +62,12 @@ async def prove(connection: ProvingPeer, secret: ClusterSecret, left_ms: Callabl
         raise
     except ConnectionLost as error:
         raise ProofFailed(
-            f"{peer} proves no cluster secret: give that process this cluster.secret.file, or set "
-            f"cluster.secret.optional=true here until it has one ({error})"
+            f"{peer} does not prove a cluster secret: give that process this cluster.secret.file, "
+            f"or set cluster.secret.optional=true here until it has one ({error})"
         ) from None
     if chosen.error_code != ErrorCode.NONE:
         code = error_code(chosen.error_code).name
-        raise ProofFailed(f"{peer} does not take {MECHANISM}: {code}")
+        raise ProofFailed(f"{peer} does not accept {MECHANISM}: {code}")
     secrets = secret.current()
     nonce = secret.nonce(NONCE_BYTES)
     answer = await _step(connection, nonce, left_ms())

@@ -1,6 +1,6 @@
-"""One partition that a fetcher reads: position, what lies unread, what keeps it from going on.
+"""The state of one partition that a fetcher reads: position, buffered batches, errors. No I/O.
 
-Owns the state of one partition; which requests it needs is ``fetcher``. No I/O.
+Owns that state. Not the requests: see ``fetcher``.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from tidelog.model.topics import TopicPartition
 
 @dataclass(slots=True)
 class Assigned:
-    """One partition that is read. ``life`` tells answers of before a seek from later ones.
+    """One partition that is read. ``incarnation`` changes with each seek, to detect old responses.
 
-    ``epoch`` and ``fetch_epoch``: in which leader epoch what is before the position, before the
-    fetch offset, was written; -1 when unknown.
+    ``epoch`` and ``fetch_epoch``: the leader epoch of the record before the position, and of the
+    record before the fetch offset; -1 when unknown.
     """
 
     partition: TopicPartition
     position: int
     fetch_offset: int
     stop: int | None = None
-    life: int = 0
+    incarnation: int = 0
     epoch: int = -1
     fetch_epoch: int = -1
     behind_since: float | None = None
     leader: int = -1
     leader_epoch: int = -1
     asked_in: int = -1
-    """In which leader epoch the leader was asked whether it has what was read."""
+    """The leader epoch in which the leader was last checked for truncation."""
     busy: bool = False
     paused: bool = False
     failures: int = 0
     failing_since: float | None = None
     is_said: bool = False
-    """Whether the log has a line about the failures since then."""
+    """Whether the failures since then have been logged."""
     not_before: float = 0.0
     buffered: deque[Fetched] = field(default_factory=deque)
     buffered_bytes: int = 0
     problem: ClientError | None = None
 
     def cut_back(self, end: EpochEnd) -> int:
-        """Go back to where the log was cut; return how many buffered bytes were dropped.
+        """Go back to where the log was truncated; return how many buffered bytes were dropped.
 
-        What was fetched of before the cut stays. The position behind it is asked for again.
+        Buffered batches below the truncation stay; fetching continues after them.
         """
         dropped = 0
         while self.buffered and self.buffered[-1].next_offset > end.end_offset:

@@ -1,7 +1,7 @@
-"""What a fetch brought of one partition, and which of its batches a reader may see.
+"""The fetched batches of one partition, and which of them a reader may see. Pure.
 
-Owns the walk over raw batches: no copy, no record decoded. Pure. Aborted transactions are told
-apart by the list in each answer, which is complete for the bytes of that answer (KIP-98).
+Owns the iteration over raw batches, without a copy and without decoding records. Aborted
+transactions are recognized by the list in each response, which is complete for its bytes (KIP-98).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tidelog.records.record import CorruptRecords, Record
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Whole record batches of one partition, as they lie in the answer.
+    """Whole record batches of one partition, as they are in the response.
 
-    ``offset`` is the position that was asked for: the first batch may begin before it, and
-    records below it are to be skipped. ``next_offset`` is where reading goes on, behind a batch of
-    ``leader_epoch``. ``aborted`` is None for a reader of uncommitted data, else (producer id, first
-    offset) of each transaction aborted in these bytes.
+    ``offset`` is the requested position: the first batch may begin before it, and records below it
+    must be skipped. ``next_offset`` is the offset after the last batch, which has ``leader_epoch``.
+    ``aborted`` is None for read_uncommitted, otherwise (producer id, first offset) of each
+    transaction aborted in these bytes.
     """
 
     partition: TopicPartition
@@ -39,7 +39,7 @@ class Fetched:
 
     @property
     def end_offset(self) -> int:
-        """Where the partition's readable end was at the time of the answer."""
+        """The end of the readable log at the time of the response."""
         return self.high_watermark if self.aborted is None else self.last_stable_offset
 
     def all_batches(self) -> Iterator[tuple[BatchHeader, memoryview]]:
@@ -48,7 +48,7 @@ class Fetched:
             yield header, self.records[position : position + header.size]
 
     def batches(self, *, check_crc: bool = True) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Yield the data batches that a reader sees: no control batches, nothing aborted.
+        """Yield the batches that a reader sees: no control batches, no aborted ones.
 
         Raises CorruptRecords for a batch with a wrong CRC, unless that is checked elsewhere.
         """
@@ -92,10 +92,10 @@ def _is_abort(batch: memoryview) -> bool:
 
 
 def whole_batches(records: memoryview, offset: int) -> tuple[memoryview, int, int]:
-    """Cut what a fetch brought behind its last whole batch; (batches, next offset, leader epoch).
+    """Cut fetched bytes after the last whole batch; return (batches, next offset, leader epoch).
 
-    The epoch is the last batch's. Without a whole batch the next offset is ``offset``, the epoch
-    -1. Grows with the batches.
+    The epoch is that of the last batch. Without a whole batch the next offset is ``offset``, the
+    epoch -1. Grows with the batches.
     """
     end = 0
     next_offset = offset
@@ -108,7 +108,7 @@ def whole_batches(records: memoryview, offset: int) -> tuple[memoryview, int, in
 
 
 def no_batch(partition: TopicPartition, offset: int, records: memoryview) -> ClientError:
-    """Return why bytes without a whole batch cannot be read: not worth asking again, or broken.
+    """Return the error for bytes without a whole batch: an old format, or an invalid response.
 
     Formats before Kafka 0.11 (magic 0 and 1) are not read: brokers keep such batches as they are.
     """
@@ -117,4 +117,4 @@ def no_batch(partition: TopicPartition, offset: int, records: memoryview) -> Cli
             f"{partition} holds records of magic {records[MAGIC_POSITION]} at offset {offset},"
             " written before Kafka 0.11: only magic 2 is read"
         )
-    return InvalidAnswer(f"{partition} at {offset}: no batch")
+    return InvalidAnswer(f"{partition} at {offset}: the response has no whole batch")

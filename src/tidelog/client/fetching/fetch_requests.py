@@ -1,6 +1,6 @@
-"""One Fetch request to one leader: its fields from a session's question, and its end.
+"""The Fetch request to one leader, from the state of its fetch session; the end of a session.
 
-Owns the request only; what is wanted and what becomes of the answer is ``fetcher``.
+Owns the request. Not which partitions are fetched, and their batches: see ``fetcher``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog.model.topics import TopicPartition, topics_field
 from tidelog.protocol import messages
 
 PURPOSE = "fetch"
-"""Fetches wait long: they have connections of their own."""
+"""Fetches wait long: they have their own connections."""
 
 SESSION_ERRORS = frozenset(
     {
@@ -31,10 +31,10 @@ SESSION_ERRORS = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
-"""Top-level errors after which the same partitions are asked for in a new session, at once."""
+"""Top-level errors after which a new session is started at once."""
 
 END_TIMEOUT_MS = 1000
-"""How long the courtesy of ending a session may take."""
+"""The timeout of ending a session, which is optional."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ async def ask_leader(
     isolation: IsolationLevel,
     options: FetchOptions,
 ) -> messages.FetchResponse:
-    """Send one fetch and return its answer. Raises ClientError."""
+    """Send one Fetch and return its response. Raises ClientError."""
     connection = await cluster.connection(node_id, PURPOSE)
     request = _request(session.ask(wanted), isolation, options)
     timeout_ms = cluster.settings.request_timeout_ms + options.max_wait_ms
@@ -66,7 +66,7 @@ async def ask_leader(
 async def end_session(
     cluster: Cluster, node_id: int, session_id: int, options: FetchOptions
 ) -> None:
-    """Tell a broker that a session is over; a broker that cannot be told forgets it in time."""
+    """End a session at a broker; without a connection the broker will evict it."""
     question = SessionRequest(session_id, FINAL_EPOCH, {}, [])
     request = _request(question, IsolationLevel.READ_UNCOMMITTED, options)
     request.max_wait_ms = 0

@@ -1,10 +1,10 @@
-"""The client's half of a fetch session (KIP-227): what has to be said of each partition again.
+"""The client's half of a fetch session (KIP-227): which partitions each request must list. Pure.
 
-Owns session id and epoch and what the broker remembers. Pure.
+Owns session id and epoch, and what the broker has cached.
 
-| state | next request | after its answer |
+| state | next request | after its response |
 |---|---|---|
-| no session (id 0) | full, epoch 0: asks for a session | id of the answer, epoch 1; id 0: stay |
+| no session (id 0) | full, epoch 0: asks for a session | id of the response, epoch 1; id 0: stay |
 | session id, epoch n | incremental: changed, new and forgotten partitions only | epoch n + 1 |
 | error, lost connection | full, epoch 0 | as above |
 """
@@ -19,16 +19,16 @@ from tidelog.model.topics import TopicPartition
 from tidelog.protocol.primitives import NO_UUID
 
 FULL_EPOCH = 0
-"""Session epoch of a request that states everything and asks for a new session."""
+"""Session epoch of a full request that asks for a new session."""
 
 FINAL_EPOCH = -1
-"""Session epoch of a request that wants no session, or ends one."""
+"""Session epoch of a request without a session, or that ends one."""
 
 MAX_EPOCH = 2**31 - 1
 
 
 class PartitionFetch(NamedTuple):
-    """What a request says of one partition; a follower says more than a reader."""
+    """The fields of one partition in a request; followers use more of them than consumers."""
 
     offset: int
     max_bytes: int
@@ -39,7 +39,7 @@ class PartitionFetch(NamedTuple):
 
 
 class SessionRequest(NamedTuple):
-    """One request in terms of a session: only what the broker does not know yet."""
+    """The partitions of one request: those that the broker's session does not have yet."""
 
     session_id: int
     epoch: int
@@ -58,7 +58,7 @@ class FetchSession:
         self._known: dict[TopicPartition, PartitionFetch] = {}
 
     def ask(self, wanted: Mapping[TopicPartition, PartitionFetch]) -> SessionRequest:
-        """Return what to send so that the broker looks at exactly these partitions."""
+        """Return the request after which the broker's session has exactly these partitions."""
         if self._epoch == FULL_EPOCH:
             self._known = dict(wanted)
             return SessionRequest(self._id, FULL_EPOCH, dict(wanted), [])
@@ -68,7 +68,7 @@ class FetchSession:
         return SessionRequest(self._id, self._epoch, changed, forgotten)
 
     def answered(self, session_id: int) -> None:
-        """Take in an answer without an error of the session."""
+        """Apply a response without a session error."""
         if session_id == 0:
             self.reset()
         elif session_id != self._id:
@@ -77,14 +77,14 @@ class FetchSession:
             self._epoch = 1 if self._epoch == MAX_EPOCH else self._epoch + 1
 
     def reset(self) -> None:
-        """Forget the session: it is unknown to the broker, or the connection is gone."""
+        """Forget the session: the broker does not know it, or the connection is gone."""
         self._id, self._epoch, self._known = 0, FULL_EPOCH, {}
 
     def begin_again(self) -> None:
-        """Say everything in the next request, which ends the session that the broker may keep."""
+        """Make the next request a full one, which ends the session that the broker may have."""
         self._epoch, self._known = FULL_EPOCH, {}
 
     @property
     def open_id(self) -> int:
-        """The id of a session that the broker keeps for us, or 0."""
+        """The id of the session that the broker has for this client, or 0."""
         return self._id

@@ -1,12 +1,12 @@
-"""Reading assigned partitions from their leaders, ahead of the reader, within bounds.
+"""The fetcher: reads assigned partitions from their leaders, prefetching within bounds.
 
-Owns positions, one fetch at a time per leader (on a connection of its own), fetch sessions and
-the buffers in between. Hands out whole raw batches (``Fetched``); decoding is the reader's. Groups
-and commits are elsewhere.
+Owns positions, one Fetch in flight per leader (on its own connection), fetch sessions and buffers.
+Returns whole raw batches (``Fetched``), which the caller decodes. Not groups and commits: see
+``client.groups``.
 
-Bounds: a partition is asked for while less than ``2 * partition_bytes`` of it lie unread, and
-anything while less than ``prefetch_bytes`` do; each leader's answer in flight adds at most
-``max_bytes`` (and one batch that is larger). Grows with partitions per answer.
+Bounds: a partition is fetched while less than ``2 * partition_bytes`` of it are buffered, and any
+partition while less than ``prefetch_bytes`` are; each response in flight adds at most ``max_bytes``
+(and one larger batch). Grows with partitions per response.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PREFETCH_BYTES = 64 * 1024 * 1024
 
 
 class OffsetReset(Enum):
-    """What to do with a position that the log does not have (Kafka's auto.offset.reset)."""
+    """What to do with a position outside the log (Kafka's auto.offset.reset)."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -51,11 +51,11 @@ class OffsetReset(Enum):
 
 
 class Fetcher:
-    """Reads partitions; ``poll`` hands out what came. Close it to end its fetch sessions.
+    """Reads partitions; ``poll`` returns fetched batches. Close it to end its fetch sessions.
 
-    ``reset`` says what happens when a position is out of range: NONE raises from ``poll``. What
-    stopped a partition is raised once, and it rests until ``seek``; with ``again_after_ms`` it is
-    asked for again after that time, and what stops it then is raised again.
+    ``reset`` applies when a position is out of range: NONE raises from ``poll``. The error of a
+    partition is raised once, and the partition stops until ``seek``; with ``again_after_ms`` it is
+    fetched again after that time, and an error is then raised again.
     """
 
     def __init__(
@@ -78,12 +78,12 @@ class Fetcher:
         self._sessions: dict[int, FetchSession] = {}
         self._tasks: dict[int | str, asyncio.Task[None]] = {}
         self._buffered_bytes = 0
-        self._lives = 0
+        self._incarnations = 0
         self._changed: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
-    # What is read
+    # The assignment
 
     def assign(
         self,
@@ -91,20 +91,20 @@ class Fetcher:
         stops: Mapping[TopicPartition, int] | None = None,
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Read exactly these partitions from these offsets on.
+        """Read exactly these partitions, starting at these offsets.
 
-        ``stops``: nothing is asked for at or behind these offsets (the last batch may reach over).
-        ``epochs``: the leader epochs of what is before the offsets, where they are known.
-        Partitions that were read already lose what was fetched ahead.
+        ``stops``: do not fetch at or past these offsets (the last batch may reach over them).
+        ``epochs``: the leader epochs of the records before the offsets, where known. Prefetched
+        batches are dropped, also those of partitions that stay assigned.
         """
         for partition in list(self._assigned):
             self._drop(partition)
         for partition, offset in positions.items():
-            self._lives += 1
+            self._incarnations += 1
             stop = None if stops is None else stops.get(partition)
             epoch = -1 if epochs is None else epochs.get(partition, -1)
             self._assigned[partition] = Assigned(
-                partition, offset, offset, stop, self._lives, epoch, epoch
+                partition, offset, offset, stop, self._incarnations, epoch, epoch
             )
         self._start()
 
@@ -113,41 +113,41 @@ class Fetcher:
         positions: Mapping[TopicPartition, int],
         epochs: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Read these partitions too; those that are read already stay as they are."""
+        """Also read these partitions; partitions that are already assigned do not change."""
         for partition, offset in positions.items():
             if partition not in self._assigned:
-                self._lives += 1
+                self._incarnations += 1
                 epoch = -1 if epochs is None else epochs.get(partition, -1)
                 self._assigned[partition] = Assigned(
-                    partition, offset, offset, None, self._lives, epoch, epoch
+                    partition, offset, offset, None, self._incarnations, epoch, epoch
                 )
         self._start()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at another offset; what was fetched ahead is dropped, a problem is forgotten."""
+        """Continue at another offset; prefetched batches and an error are dropped."""
         stop = self._assigned[partition].stop
         paused = self._assigned[partition].paused
         self._drop(partition)
-        self._lives += 1
+        self._incarnations += 1
         self._assigned[partition] = Assigned(
-            partition, offset, offset, stop, life=self._lives, paused=paused
+            partition, offset, offset, stop, incarnation=self._incarnations, paused=paused
         )
         self._start()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until ``resume``; positions stay."""
+        """Return no batches of these partitions until ``resume``; positions stay."""
         for partition in partitions:
             self._assigned[partition].paused = True
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Go on with paused partitions."""
+        """Continue with paused partitions."""
         for partition in partitions:
             self._assigned[partition].paused = False
         self._start()
         self._wake()
 
     def position(self, partition: TopicPartition) -> int:
-        """Return the offset behind what was handed out."""
+        """Return the offset after the last batch that ``poll`` returned."""
         return self._assigned[partition].position
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -155,26 +155,26 @@ class Fetcher:
         return {partition: item.position for partition, item in self._assigned.items()}
 
     def epoch_before(self, partition: TopicPartition, offset: int) -> int:
-        """Return the leader epoch of what is before a position; -1 for any other offset."""
+        """Return the leader epoch of the record before a position; -1 for any other offset."""
         state = self._assigned.get(partition)
         return -1 if state is None or state.position != offset else state.epoch
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes fetched and not yet handed out."""
+        """Bytes that are fetched and not yet returned by ``poll``."""
         return self._buffered_bytes
 
     def finished(self) -> bool:
-        """Whether every partition with a stop has been handed out up to it."""
+        """Whether every partition has a stop and has reached it."""
         return all(s.stop is not None and s.position >= s.stop for s in self._assigned.values())
 
-    # Handing out
+    # Polling
 
     async def poll(self, timeout_ms: int, max_bytes: int | None = None) -> list[Fetched]:
-        """Return what has come, waiting up to ``timeout_ms`` for the first; positions move on.
+        """Return buffered batches, waiting up to ``timeout_ms`` for the first; advance positions.
 
-        One piece of each partition in turn, until all is out or ``max_bytes`` are passed. Raises
-        what stopped a partition, once (OffsetOutOfRange, Refused); ``seek`` starts it again.
+        One ``Fetched`` of each partition in turn, until none is left or ``max_bytes`` are reached.
+        Raises the error of a partition once (OffsetOutOfRange, Refused); ``seek`` restarts it.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
@@ -220,7 +220,7 @@ class Fetcher:
                     break
             ready = [s for s in ready if s.buffered]
         for fetched in taken:
-            # Last handed out, first to wait: no partition starves another.
+            # Partitions just returned go to the end of the order: none starves another.
             self._assigned[fetched.partition] = self._assigned.pop(fetched.partition)
         return taken
 
@@ -244,10 +244,10 @@ class Fetcher:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
-    # Fetching ahead
+    # Prefetching
 
     def _start(self) -> None:
-        """Begin whatever can be begun; called after every change of state."""
+        """Start every request that can be started; called after every change of state."""
         if self._closed:
             return
         loop = asyncio.get_running_loop()
@@ -297,7 +297,7 @@ class Fetcher:
             return
         error = task.exception()
         if error is not None:
-            # A bug: make it the reader's, instead of a silent stop.
+            # A bug: raise it from ``poll``, instead of stopping silently.
             for state in self._assigned.values():
                 state.problem = state.problem or ClientError(f"fetching failed: {error!r}")
         self._start()
@@ -325,7 +325,7 @@ class Fetcher:
                 self._run(key, self._look_for_cuts(node_id, group))
 
     async def _look_for_cuts(self, node_id: int, group: list[Assigned]) -> None:
-        """Ask a new leader whether it has what was read, before it is read from."""
+        """Check a new leader for truncation before the first fetch from it (KIP-320)."""
         epochs = {state.partition: state.fetch_epoch for state in group}
         for state in group:
             state.busy = True
@@ -350,7 +350,7 @@ class Fetcher:
                 state.leader, state.asked_in = node_id, state.leader_epoch
 
     def _cut(self, state: Assigned, end: offsets.EpochEnd) -> None:
-        """Go back to where the log was cut, and ask again there; or stop the partition."""
+        """Continue where the log was truncated, or stop the partition without a reset policy."""
         problem = LogTruncated(state.partition, state.fetch_offset, end.end_offset)
         if self._reset is OffsetReset.NONE:
             state.problem = problem
@@ -360,11 +360,11 @@ class Fetcher:
         self._buffered_bytes -= state.cut_back(end)
 
     def _least_epoch(self, state: Assigned) -> int:
-        """Return the epoch that a leader must have reached, so that it can have what was read.
+        """Return the lowest epoch of a leader that can have the records before the position.
 
-        A deposed leader that has not heard of it would call the position out of range. But a
-        committed position can be of a former topic of this name, whose epochs went further: what
-        is named for as long as metadata may be old is believed.
+        A deposed leader that does not know it yet would report the position as out of range. But a
+        committed position can be from an earlier topic of this name with higher epochs: a leader
+        that metadata names for ``metadata_max_age_ms`` is accepted.
         """
         if state.behind_since is not None:
             lasted_s = asyncio.get_running_loop().time() - state.behind_since
@@ -374,7 +374,7 @@ class Fetcher:
 
     async def _fetch(self, node_id: int, group: list[Assigned]) -> None:
         session = self._sessions.setdefault(node_id, FetchSession())
-        lives = {state.partition: state.life for state in group}
+        incarnations = {state.partition: state.incarnation for state in group}
         wanted = {
             state.partition: PartitionFetch(
                 state.fetch_offset, self._options.partition_bytes, state.leader_epoch
@@ -406,7 +406,7 @@ class Fetcher:
             for data in topic.partitions:
                 partition = TopicPartition(topic.topic, data.partition_index)
                 state = self._assigned.get(partition)  # type: ignore[assignment]
-                if state is not None and lives.get(partition) == state.life:
+                if state is not None and incarnations.get(partition) == state.incarnation:
                     await self._take_in(state, data)
 
     async def _take_in(self, state: Assigned, data: messages.FetchResponse.PartitionData) -> None:
@@ -464,7 +464,7 @@ class Fetcher:
             state.position, state.epoch = state.fetch_offset, -1
 
     def _failed(self, state: Assigned, error: ClientError) -> None:
-        """Note a failure: look for the leader again after a while, or stop the partition."""
+        """Record a failure: find the leader again after a back-off, or stop the partition."""
         now = asyncio.get_running_loop().time()
         if state.failing_since is None:
             state.failing_since = now

@@ -1,7 +1,7 @@
-"""Noticing that a log was cut behind a reader: the rule, and its question to one leader (KIP-320).
+"""Detection of log truncation by a consumer (KIP-320): the rule, and the request to one leader.
 
-Owns when a position is behind what its leader has of the position's epoch. Where a reader goes on
-then is ``fetcher``. A leader that knows nothing of an epoch settles nothing: the offset decides.
+Owns when a position is past the end of its epoch in the leader's log. Not where reading continues:
+see ``fetcher``. When a leader does not know the epoch, only the offset counts.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from tidelog.model.topics import TopicPartition
 
 
 def must_ask(epoch: int, leader_epoch: int, asked_in: int) -> bool:
-    """Whether a leader must be asked before it is read from.
+    """Whether a leader must be checked before it is read from.
 
-    ``epoch``: in which what is before the position was written; ``leader_epoch``: the leader's;
-    ``asked_in``: in which leader epoch it was asked last. A leader has all of its own epoch.
+    ``epoch``: of the record before the position; ``leader_epoch``: the leader's; ``asked_in``: the
+    leader epoch of the last check. A leader has all records of its own epoch.
     """
     return 0 <= epoch < leader_epoch != asked_in
 
 
 def was_cut(offset: int, end: EpochEnd) -> bool:
-    """Whether a log of which this is the ``end`` of a position's epoch lacks what was read."""
+    """Whether a log in which the position's epoch ends at ``end`` lacks records that were read."""
     return 0 <= end.end_offset < offset
 
 
 async def ask_ends(
     cluster: Cluster, node_id: int, epochs: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, EpochEnd | ErrorCode]:
-    """Ask a leader where epochs end in its log; a broker that cannot say settles nothing."""
+    """Request the ends of epochs in a leader's log; none from a broker that does not serve it."""
     try:
         return await epoch_ends_at(cluster, node_id, epochs)
     except VersionUnsupported:

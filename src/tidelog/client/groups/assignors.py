@@ -1,7 +1,7 @@
-"""Dividing partitions among the members of a group, and the bytes in which members say it.
+"""The range assignor, and the encoding of subscriptions and assignments. Pure.
 
-Owns the range assignor and ConsumerProtocol's subscription and assignment (version 0, which every
-stock client reads). Pure. Source: the published protocol; ranges as Kafka's RangeAssignor.
+Owns the assignor and ConsumerProtocol's subscription and assignment (version 0, which every stock
+client reads). Source: the published protocol; ranges as in Kafka's RangeAssignor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RANGE = "range"
 def range_assignment(
     subscriptions: Mapping[str, Iterable[str]], counts: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Give each member of each topic a run of its partitions, the first members one more.
+    """Assign each member a range of the partitions of each topic; the first members get one more.
 
     ``subscriptions`` maps member ids to topics, ``counts`` topics to partitions. Members are in
     order of their ids. Grows with partitions and members.
@@ -40,7 +40,7 @@ def range_assignment(
 
 
 def encode_subscription(topics: Iterable[str]) -> bytes:
-    """Return a member's metadata: the topics it wants."""
+    """Return a member's metadata: the topics it subscribes to."""
     names = sorted(set(topics))
     body = b"".join(_string(name) for name in names)
     return struct.pack(">hi", 0, len(names)) + body + struct.pack(">i", -1)
@@ -61,7 +61,7 @@ def decode_subscription(data: bytes) -> list[str]:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """Return the bytes of one member's share."""
+    """Return the bytes of one member's assignment."""
     topics = by_topic(partitions)
     out = bytearray(struct.pack(">hi", 0, len(topics)))
     for name, some in topics.items():
@@ -72,7 +72,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Return the partitions in a share of any version; no bytes are none. Raises ClientError."""
+    """Return the partitions of an assignment of any version; none if empty. Raises ClientError."""
     if not data:
         return []
     found = []

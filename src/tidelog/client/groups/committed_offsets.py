@@ -1,6 +1,6 @@
-"""The committed offsets of groups: reading, writing, as a member or from outside.
+"""Committed offsets of groups: reading them, and committing as a member or as a tool.
 
-Owns OffsetFetch and OffsetCommit as a client asks them; being a member is ``group_member``.
+Owns the client's OffsetFetch and OffsetCommit. Not membership: see ``group_member``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ NO_OFFSET = -1
 
 
 class PartitionsRefused(Refused):
-    """Something was refused of some partitions; the others were done.
+    """Some partitions were refused; the others succeeded.
 
-    ``errors`` has each partition's refusal; code and text are those of the first.
+    ``errors`` has the error of each refused partition; code and text are those of the first.
     """
 
     def __init__(self, group: str, errors: Mapping[TopicPartition, Refused]) -> None:
@@ -44,7 +44,7 @@ class Position(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """Who commits. The defaults are for one who is no member (generation -1)."""
+    """The committing member. The defaults mean a client that is not a member (generation -1)."""
 
     generation: int = -1
     member_id: str = ""
@@ -62,11 +62,11 @@ async def commit_offsets(
 ) -> None:
     """Commit positions of a group, all in one request.
 
-    From outside a group this is allowed only while it has no members. What may succeed later is
-    tried again for its partitions alone, until ``timeout_ms`` are over; a topic that the
-    coordinator does not know counts as gone. Raises Refused for an error that all partitions have
-    (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS …), CommitRefused with the errors
-    of each partition, ConnectionLost when nobody answers.
+    A client that is not a member may commit only while the group has no members. Partitions with a
+    retriable error are retried alone until ``timeout_ms``; a topic that the coordinator does not
+    know counts as deleted. Raises Refused for an error of all partitions (UNKNOWN_MEMBER_ID,
+    ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS …), CommitRefused with the error of each partition,
+    ConnectionLost when no broker responds.
     """
     left = dict(positions)
     refused: dict[TopicPartition, Refused] = {}
@@ -104,7 +104,7 @@ _OF_PARTITION = frozenset(
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     }
 )
-"""What a coordinator says of a partition; all else it says of the group, of each partition."""
+"""Errors that concern a partition; a coordinator repeats any other error for each partition."""
 
 
 def _commit_request(
@@ -137,9 +137,9 @@ async def committed_offsets(
     require_stable: bool = False,
     timeout_ms: int | None = None,
 ) -> dict[TopicPartition, Position]:
-    """Return the committed positions of a group: of these partitions, or of all it has.
+    """Return the committed positions of a group: of these partitions, or all of them.
 
-    Partitions without one are left out; an unknown group has none. Raises Refused.
+    Partitions without one are omitted; an unknown group has none. Raises Refused.
     """
     found, refused = await look_up_committed(
         cluster, group, partitions, require_stable=require_stable, timeout_ms=timeout_ms
@@ -157,9 +157,9 @@ async def look_up_committed(
     require_stable: bool = False,
     timeout_ms: int | None = None,
 ) -> tuple[dict[TopicPartition, Position], dict[TopicPartition, Refused]]:
-    """Return positions as ``committed_offsets``, and beside them what was refused for good.
+    """Return positions as ``committed_offsets``, and the partitions with a final error.
 
-    Raises Refused for what is said of the group, or of partitions that did not settle in time.
+    Raises Refused for an error of the group, or of partitions that still fail at the deadline.
     """
     fetch = messages.OffsetFetchRequest
     asked_of_one = asked_of_several = None
@@ -171,7 +171,7 @@ async def look_up_committed(
         asked_of_several = topics_field(
             named, fetch.OffsetFetchRequestTopics, lambda where: where.partition
         )
-    # Up to version 7 a request asks of one group, later ones of several; without topics for all.
+    # Up to version 7 a request has one group, later several; without topics it means all.
     request = fetch(
         group_id=group,
         topics=asked_of_one,

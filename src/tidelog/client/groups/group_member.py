@@ -1,8 +1,8 @@
-"""Being a member of a classic group: join, sync, heartbeat, leave; commits as that member.
+"""A member of a classic group: join, sync, heartbeat, leave, and commits as that member.
 
-Owns the requests and the heartbeats. The states, and what leads from one to another, are
-``membership``; positions and fetching are ``group_reader``. Each change of state is one step
-without an await, so a call that is cancelled anywhere leaves a state from which ``join`` goes on.
+Owns the requests and the heartbeats. Not the states and transitions: see ``membership``. Not
+positions and fetching: see ``group_reader``. Each transition is one step without an await, so a
+call that is cancelled anywhere leaves a state from which ``join`` continues.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tidelog.client.groups.membership import (
     Event,
     MemberStatus,
     State,
+    after_error,
     named,
     step,
-    told,
 )
 from tidelog.client.retries import is_worth_retrying
 from tidelog.model.errors import ErrorCode
@@ -47,13 +47,13 @@ REBALANCE_TIMEOUT_MS = 300_000
 HEARTBEAT_INTERVAL_MS = 3_000
 LEAVE_TIMEOUT_MS = 5_000
 PARTITION_CHECK_MS = 30_000
-"""How often the group's leader looks whether the topics have other partitions."""
+"""How often the group's leader checks the partition counts of the topics."""
 
 HEARTBEATS_OF_A_SESSION = 3
-"""Heartbeats that may go unanswered, one after the other, before the session is over."""
+"""Heartbeats in a row that may time out before the session is over."""
 
 MAX_JOIN_ROUNDS = 100
-"""Rounds of one ``join``: each is answered by the coordinator, so more means a defect."""
+"""Rounds of one ``join``: each has the coordinator's response, so more of them means a bug."""
 
 _numbers = itertools.count(1)
 
@@ -84,32 +84,32 @@ class GroupMember:
         self._counts: dict[str, int] = {}
         self._standing = MemberStatus()
         self._tasks: set[asyncio.Task[None]] = set()
-        """Heartbeats, and the leader's look at the topics; of one generation."""
-        # A connection of its own: a join waits for all members, this process's others included.
+        """The heartbeats, and the leader's check of partition counts, of one generation."""
+        # Its own connection: a join waits for all members, also for others in this process.
         self._purpose = f"member {next(_numbers)}"
 
     @property
     def state(self) -> State:
-        """Where the member stands."""
+        """The state of the member."""
         return self._standing.state
 
     @property
     def must_join(self) -> bool:
-        """Whether the next thing to do is ``join``. Raises what ended the membership."""
+        """Whether to call ``join`` next. Raises the error that ended the membership."""
         if self._standing.problem is not None:
             raise self._standing.problem
         return self._standing.must_join
 
     @property
     def membership(self) -> Membership:
-        """Member id and generation, as commits carry them."""
+        """Member id and generation, for commits."""
         return self._as_committed(self._standing)
 
     async def join(self) -> list[TopicPartition]:
-        """Join, or join again, and return the partitions of this member. Raises ClientError.
+        """Join or rejoin, and return the partitions of this member. Raises ClientError.
 
-        What was read before must be committed before: the partitions may be another's now. When it
-        fails or is cancelled, the member is out of its generation and may join again.
+        Commit before: the partitions may go to other members. After a failure or a cancellation the
+        member is out of its generation and may join again.
         """
         self._step(Event.JOIN)
         if self.state is not State.JOINING:
@@ -128,17 +128,17 @@ class GroupMember:
         return assigned
 
     def positioned(self) -> None:
-        """The positions of all partitions are known: the member reads."""
+        """Record that the positions of all partitions are known: the member reads now."""
         self._step(Event.POSITIONED)
 
     async def commit(
         self, positions: Mapping[TopicPartition, Position], *, timeout_ms: int | None = None
     ) -> None:
-        """Commit as this member; a generation that is over asks for ``join``.
+        """Commit as this member; when the generation is over, ``join`` is next.
 
-        Raises CommitRefused with what was refused of each partition, or ClientError. Who is no
-        member any more commits nothing: a request that names no generation would be taken for one
-        from outside while the group is empty, and could set it back.
+        Raises CommitRefused with the error of each refused partition, or ClientError. Without a
+        membership it commits nothing: in an empty group a request without a generation would count
+        as a tool's, and could move the group back.
         """
         asked_as = self._standing
         if not asked_as.may_commit:
@@ -153,13 +153,13 @@ class GroupMember:
                 purpose=self._purpose,
             )
         except Refused as error:
-            self._told(error, asked_as)
+            self._apply_error(error, asked_as)
             raise
 
     async def leave(self) -> None:
-        """Leave the group so that others take over at once; a static member just stops.
+        """Leave the group so that others take over at once; a static member only stops.
 
-        Its connection ends, too: the cluster's others are used on.
+        Its own connection is closed; the cluster's other connections stay.
         """
         leaver = self._standing
         self._step(Event.LEAVE)
@@ -172,7 +172,7 @@ class GroupMember:
                 member_id=leaver.member_id,
                 members=[messages.LeaveGroupRequest.MemberIdentity(member_id=leaver.member_id)],
             )
-            # Not on the member's own connection: a join that was given up may still hold it.
+            # Not on the member's own connection: a cancelled join may still be in flight there.
             await self._cluster.send_to_coordinator(
                 self.group, request, timeout_ms=LEAVE_TIMEOUT_MS
             )
@@ -183,29 +183,29 @@ class GroupMember:
     def _step(self, event: Event, problem: ClientError | None = None) -> None:
         self._standing = step(self._standing, event, problem)
 
-    def _told(self, error: Refused, asked_as: MemberStatus) -> bool:
-        """Take in what was answered; False when it says nothing about membership."""
-        behind = told(self._standing, error.code, asked_as)
-        if behind is None:
+    def _apply_error(self, error: Refused, asked_as: MemberStatus) -> bool:
+        """Apply an error response; False when it does not concern the membership."""
+        after = after_error(self._standing, error.code, asked_as)
+        if after is None:
             return False
-        self._standing = behind
+        self._standing = after
         return True
 
     def _as_committed(self, standing: MemberStatus) -> Membership:
         return Membership(standing.generation, standing.member_id, self._instance_id)
 
     async def _rounds(self) -> list[TopicPartition]:
-        """Join and sync until there is an assignment; each round is the coordinator's answer."""
+        """Join and sync until there is an assignment; the coordinator responds in each round."""
         for _ in range(MAX_JOIN_ROUNDS):
             try:
                 joined = await self._join_once()
                 return decode_assignment(await self._sync(joined))
             except Refused as error:
-                if error.code != ErrorCode.MEMBER_ID_REQUIRED and not self._told(
+                if error.code != ErrorCode.MEMBER_ID_REQUIRED and not self._apply_error(
                     error, self._standing
                 ):
                     raise
-        raise ClientError(f"group {self.group!r} did not settle in {MAX_JOIN_ROUNDS} rounds")
+        raise ClientError(f"group {self.group!r} did not become stable in {MAX_JOIN_ROUNDS} rounds")
 
     async def _join_once(self) -> messages.JoinGroupResponse:
         request = messages.JoinGroupRequest(
@@ -227,7 +227,7 @@ class GroupMember:
                 self._standing = named(self._standing, answer.member_id)
             return int(answer.error_code)
 
-        # The coordinator answers when all members have come, or the rebalance timeout is over.
+        # The coordinator responds when all members have joined, or at the rebalance timeout.
         wait_ms = self._rebalance_timeout_ms + 5_000
         answer: messages.JoinGroupResponse = await ask_coordinator(
             self._cluster,
@@ -286,20 +286,20 @@ class GroupMember:
         }
 
     async def _watch_partitions(self) -> None:
-        """As the group's leader: ask for a new assignment when a topic has changed."""
+        """As the group's leader: start a rebalance when a partition count has changed."""
         while self.state is not State.RECALLED:
             await asyncio.sleep(self._partition_check_ms / 1000)
             try:
                 if await self._count_partitions(self._counts) != self._counts:
                     self._step(Event.REBALANCE)
             except ClientError as error:
-                logger.debug("partitions of group %s are not looked at: %s", self.group, error)
+                logger.debug("group %s: partition counts are not checked: %s", self.group, error)
 
     async def _beat(self) -> None:
-        """Send heartbeats as long as the coordinator must hear of this member.
+        """Send heartbeats as long as the session of this member must not expire.
 
-        Also while it is recalled: a member that is still busy with what it read must not lose its
-        session before it joins again.
+        Also in state recalled: a member that still processes records must not lose its session
+        before it joins again.
         """
         while self.state in HEARTBEATS:
             await asyncio.sleep(self._heartbeat_interval_ms / 1000)
@@ -316,15 +316,15 @@ class GroupMember:
                     self.group,
                     request,
                     lambda answer: int(answer.error_code),
-                    # One that hangs is found out in time to ask the next coordinator.
+                    # A coordinator that hangs is detected in time to find the next one.
                     request_timeout_ms=max(1, self._session_timeout_ms // HEARTBEATS_OF_A_SESSION),
                     timeout_ms=self._session_timeout_ms,
                     purpose=self._purpose,
                 )
             except ClientError as error:
-                if isinstance(error, Refused) and self._told(error, asked_as):
+                if isinstance(error, Refused) and self._apply_error(error, asked_as):
                     continue
-                # When nobody answers, the coordinator has taken the member out by now.
+                # Without a response the coordinator has removed the member by now.
                 retry = is_worth_retrying(error)
                 self._step(*((Event.SILENCE,) if retry else (Event.FAILED, error)))
 
@@ -337,7 +337,7 @@ class GroupMember:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            # A bug: said to the reader, instead of a member that nobody hears of.
+            # A bug: raise it from the reader, instead of losing the member silently.
             self._step(Event.FAILED, ClientError(f"membership failed: {error!r}"))
 
     async def _stop_tasks(self) -> None:

@@ -1,15 +1,14 @@
-"""Reading topics as a member of a group: assignments, positions, commits.
+"""A consumer of a group: assignments, positions, commits.
 
-Owns the cycle join -> positions -> fetch -> commit -> rejoin (eager: everything is given back
-before a rejoin). The public Consumer grows from this.
+Owns the cycle join -> positions -> fetch -> commit -> rejoin (eager: all partitions are revoked
+before a rejoin). The public Consumer will use this.
 
-A join, and the look-up of positions, each run in a task of their own: a ``poll`` that is cancelled,
-or whose time is over, leaves them to the next one. What fails is raised by a ``poll``, and tried
-again by those that follow. A partition is read as soon as its position is known, whatever the
-look-up of others does; a member that is recalled gives the look-up up.
+Joining and looking up positions each run in a task: they continue when a ``poll`` is cancelled or
+times out. A ``poll`` raises their error, and the next one retries. A partition is read as soon as
+its position is known, also when the lookup of others fails; a recalled member cancels the lookup.
 
-At least once: a position is committed only after ``poll`` was called again (or ``commit``), so
-what was handed out and not finished is read again after a crash.
+At least once: a position is committed only after the next ``poll`` (or ``commit``), so records that
+were returned and not processed are read again after a crash.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ _COMMIT_LOST = frozenset(
 
 
 class GroupReader:
-    """Reads as a group's member. ``async with`` leaves the group at the end."""
+    """Reads as a member of a group. ``async with`` leaves the group at the end."""
 
     def __init__(
         self,
@@ -89,7 +88,7 @@ class GroupReader:
             heartbeat_interval_ms=heartbeat_interval_ms,
             partition_check_ms=partition_check_ms,
         )
-        # Nobody seeks: a partition that stops is asked for again, and says again why it stops.
+        # There is no seek: a stopped partition is fetched again, and raises its error again.
         self._fetcher = Fetcher(
             cluster,
             isolation=isolation,
@@ -102,7 +101,7 @@ class GroupReader:
         self._step_ms = heartbeat_interval_ms
         self._placing_step_ms = min(heartbeat_interval_ms, cluster.settings.backoff.max_ms)
         self._unplaced: list[TopicPartition] = []
-        """What was assigned, and has no position yet."""
+        """Assigned partitions without a position yet."""
         self._place_at = 0.0
         self._joining: asyncio.Task[None] | None = None
         self._placing: asyncio.Task[None] | None = None
@@ -117,20 +116,20 @@ class GroupReader:
 
     @property
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that this member reads now."""
+        """The partitions that this member reads."""
         return list(self._fetcher.positions())
 
     async def poll(self, timeout_ms: int, max_bytes: int | None = None) -> list[Fetched]:
-        """Return what has come of this member's partitions; joins and rejoins as it must.
+        """Return fetched batches of this member's partitions; joins and rejoins when needed.
 
-        Calling it again says that everything handed out before is finished. Raises Refused
-        (PartitionsRefused for what keeps some partitions from being read), and goes on when it is
-        called again; a closed reader raises ClientError.
+        A call means that all batches returned before are processed. Raises Refused
+        (PartitionsRefused when some partitions cannot be read), and continues with the next call; a
+        closed reader raises ClientError.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         if timeout_ms <= 0:
-            # Who polls without waiting must let the requests go on all the same.
+            # A caller that polls without waiting must still let the loop run the requests.
             await asyncio.sleep(0)
         while True:
             self._refuse_closed()
@@ -141,32 +140,32 @@ class GroupReader:
                 self._commit_aside()
             self._place_aside()
             left_ms = max(0, int((deadline - loop.time()) * 1000))
-            # In steps: a member that is called back must not sit out the caller's time.
+            # In steps: a recalled member must not wait for the caller's whole timeout.
             step_ms = self._step_ms if self._placing is None else self._placing_step_ms
             taken = await self._fetcher.poll(min(left_ms, step_ms), max_bytes)
             if taken or left_ms <= step_ms:
                 return taken
 
     async def commit(self) -> None:
-        """Commit the positions behind everything handed out, where they moved.
+        """Commit the positions after all returned batches, where they have changed.
 
-        A commit that comes too late for its generation is dropped: the records are read again by
-        whoever has the partition then. Raises CommitRefused with what was refused of each
-        partition; the positions of the others are committed.
+        A commit of an ended generation is dropped: the next owner of the partition reads these
+        records again. Raises CommitRefused with the error of each refused partition; the positions
+        of the others are committed.
         """
         self._note_commit()
         await self._commit_up_to(self._fetcher.positions())
 
     async def commit_up_to(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Commit these positions, which may be before what was handed out; as ``commit``."""
+        """Commit these positions, which may be before the returned batches; like ``commit``."""
         await self._commit_up_to(positions)
 
     async def close(self) -> None:
-        """Stop reading and leave the group. Commits nothing: ``commit`` before, if all is done.
+        """Stop reading and leave the group. Commits nothing: call ``commit`` before if needed.
 
-        A ``poll`` under way ends with ClientError. When this is cancelled it does what is left all
-        the same, so nothing goes on reading; a member whose leaving itself is cancelled stays in
-        the group until its session ends.
+        A concurrent ``poll`` raises ClientError. If cancelled, it still completes the remaining
+        steps, so that reading stops; a member whose LeaveGroup is cancelled stays in the group
+        until its session expires.
         """
         self._closed = True
         tasks = [self._joining, self._placing, self._committing]
@@ -190,21 +189,21 @@ class GroupReader:
             self._next_commit = now + self._auto_commit_ms / 1000
 
     def _commit_aside(self) -> None:
-        """Commit what is finished, without letting ``poll`` wait; one commit at a time."""
+        """Commit processed positions in the background of ``poll``; one commit at a time."""
         if self._committing is None or self._committing.done():
             self._note_commit()
             positions = self._fetcher.positions()
             self._committing = asyncio.get_running_loop().create_task(self._try_commit(positions))
 
     async def _try_commit(self, positions: Mapping[TopicPartition, int]) -> None:
-        """An automatic commit: what fails is said in the log and comes with the next one."""
+        """Commit automatically: a failure is logged, and the next commit includes the positions."""
         try:
             await self._commit_moved(positions, timeout_ms=self._auto_commit_ms)
         except ClientError as error:
-            logger.warning("group %s: not committed: %s", self._member.group, error)
+            logger.warning("group %s: offsets were not committed: %s", self._member.group, error)
 
     async def _commit_up_to(self, positions: Mapping[TopicPartition, int]) -> None:
-        # An older commit that is still on its way must not come behind this one.
+        # An older commit in flight must not be applied after this one.
         if self._committing is not None:
             await asyncio.wait([self._committing])
         await self._commit_moved(positions)
@@ -239,7 +238,7 @@ class GroupReader:
     # Entering a generation
 
     async def _joined(self, deadline: float) -> bool:
-        """Wait until the member has joined, or the time is over; raises why it could not."""
+        """Wait until the member has joined, or the deadline; raises the error of a failed join."""
         loop = asyncio.get_running_loop()
         if self._joining is None:
             self._joining = loop.create_task(self._join())
@@ -254,7 +253,7 @@ class GroupReader:
         return True
 
     async def _join(self) -> None:
-        """Give everything back, and join."""
+        """Revoke all partitions, and join."""
         placing, self._placing = self._placing, None
         if placing is not None:
             await call_off([placing])
@@ -267,7 +266,7 @@ class GroupReader:
         self._unplaced = await self._member.join()
 
     def _place_aside(self) -> None:
-        """Look up the positions that are not known, while others are read; raises what failed."""
+        """Look up missing positions while other partitions are read; raises a previous error."""
         loop = asyncio.get_running_loop()
         placing = self._placing
         if placing is not None and placing.done():
@@ -279,7 +278,7 @@ class GroupReader:
             self._placing.add_done_callback(_look_at_error)
 
     async def _place(self) -> None:
-        """Look up positions: the member reads then. Raises what keeps partitions from one."""
+        """Look up positions, then read. Raises the errors of partitions without a position."""
         try:
             errors = await self._look_up()
         finally:
@@ -290,10 +289,10 @@ class GroupReader:
         self._member.positioned()
 
     async def _look_up(self) -> dict[TopicPartition, Refused]:
-        """Read each partition from its position on as soon as that is known; return the errors.
+        """Start reading each partition as soon as its position is known; return the errors.
 
-        One question per topic without committed offsets, so that a topic that is gone, or has no
-        leader, holds up no other. Grows with partitions.
+        One request per topic without committed offsets, so that a topic that is deleted, or has no
+        leader, does not delay others. Grows with partitions.
         """
         group, wanted = self._member.group, self._unplaced
         found, errors = await look_up_committed(self._cluster, group, wanted)
@@ -308,7 +307,7 @@ class GroupReader:
             for failed in await asyncio.gather(*map(self._reset_positions, topics)):
                 errors.update(failed)
         for where in self._unplaced:
-            unanswered = Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(where), "no broker answered")
+            unanswered = Refused(ErrorCode.UNKNOWN_SERVER_ERROR, str(where), "no broker responded")
             errors.setdefault(where, unanswered)
         return errors
 
@@ -321,7 +320,7 @@ class GroupReader:
     async def _reset_positions(
         self, partitions: list[TopicPartition]
     ) -> dict[TopicPartition, Refused]:
-        """Look up where one topic's partitions begin, or end; return what failed, of each."""
+        """Look up the starts or ends of one topic's partitions; return the errors."""
         where = offsets.EARLIEST if self._reset is OffsetReset.EARLIEST else offsets.LATEST
         failed: dict[TopicPartition, ClientError] = {}
         await offsets.list_offsets(
@@ -346,6 +345,6 @@ def _no_position(group: str, partition: TopicPartition) -> Refused:
 
 
 def _look_at_error(task: asyncio.Task[None]) -> None:
-    # Whoever waits gets the error; when nobody does, the loop must not complain of it.
+    # A waiting caller gets the error; retrieve it here, so that the loop does not warn otherwise.
     if not task.cancelled():
         task.exception()

@@ -1,18 +1,18 @@
-"""Membership of a classic group as rules: which event leads from which state to which. Pure.
+"""Membership of a classic group as a state machine. Pure.
 
-Owns the states, the table, and what becomes of member id and generation. Asking, waiting and
-heartbeats are ``group_member``; what is read is ``group_reader``.
+Owns the states, the transitions, and the changes of member id and generation. Not requests and
+heartbeats: see ``group_member``. Not reading: see ``group_reader``.
 
-| state | means | heartbeats | leaves it |
+| state | meaning | heartbeats | left by |
 |---|---|---|---|
 | out | in no generation; the next poll joins | no | JOIN |
-| joining | JoinGroup and SyncGroup are under way | no | ASSIGNED, or back out: INTERRUPTED |
-| joined | it has partitions, and of some no positions yet | yes | POSITIONED |
-| reading | it has positions of all its partitions | yes | REBALANCE, or what ended the generation |
+| joining | JoinGroup and SyncGroup are in flight | no | ASSIGNED, or to out: INTERRUPTED |
+| joined | it has partitions, some without a position | yes | POSITIONED |
+| reading | it has positions of all its partitions | yes | REBALANCE, or the end of the generation |
 | recalled | its generation ends; the next poll joins again | yes | JOIN |
-| leaving | LeaveGroup is under way | no | LEFT |
+| leaving | LeaveGroup is in flight | no | LEFT |
 
-Each cell of the table is written out: an event that says nothing new leaves the state as it is.
+The table has every pair of state and event: an event without an effect keeps the state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NO_GENERATION = -1
 
 
 class State(Enum):
-    """Where a member stands."""
+    """The state of a member."""
 
     OUT = "out"
     JOINING = "joining"
@@ -38,15 +38,15 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to a member."""
+    """An event of a member."""
 
     JOIN = "it begins to join"
-    ASSIGNED = "the coordinator gave it its partitions"
+    ASSIGNED = "the coordinator assigned its partitions"
     POSITIONED = "the positions of all its partitions are known"
     REBALANCE = "the coordinator, or this leader, asks for another round"
     GENERATION_LOST = "its generation is over"
     UNKNOWN = "the coordinator does not know it"
-    SILENCE = "nobody answered for a whole session"
+    SILENCE = "the coordinator did not respond for a whole session"
     FAILED = "an error that ends the membership"
     INTERRUPTED = "joining or leaving failed, or was cancelled"
     LEAVE = "it begins to leave"
@@ -63,7 +63,7 @@ _ROWS = {
         _S.JOINING, _S.OUT, _S.OUT, _S.OUT, _S.OUT,
         _S.OUT, _S.OUT, _S.OUT, _S.OUT, _S.LEAVING, _S.OUT,
     ),
-    # What the coordinator says against a round begins the next one.
+    # An error of the coordinator in one round starts the next one.
     _S.JOINING: (
         _S.JOINING, _S.JOINED, _S.JOINING, _S.JOINING, _S.JOINING,
         _S.JOINING, _S.JOINING, _S.OUT, _S.OUT, _S.LEAVING, _S.OUT,
@@ -76,7 +76,7 @@ _ROWS = {
         _S.JOINING, _S.READING, _S.READING, _S.RECALLED, _S.OUT,
         _S.OUT, _S.OUT, _S.OUT, _S.READING, _S.LEAVING, _S.OUT,
     ),
-    # Positions that come now change nothing: their partitions are given back.
+    # Positions that arrive now have no effect: the partitions are being revoked.
     _S.RECALLED: (
         _S.JOINING, _S.RECALLED, _S.RECALLED, _S.RECALLED, _S.OUT,
         _S.OUT, _S.OUT, _S.OUT, _S.RECALLED, _S.LEAVING, _S.OUT,
@@ -88,14 +88,14 @@ _ROWS = {
 }  # fmt: skip
 
 TABLE = {
-    (state, event): behind
+    (state, event): after
     for state, row in _ROWS.items()
-    for event, behind in zip(_EVENTS, row, strict=True)
+    for event, after in zip(_EVENTS, row, strict=True)
 }
-"""(state, event) -> the state behind it."""
+"""(state, event) -> the state after it."""
 
 HEARTBEATS = frozenset({State.JOINED, State.READING, State.RECALLED})
-"""States in which the coordinator must hear of the member, or its session ends."""
+"""States in which the member must send heartbeats, or its session expires."""
 
 _FORGETS_ID = frozenset({Event.UNKNOWN, Event.LEFT})
 _FORGETS_GENERATION = _FORGETS_ID | {
@@ -114,7 +114,7 @@ _EVENT_OF = {
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """A member's state, how the coordinator knows it, and what ended its membership for good."""
+    """A member's state, its id and generation, and the error that ended its membership."""
 
     state: State = State.OUT
     member_id: str = ""
@@ -123,20 +123,20 @@ class MemberStatus:
 
     @property
     def must_join(self) -> bool:
-        """Whether the next thing to do is to join (again)."""
+        """Whether the next step is to join or rejoin."""
         return self.state in (State.OUT, State.RECALLED, State.JOINING)
 
     @property
     def may_commit(self) -> bool:
-        """Whether there is a generation to commit in; while it joins there is none."""
+        """Whether there is a generation to commit in; there is none while it joins."""
         return self.generation >= 0 and self.state not in (State.JOINING, State.LEAVING)
 
 
 def step(standing: MemberStatus, event: Event, problem: ClientError | None = None) -> MemberStatus:
-    """Return where a member stands behind an event; ``problem`` goes with FAILED."""
+    """Return the status after an event; ``problem`` goes with FAILED."""
     state = TABLE[standing.state, event]
     if state is standing.state and event in (Event.INTERRUPTED, Event.FAILED):
-        # Nothing was under way that this could end; a first problem is kept.
+        # There was nothing to end; the first problem is kept.
         return standing
     return MemberStatus(
         state,
@@ -147,15 +147,17 @@ def step(standing: MemberStatus, event: Event, problem: ClientError | None = Non
 
 
 def named(standing: MemberStatus, member_id: str, generation: int = NO_GENERATION) -> MemberStatus:
-    """Take the id (and the generation) that JoinGroup was answered with."""
+    """Return the status with the member id (and generation) of a JoinGroup response."""
     return replace(standing, member_id=member_id, generation=generation)
 
 
-def told(standing: MemberStatus, code: ErrorCode, asked_as: MemberStatus) -> MemberStatus | None:
-    """Return where a member stands when what it ``asked_as`` was answered with an error.
+def after_error(
+    standing: MemberStatus, code: ErrorCode, asked_as: MemberStatus
+) -> MemberStatus | None:
+    """Return the status after an error response to a request sent with status ``asked_as``.
 
-    None: the code says nothing about membership. An answer to what it asked as another, or in
-    another generation, changes nothing.
+    None: the code does not concern the membership. A response to a request with another member id
+    or generation has no effect.
     """
     event = _EVENT_OF.get(code)
     if event is None:

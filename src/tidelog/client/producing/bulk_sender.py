@@ -1,7 +1,7 @@
-"""Sending many records at once: a tally in place of a future each, batches filled in one go.
+"""A producer for columns of records: a tally instead of one future per record.
 
-Owns only the way of records into batches; everything behind that is ``producing``'s, its order and
-bounds too. For tools that move lines or rows by the million and need no offsets.
+Owns the filling of batches. Not what follows, order and bounds included: see ``sender``. For tools
+that write millions of lines or rows and do not need their offsets.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from tidelog.records.builder import Columns
 
 
 class BulkSender(RecordSender):
-    """A ``RecordSender`` that takes columns of records, too."""
+    """A ``RecordSender`` that also accepts columns of records."""
 
     async def send_many(
         self, topic: str, records: Columns, tally: SendTally, *, partition: int | None = None
     ) -> None:
-        """Take many records, in order; ``tally`` counts what becomes of them.
+        """Accept many records, in order; ``tally`` counts their outcomes.
 
-        A tenth of the work of as many ``send``, for who needs no offsets. All have the time at
-        which they are taken. Waits and raises as ``send`` does: ``tally.taken`` says how many were
-        taken before.
+        A tenth of the work of ``send``, for callers that need no offsets. The timestamp of a record
+        is the time it is accepted. Waits and raises as ``send`` does; ``tally.taken`` is the number
+        accepted before.
         """
         known = await self._topic(topic)
         if partition is not None and partition not in known.partitions:
@@ -45,7 +45,7 @@ class BulkSender(RecordSender):
     async def _send_run(
         self, topic: Topic, partition: int | None, records: Columns, tally: SendTally
     ) -> None:
-        """Send records of one partition; for None of one that a batch sticks to."""
+        """Send records to one partition; None: to the sticky partition of each batch."""
         begin, count = 0, len(records.values)
         room = min(self._settings.batch_bytes, self._settings.buffer_bytes)
         while begin < count:
@@ -60,7 +60,7 @@ class BulkSender(RecordSender):
             before = batch.builder.size
             begin = batch.builder.extend(now_ms, records, begin, count)
             if begin == taken:
-                # It was full already; the first record of the next one always fits.
+                # The batch was already full; the first record of the next one always fits.
                 batch = self._next_batch(queue, batch, tally)
                 before = batch.builder.size
                 begin = batch.builder.extend(now_ms, records, begin, count)
@@ -72,6 +72,6 @@ class BulkSender(RecordSender):
                     self._chooser.batch_filled(topic.name)
                 self._due[batch] = 0.0
                 self._drain()
-                # Answers are read in between, else the brokers stand still until memory is full.
+                # Let the loop read responses; otherwise brokers idle until the memory is full.
                 await asyncio.sleep(0)
                 self._refuse_when_closed()

@@ -1,6 +1,6 @@
-"""Which partition a record goes to: by its key, or a random one that sticks for a batch.
+"""The partitioner: by key, or sticky for records without a key (KIP-480, simplified).
 
-Owns the choice for records without an explicit partition (KIP-480's stickiness, simplified).
+Owns the choice for records without an explicit partition.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidelog.partitioning.hashing import hash_of_key, hashes_of_keys, partition_
 from tidelog.records.builder import Columns
 
 HASHES_KEPT = 65_536
-"""Hashes of recent keys that are remembered; computing one costs some microseconds."""
+"""The number of cached key hashes; computing one takes some microseconds."""
 
 _hash_of_key = lru_cache(HASHES_KEPT)(hash_of_key)
 
@@ -28,7 +28,7 @@ class PartitionChooser:
         self._sticky: dict[str, int] = {}
 
     def choose(self, topic: Topic, key: bytes | None) -> int:
-        """Return the partition of a record; a key always has one and the same per count."""
+        """Return the partition of a record; for one count a key always has the same partition."""
         count = topic.undeleted_partition_count
         if count < 0:
             count = len(topic.partitions)
@@ -37,7 +37,7 @@ class PartitionChooser:
             return partition_of(_hash_of_key(key), initial if initial > 0 else count, count)
         chosen = self._sticky.get(topic.name)
         if chosen is None or chosen >= count:
-            # Without a leader a partition takes nothing now: others may.
+            # A partition without a leader accepts no records now: prefer the others.
             live = [
                 item.index
                 for item in topic.partitions.values()
@@ -56,7 +56,7 @@ class PartitionChooser:
         filled = keys if None not in keys else [key for key in keys if key is not None]
         hashes = hashes_of_keys(cast("Sequence[bytes]", filled))
         if initial <= 0 or initial == count:
-            # Linear hashing is a remainder then (see ``partition_of``).
+            # Then linear hashing is a remainder (see ``partition_of``).
             places = [key_hash % count for key_hash in hashes]
         else:
             places = [partition_of(key_hash, initial, count) for key_hash in hashes]
@@ -66,12 +66,12 @@ class PartitionChooser:
         return [self.choose(topic, None) if key is None else next(with_key) for key in keys]
 
     def batch_filled(self, topic: str) -> None:
-        """Let the next record without a key choose anew: a batch is full."""
+        """A batch is full: choose another partition for the next record without a key."""
         self._sticky.pop(topic, None)
 
 
 def by_partition(records: Columns, places: Sequence[int]) -> dict[int, Columns]:
-    """Return records that have a column of keys, apart by their places, each part in order."""
+    """Split records with a column of keys by their partitions, each part in order."""
     values, keys, headers = records
     assert keys is not None
     parts: dict[int, list[int]] = {place: [] for place in set(places)}

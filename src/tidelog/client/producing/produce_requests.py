@@ -1,6 +1,6 @@
-"""One Produce request to one leader, and what its answer says of each partition. Pure.
+"""The Produce request to one leader, and the result of each partition in its response. Pure.
 
-Owns the fields of both; which batches go out, and what becomes of them, is ``producing``.
+Owns the fields of both. Not which batches are sent, and what follows: see ``sender``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidelog.protocol import messages
 
 MOST_SLACK_MS = 3_000
 SLACK_SHARE = 4
-"""The answer has a quarter of the request's time, and no more than 3 s, to come back."""
+"""The response has a quarter of the request's timeout, and at most 3 s, to arrive."""
 
 
 def produce_request(
@@ -39,17 +39,17 @@ def produce_request(
 
 
 def wait_for_replicas_ms(request_timeout_ms: int) -> int:
-    """Return how long a leader may wait for its replicas, so that its answer comes in time.
+    """Return how long a leader may wait for its replicas, so that its response arrives in time.
 
-    If it waited as long as this client, one slow partition would close the connection, and take
-    along what all the other partitions of the request have been answered.
+    If it waited as long as this client, one slow partition would close the connection, and the
+    results of all other partitions in the request would be lost.
     """
     slack_ms = min(MOST_SLACK_MS, request_timeout_ms // SLACK_SHARE)
     return max(1, request_timeout_ms - slack_ms)
 
 
 def read_answer(response: messages.ProduceResponse) -> dict[TopicPartition, BatchResult]:
-    """Return what was said of each partition's batch."""
+    """Return the result of each partition's batch."""
     results: dict[TopicPartition, BatchResult] = {}
     for topic in response.responses:
         for item in topic.partition_responses:

@@ -1,6 +1,6 @@
-"""The identity of an idempotent producer: its id and epoch, and which one follows it.
+"""The identity of an idempotent producer: its id and epoch, and the next one.
 
-Owns only the step from one identity to the next; sequence numbers are ``send_queue``'s.
+Owns the step from one identity to the next. Not sequence numbers: see ``send_queue``.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from tidelog.protocol import messages
 from tidelog.records.builder import Producer
 
 LAST_EPOCH = 2**15 - 1
-"""The highest producer epoch; another id follows it."""
+"""The highest producer epoch; after it the producer needs a new id."""
 
 
 async def next_identity(cluster: Cluster, known: Producer | None) -> Producer:
     """Return the identity after ``known``: the next epoch of the same id (KIP-360), or a new id.
 
-    What the network still holds of the former epoch is refused then, and cannot be written beside
-    what has new sequence numbers. Brokers answer every InitProducerId with another id, so they are
-    asked only where there is no further epoch. Raises Refused.
+    Brokers then refuse delayed requests of the former epoch, so these cannot be appended between
+    batches with new sequence numbers. Brokers respond to every InitProducerId with a new id, so it
+    is sent only when no further epoch is left. Raises Refused.
     """
     if known is not None and known.epoch < LAST_EPOCH:
         return Producer(known.producer_id, known.epoch + 1)

@@ -1,17 +1,17 @@
-"""The batches of one partition on their way out: order, sequence numbers, what a failure means.
+"""The send queue of one partition: order, sequence numbers, the meaning of a failure.
 
-Owns the rules of one partition's sending side; knows no connection and no clock. What goes out,
-when, and over which connection is ``producing``.
+Owns the rules of one partition's batches, without a connection or a clock. Not what is sent when,
+and on which connection: see ``sender``.
 
-With an identity (idempotent producer, KIP-98) every batch gets its place in the sequence when it
-is first sent and keeps it in all retries, so a broker can tell a repeated batch. A batch that
-fails for good leaves a hole: the queue is then **broken**. It sends nothing new; what was under
-way is answered or sent again under its old number, where only two answers are possible: appended,
-or OUT_OF_ORDER_SEQUENCE_NUMBER, which proves that it was not; those wait for the new identity.
-When nothing is under way any more the queue takes a new identity and starts at sequence 0.
+With an identity (idempotent producer, KIP-98) every batch gets its sequence number when it is first
+sent and keeps it in all retries, so that a broker detects a duplicate. A batch that fails for good
+leaves a gap: the queue is then **broken**. It sends nothing new. Batches in flight complete, or are
+retried under their old numbers with two possible results: appended, or
+OUT_OF_ORDER_SEQUENCE_NUMBER, which proves that the batch was not appended; these wait for the new
+identity. When no batch is in flight the queue takes a new identity and starts at sequence 0.
 
-A batch of several records that is too large for its topic is cut in two, under the numbers that it
-had, and later batches are begun smaller.
+A batch of several records that is too large for its topic is split in two, under its own numbers,
+and later batches are smaller.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_SEQUENCE = 2**31 - 1
 
 
 class Sent(NamedTuple):
-    """Where a record was written. ``offset`` is -1 when it is not known (acks=0)."""
+    """The position of a written record. ``offset`` is -1 when it is unknown (acks=0)."""
 
     partition: TopicPartition
     offset: int
@@ -41,10 +41,10 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class SendTally:
-    """What became of many records that share one answer: counts, and what the first error was."""
+    """The outcome of many records: counts, and the first error."""
 
     taken: int = 0
-    """Records that were taken: written, refused, or not answered yet."""
+    """Records accepted: written, refused, or unacknowledged."""
     written: int = 0
     failed: int = 0
     first_error: ClientError | None = None
@@ -61,27 +61,27 @@ class SendTally:
 
 @dataclass(slots=True, eq=False)
 class ProducerBatch:
-    """Records of one partition that travel together."""
+    """Records of one partition that are sent together."""
 
     partition: TopicPartition
     builder: FastBuilder
     number: tuple[int, ...]
-    """Its place among the batches of its queue; halves of (4,) are (4, 0) and (4, 1)."""
+    """Its position in the queue; the halves of (4,) are (4, 0) and (4, 1)."""
     outcomes: list[tuple[asyncio.Future[Sent], int]] = field(default_factory=list)
     tally: SendTally | None = None
-    """Where its records are counted that have no ``outcomes``: all of them, or none."""
+    """The tally of its records; they have no ``outcomes`` then."""
     size: int = 0
     data: bytes | None = None
     producer: Producer | None = None
     attempts: int = 0
     done: bool = False
     trouble: ClientError | None = None
-    """Why it was sent again last; None while nothing went wrong."""
+    """The error of the last retry; None without one."""
     halves: tuple[ProducerBatch, ...] = ()
-    """What replaces it, once it was cut in two."""
+    """The two batches that replace it after a split."""
 
     def encode(self) -> bytes:
-        """Return the bytes to send, under the identity it has now."""
+        """Return the bytes to send, under its current identity."""
         if self.data is None:
             if self.producer is not None:
                 self.builder.set_producer(self.producer)
@@ -89,7 +89,7 @@ class ProducerBatch:
         return self.data
 
     def identify(self, producer: Producer) -> None:
-        """Give it a place in a producer's sequence; only for one that was not appended."""
+        """Assign a place in a producer's sequence; only to a batch that was not appended."""
         self.producer = producer
         if self.data is not None:
             header = read_header(self.data)._replace(
@@ -100,7 +100,7 @@ class ProducerBatch:
             self.data = seal_batch(header, memoryview(self.data)[HEADER_SIZE:])
 
     def succeed(self, base_offset: int, append_time: int) -> None:
-        """Tell every record's sender where it lies."""
+        """Complete the futures of its records with their offsets."""
         self.done = True
         for index, (outcome, timestamp) in enumerate(self.outcomes):
             if not outcome.done():
@@ -111,7 +111,7 @@ class ProducerBatch:
             self.tally.written += self.builder.count
 
     def fail(self, error: ClientError) -> None:
-        """Tell every record's sender that it was not acknowledged."""
+        """Fail the futures of its records: they were not acknowledged."""
         self.done = True
         for outcome, _ in self.outcomes:
             if not outcome.done():
@@ -122,7 +122,7 @@ class ProducerBatch:
 
 @dataclass(slots=True)
 class BatchResult:
-    """What a broker said of one batch; ``error`` None is success."""
+    """A broker's result for one batch; ``error`` None is success."""
 
     error: ClientError | None
     base_offset: int = -1
@@ -149,16 +149,16 @@ class SendQueue:
         self.broken = False
         self.not_before = 0.0
         self.failed_lookups = 0
-        """How often in a row no leader was found."""
+        """Attempts in a row that found no leader."""
         self._idempotent = idempotent
-        # Without sequence numbers a retry would overtake what was sent behind it.
+        # Without sequence numbers a retry could be appended after later batches.
         self._limit = max_in_flight if idempotent else 1
         self._identity: Producer | None = None
         self._next_sequence = 0
         self._next_number = 0
 
     def open(self, tally: SendTally | None = None) -> ProducerBatch:
-        """Add an empty batch behind all others; ``tally`` counts its records, if it is given."""
+        """Add an empty batch at the end; ``tally`` counts its records, if given."""
         self._next_number += 1
         builder = FastBuilder(self._batch_bytes, codec=self._codec)
         batch = ProducerBatch(self.partition, builder, (self._next_number,), tally=tally)
@@ -167,24 +167,24 @@ class SendQueue:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing waits and nothing is in flight."""
+        """Whether no batch is waiting or in flight."""
         return not self.waiting and not self.in_flight
 
     @property
     def last(self) -> ProducerBatch | None:
-        """Return the batch that records are still added to, if it was never sent."""
+        """Return the last batch, to which records are added, if it was never sent."""
         if self.waiting and self.waiting[-1].data is None:
             return self.waiting[-1]
         return None
 
     def needs_identity(self, current: Producer | None) -> bool:
-        """Whether sending waits for a producer id other than the one it had."""
+        """Whether sending waits for another producer identity."""
         if not self._idempotent or (not self.broken and self._identity is not None):
             return False
         return current is None or current == self._identity
 
     def next(self, current: Producer | None) -> ProducerBatch | None:
-        """Return the batch that may be looked at for sending now; ``sent`` takes it.
+        """Return the batch that may be sent now; ``sent`` moves it into flight.
 
         ``current`` is the producer's identity, without a sequence.
         """
@@ -204,7 +204,7 @@ class SendQueue:
         return self.waiting[0]
 
     def sent(self, batch: ProducerBatch) -> bytes:
-        """Move a batch that ``next`` gave into flight and return its bytes."""
+        """Move a batch that ``next`` returned into flight and return its bytes."""
         self.waiting.remove(batch)
         if self._idempotent and batch.producer is None:
             assert self._identity is not None
@@ -216,11 +216,11 @@ class SendQueue:
         return batch.encode()
 
     def answered(self, batch: ProducerBatch, answer: BatchResult) -> bool:
-        """Take in an answer; True when the batch is done, False when it will be sent again."""
+        """Apply a result; True when the batch is done, False when it will be retried."""
         self.in_flight.remove(batch)
         error = answer.error
         if batch.done:
-            # It expired while it was under way.
+            # It expired while it was in flight.
             return True
         batch.trouble = error
         code = error.code if isinstance(error, Refused) else None
@@ -242,14 +242,14 @@ class SendQueue:
         return True
 
     def _cut(self, batch: ProducerBatch) -> None:
-        """Replace a refused batch by its two halves; it was not appended, so its numbers hold."""
+        """Replace a refused batch by its halves; it was not appended, so its numbers stay valid."""
         assert batch.data is not None
         records = read_batch(batch.data)
         self._batch_bytes = max(1, len(batch.data) // 2)
         middle = len(records) // 2
         halves = []
         for side, (start, stop) in enumerate(((0, middle), (middle, len(records)))):
-            # As large as it gets: the limit counts what is not compressed yet.
+            # As large as possible: the limit counts uncompressed bytes.
             builder = FastBuilder(MAX_SEQUENCE, codec=self._codec)
             for record in records[start:stop]:
                 added = builder.append(
@@ -269,7 +269,7 @@ class SendQueue:
         batch.done = True
 
     def fail(self, batch: ProducerBatch, error: ClientError) -> None:
-        """Give a batch up, wherever it is; a sequence number that is lost breaks the queue."""
+        """Fail a batch, waiting or in flight; a lost sequence number breaks the queue."""
         if batch in self.waiting:
             self.waiting.remove(batch)
         if batch.producer is not None:
@@ -277,13 +277,13 @@ class SendQueue:
         batch.fail(error)
 
     def _has_earlier(self, batch: ProducerBatch) -> bool:
-        """Whether an earlier batch of the sequence is in flight or waits to be sent again."""
+        """Whether an earlier batch of the sequence is in flight or waits for a retry."""
         return any(
             other.producer is not None and other.number < batch.number
             for other in (*self.in_flight, *self.waiting)
         )
 
     def _requeue(self, batch: ProducerBatch) -> None:
-        """Put a batch back at its place: before every younger one."""
+        """Put a batch back at its position, before every later one."""
         older = sum(1 for other in self.waiting if other.number < batch.number)
         self.waiting.insert(older, batch)

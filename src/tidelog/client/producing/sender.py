@@ -1,12 +1,12 @@
-"""Sending records: into batches, to the leaders, again when it failed, each answered once.
+"""The record sender: batches records, sends them to leaders, retries, reports each outcome once.
 
-Owns the record's way from ``send`` to its offset: choice of partition, lingering, memory, requests
-in flight per broker, retries, delivery deadlines. The rules of one partition's order and sequence
-numbers are ``send_queue``'s. The public Producer grows from this.
+Owns the path of a record from ``send`` to its offset: partitioning, lingering, memory, requests in
+flight per broker, retries, delivery timeouts. Not order and sequence numbers of one partition: see
+``send_queue``. The public Producer will use this.
 
-Order: records of one partition are written in the order of ``send``, also through retries (five
-requests in flight with an identity, one without). Bounds: ``buffer_bytes`` of records that are
-not answered; ``send`` waits beyond. Work per wake-up grows with the partitions that have records.
+Order: records of one partition are written in the order of ``send``, also after retries (five
+requests in flight with an identity, one without). Bounds: ``buffer_bytes`` of unacknowledged
+records; ``send`` waits above that. Work per wake-up grows with the partitions that have records.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tidelog.runtime.tasks import call_off
 
 PURPOSE = "produce"
 RECORD_OVERHEAD_BYTES = 100
-"""What a record is counted as beyond its key, value and headers: Python's own memory."""
+"""The estimated memory of a record in Python, beyond its key, value and headers."""
 
 
 class RecordSender:
@@ -62,7 +62,7 @@ class RecordSender:
         if self._settings.compression not in CODEC_NAMES:
             raise ClientError(
                 f"compression {self._settings.compression!r} is unknown: "
-                f"take one of {', '.join(CODEC_NAMES)}"
+                f"use one of {', '.join(CODEC_NAMES)}"
             )
         self._codec = CODEC_NAMES[self._settings.compression]
         self._clock = clock or RealClock()
@@ -80,11 +80,11 @@ class RecordSender:
         self._deadlines: dict[ProducerBatch, asyncio.TimerHandle] = {}
         self._flushing = 0
         self._is_closing = False
-        """Whether ``close`` has begun: nothing is taken any longer, what was taken is written."""
+        """Whether ``close`` has begun: no new records, but accepted ones are still written."""
         self._closed = False
         self._failures = 0
         self._trouble: ClientError | None = None
-        """What last kept this sender from its brokers; None when nothing does."""
+        """The last error on the way to the brokers; None while there is none."""
 
     async def __aenter__(self) -> RecordSender:
         return self
@@ -104,9 +104,9 @@ class RecordSender:
         timestamp_ms: int | None = None,
         headers: Sequence[Header] = (),
     ) -> asyncio.Future[Sent]:
-        """Take a record and return the future of where it is written.
+        """Accept a record and return the future of its offset.
 
-        Waits for the topic's metadata and for memory, ``max_block_ms`` at most. The future fails
+        Waits for the topic's metadata and for memory, at most ``max_block_ms``. The future fails
         with Refused, or GaveUp after ``delivery_timeout_ms``. Raises Refused for an unknown topic
         or partition, GaveUp when there is no memory in time.
         """
@@ -130,7 +130,7 @@ class RecordSender:
         return outcome
 
     async def flush(self) -> None:
-        """Send everything now, without lingering, and wait until all of it is answered."""
+        """Send all records now, without lingering, and wait for all outcomes."""
         self._flushing += 1
         try:
             while any(not queue.empty for queue in self._queues.values()):
@@ -142,7 +142,7 @@ class RecordSender:
             self._flushing -= 1
 
     async def close(self) -> None:
-        """Flush and stop; ``send`` is refused at once. Cancelled, it fails what is not written."""
+        """Flush and stop; ``send`` raises at once. If cancelled, unwritten records fail."""
         self._is_closing = True
         self._wake(self._room)
         try:
@@ -181,7 +181,7 @@ class RecordSender:
         return batch
 
     async def _topic(self, name: str) -> Topic:
-        """Return what is known of a topic that records go to. Raises as ``send`` does."""
+        """Return the metadata of a topic. Raises as ``send`` does."""
         self._refuse_when_closed()
         known = self._cluster.view.topics.get(name)
         if known is None or known.error:
@@ -190,7 +190,7 @@ class RecordSender:
             self._refuse_when_closed()
             return found[name]
         if self._cluster.expired:
-            # In the background: a topic that has grown is seen within metadata_max_age_ms.
+            # In the background: added partitions are seen within metadata_max_age_ms.
             self._run("metadata", self._cluster.refresh)
         return known
 
@@ -209,7 +209,7 @@ class RecordSender:
     def _next_batch(
         self, queue: SendQueue, former: ProducerBatch | None, tally: SendTally | None = None
     ) -> ProducerBatch:
-        """Open a batch behind the last one, which takes no more and need not linger."""
+        """Open a batch after the last one, which is full and need not linger."""
         if former is not None:
             self._due[former] = 0.0
         batch = queue.open(tally)
@@ -233,7 +233,7 @@ class RecordSender:
             if not waiter.done() and loop.time() >= deadline:
                 raise GaveUp(
                     f"no memory for a record within {self._settings.max_block_ms} ms: "
-                    f"{self._buffered} bytes wait for their answer"
+                    f"{self._buffered} bytes are unacknowledged"
                 )
 
     # The brokers' side
@@ -251,7 +251,7 @@ class RecordSender:
         self._drain()
 
     def _drain(self) -> None:
-        """Send what may be sent; called after every change of state."""
+        """Send every batch that may be sent; called after every change of state."""
         if self._closed:
             return
         now = asyncio.get_running_loop().time()
@@ -350,7 +350,9 @@ class RecordSender:
         elif not isinstance(error, ClientError):
             error = ClientError(f"producing failed: {error!r}")
         for queue, batch in sent:
-            missing = error or ClientError(f"broker {node_id} did not answer for {queue.partition}")
+            missing = error or ClientError(
+                f"the response of broker {node_id} lacks {queue.partition}"
+            )
             self._settle(queue, batch, results.get(queue.partition) or BatchResult(missing))
         self._drain()
 
@@ -366,7 +368,7 @@ class RecordSender:
         self._run("leaders", partial(self._find_leaders, [queue]))
 
     def _inherit(self, queue: SendQueue, batch: ProducerBatch) -> None:
-        """Let the halves of a batch that was cut take over its memory and its deadline."""
+        """Transfer memory and deadline of a split batch to its halves."""
         if not batch.halves:
             return
         until = self._deadlines[batch].when()
@@ -406,7 +408,7 @@ class RecordSender:
     # Work that waits
 
     def _run(self, key: Any, work: Any) -> None:
-        """Run a piece of work, one at a time per key, and look again when it is over."""
+        """Run a task, one at a time per key, and call ``_drain`` when it ends."""
         if key in self._tasks or self._closed:
             return
         task = asyncio.get_running_loop().create_task(work())
@@ -429,7 +431,7 @@ class RecordSender:
             self._cluster.forget()
             asyncio.get_running_loop().call_later(wait_s, self._drain)
             if isinstance(error, Refused) and not error.retriable:
-                # No producer id: without one no partition goes on.
+                # No producer id: without it no partition can continue.
                 self._fail_all(error)
         else:
             self._fail_all(ClientError(f"producing failed: {error!r}"))
@@ -447,16 +449,16 @@ class RecordSender:
         try:
             self._connections[node_id] = await self._cluster.connection(node_id, PURPOSE)
         except ConnectionLost:
-            # Somebody else may lead by now.
+            # The leader may have changed.
             await self._cluster.refresh()
             raise
 
     async def _find_leaders(self, queues: list[SendQueue]) -> None:
-        """Look for the leaders of these partitions; what is final fails its partition alone.
+        """Find the leaders of these partitions; a final error fails only its partition.
 
-        Each partition without a leader waits before it is looked for again, longer each time:
-        the others, whose answers come all the while, would make it a question per answer. Grows
-        with the partitions; they share a request for metadata.
+        Each partition without a leader backs off before the next lookup: otherwise every response
+        for another partition would cause a lookup. Grows with the partitions; they share a metadata
+        request.
         """
         backoff = self._cluster.settings.backoff
         lost: ClientError | None = None
@@ -472,7 +474,7 @@ class RecordSender:
                 again = asyncio.get_running_loop().time() + wait_s
                 queue.not_before = max(queue.not_before, again)
                 if not isinstance(error, Refused):
-                    # Nobody answers: that is so for all of them.
+                    # No broker responds: that holds for all of them.
                     raise
                 lost = error
             else:

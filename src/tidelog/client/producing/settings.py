@@ -29,4 +29,4 @@ class SendSettings:
     delivery_timeout_ms: int = 120_000
     max_block_ms: int = 60_000
     create_topics: bool = True
-    """Whether brokers may create a topic that does not exist, if they do such a thing."""
+    """Whether brokers may create a missing topic, if auto.create.topics.enable allows it."""

@@ -1,8 +1,8 @@
-"""Reading every replica of a partition, led or following, to hold their bytes against each other.
+"""Reads every replica of a partition, leader and followers, to compare them.
 
-Owns the requests (Fetch with Kafka's replica id of a debugging consumer, -2, which tidelog answers
-on every replica up to the high watermark known there); what counts as a difference is
-``replica_differences``. Nothing is changed anywhere.
+Owns the requests: Fetch with Kafka's replica id of a debugging consumer, -2, which tidelog serves
+on every replica up to the high watermark known there. Not what counts as a difference: see
+``differences``. Changes nothing on the brokers.
 
 Bounds: one chunk of ``CHUNK_BYTES`` (or one larger batch) per replica in memory, for each partition
 that is compared at the same time.
@@ -32,7 +32,7 @@ DEBUGGING_CONSUMER = -2
 """The replica id by which Kafka's own tool reads replicas."""
 
 CATCH_UP_S = 3.0
-"""How long a replica may take to hear of the high watermark that the leader had at the start."""
+"""How long a replica may take to receive the high watermark that the leader had at the start."""
 
 PAUSE_S = 0.1
 NO_SESSION = -1
@@ -41,7 +41,7 @@ PURPOSE = "replicas"
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """One answer of one replica."""
+    """One response of one replica."""
 
     high_watermark: int
     start: int
@@ -50,10 +50,10 @@ class _Read:
 
 @dataclass
 class Comparison:
-    """What came of one partition: [start, end) was asked for and compared up to ``reached``.
+    """The result of one partition: [start, end) was requested and compared up to ``reached``.
 
-    ``unread`` says of a broker why its replica could not be read; ``behind`` where a replica's
-    high watermark stood that did not reach ``end`` in time.
+    ``unread`` has the reason by broker when a replica could not be read; ``lagging`` the high
+    watermark by broker when it did not reach ``end`` in time.
     """
 
     partition: TopicPartition
@@ -63,7 +63,7 @@ class Comparison:
     size: int = 0
     replicas: tuple[int, ...] = ()
     unread: dict[int, str] = field(default_factory=dict)
-    behind: dict[int, int] = field(default_factory=dict)
+    lagging: dict[int, int] = field(default_factory=dict)
     difference: Difference | None = None
 
 
@@ -74,11 +74,11 @@ async def compare_replicas(
     compacted: bool = False,
     progress: Callable[[int], None] = lambda size: None,
 ) -> Comparison:
-    """Compare all replicas of a partition up to the leader's high watermark of now.
+    """Compare all replicas of a partition up to the leader's current high watermark.
 
-    ``compacted``: record by record (see ``replica_differences``). ``progress`` is told of each
-    stretch of bytes. A replica that cannot be read is named and left out; nothing is raised for it.
-    Raises Refused for a partition that does not exist.
+    ``compacted``: record by record (see ``differences``). ``progress`` is called with the number of
+    bytes of each step. A replica that cannot be read is reported and skipped; nothing is raised for
+    it. Raises Refused for a partition that does not exist.
     """
     view = cluster.view.partition(partition)
     if view is None:
@@ -98,14 +98,14 @@ async def compare_replicas(
         chunks = await _read_each(cluster, partition, done, reading)
         start = max((read.start for read in chunks.values()), default=done.end)
         if start > done.reached:
-            # Retention or DeleteRecords passed by: what is gone cannot be compared.
+            # Retention or DeleteRecords removed records: these cannot be compared.
             done.reached = min(start, done.end)
             continue
         late = {b: r.high_watermark for b, r in chunks.items() if r.high_watermark <= done.reached}
         if late and loop.time() < deadline:
             await asyncio.sleep(PAUSE_S)
             continue
-        done.behind.update(late)
+        done.lagging.update(late)
         reading = [broker for broker in chunks if broker not in late]
         if reading and _take({b: chunks[b] for b in reading}, done, compacted, progress):
             deadline = loop.time() + CATCH_UP_S
@@ -115,15 +115,15 @@ async def compare_replicas(
 def _take(
     chunks: Mapping[int, _Read], done: Comparison, compacted: bool, progress: Callable[[int], None]
 ) -> bool:
-    """Compare what was read of each and note how far that reaches; whether it reaches further."""
+    """Compare the chunks and record how far they reach; return whether that is further."""
     piece = _compare(chunks, done, compacted)
     done.difference = piece.difference
     done.size += piece.size
     progress(piece.size)
     moved = piece.next_offset > done.reached
     if not moved and piece.difference is None:
-        # Never from a log that is sound: its first batch is always sent whole (KIP-74).
-        held = dict.fromkeys(chunks, "bytes that are no batch")
+        # Never from a sound log: its first batch is always sent whole (KIP-74).
+        held = dict.fromkeys(chunks, "bytes that are not a batch")
         done.difference = Difference(done.reached, held)
     done.reached = piece.next_offset
     return moved
@@ -144,7 +144,7 @@ async def _read_each(
     brokers: Sequence[int],
     max_bytes: int = CHUNK_BYTES,
 ) -> dict[int, _Read]:
-    """Read from each broker where the comparison stands; who cannot be read is noted."""
+    """Read the next chunk from each broker; record the brokers that cannot be read."""
     found = await asyncio.gather(
         *(_read(cluster, broker, partition, done.reached, max_bytes) for broker in brokers)
     )
@@ -193,5 +193,7 @@ async def _read(
 
 
 def _as_one(records: object) -> memoryview:
-    assert isinstance(records, bytes | bytearray | memoryview), "answers carry one stretch of bytes"
+    assert isinstance(records, bytes | bytearray | memoryview), (
+        "responses have one contiguous buffer"
+    )
     return memoryview(records)

@@ -1,11 +1,11 @@
-"""Where replicas of a partition differ: pieces of logs in, the first difference out. Pure.
+"""The first difference between replicas of a partition: chunks of logs in, a difference out. Pure.
 
-Owns the comparison; reading the pieces is ``replicas``. Two ways:
+Owns the comparison. Not reading the chunks: see ``comparing``. Two ways:
 
-- ``first_difference``: byte by byte, as replication promises (one offset, one record, the same
-  bytes on every replica).
-- ``first_different_record``: for compacted topics, whose replicas are cleaned each at its own time:
-  a record that two replicas have must be the same, and any of them may have dropped it.
+- ``first_difference``: byte by byte, as replication promises (each offset has the same bytes on
+  every replica).
+- ``first_different_record``: for compacted topics, because each replica is cleaned at its own time:
+  a record that two replicas have must be equal, and any replica may have dropped it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog.records.record import CorruptRecords, Record
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first offset at which replicas do not hold the same; ``held`` says what, by broker."""
+    """The first offset at which replicas differ; ``held`` describes what each broker has there."""
 
     offset: int
     held: Mapping[int, str]
@@ -29,7 +29,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class ComparedChunk:
-    """What was compared of each replica: up to ``next_offset``, ``size`` bytes of each."""
+    """The compared part of each replica: up to ``next_offset``, ``size`` bytes of each."""
 
     next_offset: int
     size: int
@@ -37,10 +37,11 @@ class ComparedChunk:
 
 
 def first_difference(chunks: Mapping[int, memoryview], offset: int) -> ComparedChunk:
-    """Compare what each broker holds from ``offset`` on, as far as all chunks reach.
+    """Compare the chunks of each broker from ``offset`` on, as far as all chunks reach.
 
-    Chunks begin at the batch with ``offset``; the last batch may be cut. A batch whose CRC is wrong
-    is a difference even when all hold it. Grows with the bytes, and with the batches of one chunk.
+    Chunks begin at the batch with ``offset``; the last batch may be incomplete. A batch with a
+    wrong CRC is a difference even when all have it. Grows with the bytes, and with the batches of
+    one chunk.
     """
     common = min(map(len, chunks.values()))
     first, *others = chunks.values()
@@ -57,7 +58,7 @@ def first_difference(chunks: Mapping[int, memoryview], offset: int) -> ComparedC
 
 
 def _part(chunks: Mapping[int, memoryview], offset: int, common: int) -> ComparedChunk:
-    """Find the batch in which the chunks part, and say what each holds there."""
+    """Find the first batch that differs, and describe what each broker has there."""
     where = _common_prefix(chunks, common)
     first = next(iter(chunks.values()))
     begin = 0
@@ -92,7 +93,7 @@ def _words(rest: memoryview) -> str:
         return "no whole batch"
     header = read_header(rest)
     if header.magic != 2 or len(rest) < header.size:
-        return "bytes that are no batch"
+        return "bytes that are not a batch"
     right = crc_is_right(rest[: header.size], header.crc)
     return f"{_said(header)}, CRC {'right' if right else 'wrong'} ({header.crc:08x})"
 
@@ -116,7 +117,7 @@ def _records_of(rest: memoryview) -> dict[int, Record]:
 
 
 def _first_unequal(records: Mapping[int, Mapping[int, Record]]) -> int | None:
-    """Return the first offset at which not all hold the same record; None without any."""
+    """Return the first offset at which the records are not all equal; None without one."""
     offsets = sorted({offset for held in records.values() for offset in held})
     for offset in offsets:
         found = [held.get(offset) for held in records.values()]
@@ -128,7 +129,7 @@ def _first_unequal(records: Mapping[int, Mapping[int, Record]]) -> int | None:
 def first_different_record(
     chunks: Mapping[int, memoryview], offset: int, ends: int
 ) -> ComparedChunk:
-    """Compare record by record; a chunk without a whole batch holds nothing up to ``ends``.
+    """Compare record by record; a chunk without a whole batch has no records up to ``ends``.
 
     Grows with the records.
     """
