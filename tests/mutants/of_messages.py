@@ -38,7 +38,7 @@ MUTANTS = (
         GOLDEN,
     ),
     Mutant(
-        "counts of a topic are told to clients from Metadata v12 on only",
+        "clients receive the counts of a topic from Metadata v12 on only",
         f"{SCHEMAS}/metadata.txt",
         "        undeleted_partition_count: int32 [9+] tag 10001 = -1\n",
         "        undeleted_partition_count: int32 [12+] tag 10001 = -1\n",
@@ -73,7 +73,7 @@ MUTANTS = (
         "tests/wire/test_codec_hostile.py::test_a_varint_has_32_bits",
     ),
     Mutant(
-        "bytes behind a message are passed over",
+        "bytes after a message are ignored",
         "src/tidelog/protocol/codec.py",
         "    if stop != len(frame) and not may_go_on:\n",
         "    if False:\n",
@@ -101,7 +101,7 @@ MUTANTS = (
         "tests/unit/groups/test_offsets.py tests/unit/groups/test_group_random.py",
     ),
     Mutant(
-        "a commit is taken while partitions are handed out anew",
+        "a commit is accepted during a rebalance",
         f"{GROUPS}/offsets.py",
         "    if group.state is GroupState.COMPLETING_REBALANCE:\n",
         "    if False:\n",
@@ -157,7 +157,7 @@ MUTANTS = (
         "tests/component/network/test_scope.py",
     ),
     Mutant(
-        "members that a new coordinator never hears of stay for ever",
+        "members that send a new coordinator no heartbeat stay for ever",
         "src/tidelog/groups/replay.py",
         "        group.add(member)\n        group.touch(member, now_ms)\n",
         "        group.add(member)\n",

@@ -53,14 +53,14 @@ MUTANTS = (
         "tests/unit/storage/test_producers.py",
     ),
     Mutant(
-        "T11: of several batches in one request each begins one offset behind the last",
+        "T11: each batch of one request begins one offset after the start of the last",
         "src/tidelog/storage/log/preparing.py",
         "        offset += header.last_offset_delta + 1\n",
         "        offset += 1\n",
         "tests/unit/storage/test_producers.py tests/unit/storage/test_partition_log.py",
     ),
     Mutant(
-        "T11: the watermark stays where it was when a log begins anew",
+        "T11: the high watermark stays when a log is emptied",
         "src/tidelog/storage/log/cutting.py",
         "        log.start_offset = log.high_watermark = offset\n",
         "        log.start_offset = offset\n",
@@ -121,7 +121,7 @@ MUTANTS = (
         "tests/unit/storage/test_epochs.py",
     ),
     Mutant(
-        "a cut leaves the epochs behind it",
+        "a truncation keeps the leader epochs above it",
         "src/tidelog/storage/epochs.py",
         "        del self.entries[keep:]\n",
         "",
@@ -170,7 +170,7 @@ MUTANTS = (
         "tests/unit/storage/test_recovery.py",
     ),
     Mutant(
-        "what stands behind the end of a clean stop is appended to",
+        "bytes after the end of a clean stop are kept",
         "src/tidelog/storage/log/recovery.py",
         "    return end == last.size",
         "    return True",

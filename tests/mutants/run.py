@@ -41,10 +41,10 @@ FAILED = 1
 HEAD = """# Mutants: rules that were broken, and the tests that found it
 
 `make mutants` breaks one rule of the product at a time, in a copy of the tree, and runs the tests
-that are named for it; it runs by hand, in minutes, and is not a part of `make test`. A mutant is a
-small replacement of text (`tests/mutants/`): the run fails where its text is not there any more.
-The numbers in front are those of the [review](review.md), whose broken rules no test found then.
-This page is what `python -m tests.mutants.run --write` wrote.
+that the mutant names. It runs by hand, in minutes, and is not a part of `make test`. A mutant is a
+small replacement of text (`tests/mutants/`); the run fails when that text no longer exists. A number
+in front is that of the [review](review.md): no test found that broken rule then. Written by
+`python -m tests.mutants.run --write`.
 
 | the broken rule | in | found by |
 |---|---|---|

@@ -12,7 +12,23 @@ from tests.support import words
 ROOT = Path(__file__).resolve().parents[2]
 
 UNDER_THE_RULE = (
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
     "README.md",
+    "docs/decisions",
+    "docs/design",
+    "docs/internals/controller.md",
+    "docs/internals/faults.md",
+    "docs/internals/foundations.md",
+    "docs/internals/metadata.md",
+    "docs/internals/mutants.md",
+    "docs/internals/network.md",
+    "docs/internals/protocol.md",
+    "docs/internals/review.md",
+    "docs/internals/rules-and-tests.md",
+    "docs/kips.md",
+    "docs/operating",
+    "docs/promises.md",
     "src/tidelog/broker/control_plane",
     "src/tidelog/broker/coordinator",
     "src/tidelog/broker/data_loss",
